@@ -1,0 +1,243 @@
+"""A small project of one kernel with a recording made up for it, and `tune` as a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tuner.checking import UnavailableDevice, target_info
+from tuner.compiler.pool import NvrtcPool
+from tuner.device.recording import (
+    RecordedDeviceInfo,
+    RecordedFinals,
+    RecordedProgram,
+    RecordedWorkload,
+    Recording,
+    save_recording,
+)
+from tuner.evaluate import Candidate, Evaluator
+from tuner.kernel import Workload
+from tuner.search.pool import valid_configs
+from tuner.space import Config
+from tuner.space_file import load_definition
+from tuner.template import Template
+from tuner.trial import Status
+
+SOURCE = """\
+extern "C" __global__ void scale(float* out, const float* in, int N) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < N) out[i] = 2.0f * in[i];
+}
+"""
+
+TEMPLATE = """\
+constexpr int kBlockSize = @{ block_size }@;
+constexpr int kPerThread = @{ per_thread }@;
+
+extern "C" __global__ void __launch_bounds__(kBlockSize)
+    scale(float* out, const float* in, int N) {
+  const int first = (blockIdx.x * kBlockSize + threadIdx.x) * kPerThread;
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k) {
+    if (first + k < N) out[first + k] = 2.0f * in[first + k];
+  }
+}
+"""
+
+REFERENCE = '''\
+"""The reference of scale."""
+
+
+def reference(xp, inputs, axes):
+    return {"out": 2.0 * inputs["in"]}
+'''
+
+SPACE = """\
+version: 1
+kernel: scale
+source: ../kernels/scale.cu
+reference: ../kernels/scale.py
+template: ../templates/scale.cu.j2
+
+axes: [N]
+arguments:
+  - {name: out, dtype: float32, shape: [N], role: output}
+  - {name: in, dtype: float32, shape: [N], role: input}
+  - {name: N, dtype: int32, value: N}
+workloads:
+  tuned: [{N: 4096}, {N: 1048576}]
+  held_out: [{N: 100000}]
+traffic: 8 * N
+
+baseline:
+  launch: [{kernel: scale, grid: ["ceil_div(N, 256)"], block: [256]}]
+
+parameters:
+  block_size: [64, 128, 256]
+  per_thread: [1, 2, 4, 8]
+constraints:
+  - block_size * per_thread <= 1024
+default: {block_size: 256, per_thread: 1}
+launch:
+  - kernel: scale
+    grid: ["ceil_div(N, block_size * per_thread)"]
+    block: [block_size]
+tolerance: {out: {relative: 1.0e-6}}
+"""
+
+DATE = "2026-11-20"
+TICKS_PER_US = 10_000
+RECORDING = "kernels/recordings/nvidia-h200/scale.json.xz"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A folder with one kernel to tune."""
+
+    root: Path
+
+    @property
+    def kernel(self) -> Path:
+        return self.root / "kernels/scale.cu"
+
+    @property
+    def space(self) -> Path:
+        return self.root / "search_spaces/scale.yaml"
+
+    @property
+    def template(self) -> Path:
+        return self.root / "templates/scale.cu.j2"
+
+    def edit(self, path: Path, old: str, new: str) -> None:
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Compile every config, as a recording is keyed by source, and make the times up."""
+    project = written(tmp_path_factory.mktemp("recorded"))
+    definition = load_definition(project.space)
+    spec, target = definition.spec, target_info("sm_90a")
+    candidate = Candidate("any", definition.space, Template.load(spec.template))
+    compiler = NvrtcPool()
+    evaluator = Evaluator(spec, candidate, {}, compiler, UnavailableDevice(target))
+    recorded = {}
+    for workload in spec.workloads:
+        baseline = evaluator.baseline_program(workload).key
+        programs = {baseline: measured(20.0)}
+        best: dict[float, str] = {}
+        for config in valid_configs(definition.space, evaluator.names(workload)):
+            time_us, key = time_of(config, workload), evaluator.program(workload, config).key
+            programs[key] = measured(time_us)
+            best[time_us] = key
+        finals = finals_of(baseline, best)
+        recorded[workload.key] = RecordedWorkload(
+            baseline=baseline, programs=programs, finals=finals
+        )
+    compiler.close()
+    info = RecordedDeviceInfo(
+        name="NVIDIA H200",
+        architecture=target.architecture,
+        compute_capability=target.compute_capability,
+        multiprocessors=target.multiprocessors,
+        l2_bytes=60 << 20,
+        streaming_gbps=4370.0,
+        environment={},
+    )
+    path = project.root / "scale.json.xz"
+    created = f"{DATE}T12:00:00+00:00"
+    save_recording(
+        Recording(kernel="scale", created=created, device=info, workloads=recorded), path
+    )
+    return path.read_bytes()
+
+
+@pytest.fixture
+def project(tmp_path: Path, recording: bytes) -> Project:
+    """A fresh copy of the project, with its recording."""
+    project = written(tmp_path / "project")
+    path = project.root / RECORDING
+    path.parent.mkdir(parents=True)
+    path.write_bytes(recording)
+    return project
+
+
+@pytest.fixture
+def start(project: Project) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start `tune` as a process of its own, in the project's folder."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*words: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tuner", *map(str, words)],
+            cwd=project.root,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def tune(
+    start: Callable[..., subprocess.Popen[str]],
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `tune` to its end."""
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        process = start(*words)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    return run
+
+
+def written(root: Path) -> Project:
+    project = Project(root)
+    files = {
+        project.kernel: SOURCE,
+        project.template: TEMPLATE,
+        project.space: SPACE,
+        project.kernel.with_suffix(".py"): REFERENCE,
+    }
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return project
+
+
+def time_of(config: Config, workload: Workload) -> float:
+    """Best at 128 threads and 4 elements for the large workload, at 64 and 1 for the small."""
+    wanted = (128, 4) if workload.values["N"] > 50_000 else (64, 1)
+    found = (int(config["block_size"]), int(config["per_thread"]))
+    return 10.0 + sum(abs(a - b) / b for a, b in zip(found, wanted, strict=True))
+
+
+def measured(time_us: float) -> RecordedProgram:
+    ticks = tuple(round(time_us * TICKS_PER_US) + wobble for wobble in range(-10, 11))
+    return RecordedProgram(status=Status.CORRECT, ticks=ticks, calls=20, sets=8)
+
+
+def finals_of(baseline: str, keys: dict[float, str]) -> RecordedFinals:
+    times = [20.0, *sorted(keys)]
+    rounds = tuple(
+        tuple(round(time * TICKS_PER_US) + wobble * 3 for time in times) for wobble in range(40)
+    )
+    programs = (baseline, *(keys[time] for time in times[1:]))
+    return RecordedFinals(programs=programs, rounds=rounds, isolated=(None,) * len(times))

@@ -1,0 +1,107 @@
+"""What is said and kept of where times come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.checking import UnavailableDevice, target_info
+from tuner.cli import environment
+from tuner.compiler.base import Compiler
+from tuner.device.recorded import RecordedDevice
+from tuner.device.recording import RecordedDeviceInfo, Recording, save_recording
+from tuner.errors import SessionError
+from tuner.session import Manifest, Session
+
+MANIFEST = Manifest(
+    kernel="scale",
+    space_path="scale.yaml",
+    space_text_sha="",
+    template_sha="",
+    source_sha="",
+    device="recorded",
+    searcher="auto",
+    trials=None,
+    time_s=None,
+    seed=0,
+    workloads=(),
+    operators={},
+    tuner_version="0.1.0",
+    command=("tune", "scale.cu"),
+    created="2026-11-20T17:00:00+00:00",
+)
+
+
+class NamedCompiler(Compiler):
+    """Only a version: nothing here compiles."""
+
+    version = "NVRTC 13.5"
+
+
+def recorded(path: Path, *, created: str = "2026-11-20T12:00:00+00:00") -> RecordedDevice:
+    info = RecordedDeviceInfo(
+        name="NVIDIA H200",
+        architecture="sm_90a",
+        compute_capability=(9, 0),
+        multiprocessors=132,
+        l2_bytes=60 << 20,
+        streaming_gbps=4370.0,
+        environment={"driver": "580.1"},
+    )
+    save_recording(Recording(kernel="scale", created=created, device=info, workloads={}), path)
+    return RecordedDevice(path, "scale", {})
+
+
+def test_a_recording_is_announced_as_one_with_gpu_date_and_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    device = recorded(tmp_path / "h200/scale.json.xz")
+    assert environment.headline(device) == (
+        "RECORDED: no GPU is used; answers come from measurements made on an NVIDIA H200 on "
+        "2026-11-20 (h200/scale.json.xz)"
+    )
+
+
+def test_a_live_device_is_never_called_recorded() -> None:
+    device = UnavailableDevice(target_info("sm_89"))
+    assert environment.headline(device) == "sm_89 (sm_89): everything is measured here"
+
+
+def test_a_session_keeps_what_reports_need(tmp_path: Path) -> None:
+    device = recorded(tmp_path / "scale.json.xz")
+    kept = environment.environment_of(device, NamedCompiler(), tmp_path)
+    assert kept["device"] == "NVIDIA H200"
+    assert kept["recorded"] == "true"
+    assert kept["date"] == "2026-11-20"
+    assert kept["streaming_gbps"] == "4370.0"
+    assert kept["driver"] == "580.1"
+    assert kept["compiler"] == "NVRTC 13.5"
+    assert "commit" not in kept  # the folder is no checkout
+
+
+def test_a_recording_that_changed_is_not_the_same_device(tmp_path: Path) -> None:
+    device = recorded(tmp_path / "scale.json.xz")
+    kept = environment.environment_of(device, NamedCompiler(), tmp_path)
+    with Session.create(tmp_path / "session", MANIFEST, kept) as session:
+        environment.require_same_device(session, device)
+        other = recorded(tmp_path / "scale.json.xz", created="2026-11-21T12:00:00+00:00")
+        with pytest.raises(SessionError, match=r"the recording was .* and is now"):
+            environment.require_same_device(session, other)
+
+
+def test_another_gpu_is_not_the_same_device(tmp_path: Path) -> None:
+    device = UnavailableDevice(target_info("sm_90a"))
+    kept = environment.environment_of(device, NamedCompiler(), tmp_path)
+    with Session.create(tmp_path / "session", MANIFEST, kept) as session:
+        with pytest.raises(SessionError, match="the device was sm_90a and is now sm_89"):
+            environment.require_same_device(session, UnavailableDevice(target_info("sm_89")))
+
+
+@pytest.mark.parametrize(
+    ("noun", "article"),
+    [("NVIDIA H200", "an"), ("GeForce RTX 4090", "a"), ("A100", "an"), ("Tesla T4", "a")],
+)
+def test_articles_follow_the_sound(noun: str, article: str) -> None:
+    assert environment.article(noun) == article

@@ -1,0 +1,71 @@
+"""Finding the search space of a kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.cli.locate import find_recordings, find_space, require_kernel
+from tuner.errors import KernelError, SpaceError
+
+
+def touch(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def test_the_space_is_found_from_the_current_folder_first(tmp_path: Path) -> None:
+    kernel = touch(tmp_path / "elsewhere/kernels/scale.cu")
+    touch(tmp_path / "elsewhere/search_spaces/scale.yaml")
+    here = touch(tmp_path / "here/search_spaces/deep/er/scale.yaml")
+    assert find_space(kernel, tmp_path / "here") == here
+
+
+def test_the_space_is_found_from_the_kernels_folder_upwards(tmp_path: Path) -> None:
+    kernel = touch(tmp_path / "project/kernels/vendor/scale.cu")
+    space = touch(tmp_path / "project/search_spaces/vendor/scale.yaml")
+    touch(tmp_path / "project/search_spaces/vendor/scale_add.yaml")
+    (tmp_path / "unrelated").mkdir()
+    assert find_space(kernel, tmp_path / "unrelated") == space
+
+
+def test_several_matches_are_listed(tmp_path: Path) -> None:
+    kernel = touch(tmp_path / "scale.cu")
+    first = touch(tmp_path / "search_spaces/a/scale.yaml")
+    second = touch(tmp_path / "search_spaces/b/scale.yaml")
+    with pytest.raises(SpaceError) as caught:
+        find_space(kernel, tmp_path)
+    for part in ("2 search spaces", str(first), str(second), "--space"):
+        assert part in str(caught.value)
+
+
+def test_no_match_names_the_command_that_drafts_one(tmp_path: Path) -> None:
+    kernel = touch(tmp_path / "scale.cu")
+    with pytest.raises(SpaceError, match=r"search_spaces/\*\*/scale\.yaml\n.*`tune init "):
+        find_space(kernel, tmp_path)
+
+
+def test_a_stem_with_pattern_characters_matches_itself_only(tmp_path: Path) -> None:
+    kernel = touch(tmp_path / "scale[ab].cu")
+    touch(tmp_path / "search_spaces/scalea.yaml")
+    own = touch(tmp_path / "search_spaces/scale[ab].yaml")
+    assert find_space(kernel, tmp_path) == own
+
+
+def test_what_cannot_hold_a_kernel_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match="no such kernel file"):
+        require_kernel(tmp_path / "missing.cu")
+    with pytest.raises(KernelError, match="is not a file"):
+        require_kernel(tmp_path)
+    with pytest.raises(KernelError, match="is a search space"):
+        require_kernel(touch(tmp_path / "scale.yaml"))
+
+
+def test_recordings_are_listed_from_the_tree(tmp_path: Path) -> None:
+    first = touch(tmp_path / "kernels/a/recordings/h200/scale.json.xz")
+    second = touch(tmp_path / "kernels/b/recordings/h200/norm.json.xz")
+    touch(tmp_path / "kernels/a/scale.cu")
+    touch(tmp_path / "kernels/a/recordings/h200/notes.txt")
+    assert find_recordings(tmp_path, ".json.xz") == (first, second)

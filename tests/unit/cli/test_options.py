@@ -1,0 +1,49 @@
+"""Options with a syntax of their own."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from tuner.cli import options
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("5m", 300), ("1h30m", 5400), ("1h0m5s", 3605), ("0.5s", 0.5), (" 2m ", 120)],
+)
+def test_times_are_read_in_seconds(text: str, seconds: float) -> None:
+    assert options.seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "5 m", "m", "-5m", "0s", "5m1h", "5x", "1e3s", "inf"])
+def test_anything_else_is_not_a_time(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="write it as 90s, 5m or 1h30m"):
+        options.seconds(text)
+
+
+@pytest.mark.parametrize("name", ["auto", "exhaustive", "optuna", "kernel_tuner:genetic_algorithm"])
+def test_known_searchers_pass(name: str) -> None:
+    assert options.searcher(name) == name
+
+
+@pytest.mark.parametrize("name", ["Auto", "annealing", "kernel_tuner", "kernel_tuner:", ""])
+def test_an_unknown_searcher_is_told_the_known_ones(name: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"exhaustive.*kernel_tuner:<strategy>"):
+        options.searcher(name)
+
+
+def test_an_assignment_splits_at_the_first_equals_sign() -> None:
+    assert options.assignment("ACTIVATION = a=b") == ("ACTIVATION", "a=b")
+
+
+@pytest.mark.parametrize("text", ["", "=", "name", "name=", "=value", "name= "])
+def test_half_an_assignment_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="NAME=VALUE"):
+        options.assignment(text)
+
+
+def test_a_name_assigned_twice_is_refused_by_name() -> None:
+    assert options.unique((("a", "1"), ("b", "2")), "parameter") == {"a": "1", "b": "2"}
+    with pytest.raises(click.UsageError, match="parameter a is given more than once"):
+        options.unique((("a", "1"), ("a", "1")), "parameter")

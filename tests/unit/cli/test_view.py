@@ -1,0 +1,145 @@
+"""What the live and the plain view show, on consoles that keep what is printed."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tuner.cli import view
+from tuner.kernel import Workload
+from tuner.progress import Phase, Progress, WorkloadProgress
+from tuner.trial import Status
+
+SMALL, LARGE = Workload.of({"T": 1, "D": 64}), Workload.of({"T": 8192, "D": 64})
+
+
+def snapshot(
+    seconds: float = 0.0,
+    *,
+    phase: Phase = "search",
+    done: int = 0,
+    current: Workload | None = SMALL,
+    remaining_s: float | None = None,
+) -> Progress:
+    first = WorkloadProgress(
+        SMALL,
+        budget=20,
+        baseline_us=4.0,
+        best_us=2.0 if done else None,
+        counts={Status.LIMIT: 1, Status.CORRECT: done - 1} if done else {},
+    )
+    second = WorkloadProgress(LARGE, budget=20)
+    return Progress("scale", "H200", phase, (first, second), current, seconds, 2.5, remaining_s)
+
+
+def console(*, width: int = 160, terminal: bool = False) -> Console:
+    return Console(file=io.StringIO(), width=width, height=30, force_terminal=terminal)
+
+
+def text(target: Console) -> str:
+    assert isinstance(target.file, io.StringIO)
+    return target.file.getvalue()
+
+
+def lines_of(*snapshots: Progress) -> list[str]:
+    target = console(width=40)
+    with view.PlainView(target) as plain:
+        for progress in snapshots:
+            plain.update(progress)
+    return text(target).splitlines()
+
+
+def test_a_change_of_phase_prints_one_line_however_soon_it_comes() -> None:
+    lines = lines_of(
+        snapshot(0.0, phase="baseline"),
+        snapshot(0.1, phase="baseline"),
+        snapshot(0.2, phase="search"),
+        snapshot(0.3, phase="finals"),
+    )
+    assert len(lines) == 3
+    assert "measuring the baseline" in lines[0]
+    assert "searching" in lines[1]
+    assert "finalists" in lines[2]
+
+
+def test_trials_print_at_most_one_line_a_second_and_one_every_five_seconds() -> None:
+    every_tenth = (snapshot(t / 10, done=min(20, 1 + t)) for t in range(100))
+    assert 3 <= len(lines_of(*every_tenth)) <= 10
+    standing_still = (snapshot(float(t), done=1) for t in range(21))
+    assert len(lines_of(*standing_still)) == 5
+
+
+def test_the_next_workload_prints_a_line_once_a_second_has_passed() -> None:
+    lines = lines_of(snapshot(0.0), snapshot(1.5, current=LARGE), snapshot(1.6, current=LARGE))
+    assert len(lines) == 2
+    assert "T=8192 D=64" in lines[1]
+
+
+def test_a_plain_line_holds_everything_and_is_never_wrapped() -> None:
+    line = lines_of(snapshot(0.0), snapshot(7.0, done=8, remaining_s=95.0))[1]
+    assert line == (
+        "   7.0 s  T=1 D=64, 8/20 trials (7 correct, 1 limit), best 2.00 us 2.00x, "
+        "2.5 trials/s, 1 min 35 s left"
+    )
+
+
+def test_the_live_table_shows_every_workload_with_its_best_and_what_is_left() -> None:
+    target = console()
+    target.print(view.live_table(snapshot(65.0, done=8, remaining_s=30.0), rows=10))
+    shown = text(target)
+    for part in ("scale on H200", "T=8192 D=64", "2.00x", "8/20", "7 correct, 1 limit"):
+        assert part in shown
+    assert "20% of the trials, 2.5 trials/s, 30 s left, 1 min 05 s elapsed" in shown
+
+
+def test_more_workloads_than_rows_shows_those_around_the_current_one() -> None:
+    many = tuple(WorkloadProgress(Workload.of({"T": t}), budget=5) for t in range(1, 41))
+    progress = Progress("k", "d", "search", many, Workload.of({"T": 30}), 1.0, 0.0)
+    target = console()
+    target.print(view.live_table(progress, rows=10))
+    shown = text(target)
+    assert "T=30 " in shown
+    assert "T=5 " not in shown
+    assert "30 workloads not shown" in shown
+
+
+def test_the_live_table_of_a_phase_without_a_current_workload_is_drawn_too() -> None:
+    target = console()
+    target.print(view.live_table(snapshot(phase="report", current=None), rows=1))
+    assert "writing the report" in text(target)
+
+
+def test_the_live_view_draws_the_last_snapshot_and_cleans_up() -> None:
+    target = console(terminal=True)
+    with view.LiveView(target) as live:
+        live.update(snapshot(done=3))
+    assert "3/20" in text(target)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "quiet", "expected"),
+    [
+        (True, False, view.LiveView),
+        (False, False, view.PlainView),
+        (True, True, view.QuietView),
+        (False, True, view.QuietView),
+    ],
+)
+def test_the_view_suits_the_console(terminal: bool, quiet: bool, expected: type) -> None:
+    assert isinstance(view.make_view(console(terminal=terminal), quiet=quiet), expected)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (3599.0, "59 min 59 s"),
+        (7500, "2 h 05 min"),
+    ],
+)
+def test_durations_are_written_as_people_say_them(seconds: float, written: str) -> None:
+    assert view.duration(seconds) == written

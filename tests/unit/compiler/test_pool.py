@@ -1,0 +1,410 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.cache import Cache
+from tuner.compiler.pool import NvrtcPool
+from tuner.errors import WorkerError
+
+ROOT = Path(__file__).parents[3]
+COPY = 'extern "C" __global__ void copy(float* to, const float* from) { *to = *from; }\n'
+# Every level doubles the number of distinct types.
+ENDLESS = """\
+template <class A, class B> struct Pair {};
+template <class T, int n> struct Grow {
+    static constexpr int value =
+        Grow<Pair<T, int>, n - 1>::value + Grow<Pair<int, T>, n - 1>::value;
+};
+template <class T> struct Grow<T, 0> { static constexpr int value = 1; };
+extern "C" __global__ void copy(float* to, const float*) { *to = Grow<int, 60>::value; }
+"""
+
+
+def request(source, *kernels, architecture="sm_90a", **more):
+    return CompileRequest(source, kernels or ("copy",), architecture, **more)
+
+
+def worker_ids(folder):
+    """Find the workers by the cache folder on their command line."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"tuner.compiler.worker" in command and os.fsencode(folder) in command:
+            found.append(int(entry.name))
+    return found
+
+
+def until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def pool(folder):
+    with NvrtcPool(workers=1, cache=Cache(folder)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def compiled(pool):
+    def compiled(source, *kernels, **more):
+        result = pool.submit(request(source, *kernels, **more)).result()
+        assert result.ok, result.error
+        return result
+
+    return compiled
+
+
+@pytest.fixture
+def error_of(pool):
+    def error_of(source, *kernels, **more):
+        result = pool.submit(request(source, *kernels, **more)).result()
+        assert not result.ok
+        assert not result.cubin
+        return result.error
+
+    return error_of
+
+
+def test_names_its_version(pool):
+    assert pool.version.startswith("NVRTC ")
+
+
+def test_compiles_to_a_cubin_with_resources(compiled):
+    result = compiled(COPY)
+
+    assert result.cubin.startswith(b"\x7fELF")
+    assert result.lowered == {"copy": "copy"}
+    assert 4 <= result.resources["copy"].registers <= 32
+    assert not result.resources["copy"].spills
+    assert result.seconds > 0
+    assert not result.timed_out
+
+
+def test_maps_name_expressions_to_lowered_names(compiled):
+    source = """\
+        constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+        template <typename T, int n> __global__ void fill(T* to) { to[threadIdx.x] = n; }
+        namespace deep { template <int n> __global__ void fill(int* to) { *to = n; } }
+    """
+    names = ("fill<float, 8>", "fill<double,ceil_div(9, 2)>", "deep::fill<3>")
+
+    result = compiled(source, *names)
+
+    assert list(result.lowered) == list(names)
+    assert result.lowered["fill<float, 8>"] == "_Z4fillIfLi8EEvPT_"
+    assert set(result.resources) == set(names)
+    assert all(lowered.encode() in result.cubin for lowered in result.lowered.values())
+
+
+def test_reports_shared_memory_barriers_and_spills(compiled):
+    source = """\
+        extern "C" __global__ void __launch_bounds__(1024, 2) copy(float* to, const float* from) {
+            __shared__ float tile[1024];
+            extern __shared__ float dynamic[];
+            float value[48];
+            for (int i = 0; i < 48; i++) value[i] = from[i * 1024 + threadIdx.x];
+            tile[threadIdx.x] = dynamic[threadIdx.x] = value[0];
+            __syncthreads();
+            #pragma unroll
+            for (int i = 0; i < 48; i++)
+                for (int j = 0; j < 48; j++) value[i] += value[j] * tile[j] * dynamic[i];
+            #pragma unroll
+            for (int i = 0; i < 48; i++) to[i * 1024 + threadIdx.x] = value[i];
+        }
+    """
+
+    resources = compiled(source).resources["copy"]
+
+    assert resources.registers <= 32
+    assert resources.spills
+    assert resources.spill_store_bytes > 0
+    assert resources.stack_bytes > 0
+    assert resources.static_shared_bytes == 4048
+    assert resources.barriers == 1
+
+
+def test_dynamic_shared_memory_may_be_large(compiled):
+    source = """\
+        constexpr int bytes = 200 * 1024;
+        extern "C" __global__ void copy(float* to, const float* from) {
+            extern __shared__ __align__(16) unsigned char memory[];
+            float* tile = reinterpret_cast<float*>(memory);
+            for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) tile[i] = from[i];
+            __syncthreads();
+            for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) to[i] = tile[bytes / 4 - i];
+        }
+    """
+
+    assert compiled(source).resources["copy"].static_shared_bytes == 0
+
+
+def test_cuda_headers_and_habitual_includes_work(compiled):
+    source = """\
+        #include <cstdint>
+        #include <cmath>
+        #include <stdint.h>
+        #include <math.h>
+        #include <stdio.h>
+        #include <assert.h>
+        #include <cuda_runtime.h>
+        #include <cuda_bf16.h>
+        #include <cuda_fp16.h>
+        #include <cuda_fp8.h>
+
+        extern "C" __global__ void copy(__nv_fp8_e4m3* to, const __nv_bfloat16* from, int32_t n) {
+            assert(n < INT32_MAX);
+            const float value = __bfloat162float(from[threadIdx.x]);
+            to[threadIdx.x] = __nv_fp8_e4m3(std::sqrt(value) + expf(value) + float(half(value)));
+            if (std::uint32_t(n) == threadIdx.x && isinf(value)) printf("%f\\n", value);
+        }
+    """
+
+    compiled(source)
+    # The second of the same beginning uses the precompiled header.
+    assert compiled(source.replace("expf", "logf")).cubin != compiled(source).cubin
+
+
+def test_cub_and_cooperative_groups_work(compiled):
+    source = """\
+        #include <cooperative_groups.h>
+        #include <cub/block/block_reduce.cuh>
+        #include <cuda/std/array>
+
+        template <int threads> __global__ void sum(float* to, const float* from) {
+            using Reduce = cub::BlockReduce<float, threads>;
+            __shared__ typename Reduce::TempStorage storage;
+            cuda::std::array<float, 2> pair{from[threadIdx.x], from[threadIdx.x + threads]};
+            const float total = Reduce(storage).Sum(pair[0] + pair[1]);
+            if (cooperative_groups::this_thread_block().thread_rank() == 0) *to = total;
+        }
+    """
+
+    assert compiled(source, "sum<128>").resources["sum<128>"].static_shared_bytes > 0
+
+
+def test_register_counts_are_those_of_the_target(compiled):
+    source = COPY.replace("*to = *from", "to[threadIdx.x] = sinf(from[threadIdx.x])")
+    cold = compiled(source)
+
+    again = compiled(source + "// not the same text\n")
+
+    assert again.resources == cold.resources
+    assert again.cubin == cold.cubin
+    assert compiled(source, architecture="sm_80").cubin != cold.cubin
+
+
+def test_an_error_names_its_line(error_of):
+    error = error_of("#include <cuda_bf16.h>\n\n" + COPY.replace("*from", "nothing"))
+
+    assert error.startswith('kernel.cu(3): error: identifier "nothing" is undefined')
+    assert "precompiled" not in error
+    assert "detected in the compilation" not in error
+
+
+def test_a_missing_kernel_is_an_error_that_names_those_there_are(error_of):
+    source = COPY + "template <int n> __global__ void __launch_bounds__(max(n, 32)) fill(int*) {}\n"
+
+    assert error_of(source, "copy", "move<8>") == (
+        'kernel.cu: error: no kernel `move<8>` (identifier "move" is undefined); '
+        "the source has copy, fill"
+    )
+    assert "cannot determine which instance" in error_of(source, "fill")
+    assert "the source has no __global__ function" in error_of("int a;", "copy")
+
+
+def test_an_unknown_header_is_an_error(error_of):
+    assert 'kernel.cu(1): catastrophic error: cannot open source file "vector"' in error_of(
+        "#include <vector>\n" + COPY
+    )
+    assert "cannot open source file" in error_of('#include "pyproject.toml"\n' + COPY)
+
+
+def test_the_content_of_a_file_outside_is_never_shown(error_of, tmp_path):
+    (tmp_path / "secret").write_text("password\n")
+
+    error = error_of(COPY + f'#include "{tmp_path}/secret"\n')
+
+    assert error.startswith("kernel.cu(2): error: #include of the absolute path")
+    assert "password" not in error
+
+
+def test_an_unknown_option_or_architecture_is_an_error(error_of):
+    assert "unrecognized option --nonsense" in error_of(COPY, options=("--nonsense",))
+    assert "--gpu-architecture" in error_of(COPY, architecture="sm_42")
+
+
+def test_options_and_include_dirs_reach_the_compiler(compiled, error_of, tmp_path):
+    (tmp_path / "factor.cuh").write_text("constexpr float factor = 2;\n")
+    source = '#include "factor.cuh"\n' + COPY.replace("*from", "*from * factor * MORE")
+    options = {"options": ("-DMORE=3", "--std=c++20"), "include_dirs": (str(tmp_path),)}
+    first = compiled(source, **options)
+    assert compiled(source, **options).cached
+
+    (tmp_path / "factor.cuh").write_text("constexpr float factor = 5;\n")
+
+    edited = compiled(source, **options)
+    assert not edited.cached
+    assert edited.cubin != first.cubin
+
+
+def test_results_and_errors_come_from_the_cache_the_second_time(pool, folder):
+    good, bad = request(COPY + "// cached\n"), request(COPY + "nonsense\n")
+    fresh = [pool.submit(each).result() for each in (good, bad)]
+
+    with NvrtcPool(workers=1, cache=Cache(folder)) as other:
+        again = [other.submit(each).result() for each in (good, bad)]
+
+    assert [result.cached for result in fresh + again] == [False, False, True, True]
+    assert again == [replace(result, cached=True, seconds=0.0) for result in fresh]
+
+
+def test_requests_and_results_larger_than_a_pipe_pass(compiled):
+    source = COPY + "__device__ int table[200000] = {1};\n" + "// padding padding\n" * 50_000
+
+    result = compiled(source + "__global__ void use(int* to) { *to = table[*to]; }\n", "use")
+
+    assert len(source) > 900_000
+    assert len(result.cubin) > 800_000
+
+
+def test_equal_requests_in_flight_are_compiled_once(folder):
+    with NvrtcPool(workers=2, cache=Cache(folder / "once")) as pool:
+        futures = [pool.submit(request(COPY)) for _ in range(5)]
+        results = [future.result() for future in futures]
+
+    assert all(result is results[0] for result in results)
+
+
+def test_an_endless_compile_is_killed_and_others_go_on(folder):
+    with NvrtcPool(workers=1, timeout_s=1.0, cache=Cache(folder / "endless")) as pool:
+        endless = pool.submit(request(ENDLESS))
+        other = pool.submit(request(COPY))
+
+        assert endless.result().timed_out
+        assert endless.result().error == "compiling took over 1 s and was stopped"
+        assert other.result().ok
+        assert len(worker_ids(folder / "endless")) == 1
+
+
+def test_a_crash_of_the_compiler_is_an_error_and_others_go_on(folder):
+    with NvrtcPool(workers=1, cache=Cache(folder / "crash")) as pool:
+        assert pool.version
+        endless = pool.submit(request(ENDLESS))
+        other = pool.submit(request(COPY))
+        [worker] = worker_ids(folder / "crash")
+        os.kill(worker, signal.SIGSEGV)
+
+        assert endless.result().error == "the compiler crashed (SIGSEGV)"
+        assert not endless.result().timed_out
+        assert other.result().ok
+
+
+def test_close_is_prompt_and_cancels_what_is_left(folder):
+    pool = NvrtcPool(workers=1, cache=Cache(folder / "close"))
+    assert pool.version
+    futures = [pool.submit(request(ENDLESS)), pool.submit(request(COPY))]
+    start = time.monotonic()
+
+    pool.close()
+    pool.close()
+
+    assert time.monotonic() - start < 2
+    for future in futures:
+        with pytest.raises(CancelledError):
+            future.result(timeout=0)
+    assert worker_ids(folder / "close") == []
+    with pytest.raises(WorkerError, match="closed"):
+        pool.submit(request(COPY))
+
+
+def test_without_the_bindings_it_says_what_to_install(monkeypatch, tmp_path):
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda/__init__.py").write_text("raise ImportError('no CUDA bindings here')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with NvrtcPool(workers=1, cache=Cache(tmp_path)) as pool:
+        future = pool.submit(request(COPY))
+        with pytest.raises(WorkerError, match="no CUDA bindings here") as caught:
+            future.result()
+        assert "pip install" in str(caught.value)
+        with pytest.raises(WorkerError, match="no CUDA bindings here"):
+            pool.submit(request(COPY))
+
+
+def script(folder, body):
+    start = textwrap.dedent("""\
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        from pathlib import Path
+        from tuner.compiler.base import CompileRequest
+        from tuner.compiler.cache import Cache
+        from tuner.compiler.pool import NvrtcPool
+        pool = NvrtcPool(workers=1, cache=Cache(Path(sys.argv[2])))
+        source = sys.argv[3]
+    """)
+    return subprocess.Popen(
+        [sys.executable, "-c", start + textwrap.dedent(body), ROOT, folder, ENDLESS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_its_parent(folder, kill):
+    home = folder / kill.name
+    body = """\
+        with pool:
+            future = pool.submit(CompileRequest(source, ("copy",), "sm_90a"))
+            print(pool.version, flush=True)
+            future.result()
+    """
+    with script(home, body) as parent:
+        assert parent.stdout.readline().startswith("NVRTC")
+        assert len(worker_ids(home)) == 1
+
+        os.killpg(parent.pid, kill)
+
+        parent.wait(10)
+        assert ("KeyboardInterrupt" in parent.stderr.read()) == (kill == signal.SIGINT)
+    assert until(lambda: not worker_ids(home))
+
+
+def test_runs_that_start_at_once_share_a_new_cache(folder):
+    home = folder / "shared"
+    body = """\
+        start = "#include <cuda_bf16.h>\\n__global__ void k(int* a)"
+        sources = [start + f"{{ *a = {i}; }}" for i in range(6)]
+        with pool:
+            futures = [pool.submit(CompileRequest(s, ("k",), "sm_90a")) for s in sources]
+            print([future.result().error for future in futures])
+    """
+    runs = [script(home, body), script(home, body)]
+    outputs = [run.communicate(timeout=60) for run in runs]
+
+    assert outputs == [(str([""] * 6) + "\n", "")] * 2
+    entries = [path.name for path in home.glob("compiled/*/*")]
+    assert len(entries) == 6
+    assert not any(name.startswith(".") for name in entries)
+    assert len(list(home.glob("headers-*"))) <= 1

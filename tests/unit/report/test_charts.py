@@ -1,0 +1,132 @@
+"""Charts keep their scales, their labels and their size on ordinary and odd values."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element, fromstring
+
+import pytest
+
+from tuner.report import charts, svg
+
+
+def parsed(chart: str) -> Element:
+    return fromstring(chart)  # noqa: S314 (our own)
+
+
+def texts(root: Element) -> list[str]:
+    return ["".join(element.itertext()) for element in root.iter("text")]
+
+
+def of_class(root: Element, name: str) -> list[Element]:
+    return [e for e in root.iter() if name in (e.get("class") or "").split()]
+
+
+def test_a_scale_maps_its_ends_and_clamps():
+    scale = svg.Scale(0.0, 10.0, 100.0, 200.0)
+    assert [scale(value) for value in (0, 5, 10, 99, -1)] == [100, 150, 200, 200, 100]
+    logarithmic = svg.Scale(1.0, 100.0, 0.0, 10.0, True)
+    assert logarithmic(10.0) == pytest.approx(5.0)
+    assert svg.Scale(3.0, 3.0, 0.0, 10.0)(3.0) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 10, (0, 2, 4, 6, 8, 10)),
+        (0.97, 1.03, (0.98, 1.0, 1.02)),
+        (5, 5, (5,)),
+    ],
+)
+def test_ticks_are_round(low, high, expected):
+    assert svg.ticks(low, high) == pytest.approx(expected)
+
+
+def test_log_ticks_thin_out_over_many_decades():
+    assert svg.log_ticks(0.9, 11) == pytest.approx((1, 2, 5, 10))
+    assert svg.log_ticks(1, 1e4) == pytest.approx((1, 10, 100, 1000, 10000))
+
+
+@pytest.mark.parametrize(
+    ("value", "label"), [(0.0, "0"), (2.50, "2.5"), (4000.0, "4,000"), (1e7, "1e7"), (1e-5, "1e-5")]
+)
+def test_tick_labels_have_no_needless_zeros(value, label):
+    assert svg.tick_label(value) == label
+
+
+def test_convergence_only_falls_and_skips_trials_stopped_early():
+    root = parsed(
+        charts.convergence(
+            "T=1", [9.0, None, 5.0, 4.0, 7.0], [False, False, False, True, False], 8.0
+        )
+    )
+    assert root.get("aria-label") == "Convergence for T=1: best 5.000 us"
+    (best,) = of_class(root, "best")
+    heights = [float(p.split()[1]) for p in best.get("d", "")[1:].split("L")]
+    assert heights == sorted(heights)
+    assert len(of_class(root, "baseline")) == 1
+
+
+def test_convergence_counts_what_is_off_the_scale():
+    root = parsed(charts.convergence("T=1", [5.0, 500.0, 600.0], [False] * 3, 8.0))
+    assert "2 slower, off the scale" in texts(root)
+
+
+def test_thousands_of_trials_stay_small():
+    times = [5.0 + (i * 7919 % 1000) / 500 for i in range(50_000)]
+    assert len(charts.convergence("T=1", times, [False] * len(times), 8.0)) < 400_000
+
+
+@pytest.mark.parametrize(
+    ("times", "baseline_us"), [([], None), ([None, None], 3.0), ([None], None), ([2.0], 2.0)]
+)
+def test_convergence_without_much_to_draw_is_still_a_chart(times, baseline_us):
+    root = parsed(charts.convergence("T=1", times, [False] * len(times), baseline_us))
+    assert root.get("role") == "img"
+    assert "nan" not in "".join(root.itertext())
+
+
+def test_the_line_at_one_is_always_in_the_speedup_chart():
+    rows = [charts.Speedup("T=1", 40.0, (39.0, 41.0), False, True)]
+    root = parsed(charts.speedups(rows))
+    assert len(of_class(root, "one")) == 1
+    assert "40.00x [39.00, 41.00]" in texts(root)
+
+
+def test_held_out_and_uncertain_speedups_look_different():
+    rows = [
+        charts.Speedup("a", 1.5, (1.4, 1.6), False, True),
+        charts.Speedup("b", 1.0, (0.9, 1.1), True, False),
+    ]
+    markers = of_class(parsed(charts.speedups(rows)), "marker")
+    assert [(m.tag, "unsure" in m.get("class", "")) for m in markers] == [
+        ("circle", False),
+        ("path", True),
+    ]
+
+
+def test_a_rate_over_the_streaming_rate_stays_on_the_chart():
+    rows = [charts.Throughput("T=1", 5000.0, 6000.0, 1.0, 0.7, False)]
+    root = parsed(charts.throughputs(rows, 4000.0))
+    (bar,) = of_class(root, "bar")
+    assert float(bar.get("x", "")) + float(bar.get("width", "")) < charts.WIDTH
+    assert "streaming 4,000 GB/s" in texts(root)
+
+
+def test_the_roofline_draws_both_times_of_every_workload():
+    points = [charts.RooflinePoint(f"T={t}", 0.5, 100.0 * t, 200.0 * t, t > 2) for t in (1, 2, 3)]
+    root = parsed(charts.roofline(points, 4000.0))
+    assert len(of_class(root, "hollow")) == len(of_class(root, "marker")) == 3
+    assert len(of_class(root, "roof")) == 1
+
+
+def test_labels_are_escaped_and_long_ones_are_cut_with_the_whole_in_a_tooltip():
+    label = "<script>alert(1)</script>" + "x" * 40 + "\x00"
+    drawn = charts.bars("title", [charts.Bar(label, 1.0, "&")])
+    root = parsed(drawn)
+    assert "<script" not in drawn
+    assert any(label.replace("\x00", "?") in t.text for t in root.iter("title") if t.text)
+
+
+def test_bars_that_are_all_zero_have_no_width():
+    root = parsed(charts.bars("title", [charts.Bar("a", 0.0, "0")]))
+    assert [bar.get("width") for bar in of_class(root, "bar")] == ["0"]

@@ -1,0 +1,268 @@
+"""The report is one closed, well-formed file whose every outside text is escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from tuner.kernel import Workload
+from tuner.report.data import ReportData
+from tuner.report.html import render_report, write_report
+from tuner.space import Config
+from tuner.trial import Status, Trial
+
+SECTIONS = [
+    "Workloads",
+    "Convergence",
+    "Parameter importance",
+    "Roofline",
+    "Rejected configs",
+    "Fastest configs",
+    "Source: baseline against tuned",
+    "Environment",
+    "Reproduce",
+    "How the numbers were taken",
+]
+VOID = {"meta", "link", "br"}
+ATTACK = '</style></pre><script>alert("1")</script><img src=x onerror=alert(2)>'
+
+
+class Page(HTMLParser):
+    """Collect the elements, texts and attributes; complain about a tag out of place."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.headings: list[str] = []
+        self.text = ""
+        self.feed(content)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+        if tag in {"th", "td"}:
+            self.text += " "
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "style":
+            return
+        self.text += data
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+
+    @property
+    def plain(self) -> str:
+        return re.sub(r"\s+", " ", self.text)
+
+    def tags(self) -> set[str]:
+        return {tag for tag, _ in self.elements}
+
+
+@pytest.fixture(scope="module")
+def html(data) -> str:
+    return render_report(data)
+
+
+@pytest.fixture(scope="module")
+def page(html) -> Page:
+    return Page(html)
+
+
+def test_the_sections_are_all_there_and_in_order(page):
+    assert page.headings == SECTIONS
+
+
+def test_the_first_line_says_recorded_and_the_verdict_follows(page):
+    visible = page.plain.split("tuning report", 1)[1].strip()
+    assert visible.startswith(
+        "RECORDED on NVIDIA H200, 2026-11-20. scale 1.49x faster than the baseline"
+    )
+
+
+def test_nothing_is_loaded_from_outside_and_nothing_runs(page, html):
+    assert page.tags().isdisjoint({"script", "iframe", "object", "embed", "img", "form", "base"})
+    for _, attributes in page.elements:
+        assert "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("href", "src", "xlink:href"):
+            assert attributes.get(name, "data:").startswith("data:")
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_the_policy_allows_exactly_the_style_sheet(page, html):
+    (policy,) = [
+        attributes["content"] or ""
+        for tag, attributes in page.elements
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
+    style = re.search(r"<style>(.*)</style>", html, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+    assert "unsafe" not in policy
+
+
+def test_charts_and_tables_are_named_for_screen_readers(page):
+    charts = [attributes for tag, attributes in page.elements if tag == "svg"]
+    assert len(charts) >= 14
+    assert all(chart.get("aria-label") and chart["role"] == "img" for chart in charts)
+    assert all(
+        attributes.get("scope") in {"col", "row"}
+        for tag, attributes in page.elements
+        if tag == "th"
+    )
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_table_shows_a_workload_as_it_was_measured(page):
+    assert (
+        "T=8192 D=14336 359.9 211.7 1.70x [1.69, 1.71] 79 % 48 75 % (registers) "
+        "block_size=256 vector_bytes=16 keep_row=false"
+    ) in page.plain
+    assert "T=100 D=4096 held out 2.731 2.731 1.00x [0.99, 1.01] no difference" in page.plain
+
+
+def test_the_command_and_the_environment_are_shown(page, data):
+    assert data.command in page.plain
+    assert "driver 580.95" in page.plain
+    assert "at least 30 times each" in page.plain
+
+
+@pytest.mark.parametrize("where", ["reason", "config", "source", "environment", "command", "note"])
+def test_text_from_outside_is_escaped(data, where):
+    trial = data.records[0][0]
+    changes = {
+        "reason": {"records": ((replace(trial, status=Status.COMPILE, reason=ATTACK), 0.0),)},
+        "config": {"results": (replace(data.results[0], config=Config.of({ATTACK: ATTACK})),)},
+        "source": {"tuned_sources": {"T=1": f"new {ATTACK}"}, "baseline_source": ATTACK},
+        "environment": {"environment": {ATTACK: ATTACK}},
+        "command": {"command": ATTACK, "kernel": ATTACK, "device": ATTACK},
+        "note": {"notes": (ATTACK,)},
+    }
+    page = Page(render_report(replace(data, **changes[where])))
+    assert page.tags().isdisjoint({"script", "img"})
+    assert "alert(2)" in page.text
+
+
+def test_a_config_in_a_top_table_is_escaped(data):
+    trial = data.records[0][0]
+    attacked = replace(trial, config=Config.of({ATTACK: ATTACK}))
+    page = Page(render_report(replace(data, records=((attacked, 0.0),))))
+    assert page.tags().isdisjoint({"script", "img"})
+    assert page.text.count("onerror") >= 2
+
+
+def bare(**fields: object) -> ReportData:
+    return replace(ReportData("k", "GPU", False), **fields)
+
+
+WORKLOAD = Workload.of({"T": 1})
+REJECTED = Trial("t", WORKLOAD, Config.of({"a": 1}), Status.LIMIT, "too many registers")
+
+
+def test_an_empty_session_is_a_report_that_says_so():
+    page = Page(render_report(bare()))
+    assert page.headings == [name for name in SECTIONS if name != "Reproduce"]
+    assert "No result: no config was tried." in page.text
+    assert "svg" not in page.tags()
+
+
+def test_a_session_of_rejections_shows_the_reasons():
+    page = Page(render_report(bare(records=((REJECTED, 0.0),) * 3)))
+    assert "No result: none of 3 trials was correct." in page.text
+    assert "too many registers" in page.text
+    assert "No config was both correct and fully timed." in page.text
+    assert "0 correct trials; at least 20 are needed" in page.text
+
+
+def test_one_trial_on_one_workload_is_enough(data):
+    one = replace(
+        data,
+        records=data.records[:1],
+        results=data.results[:1],
+        comparisons=(),
+        tuned_sources={},
+    )
+    page = Page(render_report(one))
+    assert "on 1 tuned workload" in page.plain
+    assert "There is no tuned source." in page.text
+    assert "at least 0 times" not in page.text
+
+
+def test_an_interrupted_run_without_a_baseline_still_converges(data):
+    page = Page(render_report(replace(data, results=(), baselines_us={}, finished=False)))
+    assert "No result yet" in page.text
+    assert "There is no result to place." in page.text
+
+
+def test_unknown_traffic_leaves_the_roofline_out(data):
+    page = Page(render_report(replace(data, traffic_bytes={})))
+    assert "The traffic of the kernel or the streaming rate" in page.text
+
+
+def test_operations_add_the_classic_roofline(data, page):
+    operations = {key: 2 * size for key, size in data.traffic_bytes.items()}
+    labels = [
+        a.get("aria-label")
+        for _, a in Page(render_report(replace(data, operations=operations))).elements
+    ]
+    assert "Roofline: rate against arithmetic intensity" in labels
+    assert "operations per byte" not in page.text
+
+
+def test_isolated_times_are_shown_where_launches_overlap(data, page):
+    first = replace(data.results[0], isolated_us=2.5, isolated_baseline_us=3.25)
+    shown = Page(render_report(replace(data, results=(first, *data.results[1:]))))
+    assert "3.250, 2.500" in shown.plain
+    assert "the isolated times are taken without it" in shown.plain
+    assert "Isolated" not in page.text
+
+
+def test_unpaired_results_are_marked_and_explained(data, page):
+    results = tuple(replace(result, paired=False) for result in data.results)
+    text = Page(render_report(replace(data, results=results))).plain
+    assert "so the intervals are unpaired" in text
+    assert "treats them as independent" in text
+    assert "alternately" not in text
+    assert "unpaired" not in page.plain
+
+
+def test_a_baseline_that_wins_and_a_slower_config_are_marked(data):
+    lost = replace(data.results[0], speedup=0.8, interval=(0.79, 0.81), baseline_wins=True)
+    text = Page(render_report(replace(data, results=(lost,)))).plain
+    assert "Slower on 1 of 1 tuned workload" in text
+    assert "slower baseline kept" in text
+
+
+def test_odd_characters_are_written(data, tmp_path):
+    odd = "\udcff\x00\x1b[31m\u2028 µ"
+    trial = replace(data.records[0][0], status=Status.COMPILE, reason=odd)
+    path = tmp_path / "new" / "report.html"
+    write_report(replace(data, kernel=odd, records=((trial, 0.0),)), path)
+    Page(path.read_text(encoding="utf-8"))
+    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
+
+
+def test_a_large_session_stays_under_a_megabyte(data):
+    source = "\n".join(f"  float value_{i} = load(input + {i} * stride);" for i in range(900))
+    sources = {key: f"{source}\n// {key}" for key in data.traffic_bytes}
+    records = data.records * 12
+    large = replace(data, records=records, tuned_sources=sources)
+    assert len(render_report(large).encode()) < 1_000_000

@@ -1,0 +1,212 @@
+"""A session becomes a report, with what its kernel's files add as long as they are unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tuner.cli import cli
+from tuner.errors import SessionError
+from tuner.kernel import Workload
+from tuner.report.loading import load
+from tuner.session import Manifest, Session
+from tuner.space import Config
+from tuner.trial import Comparison, Measurement, Resources, Result, Status, Trial
+
+SPACE = """\
+version: 1
+kernel: scale
+source: scale.cu
+reference: scale.py
+template: scale.cu.j2
+axes: [T]
+arguments:
+  - {name: x, dtype: float32, shape: [T], role: inout}
+workloads:
+  tuned: [{T: 1024}]
+  held_out: [{T: 100}]
+traffic: T * 8
+operations: T * 3
+baseline:
+  launch: [{kernel: scale, grid: [T], block: [32]}]
+parameters:
+  block_size: [32, 64]
+launch:
+  - {kernel: scale, grid: ["ceil_div(T, block_size)"], block: [block_size],
+     shared_memory: block_size * 4}
+tolerance: {x: {relative: 1.0e-3}}
+"""
+BASELINE = "__global__ void scale(float* x) { x[blockIdx.x] *= 2; }\n"
+TUNED = "__global__ void scale(float* x) { x[blockIdx.x * 64 + threadIdx.x] *= 2; }\n"
+LARGE, SMALL = Workload.of({"T": 1024}), Workload.of({"T": 100}, held_out=True)
+FAST, SLOW = Config.of({"block_size": 64}), Config.of({"block_size": 32})
+
+
+def sha(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+ENVIRONMENT = {
+    "device": "NVIDIA H200",
+    "recorded": "true",
+    "date": "2026-11-01",
+    "streaming_gbps": "4000.0",
+    "driver": "580.95",
+}
+
+
+def make_session(
+    folder: Path, environment: Mapping[str, str] = ENVIRONMENT, **changes: object
+) -> Session:
+    for name, text in {
+        "scale.yaml": SPACE,
+        "scale.cu": BASELINE,
+        "scale.py": "",
+        "scale.cu.j2": TUNED,
+    }.items():
+        (folder / name).write_text(text)
+    manifest = Manifest(
+        kernel="scale",
+        space_path=str(folder / "scale.yaml"),
+        space_text_sha=sha(folder / "scale.yaml"),
+        template_sha=sha(folder / "scale.cu.j2"),
+        source_sha=sha(folder / "scale.cu"),
+        device="recorded",
+        searcher="exhaustive",
+        trials=None,
+        time_s=None,
+        seed=3,
+        workloads=(LARGE, SMALL),
+        operators={"MODE": "twice"},
+        tuner_version="0.1.0",
+        command=("tune", "my kernels/scale.cu"),
+        created="2026-11-20T10:00:00+00:00",
+    )
+    session = Session.create(folder / "run", replace(manifest, **changes), environment)
+    session.add_candidate("initial", TUNED, SPACE)
+    return session
+
+
+def fill(session: Session) -> None:
+    for workload in (LARGE, SMALL):
+        session.record_baseline(workload, Measurement((4.0, 4.2, 4.1), 20, 4))
+    made = Trial("initial", LARGE, FAST, Status.CORRECT, resources=Resources(20, 0, 0, 16))
+    session.record(replace(made, measurement=Measurement((2.0, 2.1), 20, 4)))
+    session.record(replace(made, config=SLOW, status=Status.LIMIT, reason="too many"))
+    session.record(replace(made, status=Status.CORRECT, stage="finals"))
+    for workload in (LARGE, SMALL):
+        session.record_comparison(Comparison(workload, (FAST,), ((4.1, 2.0),) * 40))
+        session.record_result(
+            Result(workload, 4.1, 2.0, 2.05, (2.0, 2.1), True, 0.4, FAST, None, None)
+        )
+        session.write_variant(workload, FAST, TUNED)
+    session.add_time(12.5)
+    session.mark("complete")
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    with make_session(tmp_path) as session:
+        fill(session)
+    return tmp_path / "run"
+
+
+def test_a_session_is_read_with_all_that_it_holds(finished):
+    data = load(finished)
+    assert (data.kernel, data.device, data.recorded) == ("scale", "NVIDIA H200", True)
+    assert (data.measured_on, data.searcher, data.seed) == ("2026-11-01", "exhaustive", 3)
+    assert data.command == "tune 'my kernels/scale.cu'"
+    assert data.seconds == pytest.approx(12.5, abs=0.5)
+    assert data.finished
+    assert data.counts()[Status.CORRECT] == data.counts()[Status.LIMIT] == 1
+    assert [trial.stage for trial in data.finals] == ["finals"]
+    assert data.baselines_us == {"T=1024": 4.1, "T=100": 4.1}
+    assert [result.workload.held_out for result in data.results] == [False, True]
+    assert data.environment == {"operator MODE": "twice", "driver": "580.95"}
+
+
+def test_the_kernels_files_add_the_roofline_the_diff_and_shared_memory(finished):
+    data = load(finished)
+    assert data.notes == ()
+    assert data.streaming_gbps == 4000.0
+    assert data.traffic_bytes == {"T=1024": 8192, "T=100": 800}
+    assert data.operations == {"T=1024": 3072, "T=100": 300}
+    assert data.baseline_source == BASELINE
+    assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
+
+
+def test_variants_are_read_without_the_lines_that_tell_them_apart(finished):
+    assert load(finished).tuned_sources == {"T=1024": TUNED, "T=100": TUNED}
+
+
+@pytest.mark.parametrize("name", ["scale.yaml", "scale.cu"])
+def test_a_changed_file_is_not_compared_with(finished, name):
+    changed = finished.parent / name
+    changed.write_text(changed.read_text() + "\n")
+    data = load(finished)
+    assert (data.traffic_bytes, data.baseline_source) == ({}, "")
+    assert str(changed) in data.notes[0]
+    assert len(data.results) == 2
+
+
+def test_a_session_outlives_its_kernel(finished, tmp_path_factory):
+    moved = shutil.move(finished, tmp_path_factory.mktemp("kept") / "run")
+    shutil.rmtree(finished.parent)
+    data = load(Path(moved))
+    assert "cannot be read any more" in data.notes[0]
+    assert len(data.results) == 2
+
+
+def test_a_live_session_is_dated_by_its_own_start(tmp_path):
+    make_session(tmp_path, {"device": "NVIDIA L4", "recorded": "false"}, device="cuda").close()
+    data = load(tmp_path / "run")
+    assert (data.device, data.recorded, data.measured_on) == ("NVIDIA L4", False, "2026-11-20")
+    assert (data.streaming_gbps, data.finished) == (None, False)
+
+
+def test_the_command_writes_the_report_and_prints_where(finished):
+    (finished / "report.html").write_text("old")
+    result = CliRunner().invoke(cli, ["report", str(finished)])
+    assert (result.exit_code, result.stdout) == (0, f"{finished / 'report.html'}\n")
+    assert "2.05x faster than the baseline" in (finished / "report.html").read_text()
+
+
+def test_the_command_writes_where_it_is_told_and_prints_json_alone(finished, tmp_path):
+    out = tmp_path / "elsewhere" / "mine.html"
+    result = CliRunner().invoke(cli, ["report", str(finished), "--out", str(out), "--json"])
+    assert result.exit_code == 0
+    made = json.loads(result.stdout)
+    assert made["workloads"][0]["speedup"] == 2.05
+    assert made["recorded"] is True
+    assert made["session"] == str(finished)
+    assert out.exists()
+
+
+def test_an_unfinished_session_has_a_report_too(tmp_path):
+    make_session(tmp_path).close()
+    result = CliRunner().invoke(cli, ["report", str(tmp_path / "run")])
+    assert result.exit_code == 0
+    assert "no config was tried" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_what_is_no_session_is_refused(tmp_path):
+    with pytest.raises(SessionError):
+        load(tmp_path)
+    result = CliRunner().invoke(cli, ["report", str(tmp_path / "missing")])
+    assert result.exit_code == 2
+    assert "missing" in result.stderr
+
+
+def test_a_place_that_cannot_be_written_is_named(finished):
+    (finished.parent / "file").write_text("")
+    out = finished.parent / "file" / "report.html"
+    result = CliRunner().invoke(cli, ["report", str(finished), "--out", str(out)])
+    assert result.exit_code == 2
+    assert "choose another place with --out" in result.stderr

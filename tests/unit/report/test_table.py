@@ -1,0 +1,147 @@
+"""The end of a run in a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from tuner.report import wording
+from tuner.report.table import json_object, json_of, results_table
+from tuner.space import Config
+from tuner.trial import Occupancy, Status
+
+
+def printed(results, width: int = 100) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(results_table(results))
+    return capture.get()
+
+
+def long_config(index: int) -> Config:
+    names = ("vector_bytes", "block_size", "vectors_per_thread", "rows_per_block", "persistent")
+    return Config.of({**dict.fromkeys(names, 2**index), "cache_hint": "evict_first", "unroll": 4})
+
+
+def test_every_column_fits_in_100_columns(data):
+    results = [replace(r, config=long_config(i)) for i, r in enumerate(data.results)]
+    text = printed(results)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
+    assert "…" not in text
+    for shown in ("T=8192 D=14336", "359.9", "211.7", "1.70x", "[1.69, 1.71]", "79 %", "registers"):
+        assert shown in text
+
+
+def test_parameters_with_one_value_everywhere_are_named_once(data):
+    text = printed([replace(r, config=long_config(i)) for i, r in enumerate(data.results)])
+    assert text.count("unroll=4") == 1
+    assert "everywhere: cache_hint=evict_first unroll=4" in text
+    assert text.count("vector_bytes=") == len(data.results)
+
+
+def test_a_single_result_shows_its_whole_config(data):
+    text = printed(data.results[:1])
+    assert "everywhere" not in text
+    assert "block_size=256" in text
+
+
+def test_held_out_workloads_come_last_and_are_marked(data):
+    text = printed(tuple(reversed(data.results)))
+    assert text.count("held out") == 3
+    assert text.index("T=1 D=11008") < text.index("T=3 D=4096")
+
+
+def test_a_baseline_that_wins_is_named(data):
+    lost = replace(data.results[0], baseline_wins=True, occupancy=None, resources=None)
+    line = printed([lost]).splitlines()[2]
+    assert line.split()[-3:] == ["-", "-", "baseline"]
+
+
+def test_brackets_in_a_value_are_not_markup(data):
+    odd = replace(data.results[0], config=Config.of({"mode": "[red]x[/blue]"}))
+    assert "mode=[red]x[/blue]" in printed([odd], width=140)
+
+
+def test_the_json_object_has_the_documented_shape(data):
+    made = json.loads(json.dumps(json_of(data), allow_nan=False))
+    assert list(made) == [
+        "kernel",
+        "device",
+        "recorded",
+        "session",
+        "seconds",
+        "trials",
+        "workloads",
+    ]
+    assert made["trials"] == {status.value: 0 for status in Status} | {
+        "correct": 330,
+        "constraint": 50,
+        "limit": 20,
+    }
+    last = made["workloads"][-1]
+    assert last == {
+        "workload": {"T": 3000, "D": 4096},
+        "held_out": True,
+        "baseline_us": pytest.approx(28.73, abs=0.01),
+        "tuned_us": pytest.approx(23.94, abs=0.01),
+        "speedup": 1.2,
+        "interval": [1.19, 1.21],
+        "roofline": pytest.approx(0.733, abs=0.001),
+        "config": {"block_size": 256, "vector_bytes": 16, "keep_row": False},
+        "registers": 48,
+        "occupancy": 0.75,
+    }
+
+
+def test_what_is_unknown_is_null_in_json(data):
+    result = replace(data.results[0], resources=None, occupancy=None)
+    made = json_object(
+        kernel="k",
+        device="GPU",
+        recorded=False,
+        session="s",
+        seconds=1.23456,
+        trials={Status.CORRECT: 2},
+        results=[result],
+    )
+    (workload,) = made["workloads"]
+    assert (workload["registers"], workload["occupancy"]) == (None, None)
+    assert made["seconds"] == 1.235
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "0.500"), (2.0204, "2.020"), (22.134, "22.13"), (211.66, "211.7"), (12345.6, "12,346")],
+)
+def test_microseconds_have_four_digits(value, text):
+    assert wording.microseconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        ((1.5, 1.625), "[1.50, 1.62]"),
+        ((1.0012, 1.05), "[1.001, 1.05]"),
+        ((0.9, 0.99996), "[0.90, 1.0000]"),
+        ((1.0, 1.1), "[1.00, 1.10]"),
+    ],
+)
+def test_a_bound_beside_one_shows_its_side(bounds, text):
+    assert wording.interval(bounds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(41.25, "41.2 s"), (185.0, "3 min 05 s"), (7800.0, "2 h 10 min"), (3599.7, "1 h 00 min")],
+)
+def test_durations_are_readable(value, text):
+    assert wording.seconds(value) == text
+
+
+def test_occupancy_names_its_limiter():
+    assert wording.occupancy(Occupancy(0.5, 4, "registers")) == "50 % (registers)"
+    assert wording.occupancy(Occupancy(1.0, 8, "")) == "100 %"
+    assert wording.occupancy(None) == "-"

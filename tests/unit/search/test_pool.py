@@ -1,0 +1,227 @@
+"""Pools hold exactly the configs that satisfy every constraint."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.errors import ExpressionError, InputError, SpaceError
+from tuner.expressions import Expression, Value
+from tuner.search.pool import Pool, valid_configs
+from tuner.space import Config, Parameter, SearchSpace
+
+
+def make_space(parameters: dict[str, list[Value]], *constraints: str) -> SearchSpace:
+    return SearchSpace(
+        tuple(Parameter(name, tuple(values)) for name, values in parameters.items()),
+        tuple(Expression.parse(text) for text in constraints),
+    )
+
+
+def exact(value: Value) -> tuple[type, Value]:
+    return type(value), value
+
+
+def configs_of(pool: Pool) -> list[tuple[tuple[type, Value], ...]]:
+    return [tuple(exact(value) for value in config.values()) for config in pool]
+
+
+def by_evaluation(
+    space: SearchSpace, names: dict[str, Value]
+) -> list[tuple[tuple[type, Value], ...]]:
+    """Every combination that no constraint excludes; raises where one cannot be evaluated."""
+    valid = []
+    for values in product(*(p.values for p in space.parameters)):
+        config = dict(zip(space.names, values, strict=True))
+        verdicts = []
+        for constraint in space.constraints:
+            try:
+                verdicts.append(bool(constraint.evaluate({**names, **config})))
+            except ExpressionError as error:
+                verdicts.append(error)
+        if False in verdicts:
+            continue
+        errors = [verdict for verdict in verdicts if isinstance(verdict, ExpressionError)]
+        if errors:
+            raise errors[0]
+        valid.append(tuple(exact(value) for value in values))
+    return valid
+
+
+PARAMETERS: dict[str, list[Value]] = {
+    "a": [1, 2, 4, -3, 0],
+    "b": [False, True],
+    "c": ["row", "column", "and or"],
+    "d": [0.5, 1.5, -2.0],
+    "block_size_x": [2048, 32],
+}
+LEAVES = st.sampled_from(
+    [*PARAMETERS, "T", "K", "0", "1", "3", "-2", "0.5", "True", "'row'", "'and or'", "'a'"]
+)
+
+
+def grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    operators = "+ - * // / % ** << >> & | ^ == != < <= > >= and or"
+    binary = st.sampled_from(operators.split())
+    return st.one_of(
+        st.tuples(inner, binary, inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+        st.tuples(inner, inner, inner).map(lambda t: f"({t[0]} if {t[1]} else {t[2]})"),
+        st.tuples(inner, inner, inner).map(lambda t: f"({t[0]} <= {t[1]} < {t[2]})"),
+        st.tuples(inner, inner, inner).map(lambda t: f"({t[0]} in ({t[1]}, {t[2]}))"),
+        st.tuples(st.sampled_from(["min", "max", "ceil_div"]), inner, inner).map(
+            lambda t: f"{t[0]}({t[1]}, {t[2]})"
+        ),
+        inner.map(lambda text: f"abs({text})"),
+        inner.map(lambda text: f"(not {text})"),
+        inner.map(lambda text: f"(-{text})"),
+    )
+
+
+CONSTRAINTS = st.recursive(LEAVES, grow, max_leaves=6)
+NUMBERS = st.one_of(st.integers(-5, 5), st.sampled_from([0.25, -1.5, True, False]))
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    names=st.lists(st.sampled_from(list(PARAMETERS)), min_size=1, max_size=4, unique=True),
+    constraints=st.lists(CONSTRAINTS, max_size=3),
+    axes=st.fixed_dictionaries({"T": NUMBERS, "K": NUMBERS}),
+)
+def test_holds_exactly_what_evaluating_every_constraint_leaves(
+    names: list[str], constraints: list[str], axes: dict[str, Value]
+) -> None:
+    others = {name: PARAMETERS[name][0] for name in PARAMETERS if name not in names}
+    space = make_space({name: PARAMETERS[name] for name in names}, *constraints)
+    outer = {**axes, **others}
+    try:
+        expected = by_evaluation(space, outer)
+    except ExpressionError:
+        with pytest.raises(ExpressionError):
+            valid_configs(space, outer)
+        return
+    pool = valid_configs(space, outer)
+    assert configs_of(pool) == expected
+    assert all(pool.index(pool[i]) == i for i in range(len(pool)))
+
+
+class TestOrderAndAccess:
+    def test_configs_come_in_the_order_of_the_file_with_the_last_parameter_fastest(self) -> None:
+        pool = valid_configs(make_space({"b": [2, 1], "a": ["y", "x"]}), {})
+        assert [str(config) for config in pool] == ["b=2 a=y", "b=2 a=x", "b=1 a=y", "b=1 a=x"]
+
+    def test_encoded_rows_are_value_indices_and_cannot_be_written(self) -> None:
+        pool = valid_configs(make_space({"b": [2, 1], "a": [8, 16, 32]}, "a // b >= 16"), {})
+        assert pool.encoded.tolist() == [[0, 2], [1, 1], [1, 2]]
+        with pytest.raises(ValueError, match="read-only"):
+            pool.encoded[0, 0] = 1
+
+    def test_a_config_is_found_whatever_the_order_of_its_names(self) -> None:
+        pool = valid_configs(make_space({"a": [1, 2], "b": [1, 2]}, "a != b"), {})
+        assert Config.of({"b": 1, "a": 2}) in pool
+        assert pool.index({"b": 1, "a": 2}) == 1
+
+    @pytest.mark.parametrize("config", [{"a": 1}, {"a": 1, "b": 1}, {"a": 1, "b": 9}, {"x": 1}])
+    def test_other_configs_are_not_in_it(self, config: dict[str, Value]) -> None:
+        pool = valid_configs(make_space({"a": [1, 2], "b": [1, 2]}, "a != b"), {})
+        assert config not in pool
+        with pytest.raises(ValueError, match="not a valid config"):
+            pool.index(config)
+
+    def test_many_parameters_do_not_overflow_anything(self) -> None:
+        names = [f"p{i}" for i in range(70)]
+        space = make_space({name: [0, 1] for name in names}, *(f"{n} == 1" for n in names[2:]))
+        pool = valid_configs(space, {})
+        assert len(pool) == 4
+        assert pool.index(pool[3]) == 3
+
+    def test_no_parameters_is_one_empty_config(self) -> None:
+        pool = valid_configs(make_space({}, "T > 1"), {"T": 2})
+        assert [dict(config) for config in pool] == [{}]
+
+
+class TestEmptyPools:
+    def test_a_constraint_on_the_workload_alone_is_named(self) -> None:
+        space = make_space({"a": [1, 2]}, "a > 0", "T % 2 == 0")
+        pool = valid_configs(space, {"T": 3})
+        assert len(pool) == 0
+        assert pool.emptied_by is space.constraints[1]
+
+    def test_a_constraint_that_excludes_every_value_is_named(self) -> None:
+        space = make_space({"a": [1, 2], "b": [1, 2]}, "a >= b", "a * b > K")
+        assert valid_configs(space, {"K": 3}).emptied_by is None
+        assert valid_configs(space, {"K": 4}).emptied_by is space.constraints[1]
+
+    def test_constraints_that_only_together_exclude_everything_name_none(self) -> None:
+        pool = valid_configs(make_space({"a": [1, 2]}, "a > 1", "a < 2"), {})
+        assert len(pool) == 0
+        assert pool.emptied_by is None
+
+    def test_a_parameter_without_values_leaves_nothing(self) -> None:
+        assert len(valid_configs(make_space({"a": [1], "b": []}, "a == 1"), {})) == 0
+
+
+class TestFailingConstraints:
+    def test_the_error_names_the_constraint_and_the_values(self) -> None:
+        space = make_space({"a": [4, 8], "b": [2, 0]}, "a % b == 0")
+        with pytest.raises(ExpressionError, match=r"`a % b == 0`.*a=4 b=0"):
+            valid_configs(space, {})
+
+    @pytest.mark.parametrize("guard_first", [True, False])
+    def test_another_constraint_guards_it_in_either_order(self, guard_first: bool) -> None:
+        texts = ["b != 0", "a % b == 0"]
+        space = make_space({"a": [4, 3], "b": [2, 0]}, *(texts if guard_first else texts[::-1]))
+        assert [str(config) for config in valid_configs(space, {})] == ["a=4 b=2"]
+
+    def test_a_guard_inside_the_constraint_counts(self) -> None:
+        pool = valid_configs(make_space({"a": [4, 3], "b": [2, 0]}, "b == 0 or a % b == 0"), {})
+        assert len(pool) == 3
+
+    def test_arithmetic_on_text_is_refused(self) -> None:
+        space = make_space({"a": ["x", "y"], "n": [1, 2]}, "a * n == 'xx'")
+        with pytest.raises(ExpressionError, match="arithmetic on text"):
+            valid_configs(space, {})
+
+    def test_an_undefined_name_is_refused(self) -> None:
+        with pytest.raises(ExpressionError, match="undefined name 'K'"):
+            valid_configs(make_space({"a": [1]}, "a < K"), {"T": 1})
+
+    def test_a_failing_constraint_on_the_workload_alone_is_an_error(self) -> None:
+        with pytest.raises(ExpressionError, match="T % K"):
+            valid_configs(make_space({"a": [1]}, "T % K == 0"), {"T": 1, "K": 0})
+
+
+class TestTraps:
+    def test_a_negative_axis_keeps_its_sign_under_a_power(self) -> None:
+        assert len(valid_configs(make_space({"a": [1, 4]}, "T ** 2 == a"), {"T": -2})) == 1
+
+    def test_a_workload_can_give_text(self) -> None:
+        space = make_space({"a": ["row", "column"]}, "a == layout")
+        assert [str(c) for c in valid_configs(space, {"layout": "column"})] == ["a=column"]
+
+    def test_texts_that_differ_in_spaces_are_different(self) -> None:
+        space = make_space({"a": ["x y", "xy", "z"]}, "a != 'x y'", "a != 'xy'")
+        assert [str(config) for config in valid_configs(space, {})] == ["a=z"]
+
+    def test_equal_looking_domains_do_not_share_a_result(self) -> None:
+        numbers = valid_configs(make_space({"a": [0, 1]}, "a == 1"), {})
+        switches = valid_configs(make_space({"a": [False, True]}, "a == 1"), {})
+        assert numbers[0]["a"] is not True
+        assert switches[0]["a"] is True
+
+    def test_parameters_may_be_named_like_anything(self) -> None:
+        space = make_space(
+            {"max": [1, 2], "lambda_": [3], "block_size_x": [2048]}, "max(max, 2) > 1"
+        )
+        assert len(valid_configs(space, {})) == 2
+
+    def test_equal_values_are_refused(self) -> None:
+        with pytest.raises(SpaceError, match="equal values 1 and true"):
+            valid_configs(make_space({"a": [1, True]}), {})
+
+    def test_a_space_too_large_to_hold_is_refused(self) -> None:
+        space = make_space({f"p{i}": list(range(20)) for i in range(8)}, "p0 < p1")
+        with pytest.raises(InputError, match="more than"):
+            valid_configs(space, {})

@@ -1,0 +1,179 @@
+"""Everything about a search space that can be found out without a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tuner.compiler.base import Compiler
+from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.inputs import load_reference
+from tuner.errors import DeviceError, SpaceError, TemplateError
+from tuner.evaluate import Candidate, Evaluator
+from tuner.hardware import COMPUTE_CAPABILITIES, architecture_for
+from tuner.kernel import KernelSpec, Workload
+from tuner.search.pool import Pool, valid_configs
+from tuner.source import check_arguments, read_source
+from tuner.space import Config, SearchSpace
+from tuner.template import Template
+from tuner.trial import Status, Trial
+
+# Of the generation's best known product, for constraints that ask for it: T4, A100, RTX 3090,
+# AGX Orin, RTX 4090, H200, B200, B300, AGX Thor, RTX 5090, GB10.
+_MULTIPROCESSORS = {
+    (7, 5): 40,
+    (8, 0): 108,
+    (8, 6): 82,
+    (8, 7): 16,
+    (8, 9): 128,
+    (9, 0): 132,
+    (10, 0): 148,
+    (10, 3): 148,
+    (11, 0): 20,
+    (12, 0): 170,
+    (12, 1): 48,
+}
+_TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a check learned; `valid` counts configs per workload, `sample` holds compiled ones.
+
+    A sampled trial is `missing` where the config compiles within the limits: only a device could
+    say more.
+    """
+
+    target: DeviceInfo
+    compiler: str
+    combinations: int
+    valid: Mapping[Workload, int]
+    sample: tuple[Trial, ...]
+
+    @property
+    def rejected(self) -> Mapping[str, int]:
+        """Count the sampled configs over a limit, by reason."""
+        return Counter(t.reason for t in self.sample if t.status is Status.LIMIT)
+
+
+class UnavailableDevice:
+    """Stand in for a GPU of one architecture: whatever would run on it is `missing`."""
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self.info = info
+
+    def run(
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        thorough: bool = False,
+    ) -> Outcome:
+        """Say that nothing was run."""
+        return Outcome(Status.MISSING, "compiled within the limits; not run")
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+        """Refuse: there is nothing to time."""
+        raise DeviceError("nothing can be timed without a device")
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def target_info(text: str) -> DeviceInfo:
+    """Read a compile target such as `sm_90a`, `sm_89` or `90`; raise `DeviceError` otherwise."""
+    match = _TARGET.fullmatch(text)
+    capability = (int(match[1]), int(match[2])) if match else None
+    if capability not in COMPUTE_CAPABILITIES:
+        known = " ".join(architecture_for(capability) for capability in COMPUTE_CAPABILITIES)
+        raise DeviceError(f"unknown target {text!r}", remedy=f"targets: {known}")
+    architecture = architecture_for(capability)
+    return DeviceInfo(
+        name=architecture,
+        architecture=architecture,
+        compute_capability=capability,
+        multiprocessors=_MULTIPROCESSORS[capability],
+        l2_bytes=0,
+        streaming_gbps=0.0,
+        recorded=False,
+    )
+
+
+def check(
+    spec: KernelSpec,
+    space: SearchSpace,
+    operators: Mapping[str, str],
+    *,
+    target: DeviceInfo,
+    compiler: Compiler,
+    sample: int,
+) -> Findings:
+    """Check the files against each other, count configs, and compile the baseline and a sample.
+
+    Raises `InputError` for the first mistake; a config of the sample that does not compile is one
+    only where none does.
+    """
+    template = Template.load(spec.template)
+    template.check(space, spec)
+    load_reference(spec.reference)
+    _check_signature(spec)
+    device = UnavailableDevice(target)
+    candidate = Candidate("checked", space, template)
+    evaluator = Evaluator(spec, candidate, operators, compiler, device)
+    pools = {w: valid_configs(space, evaluator.names(w)) for w in spec.workloads}
+    for workload in spec.tuned:
+        if not len(pools[workload]):
+            _raise_no_config(spec, workload, pools[workload])
+    for workload in spec.workloads:
+        evaluator.baseline_program(workload)
+    pending = [evaluator.start(*chosen) for chosen in _spread(spec, space, pools, sample)]
+    trials = tuple(evaluator.finish(each) for each in pending)
+    _require_one_compiles(trials, template)
+    valid = {workload: len(pool) for workload, pool in pools.items()}
+    return Findings(target, compiler.version, space.size, valid, trials)
+
+
+def _check_signature(spec: KernelSpec) -> None:
+    source = read_source(spec.source)
+    for name in dict.fromkeys(launch.kernel for launch in spec.baseline):
+        check_arguments(spec, source.kernel(name))
+
+
+def _spread(
+    spec: KernelSpec, space: SearchSpace, pools: Mapping[Workload, Pool], count: int
+) -> Iterator[tuple[Workload, Config]]:
+    """Choose the default and `count` configs evenly from the tuned workloads' pools."""
+    chosen: set[tuple[Workload, Config]] = set()
+    picks = [(spec.tuned[0], space.default)] if space.default in pools[spec.tuned[0]] else []
+    for number in range(count):
+        workload = spec.tuned[number % len(spec.tuned)]
+        pool = pools[workload]
+        picks.append((workload, pool[(2 * number + 1) * len(pool) // (2 * count)]))
+    for workload, config in picks:
+        if config is not None and (workload, config) not in chosen:
+            chosen.add((workload, config))
+            yield workload, config
+
+
+def _raise_no_config(spec: KernelSpec, workload: Workload, pool: Pool) -> NoReturn:
+    constraint = pool.emptied_by
+    which = "all constraints" if constraint is None else f"`{constraint.text}`"
+    raise SpaceError(
+        f"no config satisfies {which} for workload {workload}",
+        path=spec.path,
+        line=None if constraint is None else constraint.line,
+        remedy="change the workload, the parameters' values or the constraints",
+    )
+
+
+def _require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
+    failed = [trial for trial in trials if trial.status in (Status.COMPILE, Status.TIMEOUT)]
+    if failed and len(failed) == len(trials):
+        raise TemplateError(
+            f"none of {len(trials)} configs compiles; the first error, for {failed[0].config}:\n"
+            f"{failed[0].reason}",
+            path=template.path,
+        )

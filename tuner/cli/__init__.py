@@ -1,0 +1,90 @@
+"""The `tune` program: a kernel file to tune, or a command."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from pathlib import Path
+
+import click
+
+from tuner import __version__
+from tuner.cli.exits import program_name, translated_errors
+
+RUN = "run"
+# Stated here so that `tune --help` imports none of the commands.
+COMMANDS = {
+    "init": "Draft a search space from a kernel's source.",
+    "check": "Check a search space and its template; no GPU is needed.",
+    "render": "Print the CUDA source of one config.",
+    "report": "Write the report of a session.",
+    "devices": "List the GPUs and the recordings to tune on.",
+    "record": "Measure a whole search space on a GPU and keep the answers.",
+}
+
+
+class Program(click.Group):
+    """A group whose first argument may be a kernel file instead of a command."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module when it is first needed."""
+        if cmd_name != RUN and cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"tuner.cli.{cmd_name}_command")
+        command: click.Command = module.command
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the hidden command `run` before anything that is no command."""
+        own = {"--help", "-h", "--version", RUN, *COMMANDS}
+        if args and args[0] not in own:
+            _reject_misspelled(args[0], ctx)
+            args = [RUN, *args]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; errors of ours become one message and an exit code."""
+        with translated_errors():
+            return super().invoke(ctx)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the options of `tune KERNEL.cu` and the commands on one page."""
+        formatter.write_usage(ctx.command_path, "KERNEL.cu [OPTIONS]")
+        formatter.write_usage(ctx.command_path, "COMMAND [ARGS]...", prefix=" " * len("Usage: "))
+        self.format_help_text(ctx, formatter)
+        run = self.get_command(ctx, RUN)
+        if run is not None:
+            run.format_options(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+        formatter.write_paragraph()
+        formatter.write_text(f"`{ctx.command_path} COMMAND --help` shows a command's own options.")
+
+
+def _reject_misspelled(word: str, ctx: click.Context) -> None:
+    if word.startswith("-") or Path(word).suffix or Path(word).exists() or "/" in word:
+        return
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"; did you mean `{close[0]}`?" if close else ""
+    raise click.UsageError(f"{word!r} is neither a command nor a kernel file{hint}", ctx)
+
+
+@click.command(
+    cls=Program, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, prog_name="tune", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Make a CUDA kernel faster and prove it.
+
+    The search space is found by the kernel's name under search_spaces/. Without a GPU, a recording
+    of measurements made on one answers instead, and the first line says so.
+    """
+
+
+def main() -> None:
+    """Run the program on the command line's arguments."""
+    cli.main(prog_name=program_name())

@@ -1,0 +1,160 @@
+"""`tune check`: what is wrong with a search space, or that nothing is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from tuner.checking import Findings
+    from tuner.kernel import KernelSpec
+    from tuner.trial import Trial
+
+
+@click.command("check")
+@click.argument("space", metavar="SPACE.yaml", type=click.Path(path_type=Path))
+@click.option("--target", default="sm_90a", show_default=True, help="Architecture to compile for.")
+@click.option(
+    "--sample",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Configs to compile, spread evenly over the valid ones; the default config is added.",
+)
+@click.option(
+    "--operator",
+    metavar="NAME=VALUE",
+    multiple=True,
+    type=options.assignment,
+    help="Which of the operator's variants to compile; repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    space: Path, target: str, sample: int, operator: tuple[tuple[str, str], ...], as_json: bool
+) -> None:
+    """Check SPACE.yaml, its template, its kernel and its reference; no GPU is needed.
+
+    Any mistake is one message and exit code 2. Configs that break a limit are counted, not
+    mistakes: a search rejects them the same way.
+    """
+    from rich.console import Console
+
+    from tuner.checking import check, target_info
+    from tuner.cli.plans import chosen_operators
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.space_file import load_definition
+
+    definition = load_definition(space)
+    spec = definition.spec
+    operators = chosen_operators(spec, options.unique(operator, "operator"))
+    info = target_info(target)
+    compiler = NvrtcPool()
+    try:
+        found = check(
+            spec, definition.space, operators, target=info, compiler=compiler, sample=sample
+        )
+    finally:
+        compiler.close()
+    if as_json:
+        click.echo(json.dumps(as_object(spec, found)))
+        return
+    console = Console(highlight=False)
+    for part in as_text(spec, found):
+        console.print(part, markup=False, soft_wrap=isinstance(part, str))
+
+
+def as_object(spec: KernelSpec, found: Findings) -> dict[str, object]:
+    """Make the object that `--json` prints."""
+    return {
+        "kernel": spec.name,
+        "space": str(spec.path),
+        "target": found.target.architecture,
+        "compiler": found.compiler,
+        "combinations": found.combinations,
+        "workloads": [
+            {"workload": workload.values, "held_out": workload.held_out, "valid": valid}
+            for workload, valid in found.valid.items()
+        ],
+        "sample": [_sampled(trial) for trial in found.sample],
+        "rejected": dict(found.rejected),
+    }
+
+
+def as_text(spec: KernelSpec, found: Findings) -> Iterator[RenderableType]:
+    """Lay the findings out for a terminal."""
+    from rich.table import Table
+
+    target = found.target
+    yield f"{spec.name}: {found.combinations:,} combinations"
+    valid = Table("workload", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    valid.add_column("valid configs", justify="right")
+    for workload, count in found.valid.items():
+        held_out = " (held out)" if workload.held_out else ""
+        valid.add_row(f"{workload}{held_out}", f"{count:,}")
+    yield valid
+    yield (
+        f"\nThe baseline compiles, and of {len(found.sample)} sampled configs "
+        f"{_fitting(found)} compile within the limits, for {target.architecture} with "
+        f"{target.multiprocessors} multiprocessors by {found.compiler}:"
+    )
+    sample = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("registers", "spilled\nbytes", "occupancy"):
+        sample.add_column(name, justify="right", no_wrap=True)
+    for name in ("limited by", "workload"):
+        sample.add_column(name, no_wrap=True)
+    sample.add_column("config", overflow="fold", ratio=1)
+    for trial in found.sample:
+        sample.add_row(*_cells(trial))
+    yield sample
+    for reason, count in found.rejected.items():
+        yield f"rejected by a limit: {count} ({reason})"
+    yield "no mistakes found"
+
+
+def _fitting(found: Findings) -> int:
+    from tuner.trial import Status
+
+    return sum(trial.status is Status.MISSING for trial in found.sample)
+
+
+def _sampled(trial: Trial) -> dict[str, object]:
+    resources, occupancy = trial.resources, trial.occupancy
+    return {
+        "config": dict(trial.config),
+        "workload": trial.workload.values,
+        # What no device was asked for is no failure here.
+        "status": "compiled" if trial.status == "missing" else trial.status,
+        "reason": "" if trial.status == "missing" else trial.reason,
+        "registers": None if resources is None else resources.registers,
+        "spill_bytes": None if resources is None else _spilled(trial),
+        "occupancy": None if occupancy is None else occupancy.share,
+        "limiter": None if occupancy is None else occupancy.limiter,
+    }
+
+
+def _cells(trial: Trial) -> tuple[str, ...]:
+    resources, occupancy = trial.resources, trial.occupancy
+    limiter = str(trial.status) if occupancy is None else occupancy.limiter
+    return (
+        "-" if resources is None else str(resources.registers),
+        "-" if resources is None else str(_spilled(trial)),
+        "-" if occupancy is None else f"{occupancy.share:.0%}",
+        limiter,
+        str(trial.workload),
+        str(trial.config),
+    )
+
+
+def _spilled(trial: Trial) -> int:
+    resources = trial.resources
+    return 0 if resources is None else resources.spill_store_bytes + resources.spill_load_bytes

@@ -1,0 +1,109 @@
+"""`tune devices`: the GPUs and the recordings that `--device` can name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli.locate import find_recordings
+from tuner.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU that the driver shows."""
+
+    device: str
+    name: str
+    architecture: str
+    multiprocessors: int
+    memory_gib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One recording in the tree, or why it cannot be read."""
+
+    device: str
+    kernel: str
+    name: str
+    date: str
+    problem: str = ""
+
+
+@click.command("devices")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(as_json: bool) -> None:
+    """List the GPUs here and the recordings under kernels/."""
+    gpus = tuple(list_gpus())
+    recordings = tuple(list_recordings(Path.cwd()))
+    if as_json:
+        listed = {"gpus": [*map(asdict, gpus)], "recordings": [*map(asdict, recordings)]}
+        click.echo(json.dumps(listed))
+        return
+    for gpu in gpus:
+        click.echo(
+            f"{gpu.device}  {gpu.name}, {gpu.architecture}, {gpu.multiprocessors} "
+            f"multiprocessors, {gpu.memory_gib:.0f} GiB"
+        )
+    if not gpus:
+        click.echo("no NVIDIA GPU found")
+    for recording in recordings:
+        what = recording.problem or f"{recording.kernel} on {recording.name}, {recording.date}"
+        click.echo(f"{recording.device}  {what}")
+    if not recordings:
+        click.echo("no recordings under kernels/ here")
+
+
+def list_gpus() -> Iterator[Gpu]:
+    """Ask the driver for its GPUs; there are none without a driver."""
+    from tuner.device.select import gpu_count
+
+    count = gpu_count()
+    if not count:
+        return
+    from cuda.bindings import driver
+
+    from tuner.device.cuda_driver import call
+
+    attributes = driver.CUdevice_attribute
+    for ordinal in range(count):
+        handle = call(driver.cuDeviceGet, ordinal)
+        name = call(driver.cuDeviceGetName, 128, handle)
+        major, minor, multiprocessors = (
+            call(driver.cuDeviceGetAttribute, attribute, handle)
+            for attribute in (
+                attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                attributes.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+            )
+        )
+        yield Gpu(
+            device=f"cuda:{ordinal}",
+            name=name.split(b"\0")[0].decode(),
+            architecture=f"sm_{major}{minor}",
+            multiprocessors=multiprocessors,
+            memory_gib=call(driver.cuDeviceTotalMem, handle) / 2**30,
+        )
+
+
+def list_recordings(start: Path) -> Iterator[Recorded]:
+    """Read the recordings of a tree; a damaged one is listed with what is wrong with it."""
+    from tuner.device.recording import SUFFIX, load_recording
+
+    for path in find_recordings(start, SUFFIX):
+        device = f"recorded:{path.relative_to(start)}"
+        try:
+            recording = load_recording(path)
+        except DeviceError as error:
+            yield Recorded(device, "", "", "", error.message)
+            continue
+        date = recording.created.partition("T")[0]
+        yield Recorded(device, recording.kernel, recording.device.name, date)

@@ -1,0 +1,70 @@
+"""How the program ends: error messages, exit codes and interruption."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING
+
+import click
+from click.exceptions import Exit
+
+from tuner.errors import TunerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+INTERRUPTED = 130
+
+
+def program_name() -> str:
+    """Return the name that the user can type again: `scripts/tune` says its own."""
+    return os.environ.get("TUNE_PROGRAM", "tune")
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Turn `TunerError` and interruption into one message and an exit code."""
+    try:
+        yield
+    except TunerError as error:
+        click.echo(f"Error: {error}", err=True)
+        raise Exit(error.exit_code) from error
+    except KeyboardInterrupt as interrupt:
+        click.echo("interrupted", err=True)
+        raise Exit(INTERRUPTED) from interrupt
+
+
+def interrupted(session: Path) -> Exit:
+    """Say how to go on with the session; return what ends the program."""
+    resume = f"{program_name()} --resume {shlex.quote(str(session))}"
+    click.echo(f"interrupted; resume with: {resume}", err=True)
+    return Exit(INTERRUPTED)
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C is handled."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def stdout_kept_for_result() -> Iterator[None]:
+    """Send everything to standard error meanwhile, what kernels and child processes print too."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,53 @@
+"""Finding the search space that belongs to a kernel, and the recordings in a tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tuner.errors import KernelError, SpaceError
+
+FOLDER = "search_spaces"
+
+
+def find_space(kernel: Path, start: Path) -> Path:
+    """Find `search_spaces/**/<stem>.yaml` from `start`, then from the kernel's folder upwards.
+
+    The first folder that holds a match decides. Raises `SpaceError` for none or several.
+    """
+    folder = kernel.resolve().parent
+    for root in (start.resolve(), folder, *folder.parents):
+        matches = sorted((root / FOLDER).glob(f"**/{_escaped(kernel.stem)}.yaml"))
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            listed = "".join(f"\n    {match}" for match in matches)
+            raise SpaceError(
+                f"{len(matches)} search spaces are named {kernel.stem}.yaml:{listed}",
+                remedy="choose one with --space",
+            )
+    raise SpaceError(
+        f"no search space for {kernel}: there is no {FOLDER}/**/{kernel.stem}.yaml",
+        remedy=f"`tune init {kernel}` drafts one; --space names one that lies elsewhere",
+    )
+
+
+def require_kernel(kernel: Path) -> None:
+    """Raise `KernelError` unless `kernel` is a file that can hold a kernel."""
+    if not kernel.exists():
+        raise KernelError(f"no such kernel file: {kernel}")
+    if not kernel.is_file():
+        raise KernelError(f"{kernel} is not a file")
+    if kernel.suffix in {".yaml", ".yml"}:
+        raise KernelError(
+            f"{kernel} is a search space, not a kernel",
+            remedy=f"name the .cu file, and this one with --space {kernel}",
+        )
+
+
+def find_recordings(start: Path, suffix: str) -> tuple[Path, ...]:
+    """List the recordings under `kernels/` of a tree, sorted."""
+    return tuple(sorted((start / "kernels").glob(f"**/recordings/*/*{suffix}")))
+
+
+def _escaped(stem: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in stem)

@@ -1,0 +1,247 @@
+"""From the words of a command line, or from a session's manifest, to a plan for the tuner."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner import __version__
+from tuner.cli.locate import find_space, require_kernel
+from tuner.cli.options import unique
+from tuner.errors import KernelError, SessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tuner.kernel import KernelSpec, Workload
+    from tuner.session import Manifest
+    from tuner.space_file import Definition
+    from tuner.tuning import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The options of `tune KERNEL.cu`; `given` names those that stood on the command line."""
+
+    kernel: Path | None
+    space: Path | None
+    template: Path | None
+    device: str
+    searcher: str
+    trials: int | None
+    time: float | None
+    seed: int
+    workload: tuple[str, ...]
+    operator: tuple[tuple[str, str], ...]
+    session: Path | None
+    resume: Path | None
+    as_json: bool
+    quiet: bool
+    jobs: int | None
+    given: frozenset[str]
+    words: tuple[str, ...]
+
+
+def new_plan(request: Request) -> Plan:
+    """Find and read everything that the request names; raise `InputError` for what is wrong."""
+    if request.kernel is None:
+        raise click.UsageError("no kernel given; name a .cu file, or a session with --resume")
+    require_kernel(request.kernel)
+    path = request.space or find_space(request.kernel, Path.cwd())
+    definition = _definition(path, request.template)
+    _require_same(request.kernel, definition.spec)
+    workloads = asked_workloads(definition.spec, request.workload)
+    return _plan(
+        definition,
+        searcher=request.searcher,
+        trials=request.trials,
+        time_s=request.time,
+        seed=request.seed,
+        workloads=workloads or definition.spec.workloads,
+        operators=chosen_operators(definition.spec, unique(request.operator, "operator")),
+    )
+
+
+def resumed_plan(directory: Path, manifest: Manifest, request: Request) -> Plan:
+    """Rebuild a session's plan; raise `SessionError` where files or options have changed."""
+    space, template = Path(manifest.space_path), Path(manifest.template_path)
+    if not space.exists():
+        raise SessionError(f"its search space is gone: {space}", path=directory)
+    definition = _definition(space, template)
+    _require_unchanged(directory, manifest, definition.spec)
+    plan = _plan(
+        definition,
+        searcher=manifest.searcher,
+        trials=manifest.trials,
+        time_s=manifest.time_s,
+        seed=manifest.seed,
+        workloads=manifest.workloads,
+        operators=manifest.operators,
+    )
+    _require_agreement(directory, manifest, plan, request)
+    return plan
+
+
+def manifest_of(plan: Plan, *, device: str, words: tuple[str, ...]) -> Manifest:
+    """Write down all that a resumed run must find unchanged."""
+    from tuner.session import Manifest
+
+    spec = plan.spec
+    return Manifest(
+        kernel=spec.name,
+        space_path=str(spec.path),
+        template_path=str(spec.template),
+        space_text_sha=_sha(spec.path),
+        template_sha=_sha(spec.template),
+        source_sha=_sha(spec.source),
+        device=device,
+        searcher=plan.searcher,
+        trials=plan.trials,
+        time_s=plan.time_s,
+        seed=plan.seed,
+        workloads=plan.workloads,
+        operators=plan.operators,
+        tuner_version=__version__,
+        command=words,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def asked_workloads(spec: KernelSpec, texts: tuple[str, ...]) -> tuple[Workload, ...]:
+    """Read `--workload` options; the same one twice counts once."""
+    from tuner.space_file import workload_from_text
+
+    return tuple(dict.fromkeys(workload_from_text(spec, text) for text in texts))
+
+
+def chosen_operators(spec: KernelSpec, asked: Mapping[str, str]) -> Mapping[str, str]:
+    """Complete the operator's choices with the defaults; raise `KernelError` for unknown ones."""
+    known = {operator.name: operator.values for operator in spec.operators}
+    for name, value in asked.items():
+        if name not in known:
+            listed = ", ".join(known) or "it has none"
+            raise KernelError(
+                f"{spec.name} has no operator choice named {name!r}",
+                path=spec.path,
+                remedy=f"choices: {listed}",
+            )
+        if value not in known[name]:
+            raise KernelError(
+                f"{name} cannot be {value!r}",
+                path=spec.path,
+                remedy=f"{name} is one of {', '.join(known[name])}",
+            )
+    return {name: asked.get(name, values[0]) for name, values in known.items()}
+
+
+def new_session_folder(kernel: str, now: datetime) -> Path:
+    """Name a folder under `sessions/` that isn't there yet."""
+    name = f"{kernel}-{now:%Y%m%d-%H%M%S}"
+    folder, number = Path("sessions") / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path("sessions") / f"{name}-{number}"
+    return folder
+
+
+def _definition(space: Path, template: Path | None) -> Definition:
+    from tuner.space_file import load_definition
+
+    definition = load_definition(space)
+    if template is None:
+        return definition
+    return replace(definition, spec=replace(definition.spec, template=template.resolve()))
+
+
+def _plan(
+    definition: Definition,
+    *,
+    searcher: str,
+    trials: int | None,
+    time_s: float | None,
+    seed: int,
+    workloads: tuple[Workload, ...],
+    operators: Mapping[str, str],
+) -> Plan:
+    from tuner.template import Template
+    from tuner.tuning import Plan
+
+    template = Template.load(definition.spec.template)
+    template.check(definition.space, definition.spec)
+    return Plan(
+        spec=definition.spec,
+        space=definition.space,
+        template=template,
+        searcher=searcher,
+        trials=trials,
+        time_s=time_s,
+        seed=seed,
+        workloads=workloads,
+        operators=operators,
+    )
+
+
+def _require_same(kernel: Path, spec: KernelSpec) -> None:
+    if not spec.source.samefile(kernel):
+        raise KernelError(
+            f"the search space is for {spec.source}, not for {kernel}",
+            path=spec.path,
+            remedy="name the right one with --space",
+        )
+
+
+def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) -> None:
+    files = {
+        spec.path: manifest.space_text_sha,
+        spec.template: manifest.template_sha,
+        spec.source: manifest.source_sha,
+    }
+    changed = [str(path) for path, sha in files.items() if _sha(path) != sha]
+    if changed:
+        raise SessionError(
+            f"changed since the session began: {', '.join(changed)}",
+            path=directory,
+            remedy="undo the change to resume, or start a new session: the times of two versions "
+            "must not mix",
+        )
+
+
+def _require_agreement(directory: Path, manifest: Manifest, plan: Plan, request: Request) -> None:
+    spec = plan.spec
+    if request.kernel is not None:
+        require_kernel(request.kernel)
+        _require_same(request.kernel, spec)
+    asked: dict[str, tuple[object, object]] = {
+        "space": (request.space and request.space.resolve(), spec.path),
+        "template": (request.template and request.template.resolve(), spec.template),
+        "device": (request.device, manifest.device),
+        "searcher": (request.searcher, manifest.searcher),
+        "trials": (request.trials, manifest.trials),
+        "time": (request.time, manifest.time_s),
+        "seed": (request.seed, manifest.seed),
+        "session": (request.session and request.session.resolve(), directory.resolve()),
+    }
+    if "workload" in request.given:
+        own = asked_workloads(spec, request.workload)
+        asked["workload"] = (own, manifest.workloads)
+    if "operator" in request.given:
+        chosen = chosen_operators(spec, unique(request.operator, "operator"))
+        asked["operator"] = (dict(chosen), dict(manifest.operators))
+    differing = [n for n, (own, kept) in asked.items() if n in request.given and own != kept]
+    if differing:
+        options = ", ".join(f"--{name}" for name in differing)
+        raise SessionError(
+            f"{options}: not what the session was started with",
+            path=directory,
+            remedy="leave it out to resume, or start a new session: "
+            f"`{' '.join(manifest.command)}` started this one",
+        )
+
+
+def _sha(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

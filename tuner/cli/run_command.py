@@ -1,0 +1,222 @@
+"""`tune KERNEL.cu`: search for the best config of every workload, and prove it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from tuner.cli import options
+from tuner.cli.exits import (
+    interrupted,
+    program_name,
+    stdout_kept_for_result,
+    terminated_as_interrupted,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tuner.cli.plans import Request
+    from tuner.compiler.base import Compiler
+    from tuner.device.base import Device
+    from tuner.report.data import ReportData
+    from tuner.session import Session
+    from tuner.tuning import Plan
+
+WORDS = "tuner.cli.words"
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(path_type=Path)
+REPORT = "report.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that a run needs, opened."""
+
+    plan: Plan
+    session: Session
+    device: Device
+    compiler: Compiler
+
+
+class TopLevelCommand(click.Command):
+    """A command that calls itself by the program's name alone, and remembers its words."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Make a context of its own, as if the program had no other commands."""
+        words = tuple(args)
+        name = info_name if parent is None else parent.info_name
+        context = super().make_context(name, args, None, **extra)
+        context.meta[WORDS] = words
+        return context
+
+
+@click.command(
+    name="run",
+    cls=TopLevelCommand,
+    hidden=True,
+    options_metavar="[OPTIONS]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
+@click.option("--space", type=FILE, help="Search space; otherwise search_spaces/**/KERNEL.yaml.")
+@click.option("--template", type=FILE, help="Template; otherwise the one that the space names.")
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    default="auto",
+    help="auto (a GPU if there is one, else a recording), cuda, cuda:N, recorded or recorded:FILE.",
+)
+@click.option(
+    "--searcher",
+    metavar="SEARCHER",
+    type=options.searcher,
+    default="auto",
+    help="auto, exhaustive, random, optuna or kernel_tuner:<strategy>.",
+)
+@click.option(
+    "--trials", metavar="N", type=click.IntRange(min=1), help="Configs to try for each workload."
+)
+@click.option(
+    "--time", metavar="TIME", type=options.seconds, help="Stop after 90s, 5m or 1h30m in all."
+)
+@click.option("--seed", metavar="N", type=click.IntRange(min=0), default=0, help="Seed; 0.")
+@click.option(
+    "--workload",
+    metavar="T=1024,...",
+    multiple=True,
+    help="Tune for this one instead of those in the space; repeatable.",
+)
+@click.option(
+    "--operator",
+    metavar="NAME=VALUE",
+    multiple=True,
+    type=options.assignment,
+    help="Which of the operator's variants to tune, such as ACTIVATION=gelu; repeatable.",
+)
+@click.option("--session", type=FOLDER, help="Folder for all that is found; new or empty.")
+@click.option("--resume", type=FOLDER, help="Go on with the session in this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+@click.option("--quiet", is_flag=True, help="Show only the end.")
+@click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
+@click.pass_context
+def command(context: click.Context, /, **values: Any) -> None:
+    """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""
+    from rich.console import Console
+
+    from tuner.cli.plans import Request
+    from tuner.report.table import json_of
+
+    given = (n for n in values if context.get_parameter_source(n) is ParameterSource.COMMANDLINE)
+    words = (program_name(), *context.meta[WORDS])
+    request = Request(**values, given=frozenset(given), words=words)
+    kept = stdout_kept_for_result() if request.as_json else nullcontext()
+    with terminated_as_interrupted():
+        with kept, ExitStack() as stack:
+            data = _tune(request, Console(stderr=request.as_json, highlight=False), stack)
+        if request.as_json:
+            click.echo(json.dumps(json_of(data)))
+
+
+def _tune(request: Request, console: Console, stack: ExitStack) -> ReportData:
+    from tuner.cli.environment import headline
+    from tuner.cli.view import make_view
+    from tuner.report.html import write_report
+    from tuner.report.loading import from_session
+    from tuner.tuning import tune
+
+    run = _resumed(request, stack) if request.resume else _started(request, stack)
+    session, silent = run.session, request.quiet and request.as_json
+    if not silent:
+        console.print(headline(run.device), markup=False, soft_wrap=True)
+    try:
+        with make_view(console, quiet=request.quiet) as view:
+            tune(
+                run.plan,
+                session=session,
+                device=run.device,
+                compiler=run.compiler,
+                listener=view,
+            )
+        data = from_session(session, run.plan.spec)
+        write_report(data, session.directory / REPORT)
+    except KeyboardInterrupt:
+        session.mark("interrupted")
+        raise interrupted(session.directory) from None
+    if not silent:
+        _print_end(data, session.directory, console)
+    return data
+
+
+def _started(request: Request, stack: ExitStack) -> Run:
+    from tuner.cli.environment import environment_of
+    from tuner.cli.plans import manifest_of, new_plan, new_session_folder
+    from tuner.device.select import open_device
+    from tuner.session import Session
+
+    plan = new_plan(request)
+    device = open_device(request.device, plan.spec, plan.operators)
+    stack.callback(device.close)
+    compiler = _compiler(request.jobs, stack)
+    name = request.device
+    if name == "auto":
+        name = "recorded" if device.info.recorded else "cuda"
+    folder = request.session or new_session_folder(plan.spec.name, datetime.now())
+    manifest = manifest_of(plan, device=name, words=request.words)
+    environment = environment_of(device, compiler, plan.spec.path.parent)
+    session = stack.enter_context(Session.create(folder, manifest, environment))
+    return Run(plan, session, device, compiler)
+
+
+def _resumed(request: Request, stack: ExitStack) -> Run:
+    from tuner.cli.environment import require_same_device
+    from tuner.cli.plans import resumed_plan
+    from tuner.device.select import open_device
+    from tuner.session import Session
+
+    assert request.resume is not None
+    session = stack.enter_context(Session.open(request.resume))
+    plan = resumed_plan(session.directory, session.manifest, request)
+    device = open_device(session.manifest.device, plan.spec, plan.operators)
+    stack.callback(device.close)
+    require_same_device(session, device)
+    return Run(plan, session, device, _compiler(request.jobs, stack))
+
+
+def _compiler(jobs: int | None, stack: ExitStack) -> Compiler:
+    from tuner.compiler.pool import NvrtcPool
+
+    compiler = NvrtcPool(workers=jobs)
+    stack.callback(compiler.close)
+    return compiler
+
+
+def _print_end(data: ReportData, folder: Path, console: Console) -> None:
+    from tuner.report.table import results_table
+    from tuner.report.verdict import verdict
+    from tuner.trial import Status
+
+    console.print(results_table(data.results))
+    console.print()
+    missing = data.counts()[Status.MISSING]
+    lines = [
+        verdict(data).headline,
+        f"{missing} trials had no answer in the recording" if missing else "",
+        f"session        {folder}",
+        f"tuned kernels  {folder / 'tuned'}",
+        f"report         {folder / REPORT}",
+    ]
+    console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)

@@ -1,0 +1,149 @@
+"""Compile results on disk, by what they were made from; several runs may share the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import platformdirs
+
+from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.wire import Unpacker, packed
+from tuner.trial import Resources
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 2 << 30
+# Pruning looks at every entry, so it is done rarely; it frees more than a little at once.
+PRUNE_EVERY_PUTS = 2000
+PRUNE_EVERY_S = 24 * 3600
+PRUNE_TO_SHARE = 0.8
+
+# Change it with anything that gives another result for the same request.
+_FORMAT = 1
+_MAGIC = b"tuner-compiled\n"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def user_cache_dir() -> Path:
+    """Return the folder for all that can be made again: `TUNER_CACHE_DIR`, or the user's."""
+    override = os.environ.get("TUNER_CACHE_DIR")
+    return Path(override or platformdirs.user_cache_dir("kernel-tune")).absolute()
+
+
+def cache_key(request: CompileRequest, compiler: str, include_digest: str) -> str:
+    """Hash all that decides a result; the exact source, for errors name its lines."""
+    content = [
+        _FORMAT,
+        compiler,
+        request.source,
+        request.kernels,
+        request.architecture,
+        request.options,
+        request.include_dirs,
+        include_digest,
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+class Cache:
+    """Keep results in files that are written whole or not at all, the oldest pruned.
+
+    Errors are kept too; a compile that was killed is not. A damaged entry counts as missing.
+    """
+
+    def __init__(self, directory: Path | None = None, *, max_bytes: int = MAX_BYTES) -> None:
+        self.directory = directory or user_cache_dir()
+        self._max_bytes = max_bytes
+        self._entries = self.directory / "compiled"
+        self._puts = 0
+
+    def get(self, key: str) -> CompileResult | None:
+        """Return the result stored under `key`, marked as cached, or None."""
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        result = _decoded(data)
+        if result is None:
+            logger.warning("damaged cache entry %s: compiling again", path)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return result
+
+    def put(self, key: str, result: CompileResult) -> None:
+        """Store a result; a folder that cannot be written costs a warning, not the run."""
+        if result.timed_out:
+            return
+        path = self._path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
+                file.write(_encoded(result))
+            Path(file.name).replace(path)
+            self._prune_sometimes()
+        except OSError as error:
+            logger.warning("cannot write to the cache: %s", error)
+
+    def prune(self) -> None:
+        """Delete the entries used longest ago if all together are over the size bound."""
+        entries = []
+        for path in self._entries.glob("*/*"):
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                entries.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        if total <= self._max_bytes:
+            return
+        for _, size, path in sorted(entries):
+            if total <= self._max_bytes * PRUNE_TO_SHARE:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+    def _path(self, key: str) -> Path:
+        return self._entries / key[:2] / key[2:]
+
+    def _prune_sometimes(self) -> None:
+        self._puts += 1
+        stamp = self._entries / "pruned"
+        if self._puts == 1:
+            due = not stamp.exists() or time.time() - stamp.stat().st_mtime > PRUNE_EVERY_S
+        else:
+            due = self._puts % PRUNE_EVERY_PUTS == 0
+        if due:
+            stamp.touch()
+            self.prune()
+
+
+def _encoded(result: CompileResult) -> bytes:
+    content = {
+        "lowered": dict(result.lowered),
+        "resources": {name: asdict(used) for name, used in result.resources.items()},
+        "error": result.error,
+    }
+    body = packed(content, result.cubin)
+    return _MAGIC + hashlib.sha256(body).digest() + body
+
+
+def _decoded(data: bytes) -> CompileResult | None:
+    body = data[len(_MAGIC) + _DIGEST_BYTES :]
+    if not data.startswith(_MAGIC + hashlib.sha256(body).digest()):
+        return None
+    [(content, cubin)] = Unpacker().feed(body)
+    return CompileResult(
+        cubin=cubin,
+        lowered=content["lowered"],
+        resources={name: Resources(**used) for name, used in content["resources"].items()},
+        error=content["error"],
+        cached=True,
+    )

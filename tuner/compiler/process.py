@@ -1,0 +1,93 @@
+"""The parent's side of one worker process: start, send, receive without blocking, kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tuner.compiler.wire import Message, Unpacker, packed
+
+READ_BYTES = 1 << 20
+
+# The package's folder goes last: where tuner is installed it is found as usual.
+_START = (
+    "import sys; sys.path.append(sys.argv.pop()); from tuner.compiler.worker import main; main()"
+)
+_PACKAGE_FOLDER = str(Path(__file__).resolve().parents[2])
+
+
+class WorkerProcess:
+    """A compiling process with its own scratch folder; ready once its first message came."""
+
+    def __init__(self, cache_dir: Path, deadline: float) -> None:
+        self.ready = False
+        self.job: Any = None
+        self.deadline: float | None = deadline
+        self._scratch = Path(tempfile.mkdtemp(prefix="tuner-compiler-"))
+        (self._scratch / "empty").mkdir()
+        self._unpacker = Unpacker()
+        self._outgoing = bytearray()
+        self._diagnosis = tempfile.TemporaryFile()  # noqa: SIM115
+        self.socket, theirs = socket.socketpair()
+        arguments = (cache_dir, self._scratch, _PACKAGE_FOLDER)
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-P", "-c", _START, *map(str, arguments)],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._diagnosis,
+                start_new_session=True,
+            )
+        self.socket.setblocking(False)
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether `flush` has more to write."""
+        return bool(self._outgoing)
+
+    def send(self, content: dict[str, Any], job: Any, deadline: float) -> None:
+        """Queue the request of `job`, to be answered by `deadline`; `flush` does the writing."""
+        self.job = job
+        self.deadline = deadline
+        self._outgoing += packed(content)
+
+    def flush(self) -> None:
+        """Write as much as the process takes now."""
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while self._outgoing:
+                del self._outgoing[: self.socket.send(self._outgoing)]
+
+    def receive(self) -> Iterator[Message] | None:
+        """Read what came and yield complete messages; None when the process has ended."""
+        try:
+            data = self.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return iter(())
+        except ConnectionResetError:
+            return None
+        return self._unpacker.feed(data) if data else None
+
+    def last_words(self) -> str:
+        """Return the last line that the process wrote to its standard error."""
+        self._diagnosis.seek(0)
+        text = self._diagnosis.read().decode(errors="replace")
+        return text.strip().rpartition("\n")[2]
+
+    def stop(self) -> int:
+        """Kill the process with all it started; return its exit status."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        status = self._process.wait()
+        self.socket.close()
+        self._diagnosis.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        return status

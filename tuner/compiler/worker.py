@@ -1,0 +1,74 @@
+"""The process that compiles: reads requests from standard input until it ends, one at a time."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tuner.compiler.wire import Message, Unpacker, packed
+
+READ_BYTES = 1 << 20
+
+
+def main() -> None:
+    """Say what compiles here, then answer requests; ends when the parent does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    replies = os.dup(1)
+    os.dup2(2, 1)
+    cache_dir, scratch = Path(sys.argv[1]), Path(sys.argv[2])
+    requests: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests, scratch), daemon=True).start()
+    # An empty folder: `#include "file"` looks in the working directory first.
+    os.chdir(scratch / "empty")
+
+    from tuner.compiler.nvrtc import Nvrtc
+
+    compiler = Nvrtc(cache_dir, scratch)
+    major, minor = compiler.version
+    hello = {"version": f"NVRTC {major}.{minor}", "identity": compiler.identity}
+    _write(replies, packed(hello))
+    while True:
+        request, _ = requests.get()
+        reply, cubin = _answer(compiler, request)
+        _write(replies, packed(reply, cubin))
+
+
+def _answer(compiler: Any, request: dict[str, Any]) -> Message:
+    start = time.perf_counter()
+    unit = compiler.compile(
+        request["source"], request["kernels"], request["options"], request["state"]
+    )
+    reply = {
+        "log": unit.log,
+        "lowered": unit.lowered,
+        "lasting": unit.lasting,
+        "seconds": time.perf_counter() - start,
+    }
+    return reply, unit.cubin
+
+
+def _read(requests: queue.SimpleQueue[Message], scratch: Path) -> NoReturn:
+    unpacker = Unpacker()
+    while data := os.read(0, READ_BYTES):
+        for message in unpacker.feed(data):
+            requests.put(message)
+    # The parent is gone, maybe killed: nobody else would end a long compile or clean up.
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(0)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Where trials run: a GPU, or measurements recorded on one."""

@@ -1,0 +1,104 @@
+"""The seam between the search and the hardware that runs a kernel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Protocol
+
+from tuner.kernel import Launch, Workload
+from tuner.trial import Correctness, Measurement, Status
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """Which hardware answers, and in which environment it was or is being measured.
+
+    `architecture` is the compile target (`sm_90a`); `recorded` tells a recording from a live GPU.
+    `streaming_gbps` is the measured streaming rate that the roofline uses.
+    """
+
+    name: str
+    architecture: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    l2_bytes: int
+    streaming_gbps: float
+    recorded: bool
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled kernel with everything needed to run it on one workload.
+
+    `source_key` is `compiler.base.source_key`; `lowered` maps a launch's kernel name to the
+    symbol in `cubin`.
+    """
+
+    source_key: str
+    workload: Workload
+    launches: tuple[Launch, ...]
+    cubin: bytes = b""
+    lowered: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What a recording is keyed by: source, options, architecture, launches and workload."""
+        launches = [asdict(launch) for launch in self.launches]
+        content = json.dumps([self.source_key, self.workload.key, launches], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the device says of one program: a status, why, and what was measured."""
+
+    status: Status
+    reason: str = ""
+    measurement: Measurement | None = None
+    correctness: Correctness | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Interleaved times of several programs: `times_us[round][program]`, first the baseline.
+
+    `isolated_us` holds, for programs launched with programmatic dependent launch, the median
+    time without it, else None.
+    """
+
+    times_us: tuple[tuple[float, ...], ...]
+    paired: bool
+    isolated_us: tuple[float | None, ...] = ()
+
+
+class Device(Protocol):
+    """Verify and time programs. Close it when done; a crash costs one outcome, never the device."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        """The hardware and its environment."""
+        ...
+
+    def run(
+        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+    ) -> Outcome:
+        """Verify, then time; may stop early when clearly slower than `incumbent_us`.
+
+        `thorough` verifies with every fill and twice for equal bits: for baselines and finalists.
+        """
+        ...
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+        """Time verified programs of one workload interleaved; the first is the baseline.
+
+        Raises `DeviceError` where a program fails although it was verified before.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the hardware and end the processes."""
+        ...

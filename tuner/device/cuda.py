@@ -1,0 +1,233 @@
+"""The `cuda` device: one worker process per GPU, verified and timed by the protocol."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Mapping, Sequence
+from shutil import which
+from typing import Any
+
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
+
+from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.cuda_driver import CudaError
+from tuner.device.inputs import FILLS
+from tuner.device.judge import Judge
+from tuner.device.layout import lay_out
+from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
+from tuner.device.timing import FINALS, SEARCH, WALL_RATIO
+from tuner.device.worker import Timed, Worker
+from tuner.errors import DeviceError
+from tuner.hardware import architecture_for
+from tuner.kernel import KernelSpec, Workload
+from tuner.trial import Correctness, Measurement, Status
+
+RUN_TIMEOUT_S = 10.0
+TIMING_TIMEOUT_S = 60.0
+JUDGE_TIMEOUT_S = 120.0
+
+
+class CudaDevice:
+    """Run programs on one NVIDIA GPU; see `Device` for the contract.
+
+    Two child processes share the GPU: the judge owns inputs, reference and verdict; the worker
+    runs candidate code, and is killed and replaced when that code crashes or hangs.
+    """
+
+    def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
+        self._ordinal, self._spec = ordinal, spec
+        self._lock = _lock(ordinal)
+        self._worker: Child | None = None
+        self._attached: Workload | None = None
+        self._opened: Workload | None = None
+        self._arena: Any = None
+        try:
+            self._judge = Child(Judge, (ordinal, spec, dict(operators)), "tune-judge")
+            facts = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
+            streaming = self._judge.call("streaming_gbps", timeout_s=JUDGE_TIMEOUT_S)
+        except (ChildDiedError, ChildTimeoutError) as error:
+            self._lock.release()
+            raise DeviceError(f"the GPU's processes did not start: {error}") from error
+        capability = (facts["major"], facts["minor"])
+        self.info = DeviceInfo(
+            name=facts["name"],
+            architecture=architecture_for(capability),
+            compute_capability=capability,
+            multiprocessors=facts["multiprocessors"],
+            l2_bytes=facts["l2_bytes"],
+            streaming_gbps=round(streaming, 1),
+            recorded=False,
+            environment={"cuda_driver_api": str(facts["driver"]), **_gpu_state(ordinal)},
+        )
+
+    def run(
+        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+    ) -> Outcome:
+        """Verify, then time; a crash or a hang costs this outcome and a new worker."""
+        policy = FINALS if thorough else SEARCH
+        try:
+            self._enter(program.workload)
+            correctness = self._verify(program, thorough)
+            if not correctness.passed:
+                return Outcome(Status.WRONG, correctness.reason, correctness=correctness)
+            timed: Timed = self._live_worker().call(
+                "time", program, policy, incumbent_us, timeout_s=TIMING_TIMEOUT_S
+            )
+            after = self._judge.call("check", timeout_s=JUDGE_TIMEOUT_S)
+        except ChildTimeoutError as error:
+            self._drop_worker()
+            return Outcome(Status.TIMEOUT, str(error))
+        except ChildDiedError as error:
+            self._drop_worker()
+            return Outcome(Status.LAUNCH, f"the worker process died (exit code {error})")
+        except CudaError as error:
+            if error.sticky:
+                self._drop_worker()
+            return Outcome(Status.LAUNCH, error.message)
+        return _outcome(timed, correctness, after)
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+        """Time verified programs interleaved in the worker."""
+        try:
+            self._enter(programs[0].workload)
+            self._judge.call(
+                "prepare", programs[0].workload, "normal", _seed(), timeout_s=JUDGE_TIMEOUT_S
+            )
+            rows, isolated = self._live_worker().call(
+                "compare", programs, FINALS, rounds, _seed(), timeout_s=TIMING_TIMEOUT_S * 5
+            )
+        except (ChildTimeoutError, ChildDiedError, CudaError) as error:
+            self._drop_worker()
+            raise DeviceError(f"a verified program failed when timed again: {error}") from error
+        return Rounds(tuple(tuple(row) for row in rows), paired=True, isolated_us=tuple(isolated))
+
+    def close(self) -> None:
+        """End both processes and release the GPU for others."""
+        self._drop_worker()
+        self._judge.kill()
+        self._lock.release()
+
+    def _verify(self, program: Program, thorough: bool) -> Correctness:
+        """Check the fills, `normal` last so that its inputs are the ones that are timed."""
+        others = FILLS[1:] if thorough else (secrets.choice(FILLS[1:]),)
+        verdicts = []
+        for fill in (*others, FILLS[0]):
+            verdicts.append(self._check(program, fill))
+            if not verdicts[-1].passed:
+                return verdicts[-1]
+        if thorough:
+            self._judge.call("poison", timeout_s=JUDGE_TIMEOUT_S)
+            self._live_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
+            again = self._judge.call("check", False, timeout_s=JUDGE_TIMEOUT_S)
+            if not again.passed:
+                return Correctness(False, again.fills, again.errors, again.reason)
+        return _merged(verdicts)
+
+    def _check(self, program: Program, fill: str) -> Correctness:
+        self._judge.call("prepare", program.workload, fill, _seed(), timeout_s=JUDGE_TIMEOUT_S)
+        self._judge.send("compute_reference")
+        try:
+            self._live_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
+        finally:
+            self._judge.receive(JUDGE_TIMEOUT_S)
+        verdict: Correctness = self._judge.call("check", timeout_s=JUDGE_TIMEOUT_S)
+        return verdict
+
+    def _enter(self, workload: Workload) -> None:
+        """Make both processes ready for one workload."""
+        if self._opened != workload:
+            self._drop_arena()
+            layout = lay_out(self._spec, workload.values)
+            self._arena = self._judge.call(
+                "open_arena", workload, layout, timeout_s=JUDGE_TIMEOUT_S
+            )
+            self._judge.call("prepare", workload, "normal", _seed(), timeout_s=JUDGE_TIMEOUT_S)
+            self._opened = workload
+        if self._attached != workload:
+            self._live_worker().call("attach", self._arena, timeout_s=RUN_TIMEOUT_S)
+            self._attached = workload
+
+    def _drop_arena(self) -> None:
+        # The worker lets go first: the judge may not free what another process has mapped.
+        if self._worker is not None and self._attached is not None:
+            self._worker.call("detach", timeout_s=RUN_TIMEOUT_S)
+        self._attached = self._opened = None
+
+    def _live_worker(self) -> Child:
+        if self._worker is None:
+            self._worker = Child(Worker, (self._ordinal,), "tune-worker")
+            if self._opened is not None:
+                self._worker.call("attach", self._arena, timeout_s=RUN_TIMEOUT_S)
+                self._attached = self._opened
+        return self._worker
+
+    def _drop_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+        self._worker = self._attached = None
+
+
+def _outcome(timed: Timed, before: Correctness, after: Correctness) -> Outcome:
+    measurement = Measurement(
+        times_us=timed.times_us,
+        calls_per_replay=timed.calls_per_replay,
+        buffer_sets=timed.buffer_sets,
+        stopped_early=timed.stopped_early,
+        wall_ratio=timed.wall_ratio,
+    )
+    if not after.passed:
+        return Outcome(Status.WRONG, f"after timing, {after.reason}", correctness=after)
+    if timed.wall_ratio > WALL_RATIO:
+        return Outcome(
+            Status.WRONG,
+            f"wall time is {timed.wall_ratio:.2f} times the event time (at most {WALL_RATIO}): "
+            "work runs outside the timed stream",
+            measurement,
+            before,
+        )
+    return Outcome(Status.CORRECT, "", measurement, before)
+
+
+def _merged(verdicts: Sequence[Correctness]) -> Correctness:
+    worst: dict[str, float] = {}
+    for verdict in verdicts:
+        for name, error in verdict.errors:
+            worst[name] = max(error, worst.get(name, 0.0))
+    fills = tuple(fill for verdict in verdicts for fill in verdict.fills)
+    return Correctness(True, fills, tuple(worst.items()))
+
+
+def _seed() -> int:
+    return secrets.randbits(62)
+
+
+def _lock(ordinal: int) -> FileLock:
+    folder = user_cache_path("kernel-tune", ensure_exists=True)
+    lock = FileLock(folder / f"gpu-{ordinal}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise DeviceError(
+            f"GPU {ordinal} is in use by another `tune`",
+            remedy="wait for it, or choose another GPU with --device cuda:N; two runs on one GPU "
+            "would spoil each other's times",
+        ) from error
+    return lock
+
+
+def _gpu_state(ordinal: int) -> dict[str, str]:
+    """Ask nvidia-smi for what the driver API doesn't say; empty where it isn't installed."""
+    program = which("nvidia-smi")
+    if program is None:
+        return {}
+    fields = ("driver_version", "uuid", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
+    command = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i"]
+    answer = subprocess.run(  # noqa: S603 - a fixed command
+        [*command, str(ordinal)], capture_output=True, text=True, timeout=30, check=False
+    )
+    if answer.returncode != 0:
+        return {}
+    values = [value.strip() for value in answer.stdout.split(",")]
+    return dict(zip((f"gpu_{field}" for field in fields), values, strict=False))

@@ -1,0 +1,179 @@
+"""The CUDA driver API as this project uses it: errors as exceptions, launches as objects."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+from cuda.bindings import driver
+
+from tuner.device.layout import Layout
+from tuner.errors import WorkerError
+from tuner.kernel import Launch
+
+# The driver refused before anything ran: the context is as good as before.
+REFUSALS = frozenset(
+    {
+        "CUDA_ERROR_INVALID_VALUE",
+        "CUDA_ERROR_INVALID_IMAGE",
+        "CUDA_ERROR_INVALID_SOURCE",
+        "CUDA_ERROR_INVALID_CLUSTER_SIZE",
+        "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        "CUDA_ERROR_NO_BINARY_FOR_GPU",
+        "CUDA_ERROR_NOT_FOUND",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+    }
+)
+# Above this a launch must ask for its dynamic shared memory (CUDA programming guide).
+DEFAULT_SHARED_BYTES = 48 * 1024
+PORTABLE_CLUSTER_BLOCKS = 8
+
+_SCALARS: dict[str, type[Any]] = {
+    "bool": ctypes.c_bool,
+    "int8": ctypes.c_int8,
+    "uint8": ctypes.c_uint8,
+    "int16": ctypes.c_int16,
+    "uint16": ctypes.c_uint16,
+    "int32": ctypes.c_int32,
+    "uint32": ctypes.c_uint32,
+    "int64": ctypes.c_int64,
+    "uint64": ctypes.c_uint64,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
+
+
+class CudaError(WorkerError):
+    """Report a failed driver call; `sticky` tells that the context is lost with it."""
+
+    def __init__(self, message: str, *, sticky: bool = True) -> None:
+        super().__init__(message)
+        self.sticky = sticky
+
+
+def call(function: Any, *arguments: Any) -> Any:
+    """Call a driver function; return its value (or values), raise `CudaError` if it failed."""
+    status, *values = function(*arguments)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        name = status.name
+        _, text = driver.cuGetErrorString(status)
+        message = f"{function.__name__}: {name} ({text.decode() if text else 'no description'})"
+        raise CudaError(message, sticky=name not in REFUSALS)
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+class LoadedProgram:
+    """A cubin in this context, with its functions by the names that launches use."""
+
+    def __init__(
+        self, cubin: bytes, lowered: Mapping[str, str], launches: tuple[Launch, ...]
+    ) -> None:
+        self._module = call(driver.cuModuleLoadData, cubin)
+        self._functions = {
+            launch.kernel: call(
+                driver.cuModuleGetFunction, self._module, lowered[launch.kernel].encode()
+            )
+            for launch in launches
+        }
+        for launch in launches:
+            self._permit(launch)
+
+    def function(self, kernel: str) -> Any:
+        """Return the driver's handle of one kernel."""
+        return self._functions[kernel]
+
+    def unload(self) -> None:
+        """Release the module."""
+        call(driver.cuModuleUnload, self._module)
+
+    def _permit(self, launch: Launch) -> None:
+        attributes = driver.CUfunction_attribute
+        function = self._functions[launch.kernel]
+        if launch.shared_bytes > DEFAULT_SHARED_BYTES:
+            name = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call(driver.cuFuncSetAttribute, function, name, launch.shared_bytes)
+        x, y, z = launch.cluster or (1, 1, 1)
+        if x * y * z > PORTABLE_CLUSTER_BLOCKS:
+            name = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            call(driver.cuFuncSetAttribute, function, name, 1)
+
+
+class Arguments:
+    """A kernel's parameters for one place in memory, in the form that the driver reads."""
+
+    def __init__(self, layout: Layout, base: int) -> None:
+        offsets = {slot.name: slot.offset for slot in layout.slots}
+        self._values = [
+            ctypes.c_void_p(base + offsets[item])
+            if isinstance(item, str)
+            else _SCALARS[item[0]](item[1])
+            for item in layout.order
+        ]
+        pointers = (ctypes.c_void_p * len(self._values))()
+        for index, value in enumerate(self._values):
+            pointers[index] = ctypes.addressof(value)
+        self._pointers = pointers
+
+    @property
+    def address(self) -> int:
+        """Address of the array of pointers to the parameters."""
+        return ctypes.addressof(self._pointers)
+
+
+class Launcher:
+    """One operator call: every launch of a program, configured once and issued many times."""
+
+    def __init__(
+        self,
+        program: LoadedProgram,
+        launches: tuple[Launch, ...],
+        stream: Any,
+        *,
+        isolated: bool = False,
+    ) -> None:
+        self._launches = [
+            (_launch_config(launch, stream, isolated), program.function(launch.kernel))
+            for launch in launches
+        ]
+
+    def issue(self, arguments: Arguments) -> None:
+        """Enqueue the launches; inside a capture they become graph nodes."""
+        for config, function in self._launches:
+            (status,) = driver.cuLaunchKernelEx(config, function, arguments.address, 0)
+            if status != driver.CUresult.CUDA_SUCCESS:
+                raise CudaError(
+                    f"cuLaunchKernelEx: {status.name}", sticky=status.name not in REFUSALS
+                )
+
+
+def _launch_config(launch: Launch, stream: Any, isolated: bool) -> Any:
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+    config.sharedMemBytes = launch.shared_bytes
+    config.hStream = stream
+    attributes = []
+    names = driver.CUlaunchAttributeID
+    if launch.programmatic and not isolated:
+        value = driver.CUlaunchAttributeValue()
+        value.programmaticStreamSerializationAllowed = 1
+        name = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attributes.append(_attribute(name, value))
+    if launch.cluster is not None:
+        value = driver.CUlaunchAttributeValue()
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = launch.cluster
+        attributes.append(_attribute(names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value))
+    config.attrs = attributes
+    config.numAttrs = len(attributes)
+    return config
+
+
+def _attribute(name: Any, value: Any) -> Any:
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = name
+    attribute.value = value
+    return attribute

@@ -1,0 +1,97 @@
+"""Random inputs for verification and timing, from a seed that the kernel cannot know."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tuner.device.number_formats import FLOATS, LARGEST, SMALLEST_NORMAL, Array
+from tuner.errors import KernelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Each must leave a correct kernel correct; `extreme` mixes in the ends of the dtype's range.
+FILLS = ("normal", "x3", "x0.01", "negated", "zeros", "extreme")
+_SCALE = {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}
+
+Inputs = dict[str, Array]
+ReferenceFunction = Callable[..., Mapping[str, Array]]
+InputsFunction = Callable[[Any, Any, Mapping[str, int], str], Mapping[str, Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The independent float64 reference and, where the operator needs them, its own inputs."""
+
+    compute: ReferenceFunction
+    inputs: InputsFunction | None = None
+
+
+def load_reference(path: Path) -> Reference:
+    """Import a kernel's reference file; raise `KernelError` where it cannot serve.
+
+    The file defines `reference(xp, inputs, axes, **operator)` and may define
+    `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names.
+    """
+    module_spec = importlib.util.spec_from_file_location(f"reference_{path.stem}", path)
+    if module_spec is None or module_spec.loader is None:
+        raise KernelError("is not a Python file", path=path)
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+    except (SyntaxError, ImportError) as error:
+        raise KernelError(f"cannot be imported: {error}", path=path) from error
+    compute = getattr(module, "reference", None)
+    if not callable(compute):
+        raise KernelError(
+            "defines no `reference` function",
+            path=path,
+            remedy="define reference(xp, inputs, axes, **operator) -> {output name: array}",
+        )
+    return Reference(compute, getattr(module, "inputs", None))
+
+
+def generator(xp: Any, seed: int) -> Any:
+    """Make a random generator of the array library."""
+    if xp.__name__ == "numpy":
+        return xp.random.default_rng(seed)
+    # Philox is CuPy's counter-based generator: cheap to seed, unlike XORWOW's per-thread states.
+    return xp.random.Generator(xp.random.Philox4x3210(seed))
+
+
+def fill_values(xp: Any, rng: Any, kind: str, fill: str, shape: tuple[int, ...], dtype: str) -> Any:
+    """Draw float values for one input: `kind` is the argument's own fill, `fill` the variation."""
+    values = _base(xp, rng, kind, shape)
+    if fill in _SCALE:
+        values *= _SCALE[fill]
+    if fill == "zeros":
+        values *= rng.random(shape, dtype=xp.float32) < 0.5
+    if fill == "extreme" and dtype in FLOATS:
+        return _with_extremes(xp, rng, values, dtype)
+    return values
+
+
+def _base(xp: Any, rng: Any, kind: str, shape: tuple[int, ...]) -> Any:
+    if kind == "normal":
+        return rng.standard_normal(shape, dtype=xp.float32)
+    if kind == "uniform":
+        return rng.random(shape, dtype=xp.float32)
+    if kind in ("zeros", "ones"):
+        return xp.full(shape, float(kind == "ones"), dtype=xp.float32)
+    raise KernelError(
+        f"unknown fill {kind!r}",
+        remedy="use normal, uniform, zeros or ones, or define inputs(xp, rng, axes, fill) "
+        "in the reference file",
+    )
+
+
+def _with_extremes(xp: Any, rng: Any, values: Any, dtype: str) -> Any:
+    large, small = LARGEST[dtype], SMALLEST_NORMAL[dtype]
+    table = [large, -large, small, -small, small / 2, -small / 2, 0.0, -0.0, 1.0, -1.0]
+    extremes = xp.asarray(table, dtype=xp.float64)
+    choice = (rng.random(values.shape, dtype=xp.float32) * 2 * len(table)).astype(xp.int32)
+    picked = extremes[xp.minimum(choice, len(table) - 1)]
+    return xp.where(choice < len(table), picked, values)

@@ -1,0 +1,230 @@
+"""The process that owns inputs, reference and verdict; candidate code never runs in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing import shared_memory
+from typing import Any
+
+import numpy as np
+
+from tuner.device.inputs import fill_values, generator, load_reference
+from tuner.device.layout import GUARD_BYTE, POISONS, Arena, Layout, Slot
+from tuner.device.number_formats import Array, decode, encode, storage_dtype
+from tuner.device.verify import Verdict, compare
+from tuner.errors import KernelError
+from tuner.kernel import KernelSpec, Workload
+from tuner.trial import Correctness
+
+PROBE_BYTES = 1 << 29
+PROBE_REPEATS = 20
+
+
+@dataclass(slots=True)
+class _Prepared:
+    workload: Workload
+    fill: str
+    seed: int
+    inputs: dict[str, Array]
+    reference: Mapping[str, Array] | None = None
+    first_output: dict[str, Array] | None = None
+
+
+class Judge:
+    """Prepare inputs in a shared arena, and judge what a kernel made of them.
+
+    `prepare` fills the inputs and poisons the rest; the worker launches; `check` compares. The
+    worker reaches only the arena: reference values and the copies of the inputs stay here.
+    """
+
+    def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
+        import cupy
+
+        self._xp: Any = cupy
+        cupy.cuda.Device(ordinal).use()
+        self._spec = spec
+        self._operators = dict(operators)
+        self._reference = load_reference(spec.reference)
+        self._memory: Array = None
+        self._host: shared_memory.SharedMemory | None = None
+        self._arena: Arena | None = None
+        self._prepared: _Prepared | None = None
+        self._poison = 0
+
+    def open_arena(self, workload: Workload, layout: Layout) -> Arena:
+        """Allocate the shared memory for one workload; the previous workload's is released."""
+        self.close_arena()
+        cupy = self._xp
+        # Not from CuPy's pool: an IPC handle covers a whole cudaMalloc allocation.
+        memory = cupy.cuda.Memory(layout.total_bytes)
+        self._memory = cupy.ndarray(
+            (layout.total_bytes,), cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0)
+        )
+        try:
+            handle = bytes(cupy.cuda.runtime.ipcGetMemHandle(memory.ptr))
+            self._arena = Arena(workload.key, layout, handle, None)
+        except cupy.cuda.runtime.CUDARuntimeError:
+            # Some containers and virtual machines have no CUDA IPC: go through host memory.
+            self._host = shared_memory.SharedMemory(create=True, size=layout.total_bytes)
+            self._arena = Arena(workload.key, layout, None, self._host.name)
+        return self._arena
+
+    def close_arena(self) -> None:
+        """Release the shared memory."""
+        self._memory = self._prepared = self._arena = None
+        if self._host is not None:
+            self._host.close()
+            self._host.unlink()
+            self._host = None
+        self._xp.get_default_memory_pool().free_all_blocks()
+
+    def prepare(self, workload: Workload, fill: str, seed: int) -> None:
+        """Put fresh inputs into the arena, poison outputs and scratch, renew the guards."""
+        rng = generator(self._xp, seed)
+        given = self._given_inputs(rng, workload, fill)
+        inputs: dict[str, Array] = {}
+        for slot in self._layout.with_role("input", "inout"):
+            values = given.get(slot.name)
+            if values is None:
+                kind = self._spec.argument(slot.name).fill
+                values = fill_values(self._xp, rng, kind, fill, slot.shape, slot.dtype)
+            stored = encode(self._xp, values, slot.dtype).reshape(slot.shape)
+            self._view(slot)[...] = stored
+            inputs[slot.name] = stored
+        self._prepared = _Prepared(workload, fill, seed, inputs)
+        self.poison()
+
+    def poison(self) -> None:
+        """Spoil every output and renew the guards, keeping the inputs: a second run can follow."""
+        self._poison = POISONS[self._poison == POISONS[0]]
+        for slot in self._layout.with_role("output", "scratch"):
+            self._bytes(slot)[...] = self._poison
+        for slot in self._layout.with_role("inout"):
+            self._view(slot)[...] = self._current.inputs[slot.name]
+        for start, stop in self._layout.guards:
+            self._memory[start:stop] = GUARD_BYTE
+        self._push()
+
+    def compute_reference(self) -> None:
+        """Compute the expected outputs; the worker may be launching meanwhile."""
+        prepared = self._current
+        decoded = {
+            slot.name: decode(self._xp, prepared.inputs[slot.name], slot.dtype)
+            for slot in self._layout.with_role("input", "inout")
+        }
+        prepared.reference = self._reference.compute(
+            self._xp, decoded, prepared.workload.values, **self._operators
+        )
+        self._xp.cuda.Stream.null.synchronize()
+
+    def check(self, first: bool = True) -> Correctness:
+        """Judge the outputs in the arena; after `first`, a second run must be bit-identical."""
+        self._pull()
+        prepared = self._current
+        if prepared.reference is None:
+            self.compute_reference()
+        errors: list[tuple[str, float]] = []
+        reason = self._broken_guard() or self._changed_input()
+        for slot in self._layout.with_role("output", "inout"):
+            verdict = self._verdict(slot)
+            errors.append((slot.name, verdict.error))
+            if not verdict.passed and not reason:
+                reason = verdict.describe(slot.name, slot.shape)
+        if not first and not reason:
+            reason = self._changed_output()
+        outputs = self._layout.with_role("output", "inout")
+        prepared.first_output = {slot.name: self._view(slot).copy() for slot in outputs}
+        if reason:
+            reason = f"with inputs '{prepared.fill}' (seed {prepared.seed}): {reason}"
+        return Correctness(not reason, (prepared.fill,), tuple(errors), reason)
+
+    def streaming_gbps(self) -> float:
+        """Measure the rate of reading two large arrays and writing one, in GB/s."""
+        cupy = self._xp
+        count = PROBE_BYTES // 8
+        a, b, c = (cupy.ones(count, cupy.float64) for _ in range(3))
+        times = []
+        for _ in range(PROBE_REPEATS):
+            start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+            start.record()
+            cupy.add(a, b, out=c)
+            stop.record()
+            stop.synchronize()
+            times.append(cupy.cuda.get_elapsed_time(start, stop))
+        return 3 * PROBE_BYTES / float(np.median(times[3:])) / 1e6
+
+    @property
+    def _layout(self) -> Layout:
+        assert self._arena is not None
+        return self._arena.layout
+
+    @property
+    def _current(self) -> _Prepared:
+        assert self._prepared is not None
+        return self._prepared
+
+    def _given_inputs(self, rng: Any, workload: Workload, fill: str) -> Mapping[str, Array]:
+        if self._reference.inputs is None:
+            return {}
+        return self._reference.inputs(self._xp, rng, workload.values, fill)
+
+    def _bytes(self, slot: Slot) -> Array:
+        return self._memory[slot.offset : slot.offset + slot.size_bytes]
+
+    def _view(self, slot: Slot) -> Array:
+        return self._bytes(slot).view(storage_dtype(slot.dtype)).reshape(slot.shape)
+
+    def _verdict(self, slot: Slot) -> Verdict:
+        prepared = self._current
+        assert prepared.reference is not None
+        expected = prepared.reference.get(slot.name)
+        if expected is None or tuple(expected.shape) != slot.shape:
+            found = "nothing" if expected is None else f"shape {tuple(expected.shape)}"
+            raise KernelError(
+                f"the reference returns {found} for output {slot.name!r} of shape {slot.shape}",
+                path=self._spec.reference,
+            )
+        tolerance = self._spec.tolerances[slot.name]
+        verdict = compare(self._xp, self._view(slot), expected, slot.dtype, tolerance)
+        if prepared.fill == "normal" and verdict.zeros_pass:
+            raise KernelError(
+                f"the tolerance of {slot.name!r} is so wide that an output of zeros would pass",
+                path=self._spec.path,
+                remedy="tighten `absolute`, or draw inputs whose outputs are not near zero",
+            )
+        return verdict
+
+    def _broken_guard(self) -> str:
+        for index, (start, stop) in enumerate(self._layout.guards):
+            if not bool((self._memory[start:stop] == GUARD_BYTE).all()):
+                names = [slot.name for slot in self._layout.slots]
+                near = f"before {names[index]}" if index < len(names) else f"after {names[-1]}"
+                return f"wrote outside its buffers ({near})"
+        return ""
+
+    def _changed_input(self) -> str:
+        for slot in self._layout.with_role("input"):
+            if not self._same_bits(slot, self._current.inputs[slot.name]):
+                return f"changed its input {slot.name!r}"
+        return ""
+
+    def _changed_output(self) -> str:
+        before = self._current.first_output or {}
+        for slot in self._layout.with_role("output", "inout"):
+            if not self._same_bits(slot, before[slot.name]):
+                return f"gives other bits of {slot.name!r} for the same inputs in a second run"
+        return ""
+
+    def _same_bits(self, slot: Slot, other: Array) -> bool:
+        bits = f"u{storage_dtype(slot.dtype).itemsize}"  # as floats, NaN differs from itself
+        return bool((self._view(slot).view(bits) == other.view(bits)).all())
+
+    def _push(self) -> None:
+        if self._host is not None:
+            self._memory.get(out=np.ndarray(self._memory.shape, np.uint8, self._host.buf))
+        self._xp.cuda.Stream.null.synchronize()
+
+    def _pull(self) -> None:
+        if self._host is not None:
+            self._memory.set(np.ndarray(self._memory.shape, np.uint8, self._host.buf))

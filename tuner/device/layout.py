@@ -1,0 +1,98 @@
+"""Where each array lies in one allocation, with guard zones on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tuner.kernel import Argument, KernelSpec, Role
+
+if TYPE_CHECKING:
+    from tuner.expressions import Value
+
+GUARD_BYTES = 4096
+GUARD_BYTE = 0xA5
+ALIGNMENT = 256
+# NaN in every float format, -1 in every signed integer; alternated with a second pattern, so
+# that an output that happens to equal one of them cannot hide an element nobody wrote.
+POISONS = (0xFF, 0x7B)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One array's place: bytes from the start of the allocation."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: Role
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All arrays of one workload in one allocation, and the scalars beside them.
+
+    `order` lists the kernel's parameters: a slot's name, or a scalar's dtype and value.
+    """
+
+    slots: tuple[Slot, ...]
+    order: tuple[str | tuple[str, float], ...]
+    total_bytes: int
+
+    @property
+    def guards(self) -> tuple[tuple[int, int], ...]:
+        """Byte ranges outside every array: nobody may write there."""
+        edges = [0]
+        for slot in self.slots:
+            edges += [slot.offset, slot.offset + slot.size_bytes]
+        edges.append(self.total_bytes)
+        return tuple(zip(edges[::2], edges[1::2], strict=True))
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Bytes of all arrays, guards left out."""
+        return sum(slot.size_bytes for slot in self.slots)
+
+    def with_role(self, *roles: Role) -> tuple[Slot, ...]:
+        """List the slots that have one of the roles."""
+        return tuple(slot for slot in self.slots if slot.role in roles)
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """How the worker reaches the judge's memory: an IPC handle, or host memory by name."""
+
+    key: str
+    layout: Layout
+    ipc_handle: bytes | None
+    host_name: str | None
+
+
+def lay_out(spec: KernelSpec, names: Mapping[str, Value]) -> Layout:
+    """Place every array argument of `spec` for the axes in `names`."""
+    slots: list[Slot] = []
+    end = 0
+    for argument in spec.arguments:
+        if argument.is_scalar:
+            continue
+        offset = _align(end + GUARD_BYTES)
+        size = argument.size_bytes(names)
+        shape = argument.dimensions(names)
+        slots.append(Slot(argument.name, argument.dtype, shape, argument.role, offset, size))
+        end = offset + size
+    order = tuple(_parameter(argument, names) for argument in spec.arguments)
+    return Layout(tuple(slots), order, _align(end + GUARD_BYTES))
+
+
+def _parameter(argument: Argument, names: Mapping[str, Value]) -> str | tuple[str, float]:
+    if argument.value is None:
+        return argument.name
+    value = argument.value.evaluate(names)
+    return argument.dtype, value if isinstance(value, int) else float(value)
+
+
+def _align(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT

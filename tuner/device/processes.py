@@ -1,0 +1,106 @@
+"""A child process that answers one request at a time and may be killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tuner.errors import TunerError
+
+_CONTEXT = multiprocessing.get_context("spawn")
+START_TIMEOUT_S = 120.0
+
+
+class ChildDiedError(Exception):
+    """The process ended without an answer; the argument is its exit code."""
+
+
+class ChildTimeoutError(Exception):
+    """The process gave no answer in time and was killed."""
+
+
+class Child:
+    """Run `factory(*arguments)` in a process of its own and call its methods from here.
+
+    The process is spawned, not forked: a CUDA context does not survive a fork. Exceptions of the
+    handler are raised here again when they are `TunerError`s; anything else is a `TunerError` with
+    the child's traceback.
+    """
+
+    def __init__(self, factory: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> None:
+        self._connection, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(
+            target=_serve, args=(theirs, factory, arguments), name=name, daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        try:
+            self.receive(START_TIMEOUT_S)
+        except BaseException:
+            self.kill()
+            raise
+
+    def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        """Send a request and wait for its answer."""
+        self.send(method, *arguments)
+        return self.receive(timeout_s)
+
+    def send(self, method: str, *arguments: Any) -> None:
+        """Send a request without waiting; `receive` must follow before the next one."""
+        try:
+            self._connection.send((method, arguments))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChildDiedError(self._exit_code()) from error
+
+    def receive(self, timeout_s: float) -> Any:
+        """Wait for the answer to the last request; a late one kills the process."""
+        try:
+            if not self._connection.poll(timeout_s):
+                self.kill()
+                raise ChildTimeoutError(f"no answer within {timeout_s:g} s")
+            kind, value = self._connection.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise ChildDiedError(self._exit_code()) from error
+        if kind == "raise":
+            raise value
+        return value
+
+    def kill(self) -> None:
+        """End the process at once; a kernel that never ends goes with it."""
+        self._connection.close()
+        self._process.kill()
+        self._process.join(10.0)
+
+    def _exit_code(self) -> int | None:
+        self._process.join(5.0)
+        return self._process.exitcode
+
+
+def _serve(connection: Connection, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    handler: Any = None
+    request: tuple[str, tuple[Any, ...]] | None = None
+    answer: tuple[str, Any]
+    while True:
+        try:
+            if handler is None:
+                handler = factory(*arguments)
+                answer = ("value", None)
+            else:
+                assert request is not None
+                answer = ("value", getattr(handler, request[0])(*request[1]))
+        except TunerError as error:
+            answer = ("raise", error)
+        except Exception:  # noqa: BLE001 - the traceback must reach the parent, whatever it is
+            answer = ("raise", TunerError(f"in a worker process:\n{traceback.format_exc()}"))
+        try:
+            connection.send(answer)
+            if handler is None:
+                return
+            request = connection.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return

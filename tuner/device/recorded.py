@@ -1,0 +1,108 @@
+"""The `recorded` device: answers from measurements made earlier on a GPU, and never guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tuner.device.base import Outcome, Program, Rounds
+from tuner.device.recording import TICK_US, RecordedWorkload, load_recording
+from tuner.errors import DeviceError
+from tuner.kernel import Workload
+from tuner.trial import Status
+
+
+class RecordedDevice:
+    """Answer for the programs of one recording; see `Device` for the contract."""
+
+    def __init__(self, path: Path, kernel: str, operators: Mapping[str, str]) -> None:
+        self._path = path
+        self._recording = load_recording(path)
+        if self._recording.kernel != kernel:
+            raise DeviceError(
+                f"is a recording of {self._recording.kernel}, not of {kernel}", path=path
+            )
+        if self._recording.operators != dict(operators):
+            raise DeviceError(
+                f"was recorded with {_choices(self._recording.operators)}, "
+                f"not with {_choices(operators)}",
+                path=path,
+                remedy="choose what was recorded, or measure on a GPU with --device cuda",
+            )
+        self.info = self._recording.device.info()
+
+    @property
+    def path(self) -> Path:
+        """The file that answers."""
+        return self._path
+
+    @property
+    def created(self) -> str:
+        """When the measurements were made (ISO 8601)."""
+        return self._recording.created
+
+    def run(
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        thorough: bool = False,
+    ) -> Outcome:
+        """Look the program up; `missing` where the recording has no answer."""
+        found = self._workload(program.workload).programs.get(program.key)
+        if found is None:
+            return Outcome(
+                Status.MISSING,
+                f"{self._path.name} has no measurement of this source, launch and workload",
+            )
+        return found.outcome()
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+        """Return the recorded rounds if all programs were in them, else separate samples."""
+        workload = self._workload(programs[0].workload)
+        keys = [program.key for program in programs]
+        finals = workload.finals
+        if finals is not None and set(keys) <= set(finals.programs):
+            columns = [finals.programs.index(key) for key in keys]
+            return Rounds(
+                tuple(tuple(row[k] * TICK_US for k in columns) for row in finals.rounds[:rounds]),
+                paired=True,
+                isolated_us=tuple(_microseconds(finals.isolated[k]) for k in columns),
+            )
+        return self._unpaired(workload, keys)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _unpaired(self, workload: RecordedWorkload, keys: Sequence[str]) -> Rounds:
+        samples = [workload.programs[key].ticks for key in keys if key in workload.programs]
+        if len(samples) != len(keys):
+            raise DeviceError(
+                "a finalist has no recorded samples",
+                path=self._path,
+                remedy="only programs that `run` answered can be compared",
+            )
+        rows = zip(*samples, strict=False)
+        return Rounds(
+            tuple(tuple(tick * TICK_US for tick in row) for row in rows),
+            paired=False,
+            isolated_us=(None,) * len(keys),
+        )
+
+    def _workload(self, workload: Workload) -> RecordedWorkload:
+        found = self._recording.workloads.get(workload.key)
+        if found is None:
+            raise DeviceError(
+                f"has no measurements for workload {workload.key}",
+                path=self._path,
+                remedy="recorded workloads: " + " ".join(self._recording.workloads),
+            )
+        return found
+
+
+def _choices(operators: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in operators.items()) or "no operator choice"
+
+
+def _microseconds(ticks: int | None) -> float | None:
+    return None if ticks is None else ticks * TICK_US

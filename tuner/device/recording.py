@@ -1,0 +1,134 @@
+"""Measurements made on a GPU, in one compressed file that a machine without one answers from."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tuner.device.base import DeviceInfo, Outcome
+from tuner.errors import DeviceError
+from tuner.trial import Measurement, Status
+
+VERSION = 1
+SUFFIX = ".json.xz"
+# Times are kept as whole multiples of this: 0.1 ns, far below the noise of any measurement.
+TICK_US = 1e-4
+
+
+class RecordedProgram(BaseModel):
+    """What the GPU said of one program."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    status: Status
+    reason: str = ""
+    ticks: tuple[int, ...] = ()
+    calls: int = 0
+    sets: int = 0
+    stopped_early: bool = False
+
+    def outcome(self) -> Outcome:
+        """Return it as the device said it."""
+        if not self.ticks:
+            return Outcome(self.status, self.reason)
+        times = tuple(tick * TICK_US for tick in self.ticks)
+        measurement = Measurement(times, self.calls, self.sets, self.stopped_early)
+        return Outcome(self.status, self.reason, measurement)
+
+
+class RecordedFinals(BaseModel):
+    """Interleaved rounds of the baseline (first) and the best programs of one workload."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    programs: tuple[str, ...]
+    rounds: tuple[tuple[int, ...], ...]
+    isolated: tuple[int | None, ...]
+
+
+class RecordedWorkload(BaseModel):
+    """All that was measured for one workload, by program key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    baseline: str
+    programs: dict[str, RecordedProgram]
+    finals: RecordedFinals | None = None
+
+
+class RecordedDeviceInfo(BaseModel):
+    """The GPU that was measured."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    architecture: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    l2_bytes: int
+    streaming_gbps: float
+    environment: dict[str, str]
+
+    def info(self) -> DeviceInfo:
+        """Return it as a device that says it is recorded."""
+        return DeviceInfo(**self.model_dump(), recorded=True)
+
+
+class Recording(BaseModel):
+    """One kernel's recording: the GPU, when, with which operator choices, and every workload."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = VERSION
+    kernel: str
+    created: str
+    device: RecordedDeviceInfo
+    operators: dict[str, str] = Field(default_factory=dict)
+    workloads: dict[str, RecordedWorkload]
+
+
+def load_recording(path: Path) -> Recording:
+    """Read a recording; raise `DeviceError` where the file is missing, damaged or newer."""
+    try:
+        content: Any = json.loads(lzma.decompress(path.read_bytes()))
+    except FileNotFoundError as error:
+        raise DeviceError("there is no such recording", path=path) from error
+    except (OSError, lzma.LZMAError, ValueError) as error:
+        raise DeviceError(
+            f"is not a recording: {error}",
+            path=path,
+            remedy="recordings are xz-compressed JSON files made by `tune record`",
+        ) from error
+    version = content.get("version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise DeviceError(
+            f"is of version {version}; this program reads up to {VERSION}",
+            path=path,
+            remedy="update kernel-tune",
+        )
+    try:
+        return Recording.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DeviceError(f"is damaged at {place}: {first['msg']}", path=path) from error
+
+
+def save_recording(recording: Recording, path: Path) -> None:
+    """Write a recording in one step, so that a reader never sees half of it."""
+    content = recording.model_dump_json(exclude_defaults=True)
+    with_version = json.dumps({"version": VERSION, **json.loads(content)}, separators=(",", ":"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(lzma.compress(with_version.encode(), preset=9))
+    temporary.replace(path)
+
+
+def recordings_of(source: Path) -> list[Path]:
+    """List the recordings beside a kernel: `recordings/<gpu>/<kernel>.json.xz`."""
+    return sorted(source.parent.glob(f"recordings/*/{source.stem}{SUFFIX}"))

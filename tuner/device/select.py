@@ -1,0 +1,85 @@
+"""Open the device that `--device` names."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from tuner.device.base import Device
+from tuner.device.recording import recordings_of
+from tuner.errors import DeviceError
+from tuner.kernel import KernelSpec
+
+CHOICES = "auto, cuda, cuda:N, recorded or recorded:FILE"
+
+
+def open_device(text: str, spec: KernelSpec, operators: Mapping[str, str]) -> Device:
+    """Open `auto`, `cuda[:N]` or `recorded[:FILE]`; raise `DeviceError` with what to do instead."""
+    kind, _, detail = text.partition(":")
+    if kind == "recorded":
+        return _recorded(spec, operators, detail)
+    if kind == "cuda" and (detail.isdecimal() or not detail):
+        return _cuda(spec, operators, int(detail or 0))
+    if text == "auto":
+        count = gpu_count()
+        return _cuda(spec, operators, 0) if count else _recorded(spec, operators, "")
+    raise DeviceError(f"unknown device {text!r}", remedy=f"use {CHOICES}")
+
+
+def gpu_count() -> int:
+    """Count the NVIDIA GPUs that the driver shows; 0 without a driver."""
+    from cuda.bindings import driver
+
+    try:
+        (status,) = driver.cuInit(0)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            return 0
+        status, count = driver.cuDeviceGetCount()
+    except RuntimeError:  # raised by the bindings where libcuda is not installed
+        return 0
+    return int(count) if status == driver.CUresult.CUDA_SUCCESS else 0
+
+
+def _cuda(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Device:
+    count = gpu_count()
+    recorded = recordings_of(spec.source)
+    instead = (
+        f"--device recorded would answer from measurements in {recorded[0]}"
+        if recorded
+        else "there is no recording of this kernel to answer instead"
+    )
+    if count == 0:
+        raise DeviceError("no NVIDIA GPU was found", remedy=instead)
+    if ordinal >= count:
+        raise DeviceError(f"there is no GPU {ordinal}", remedy=f"GPUs are 0 to {count - 1}")
+    if importlib.util.find_spec("cupy") is None:
+        raise DeviceError(
+            "CuPy is not installed, which measuring on a GPU needs",
+            remedy=f"pip install 'kernel-tune[cuda13]' (or cuda12); {instead}",
+        )
+    from tuner.device.cuda import CudaDevice
+
+    return CudaDevice(ordinal, spec, operators)
+
+
+def _recorded(spec: KernelSpec, operators: Mapping[str, str], file: str) -> Device:
+    from tuner.device.recorded import RecordedDevice
+
+    if file:
+        return RecordedDevice(Path(file), spec.name, operators)
+    found = recordings_of(spec.source)
+    if not found:
+        raise DeviceError(
+            "there is no GPU here and no recording of this kernel",
+            path=spec.source,
+            remedy="run it where there is a GPU (`tune record` makes a recording there), or name "
+            "a recording with --device recorded:FILE",
+        )
+    if len(found) > 1:
+        raise DeviceError(
+            "there are recordings of several GPUs",
+            path=spec.source,
+            remedy="choose one: " + " ".join(f"--device recorded:{path}" for path in found),
+        )
+    return RecordedDevice(found[0], spec.name, operators)

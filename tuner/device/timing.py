@@ -1,0 +1,96 @@
+"""How long to measure: calls per replay, buffer sets, and when samples are enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from tuner.statistics import clearly_slower, enough
+
+# A graph of more nodes costs more to build than it gains in precision.
+MAX_CALLS = 4096
+# Event time that is far below the wall time of the same replays means that work went elsewhere
+# (another stream, say). The allowance covers the launch and the wait, which events leave out.
+WALL_RATIO = 1.5
+WALL_ALLOWANCE_S = 300e-6
+# A busy CPU delays single batches; work that leaks to another stream delays all of them.
+SECOND_LOOKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TimingPolicy:
+    """When a measurement is good enough; times in seconds unless the name says otherwise.
+
+    `l2_multiple` is how many times the L2 the rotating buffers cover; 0 asks for one set, whose
+    times are those of a hot cache. `slower_margin` ends the measurement of a config that is
+    slower than the incumbent by more than that share.
+    """
+
+    min_calls: int = 20
+    min_replay_us: float = 400.0
+    l2_multiple: float = 4.0
+    warm_up_s: float = 1e-3
+    min_samples: int = 5
+    max_samples: int = 20
+    target_error: float = 0.01
+    budget_s: float = 0.2
+    slower_margin: float = 0.3
+
+
+SEARCH = TimingPolicy()
+FINALS = TimingPolicy(warm_up_s=30e-3, target_error=0.003, min_samples=15, max_samples=100)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How many buffer sets a replay rotates over; `scrub` where they cannot cover the L2."""
+
+    sets: int
+    scrub: bool
+
+
+def rotation(
+    policy: TimingPolicy, footprint_bytes: int, l2_bytes: int, free_bytes: int
+) -> Rotation:
+    """Choose enough sets to cover the L2 several times, inside half of the free memory."""
+    if policy.l2_multiple == 0.0:
+        return Rotation(1, scrub=False)
+    wanted = ceil(policy.l2_multiple * l2_bytes / footprint_bytes)
+    affordable = max(1, free_bytes // 2 // footprint_bytes)
+    sets = max(1, min(max(wanted, 2), affordable, MAX_CALLS))
+    return Rotation(sets, scrub=sets < wanted)
+
+
+def calls_per_replay(policy: TimingPolicy, sets: int, expected_us: float) -> int:
+    """Choose a multiple of `sets` that makes one replay long enough to time."""
+    wanted = max(policy.min_calls, ceil(policy.min_replay_us / expected_us))
+    return max(1, min(ceil(wanted / sets), max(1, MAX_CALLS // sets))) * sets
+
+
+def finished(
+    policy: TimingPolicy, times_us: Sequence[float], seconds: float, incumbent_us: float | None
+) -> bool:
+    """Tell whether to stop sampling: precise enough, out of budget, or hopeless."""
+    if len(times_us) >= policy.max_samples or seconds >= policy.budget_s:
+        return True
+    return hopeless(policy, times_us, incumbent_us) or enough(
+        times_us, policy.target_error, policy.min_samples
+    )
+
+
+def hopeless(policy: TimingPolicy, times_us: Sequence[float], incumbent_us: float | None) -> bool:
+    """Tell whether the config is clearly slower than the incumbent."""
+    if incumbent_us is None:
+        return False
+    return clearly_slower(times_us, incumbent_us, policy.slower_margin)
+
+
+def suspicious(ratios: Sequence[float]) -> bool:
+    """Tell whether wall time exceeded event time in every batch so far."""
+    return bool(ratios) and min(ratios) > WALL_RATIO
+
+
+def wall_ratio(event_s: float, wall_s: float) -> float:
+    """Compare wall time with event time of the same replays; above `WALL_RATIO` is an error."""
+    return max(0.0, wall_s - WALL_ALLOWANCE_S) / event_s

@@ -1,0 +1,117 @@
+"""Is the output right? Compare raw outputs with a float64 reference, in NumPy or CuPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.device.number_formats import (
+    FLOATS,
+    LARGEST,
+    Array,
+    code_distance,
+    decode,
+    encode,
+)
+from tuner.kernel import Tolerance
+
+# Keeps the float64 temporaries of one comparison near 128 MB each.
+CHUNK_ELEMENTS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How far one output is from its reference, in units of the tolerance (above 1 fails).
+
+    `zeros_pass` tells that an output of zeros would have passed too: such a check is worthless.
+    """
+
+    error: float
+    index: int
+    found: float
+    expected: float
+    zeros_pass: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether every element is within the tolerance."""
+        return self.error <= 1.0
+
+    def describe(self, name: str, shape: tuple[int, ...]) -> str:
+        """Say where the worst element is and how far off, for a trial's reason."""
+        place = []
+        rest = self.index
+        for length in reversed(shape):
+            rest, position = divmod(rest, length)
+            place.append(position)
+        where = ", ".join(map(str, reversed(place)))
+        return (
+            f"{name}[{where}] is {self.found:.6g}, expected {self.expected:.6g} "
+            f"({self.error:.3g} times the tolerance)"
+        )
+
+
+def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> Verdict:
+    """Compare an output's stored bits with float64 reference values of the same shape."""
+    out, ref = raw.reshape(-1), reference.reshape(-1)
+    parts = []
+    for start in range(0, out.size, CHUNK_ELEMENTS):
+        piece = slice(start, start + CHUNK_ELEMENTS)
+        error, zero_error = _errors(xp, out[piece], ref[piece], dtype, tolerance)
+        worst = xp.argmax(error)
+        parts.append(xp.stack([error[worst], worst + float(start), zero_error.max()]))
+    table = xp.stack(parts)
+    if xp.__name__ != "numpy":
+        table = table.get()
+    worst = table[table[:, 0].argmax()]
+    index = int(worst[1])
+    found = float(decode(xp, out[index : index + 1], dtype)[0])
+    error = float(worst[0])
+    if tolerance.codes is not None:
+        changed = _share_of_changed_codes(xp, out, ref, dtype)
+        # Within the share that may differ, one code apart counts as right.
+        error = max(error - 1.0, 0.0) + changed / tolerance.codes if tolerance.codes else error
+    return Verdict(error, index, found, float(ref[index]), bool(table[:, 2].max() <= 1.0))
+
+
+def _errors(
+    xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolerance
+) -> tuple[Array, Array]:
+    """Errors of the output, and of zeros in its place, in units of the tolerance."""
+    if tolerance.codes is not None:
+        stored = encode(xp, reference, dtype)
+        zeros = xp.zeros_like(stored)
+        # One code apart is within the tolerance; how many may be is checked over the whole.
+        return (
+            code_distance(xp, raw, stored, dtype).astype(xp.float64),
+            code_distance(xp, zeros, stored, dtype).astype(xp.float64),
+        )
+    out = decode(xp, raw, dtype)
+    allowed = tolerance.absolute + tolerance.relative * xp.abs(reference)
+    allowed = xp.where(xp.isfinite(allowed), allowed, 1.0)
+    if tolerance.absolute == 0.0 and tolerance.relative == 0.0:
+        error = xp.where(out == reference, 0.0, xp.inf)
+        zero_error = xp.where(reference == 0.0, 0.0, xp.inf)
+    else:
+        tiny = xp.maximum(allowed, 1e-300)
+        error = xp.abs(out - reference) / tiny
+        zero_error = xp.abs(reference) / tiny
+    if dtype in FLOATS:
+        error = xp.where(_same_overflow(xp, out, reference, LARGEST[dtype]), 0.0, error)
+    return xp.where(xp.isnan(error), xp.inf, error), xp.where(xp.isnan(zero_error), 0.0, zero_error)
+
+
+def _same_overflow(xp: Any, out: Array, reference: Array, largest: float) -> Array:
+    both_nan = xp.isnan(out) & xp.isnan(reference)
+    beyond = xp.abs(reference) >= largest * (1 - 2.0**-9)
+    same_sign = xp.signbit(out) == xp.signbit(reference)
+    return both_nan | (beyond & same_sign & (xp.abs(out) >= largest * (1 - 2.0**-7)))
+
+
+def _share_of_changed_codes(xp: Any, raw: Array, reference: Array, dtype: str) -> float:
+    changed = 0
+    for start in range(0, raw.size, CHUNK_ELEMENTS):
+        piece = slice(start, start + CHUNK_ELEMENTS)
+        stored = encode(xp, reference[piece], dtype)
+        changed += int((code_distance(xp, raw[piece], stored, dtype) > 0).sum())
+    return changed / int(raw.size)

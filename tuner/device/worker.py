@@ -1,0 +1,348 @@
+"""The process that runs candidate code: it may crash or hang, and is killed then."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import shared_memory
+from typing import Any
+
+from cuda.bindings import driver
+
+from tuner.device.base import Program
+from tuner.device.cuda_driver import Arguments, CudaError, Launcher, LoadedProgram, call
+from tuner.device.layout import POISONS, Arena
+from tuner.device.timing import (
+    SECOND_LOOKS,
+    Rotation,
+    TimingPolicy,
+    calls_per_replay,
+    finished,
+    hopeless,
+    rotation,
+    suspicious,
+    wall_ratio,
+)
+
+LOADED_PROGRAMS = 16
+ISOLATED_REPLAYS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What timing one program gave."""
+
+    times_us: tuple[float, ...]
+    calls_per_replay: int
+    buffer_sets: int
+    stopped_early: bool
+    wall_ratio: float
+
+
+class Worker:
+    """Load, launch and time programs on one GPU."""
+
+    def __init__(self, ordinal: int) -> None:
+        call(driver.cuInit, 0)
+        self._device = call(driver.cuDeviceGet, ordinal)
+        self._context = call(driver.cuDevicePrimaryCtxRetain, self._device)
+        call(driver.cuCtxSetCurrent, self._context)
+        self._stream = call(driver.cuStreamCreate, 1)
+        self._arena: _MappedArena | None = None
+        self._buffers: _Buffers | None = None
+        self._loaded: OrderedDict[str, LoadedProgram] = OrderedDict()
+        self._scrub: tuple[int, int] | None = None
+
+    def describe(self) -> Mapping[str, int | str]:
+        """Name the GPU and its numbers."""
+        names = driver.CUdevice_attribute
+
+        def attribute(name: str) -> int:
+            full = getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}")
+            return int(call(driver.cuDeviceGetAttribute, full, self._device))
+
+        return {
+            "name": call(driver.cuDeviceGetName, 256, self._device).split(b"\0")[0].decode(),
+            "major": attribute("COMPUTE_CAPABILITY_MAJOR"),
+            "minor": attribute("COMPUTE_CAPABILITY_MINOR"),
+            "multiprocessors": attribute("MULTIPROCESSOR_COUNT"),
+            "l2_bytes": attribute("L2_CACHE_SIZE"),
+            "driver": int(call(driver.cuDriverGetVersion)),
+        }
+
+    def attach(self, arena: Arena) -> None:
+        """Map the judge's memory for one workload and forget the previous workload."""
+        self.detach()
+        self._arena = _MappedArena(arena)
+
+    def detach(self) -> None:
+        """Unmap the judge's memory and free the copies of it."""
+        if self._buffers is not None:
+            self._buffers.close()
+            self._buffers = None
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+
+    def run_once(self, program: Program) -> None:
+        """Launch the program once on the arena and wait for it."""
+        arena = self._mapped
+        arena.pull()
+        launcher = Launcher(self._load(program), program.launches, self._stream)
+        launcher.issue(Arguments(arena.layout, arena.base))
+        call(driver.cuStreamSynchronize, self._stream)
+        arena.push()
+
+    def time(
+        self, program: Program, policy: TimingPolicy, incumbent_us: float | None = None
+    ) -> Timed:
+        """Time the program over rotating buffers; the last call's output is left in the arena."""
+        buffers = self._rotating(policy)
+        loaded = self._load(program)
+        call(driver.cuCtxResetPersistingL2Cache)
+        launcher = Launcher(loaded, program.launches, self._stream)
+        graph = self._graph(launcher, policy, buffers, incumbent_us)
+        self._refresh(buffers, (graph.calls - 1) % buffers.sets)
+        scrub = buffers.scrub
+        self._replay([graph], scrub)
+        self._warm_up(graph, policy)
+        times: list[float] = []
+        ratios: list[float] = []
+        started = time.perf_counter()
+        while not finished(policy, times, time.perf_counter() - started, incumbent_us) or (
+            suspicious(ratios) and len(ratios) < SECOND_LOOKS
+        ):
+            wanted = 3 if not times else max(2, policy.min_samples - len(times))
+            batch_started = time.perf_counter()
+            sample = self._replay([graph] * wanted, scrub)
+            wall_s = time.perf_counter() - batch_started
+            ratios.append(1.0 if scrub else wall_ratio(sum(sample) * 1e-6, wall_s))
+            times += [total / graph.calls for total in sample]
+        slow = hopeless(policy, times, incumbent_us)
+        self._return_output(buffers, (graph.calls - 1) % buffers.sets)
+        graph.close()
+        return Timed(tuple(times), graph.calls, buffers.sets, slow, min(ratios))
+
+    def compare(
+        self, programs: Sequence[Program], policy: TimingPolicy, rounds: int, seed: int
+    ) -> tuple[list[list[float]], list[float | None]]:
+        """Time several programs interleaved: `rounds` rows in the order of `programs`, in us.
+
+        Each round replays every program once, in random order. The second list holds, for
+        programs with programmatic dependent launch, the median time without it.
+        """
+        buffers = self._rotating(policy)
+        graphs = []
+        for program in programs:
+            launcher = Launcher(self._load(program), program.launches, self._stream)
+            graphs.append(self._graph(launcher, policy, buffers, None))
+        self._warm_up(graphs[0], policy)
+        self._replay(graphs, buffers.scrub)
+        order = list(range(len(graphs)))
+        shuffle = random.Random(seed).shuffle  # noqa: S311 - an order, not a secret
+        rows = []
+        for _ in range(rounds):
+            shuffle(order)
+            sample = self._replay([graphs[index] for index in order], buffers.scrub)
+            row = [0.0] * len(graphs)
+            for index, total in zip(order, sample, strict=True):
+                row[index] = total / graphs[index].calls
+            rows.append(row)
+        for graph in graphs:
+            graph.close()
+        return rows, [self._isolated_us(program, policy, buffers) for program in programs]
+
+    @property
+    def _mapped(self) -> _MappedArena:
+        assert self._arena is not None
+        return self._arena
+
+    def _load(self, program: Program) -> LoadedProgram:
+        key = program.key
+        if key in self._loaded:
+            self._loaded.move_to_end(key)
+            return self._loaded[key]
+        loaded = LoadedProgram(program.cubin, program.lowered, program.launches)
+        self._loaded[key] = loaded
+        if len(self._loaded) > LOADED_PROGRAMS:
+            self._loaded.popitem(last=False)[1].unload()
+        return loaded
+
+    def _rotating(self, policy: TimingPolicy) -> _Buffers:
+        if self._buffers is None:
+            layout = self._mapped.layout
+            free_bytes, _ = call(driver.cuMemGetInfo)
+            l2 = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+            l2_bytes = call(driver.cuDeviceGetAttribute, l2, self._device)
+            chosen = rotation(policy, layout.footprint_bytes, l2_bytes, free_bytes)
+            self._buffers = _Buffers(self._mapped, chosen, self._stream)
+            if chosen.scrub and self._scrub is None:
+                size = int(policy.l2_multiple * l2_bytes)
+                self._scrub = (int(call(driver.cuMemAlloc, size)), size)
+        return self._buffers
+
+    def _graph(
+        self, launcher: Launcher, policy: TimingPolicy, buffers: _Buffers, guess_us: float | None
+    ) -> _Graph:
+        """Capture a graph long enough to time, measuring a first one where nothing is known."""
+        if guess_us is None:
+            first = _Graph(launcher, buffers, max(buffers.sets, policy.min_calls), self._stream)
+            guess_us = self._replay([first, first], buffers.scrub)[1] / first.calls
+            if first.calls == calls_per_replay(policy, buffers.sets, guess_us):
+                return first
+            first.close()
+        calls = calls_per_replay(policy, buffers.sets, guess_us)
+        return _Graph(launcher, buffers, calls, self._stream)
+
+    def _replay(self, graphs: Sequence[_Graph], scrub: bool) -> list[float]:
+        """Replay graphs back to back and return each one's time in microseconds."""
+        pairs = []
+        for graph in graphs:
+            if scrub and self._scrub is not None:
+                call(driver.cuMemsetD8Async, self._scrub[0], 0, self._scrub[1], self._stream)
+            start, stop = call(driver.cuEventCreate, 0), call(driver.cuEventCreate, 0)
+            call(driver.cuEventRecord, start, self._stream)
+            graph.launch(self._stream)
+            call(driver.cuEventRecord, stop, self._stream)
+            pairs.append((start, stop))
+        call(driver.cuStreamSynchronize, self._stream)
+        times = []
+        for start, stop in pairs:
+            times.append(call(driver.cuEventElapsedTime, start, stop) * 1e3)
+            call(driver.cuEventDestroy, start)
+            call(driver.cuEventDestroy, stop)
+        return times
+
+    def _warm_up(self, graph: _Graph, policy: TimingPolicy) -> None:
+        ends = time.perf_counter() + policy.warm_up_s
+        while time.perf_counter() < ends:
+            self._replay([graph], scrub=False)
+
+    def _isolated_us(
+        self, program: Program, policy: TimingPolicy, buffers: _Buffers
+    ) -> float | None:
+        if not any(launch.programmatic for launch in program.launches):
+            return None
+        launcher = Launcher(self._load(program), program.launches, self._stream, isolated=True)
+        graph = self._graph(launcher, policy, buffers, None)
+        times = sorted(self._replay([graph] * ISOLATED_REPLAYS, buffers.scrub))
+        graph.close()
+        return times[len(times) // 2] / graph.calls
+
+    def _refresh(self, buffers: _Buffers, index: int) -> None:
+        buffers.copy_from_arena(index, poison=POISONS[0])
+
+    def _return_output(self, buffers: _Buffers, index: int) -> None:
+        buffers.copy_outputs_to_arena(index)
+        self._mapped.push()
+
+
+class _MappedArena:
+    """The judge's memory as this process sees it."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.layout = arena.layout
+        self._host: shared_memory.SharedMemory | None = None
+        if arena.ipc_handle is not None:
+            handle = driver.CUipcMemHandle()
+            ctypes.memmove(handle.getPtr(), arena.ipc_handle, len(arena.ipc_handle))
+            flags = driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+            self.base = int(call(driver.cuIpcOpenMemHandle, handle, flags))
+        else:
+            self._host = shared_memory.SharedMemory(name=arena.host_name)
+            self.base = int(call(driver.cuMemAlloc, arena.layout.total_bytes))
+
+    def pull(self) -> None:
+        """Fetch the judge's inputs where memory is not shared on the GPU."""
+        if self._host is not None:
+            call(driver.cuMemcpyHtoD, self.base, self._address, self.layout.total_bytes)
+
+    def push(self) -> None:
+        """Hand the outputs back where memory is not shared on the GPU."""
+        if self._host is not None:
+            call(driver.cuMemcpyDtoH, self._address, self.base, self.layout.total_bytes)
+
+    def close(self) -> None:
+        """Unmap."""
+        if self._host is None:
+            call(driver.cuIpcCloseMemHandle, self.base)
+            return
+        call(driver.cuMemFree, self.base)
+        self._host.close()
+
+    @property
+    def _address(self) -> int:
+        assert self._host is not None
+        assert self._host.buf is not None
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._host.buf))
+
+
+class _Buffers:
+    """Copies of one workload's arrays, enough of them that the L2 holds none between two uses."""
+
+    def __init__(self, arena: _MappedArena, chosen: Rotation, stream: Any) -> None:
+        self.sets, self.scrub = chosen.sets, chosen.scrub
+        self._arena, self._stream = arena, stream
+        self._size = arena.layout.total_bytes
+        self._base = int(call(driver.cuMemAlloc, self._size * self.sets))
+        for index in range(self.sets):
+            self.copy_from_arena(index, poison=POISONS[0])
+        self.arguments = [
+            Arguments(arena.layout, self._base + index * self._size) for index in range(self.sets)
+        ]
+
+    def copy_from_arena(self, index: int, poison: int) -> None:
+        """Give one set the arena's inputs and spoil its outputs."""
+        base = self._base + index * self._size
+        call(driver.cuMemcpyDtoDAsync, base, self._arena.base, self._size, self._stream)
+        for slot in self._arena.layout.with_role("output", "scratch"):
+            call(driver.cuMemsetD8Async, base + slot.offset, poison, slot.size_bytes, self._stream)
+        call(driver.cuStreamSynchronize, self._stream)
+
+    def copy_outputs_to_arena(self, index: int) -> None:
+        """Put one set's outputs where the judge looks."""
+        base = self._base + index * self._size
+        for slot in self._arena.layout.with_role("output"):
+            call(
+                driver.cuMemcpyDtoDAsync,
+                self._arena.base + slot.offset,
+                base + slot.offset,
+                slot.size_bytes,
+                self._stream,
+            )
+        call(driver.cuStreamSynchronize, self._stream)
+
+    def close(self) -> None:
+        """Free the copies."""
+        call(driver.cuMemFree, self._base)
+
+
+class _Graph:
+    """A captured sequence of operator calls that rotates over the buffer sets."""
+
+    def __init__(self, launcher: Launcher, buffers: _Buffers, calls: int, stream: Any) -> None:
+        self.calls = calls
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        call(driver.cuStreamBeginCapture, stream, mode)
+        try:
+            for index in range(calls):
+                launcher.issue(buffers.arguments[index % buffers.sets])
+        except CudaError:
+            driver.cuStreamEndCapture(stream)
+            raise
+        graph = call(driver.cuStreamEndCapture, stream)
+        self._executable = call(driver.cuGraphInstantiate, graph, 0)
+        call(driver.cuGraphDestroy, graph)
+        call(driver.cuGraphUpload, self._executable, stream)
+
+    def launch(self, stream: Any) -> None:
+        """Enqueue one replay."""
+        call(driver.cuGraphLaunch, self._executable, stream)
+
+    def close(self) -> None:
+        """Release the graph."""
+        call(driver.cuGraphExecDestroy, self._executable)

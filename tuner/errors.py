@@ -1,0 +1,82 @@
+"""The errors a user can meet, each with a place, what was found and what would be right.
+
+TunerError
+├── InputError            something the user wrote is wrong (exit code 2)
+│   ├── ExpressionError   an expression outside the whitelist, or one that fails on its values
+│   ├── SpaceError        a search-space file
+│   ├── TemplateError     a template that does not parse, render or match its parameters
+│   ├── KernelError       a kernel, its reference, its arguments or its workloads
+│   └── SessionError      a session that cannot be opened or resumed
+├── DeviceError           the device asked for cannot be used (exit code 2)
+└── WorkerError           a child process died or gave no answer (exit code 1)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TunerError(Exception):
+    """Carry one message for the user and the exit code that goes with it."""
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: Path | None = None,
+        line: int | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.line = line
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        place = "" if self.path is None else str(self.path)
+        if place and self.line is not None:
+            place += f":{self.line}"
+        text = f"{place}: {self.message}" if place else self.message
+        return f"{text}\n  {self.remedy}" if self.remedy else text
+
+
+class InputError(TunerError):
+    """Report something the user wrote that cannot be right."""
+
+    exit_code = 2
+
+
+class ExpressionError(InputError):
+    """Report an expression that is not allowed or cannot be evaluated."""
+
+
+class SpaceError(InputError):
+    """Report a mistake in a search-space file."""
+
+
+class TemplateError(InputError):
+    """Report a template that does not parse, render or match its parameters."""
+
+
+class KernelError(InputError):
+    """Report a kernel, reference, argument or workload that does not fit the others."""
+
+
+class SessionError(InputError):
+    """Report a session that cannot be opened or resumed."""
+
+
+class DeviceError(TunerError):
+    """Report a device that was asked for and cannot be used."""
+
+    exit_code = 2
+
+
+class WorkerError(TunerError):
+    """Report a child process that died or gave no answer."""

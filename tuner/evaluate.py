@@ -1,0 +1,259 @@
+"""From a config to a trial: constraint, render, compile, limit, verify, time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from tuner.compiler.base import CompileRequest, CompileResult, Compiler, source_key
+from tuner.device.base import Device, Program
+from tuner.errors import KernelError
+from tuner.expressions import Value
+from tuner.hardware import limits_for
+from tuner.kernel import KernelSpec, Launch, Workload
+from tuner.occupancy import occupancy, refusal
+from tuner.space import Config, SearchSpace
+from tuner.statistics import below_floor
+from tuner.template import Rendered, Template, map_errors
+from tuner.trial import Measurement, Occupancy, Resources, Stage, Status, Trial
+
+# The streaming rate is measured with a simple kernel; a better one may read a little faster.
+FLOOR_SLACK = 0.15
+BASELINE = Config(())
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A template with its space, as the search tries it."""
+
+    name: str
+    space: SearchSpace
+    template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A trial on its way: decided already, or waiting for its compilation."""
+
+    workload: Workload
+    config: Config
+    started_s: float
+    decided: Trial | None = None
+    rendered: Rendered | None = None
+    launches: tuple[Launch, ...] = ()
+    compilation: Future[CompileResult] | None = None
+
+
+class Evaluator:
+    """Try configs of one candidate on one device; every failure is a trial with its reason."""
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        candidate: Candidate,
+        operators: Mapping[str, str],
+        compiler: Compiler,
+        device: Device,
+    ) -> None:
+        self._spec, self._candidate = spec, candidate
+        self._operators = dict(operators)
+        self._compiler, self._device = compiler, device
+        self._limits = limits_for(device.info.compute_capability)
+        defines = tuple(f"-D{name}={value}" for name, value in operators.items())
+        self._options = (*spec.compile_options, *defines)
+
+    def names(self, workload: Workload) -> dict[str, Value]:
+        """Collect what constraints and launches may use besides parameters."""
+        return {
+            **workload.values,
+            "max_threads": self._limits.threads_per_block,
+            "max_shared_bytes": self._limits.shared_bytes_per_block,
+            "multiprocessors": self._device.info.multiprocessors,
+            "warp_size": self._limits.threads_per_warp,
+        }
+
+    def render(self, workload: Workload, config: Config) -> Rendered:
+        """Render the template for one config and workload."""
+        return self._candidate.template.render({**workload.values, **self._operators, **config})
+
+    def start(self, workload: Workload, config: Config) -> Pending:
+        """Check the constraints, render, and start compiling; returns at once."""
+        started_s = time.perf_counter()
+        names = self.names(workload)
+        broken = self._candidate.space.violated(config, names)
+        if broken is not None:
+            trial = self._trial(workload, config, Status.CONSTRAINT, f"breaks `{broken.text}`")
+            return Pending(workload, config, started_s, decided=trial)
+        rendered = self.render(workload, config)
+        launches = self._spec.candidate_launches({**names, **config})
+        request = self._request(rendered.source, launches)
+        return Pending(
+            workload,
+            config,
+            started_s,
+            rendered=rendered,
+            launches=launches,
+            compilation=self._compiler.submit(request),
+        )
+
+    def finish(
+        self, pending: Pending, *, incumbent_us: float | None = None, stage: Stage = "search"
+    ) -> Trial:
+        """Wait for the compilation, apply the limits, and let the device verify and time."""
+        if pending.decided is not None:
+            return pending.decided
+        result = self._compiled(pending)
+        workload, config = pending.workload, pending.config
+        if isinstance(result, Trial):
+            return result
+        resources = result.resources[pending.launches[0].kernel]
+        for launch in pending.launches:
+            reason = refusal(
+                self._limits, result.resources[launch.kernel], launch, self._spec.limits
+            )
+            if reason is not None:
+                return self._trial(workload, config, Status.LIMIT, reason, resources)
+        outcome = self._device.run(
+            self._program(pending, result),
+            incumbent_us=incumbent_us,
+            thorough=stage == "finals",
+        )
+        status, reason = outcome.status, outcome.reason
+        if status is Status.CORRECT and self._impossible(workload, outcome.measurement):
+            status, reason = Status.WRONG, "faster than its memory traffic allows"
+        return Trial(
+            candidate=self._candidate.name,
+            workload=workload,
+            config=config,
+            status=status,
+            reason=reason,
+            resources=resources,
+            occupancy=occupancy(self._limits, resources, pending.launches[0]),
+            measurement=outcome.measurement,
+            correctness=outcome.correctness,
+            seconds=time.perf_counter() - pending.started_s,
+            stage=stage,
+        )
+
+    def key(self, workload: Workload, config: Config) -> str:
+        """Compute what a recording is keyed by, without compiling."""
+        source = self._key(self.render(workload, config).source)
+        names = {**self.names(workload), **config}
+        return Program(source, workload, self._spec.candidate_launches(names)).key
+
+    def baseline_key(self, workload: Workload) -> str:
+        """Compute what a recording keys the baseline by."""
+        source = self._key(self._spec.source.read_text(encoding="utf-8"))
+        return Program(source, workload, self._spec.baseline_launches(self.names(workload))).key
+
+    def program(self, workload: Workload, config: Config) -> Program:
+        """Compile a config that is known to work, for a comparison."""
+        pending = self.start(workload, config)
+        result = self._compiled(pending)
+        if isinstance(result, Trial):
+            raise KernelError(f"{config} no longer compiles: {result.reason}")
+        return self._program(pending, result)
+
+    def baseline_program(self, workload: Workload) -> Program:
+        """Compile the baseline; raise `KernelError` where that fails."""
+        return self._baseline(workload)[0]
+
+    def baseline(self, workload: Workload) -> Trial:
+        """Verify and time the baseline, with every fill; raise `KernelError` where it is wrong."""
+        started_s = time.perf_counter()
+        program, resources, share = self._baseline(workload)
+        outcome = self._device.run(program, thorough=True)
+        if outcome.status is Status.WRONG:
+            raise KernelError(
+                f"the baseline is wrong against its reference on {workload}: {outcome.reason}",
+                path=self._spec.source,
+                remedy=f"one of the two is at fault: compare with {self._spec.reference}, or widen "
+                "the tolerance if the operator allows it",
+            )
+        if outcome.status is not Status.CORRECT:
+            raise KernelError(
+                f"the baseline has no time on {workload}: {outcome.status}: {outcome.reason}",
+                path=self._spec.source,
+            )
+        return Trial(
+            candidate="baseline",
+            workload=workload,
+            config=BASELINE,
+            status=outcome.status,
+            resources=resources,
+            occupancy=share,
+            measurement=outcome.measurement,
+            correctness=outcome.correctness,
+            seconds=time.perf_counter() - started_s,
+        )
+
+    def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy]:
+        launches = self._spec.baseline_launches(self.names(workload))
+        source = self._spec.source.read_text(encoding="utf-8")
+        result = self._compiler.submit(self._request(source, launches)).result()
+        if not result.ok:
+            raise KernelError(f"does not compile:\n{result.error}", path=self._spec.source)
+        resources = result.resources[launches[0].kernel]
+        program = Program(
+            source_key=self._key(source),
+            workload=workload,
+            launches=launches,
+            cubin=result.cubin,
+            lowered=result.lowered,
+        )
+        return program, resources, occupancy(self._limits, resources, launches[0])
+
+    def _request(self, source: str, launches: tuple[Launch, ...]) -> CompileRequest:
+        return CompileRequest(
+            source=source,
+            kernels=tuple(dict.fromkeys(launch.kernel for launch in launches)),
+            architecture=self._device.info.architecture,
+            options=self._options,
+            include_dirs=tuple(str(folder) for folder in self._spec.include_dirs),
+        )
+
+    def _compiled(self, pending: Pending) -> CompileResult | Trial:
+        """Wait for the compiler; a failure comes back as the trial it is."""
+        if pending.decided is not None:
+            return pending.decided
+        assert pending.compilation is not None
+        assert pending.rendered is not None
+        result = pending.compilation.result()
+        if result.ok:
+            return result
+        status = Status.TIMEOUT if result.timed_out else Status.COMPILE
+        template = self._candidate.template
+        reason = map_errors(result.error, pending.rendered, template.path)
+        return self._trial(pending.workload, pending.config, status, reason)
+
+    def _program(self, pending: Pending, result: CompileResult) -> Program:
+        assert pending.rendered is not None
+        return Program(
+            source_key=self._key(pending.rendered.source),
+            workload=pending.workload,
+            launches=pending.launches,
+            cubin=result.cubin,
+            lowered=result.lowered,
+        )
+
+    def _key(self, source: str) -> str:
+        return source_key(source, self._options, self._device.info.architecture)
+
+    def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
+        if measurement is None or measurement.buffer_sets < 2:
+            return False  # a hot cache may well be faster than memory
+        traffic = self._spec.traffic.integer(workload.values)
+        rate = self._device.info.streaming_gbps
+        return below_floor(measurement.median_us, traffic, rate, FLOOR_SLACK)
+
+    def _trial(
+        self,
+        workload: Workload,
+        config: Config,
+        status: Status,
+        reason: str,
+        resources: Resources | None = None,
+    ) -> Trial:
+        return Trial(self._candidate.name, workload, config, status, reason, resources)

@@ -1,0 +1,127 @@
+"""Make a recording: measure the whole valid space on every workload, and keep it in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from tuner.compiler.base import Compiler
+from tuner.device.base import Device
+from tuner.device.recording import (
+    SUFFIX,
+    TICK_US,
+    RecordedDeviceInfo,
+    RecordedFinals,
+    RecordedProgram,
+    RecordedWorkload,
+    Recording,
+    save_recording,
+)
+from tuner.evaluate import Candidate, Evaluator
+from tuner.kernel import KernelSpec, Workload
+from tuner.progress import Listener
+from tuner.session import Session
+from tuner.trial import Comparison, Measurement, Status, Trial
+from tuner.tuning import CANDIDATE, Plan, tune
+
+# The best of each workload are compared with the baseline in the same rounds. A search that ends
+# near the optimum ends in one of them, and so has a paired interval without a GPU too.
+FINALISTS = 16
+# Decided without the GPU, and so decided again by whoever answers from the recording.
+_LOCAL = frozenset({Status.CONSTRAINT, Status.COMPILE, Status.LIMIT, Status.MISSING})
+
+
+def recording_plan(plan: Plan) -> Plan:
+    """Turn a plan into one that measures everything: all configs, held-out workloads too."""
+    return replace(
+        plan,
+        searcher="exhaustive",
+        trials=None,
+        workloads=tuple(replace(workload, held_out=False) for workload in plan.workloads),
+        finalists=FINALISTS,
+    )
+
+
+def record(
+    plan: Plan, *, session: Session, device: Device, compiler: Compiler, listener: Listener
+) -> Recording:
+    """Measure, or resume measuring, `recording_plan(plan)`; return the recording of it all."""
+    tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+    candidate = Candidate(CANDIDATE, plan.space, plan.template)
+    evaluator = Evaluator(plan.spec, candidate, plan.operators, compiler, device)
+    comparisons = {comparison.workload: comparison for comparison in session.comparisons()}
+    return Recording(
+        kernel=plan.spec.name,
+        created=session.manifest.created,
+        device=_device(device, session.environment),
+        operators=dict(plan.operators),
+        workloads={
+            workload.key: _workload(session, evaluator, workload, comparisons.get(workload))
+            for workload in plan.workloads
+        },
+    )
+
+
+def recording_path(spec: KernelSpec, device: Device) -> Path:
+    """Name the file that the `recorded` device looks for: `recordings/<gpu>/<kernel>.json.xz`."""
+    gpu = device.info.name.lower().removeprefix("nvidia ").replace(" ", "-")
+    return spec.source.parent / "recordings" / gpu / f"{spec.source.stem}{SUFFIX}"
+
+
+def save(recording: Recording, path: Path) -> Path:
+    """Write the recording and return where."""
+    save_recording(recording, path)
+    return path
+
+
+def _device(device: Device, environment: Mapping[str, str]) -> RecordedDeviceInfo:
+    facts = asdict(device.info)
+    del facts["recorded"]
+    return RecordedDeviceInfo(**{**facts, "environment": dict(environment)})
+
+
+def _workload(
+    session: Session, evaluator: Evaluator, workload: Workload, comparison: Comparison | None
+) -> RecordedWorkload:
+    baseline = evaluator.baseline_key(workload)
+    measured = session.baselines()[workload].measurement
+    programs = {baseline: _program(Status.CORRECT, "", measured)}
+    for trial in session.trials(CANDIDATE, workload):
+        if trial.status not in _LOCAL:
+            programs[evaluator.key(workload, trial.config)] = _recorded(session, trial)
+    finals = None
+    if comparison is not None:
+        finals = RecordedFinals(
+            programs=(
+                baseline,
+                *(evaluator.key(workload, config) for config in comparison.finalists),
+            ),
+            rounds=tuple(tuple(map(_ticks, row)) for row in comparison.rounds),
+            isolated=tuple(None if t is None else _ticks(t) for t in comparison.isolated_us),
+        )
+    return RecordedWorkload(baseline=baseline, programs=programs, finals=finals)
+
+
+def _recorded(session: Session, trial: Trial) -> RecordedProgram:
+    final = session.trial(CANDIDATE, trial.workload, trial.config, stage="finals")
+    if final is not None and final.status is not Status.CORRECT:
+        return _program(final.status, final.reason, None)
+    return _program(trial.status, trial.reason, trial.measurement)
+
+
+def _program(status: Status, reason: str, measurement: Measurement | None) -> RecordedProgram:
+    if measurement is None or status is not Status.CORRECT:
+        return RecordedProgram(status=status, reason=reason)
+    return RecordedProgram(
+        status=status,
+        reason=reason,
+        ticks=tuple(map(_ticks, measurement.times_us)),
+        calls=measurement.calls_per_replay,
+        sets=measurement.buffer_sets,
+        stopped_early=measurement.stopped_early,
+    )
+
+
+def _ticks(time_us: float) -> int:
+    return round(time_us / TICK_US)

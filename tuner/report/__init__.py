@@ -1,0 +1,1 @@
+"""What people take away from a session."""

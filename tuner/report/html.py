@@ -1,0 +1,234 @@
+"""The report as one HTML file that opens without a network and runs no script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from tuner.report import charts, wording
+from tuner.report.data import ReportData
+from tuner.report.importance import average, importance
+from tuner.report.sections import MEANING, REASONS_SHOWN, rejections, top_tables, variants
+from tuner.report.verdict import verdict
+from tuner.space import Config, format_value
+from tuner.trial import Status, Trial
+
+
+def write_report(data: ReportData, path: Path) -> None:
+    """Write the report of a run to `path`, replacing what was there in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # surrogates, which a compiler's output may hold, have no UTF-8
+    content = render_report(data).encode("utf-8", errors="replace")
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def render_report(data: ReportData) -> str:
+    """Make the report's HTML; every text from outside is escaped."""
+    style = files("tuner.report").joinpath("style.css").read_text(encoding="utf-8")
+    template = _environment().get_template("report.html.j2")
+    return template.render(
+        data=data,
+        style=Markup(style),
+        policy=_content_security_policy(style),
+        verdict=verdict(data),
+        total=len(data.records),
+        correct=data.counts()[Status.CORRECT],
+        workload_count=len({r.workload for r in data.results} | set(data.by_workload())),
+        environment=_environment_rows(data),
+        method=_method(data),
+        **_result_parts(data),
+        **_search_parts(data),
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tuner", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        us=wording.microseconds,
+        ratio=wording.ratio,
+        interval=wording.interval,
+        percent=wording.percent,
+        occupancy=wording.occupancy,
+        seconds=wording.seconds,
+        pairs=_pairs,
+    )
+    return environment
+
+
+def _content_security_policy(style: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _result_parts(data: ReportData) -> Mapping[str, object]:
+    throughputs = _throughputs(data)
+    points = _roofline_points(data)
+    streaming = data.streaming_gbps or 0.0
+    return {
+        "isolated": any(
+            result.isolated_us is not None or result.isolated_baseline_us is not None
+            for result in data.results
+        ),
+        "unpaired": sum(not result.paired for result in data.results),
+        "speedup_chart": charts.speedups(
+            [
+                charts.Speedup(
+                    str(result.workload),
+                    result.speedup,
+                    result.interval,
+                    result.workload.held_out,
+                    result.different,
+                )
+                for result in data.results
+            ]
+        ),
+        "throughput_chart": charts.throughputs(throughputs, streaming) if throughputs else None,
+        "roofline_chart": charts.roofline(points, streaming) if points else None,
+        "variants": variants(data),
+    }
+
+
+def _search_parts(data: ReportData) -> Mapping[str, object]:
+    groups = data.by_workload()
+    rejected = rejections(data)
+    importances = [(str(workload), importance(trials)) for workload, trials in groups.items()]
+    shares = average([one for _, one in importances])
+    share_bars = [charts.Bar(name, share, wording.percent(share)) for name, share in shares]
+    drawn = "Parameter importance"
+    return {
+        "convergence": [
+            {"label": str(workload), "drawing": _convergence(str(workload), trials, data)}
+            for workload, trials in groups.items()
+        ],
+        "importance": importances,
+        "importance_average": shares,
+        "importance_known": sum(bool(one.shares) for _, one in importances),
+        "importance_chart": charts.bars(drawn, share_bars) if share_bars else None,
+        "rejected": rejected[:REASONS_SHOWN],
+        "rejected_more": max(len(rejected) - REASONS_SHOWN, 0),
+        "rejected_chart": _rejected_chart(data),
+        "top": top_tables(data),
+    }
+
+
+def _convergence(label: str, trials: tuple[Trial, ...], data: ReportData) -> Markup:
+    return charts.convergence(
+        label,
+        [trial.time_us for trial in trials],
+        [trial.measurement is not None and trial.measurement.stopped_early for trial in trials],
+        data.baseline_us(trials[0].workload),
+    )
+
+
+def _rejected_chart(data: ReportData) -> Markup:
+    counts = Counter(data.counts())
+    del counts[Status.CORRECT]
+    rows = [
+        charts.Bar(MEANING[status], count, f"{count:,} of {len(data.records):,} trials")
+        for status, count in counts.most_common()
+        if count
+    ]
+    return charts.bars("Rejected trials by status", rows)
+
+
+def _throughputs(data: ReportData) -> list[charts.Throughput]:
+    rows = []
+    for result in data.results:
+        floor = data.floor_us(result.workload)
+        if floor is None:
+            continue
+        traffic = data.traffic_bytes[result.workload.key]
+        rows.append(
+            charts.Throughput(
+                label=str(result.workload),
+                baseline_gbps=traffic / result.baseline_us / 1e3,
+                tuned_gbps=traffic / result.tuned_us / 1e3,
+                floor_us=floor,
+                tuned_us=result.tuned_us,
+                held_out=result.workload.held_out,
+            )
+        )
+    return rows
+
+
+def _roofline_points(data: ReportData) -> list[charts.RooflinePoint]:
+    points = []
+    for result in data.results:
+        traffic = data.traffic_bytes.get(result.workload.key)
+        operations = data.operations.get(result.workload.key)
+        if not data.streaming_gbps or not traffic or not operations:
+            continue
+        points.append(
+            charts.RooflinePoint(
+                label=str(result.workload),
+                intensity=operations / traffic,
+                baseline_gflops=operations / result.baseline_us / 1e3,
+                tuned_gflops=operations / result.tuned_us / 1e3,
+                held_out=result.workload.held_out,
+            )
+        )
+    return points
+
+
+def _environment_rows(data: ReportData) -> list[tuple[str, str]]:
+    streaming = f"{data.streaming_gbps:,.0f} GB/s" if data.streaming_gbps else ""
+    first = {
+        "kernel": data.kernel,
+        "device": f"{data.device} (recorded)" if data.recorded else data.device,
+        "measured": data.measured_on,
+        "streaming rate": streaming,
+        "searcher": data.searcher,
+        "seed": "" if data.seed is None else str(data.seed),
+        "session": data.session,
+    }
+    rows = {**first, **data.environment}
+    return [(name, value) for name, value in rows.items() if value]
+
+
+def _method(data: ReportData) -> list[str]:
+    rounds = min((len(comparison.rounds) for comparison in data.comparisons), default=0)
+    times = f", at least {rounds} times each," if rounds else ""
+    paired = (
+        f"The finalists and the baseline were run alternately in one process{times} and the "
+        "interval is a bootstrap over those pairs, so that a drifting clock moves both alike."
+    )
+    unpaired = (
+        f"The finalists and the baseline come from separate measurements{times} and the interval "
+        "is a bootstrap that treats them as independent."
+    )
+    flags = {result.paired for result in data.results} or {not data.recorded}
+    return [
+        "Each time is the median per call over replays of a CUDA graph of many launches that "
+        "rotate over several sets of buffers, together at least four times the L2 cache, so that "
+        "neither launch overhead nor cached inputs count.",
+        *([paired] if True in flags else []),
+        *([unpaired] if False in flags else []),
+        "Where there were several finalists, the first quarter of the rounds chose one and only "
+        "the rest is reported.",
+        "Only configs whose outputs matched an independent float64 reference were timed, and "
+        "faster is said only where the interval excludes 1.",
+    ]
+
+
+def _pairs(config: Config) -> Markup:
+    """Write a config so that a line never breaks inside `name=value`."""
+    pairs = (escape(f"{name}={format_value(value)}") for name, value in config.items())
+    return Markup(" ").join(Markup('<span class="pair">{}</span>').format(pair) for pair in pairs)

@@ -1,0 +1,159 @@
+"""Reading a session, and the files that it was made from, into what a report shows."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tuner.errors import ExpressionError, TunerError
+from tuner.kernel import KernelSpec, Workload
+from tuner.report.data import ReportData, fastest
+from tuner.report.sections import TOP_CONFIGS
+from tuner.session import Session
+from tuner.space_file import load_definition
+from tuner.trial import Trial
+
+
+def load(directory: Path) -> ReportData:
+    """Read a finished or interrupted session; raise `SessionError` where there is none.
+
+    The search space and the kernel may be gone or changed since: then what depends on them is
+    left out, and a note says so.
+    """
+    with Session.open(directory, read_only=True) as session:
+        spec, notes = _unchanged_spec(session)
+        return from_session(session, spec, notes)
+
+
+def from_session(
+    session: Session, spec: KernelSpec | None = None, notes: tuple[str, ...] = ()
+) -> ReportData:
+    """Collect what a session holds; `spec` adds the roofline, the diff and shared memory.
+
+    Of the session's environment, `device` names the GPU, `recorded` is `true` or `false`, `date`
+    is when a recording was made and `streaming_gbps` is the roofline's rate.
+    """
+    manifest, environment = session.manifest, session.environment
+    recorded = environment.get("recorded") == "true" or manifest.device.startswith("recorded")
+    created = manifest.created.partition("T")[0]
+    records = tuple((record.trial, record.elapsed_s) for record in session.records())
+    results = tuple(session.results())
+    workloads = dict.fromkeys([result.workload for result in results])
+    data = ReportData(
+        kernel=manifest.kernel,
+        device=environment.get("device", manifest.device),
+        recorded=recorded,
+        results=results,
+        records=records,
+        finals=tuple(session.trials(stage="finals")),
+        comparisons=tuple(session.comparisons()),
+        baselines_us={
+            workload.key: baseline.measurement.median_us
+            for workload, baseline in session.baselines().items()
+        },
+        baseline_source="" if spec is None else _text(spec.source),
+        tuned_sources=dict(_tuned_sources(session, workloads)),
+        streaming_gbps=_number(environment.get("streaming_gbps", "")),
+        environment={**_operators(manifest.operators), **_remaining(environment)},
+        command=shlex.join(manifest.command),
+        searcher=manifest.searcher,
+        seed=manifest.seed,
+        seconds=session.seconds,
+        measured_on=environment.get("date", "") if recorded else created,
+        session=str(session.directory),
+        finished=session.state == "complete",
+        notes=notes,
+    )
+    return data if spec is None else _with_spec(data, spec, workloads)
+
+
+_SHOWN_ELSEWHERE = frozenset({"device", "recorded", "date", "streaming_gbps"})
+
+
+def _operators(choices: Mapping[str, str]) -> dict[str, str]:
+    return {f"operator {name}": value for name, value in choices.items()}
+
+
+def _remaining(environment: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE}
+
+
+def _with_spec(
+    data: ReportData, spec: KernelSpec, workloads: Mapping[Workload, None]
+) -> ReportData:
+    operations = spec.operations
+    return replace(
+        data,
+        traffic_bytes={w.key: spec.traffic.integer(w.values) for w in workloads},
+        operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
+        dynamic_shared_bytes=dict(_dynamic_shared(data, spec)),
+    )
+
+
+def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:
+    path = Path(session.manifest.space_path)
+    left_out = "the roofline and the difference to the baseline are left out"
+    try:
+        spec = load_definition(path).spec
+        before = {path: session.manifest.space_text_sha, spec.source: session.manifest.source_sha}
+        changed = [str(file) for file, sha in before.items() if _sha(file) != sha]
+    except (TunerError, OSError) as error:
+        return None, (f"The search space cannot be read any more, so {left_out}: {error}",)
+    if changed:
+        names = " and ".join(changed)
+        return None, (f"Changed since this session: {names}; {left_out}.",)
+    return spec, ()
+
+
+def _tuned_sources(
+    session: Session, workloads: Mapping[Workload, None]
+) -> Iterator[tuple[str, str]]:
+    for workload in workloads:
+        path = session.variant_path(workload)
+        if path.exists():
+            yield workload.key, _without_header(_text(path), session.manifest.kernel)
+
+
+def _without_header(source: str, kernel: str) -> str:
+    """Drop the lines that tell the variants apart, so that equal code is shown once."""
+    header = (f"// {kernel}, tuned for ", "// config: ", "// compile with: ")
+    lines = source.splitlines(keepends=True)
+    while lines and lines[0].startswith(header):
+        del lines[0]
+    return "".join(lines)
+
+
+def _dynamic_shared(data: ReportData, spec: KernelSpec) -> Iterator[tuple[tuple[str, str], int]]:
+    for workload, trials in data.by_workload().items():
+        for trial in fastest(trials, TOP_CONFIGS):
+            shared = _largest_shared(trial, spec)
+            if shared is not None:
+                yield (workload.key, trial.config.key), shared
+
+
+def _largest_shared(trial: Trial, spec: KernelSpec) -> int | None:
+    names = {**trial.workload.values, **trial.config}
+    sizes = [launch.shared_memory for launch in spec.launch if launch.shared_memory is not None]
+    try:
+        return max((size.integer(names) for size in sizes), default=0)
+    except ExpressionError:
+        return None  # it needs a number of the device, which a session does not hold
+
+
+def _sha(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < float("inf") else None

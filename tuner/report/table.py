@@ -1,0 +1,139 @@
+"""The results of a run for a terminal, and as the object that `--json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from tuner.expressions import Value
+from tuner.kernel import Workload
+from tuner.report import wording
+from tuner.report.data import ReportData
+from tuner.space import format_value
+from tuner.trial import Occupancy, Result, Status
+
+
+def results_table(results: Sequence[Result]) -> Table:
+    """Lay the results out to fit 100 columns, tuned workloads first, then the held-out ones.
+
+    The config column holds the parameters that differ between workloads; those with one value
+    everywhere are named once, below.
+    """
+    common = _common(results)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("workload", no_wrap=True)
+    table.add_column("baseline\nus", justify="right", no_wrap=True)
+    table.add_column("tuned\nus", justify="right", no_wrap=True)
+    table.add_column("speedup\n95 % interval", no_wrap=True)
+    table.add_column("roof-\nline", justify="right", no_wrap=True)
+    table.add_column("regis-\nters", justify="right", no_wrap=True)
+    table.add_column("occupancy\nlimited by", no_wrap=True)
+    table.add_column("config", ratio=1, min_width=18, overflow="fold")
+    for result in sorted(results, key=lambda result: result.workload.held_out):
+        table.add_row(*_cells(result, common))
+    if common:
+        table.caption = Text("everywhere: " + _pairs(common))
+        table.caption_justify = "left"
+    return table
+
+
+def json_object(
+    *,
+    kernel: str,
+    device: str,
+    recorded: bool,
+    session: str,
+    seconds: float,
+    trials: Mapping[Status, int],
+    results: Sequence[Result],
+) -> dict[str, object]:
+    """Make the object that `--json` prints; every status is counted, those at 0 too."""
+    return {
+        "kernel": kernel,
+        "device": device,
+        "recorded": recorded,
+        "session": session,
+        "seconds": round(seconds, 3),
+        "trials": {status.value: trials.get(status, 0) for status in Status},
+        "workloads": [_json_result(result) for result in results],
+    }
+
+
+def json_of(data: ReportData) -> dict[str, object]:
+    """Make the object that `--json` prints from a run's data."""
+    return json_object(
+        kernel=data.kernel,
+        device=data.device,
+        recorded=data.recorded,
+        session=data.session,
+        seconds=data.seconds,
+        trials=data.counts(),
+        results=data.results,
+    )
+
+
+def _common(results: Sequence[Result]) -> Mapping[str, Value]:
+    configs = [result.config for result in results if not result.baseline_wins]
+    if len(configs) < 2:
+        return {}
+    first, *others = configs
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in other and other[name] == value for other in others)
+    }
+
+
+def _cells(result: Result, common: Mapping[str, Value]) -> tuple[str | Text, ...]:
+    registers = "-" if result.resources is None else str(result.resources.registers)
+    own = {name: value for name, value in result.config.items() if name not in common}
+    config = "baseline" if result.baseline_wins else _pairs(own) or "-"
+    return (
+        _workload(result.workload),
+        wording.microseconds(result.baseline_us),
+        wording.microseconds(result.tuned_us),
+        _speedup(result),
+        wording.percent(result.roofline_share),
+        registers,
+        _occupancy(result.occupancy),
+        Text(config),  # not str: brackets in a value are no markup
+    )
+
+
+def _pairs(values: Mapping[str, Value]) -> str:
+    return " ".join(f"{name}={format_value(value)}" for name, value in values.items())
+
+
+def _workload(workload: Workload) -> Text:
+    text = Text(str(workload))
+    return text.append("\nheld out", style="dim") if workload.held_out else text
+
+
+def _speedup(result: Result) -> Text:
+    label = wording.significance(result)
+    style = {"faster": "bold green", "slower": "bold red"}.get(label, "")
+    text = Text(wording.ratio(result.speedup), style=style)
+    return text.append(f"\n{wording.interval(result.interval)}", style="dim")
+
+
+def _occupancy(occupancy: Occupancy | None) -> Text:
+    if occupancy is None:
+        return Text("-")
+    return Text(wording.percent(occupancy.share)).append(f"\n{occupancy.limiter}", style="dim")
+
+
+def _json_result(result: Result) -> dict[str, object]:
+    return {
+        "workload": result.workload.values,
+        "held_out": result.workload.held_out,
+        "baseline_us": result.baseline_us,
+        "tuned_us": result.tuned_us,
+        "speedup": result.speedup,
+        "interval": list(result.interval),
+        "roofline": result.roofline_share,
+        "config": dict(result.config),
+        "registers": None if result.resources is None else result.resources.registers,
+        "occupancy": None if result.occupancy is None else result.occupancy.share,
+    }

@@ -1,0 +1,1 @@
+"""Which configs to try next: one file a searcher, all behind ask and tell."""

@@ -1,0 +1,71 @@
+"""Searchers by the names that `--searcher` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tuner.errors import InputError
+from tuner.search.exhaustive import ExhaustiveSearcher
+from tuner.search.random_searcher import RandomSearcher
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tuner.expressions import Value
+    from tuner.search.base import Searcher
+    from tuner.search.pool import Pool
+    from tuner.space import SearchSpace
+
+NAMES = ("auto", "exhaustive", "random", "optuna", "kernel_tuner:<strategy>")
+# Below this many valid configs `auto` tries them all.
+EXHAUSTIVE_BELOW = 200
+DEFAULT_BUDGET = 100
+
+
+def make_searcher(
+    name: str,
+    pool: Pool,
+    space: SearchSpace,
+    *,
+    seed: int,
+    budget: int,
+    seeds: Sequence[Mapping[str, Value]] = (),
+    journal: Path | None = None,
+    study_name: str = "tune",
+) -> Searcher:
+    """Make the searcher called `name`; `budget` is the number of trials it may plan for.
+
+    `seeds` are proposed first. `journal` and `study_name` say where Optuna keeps its study.
+    """
+    match resolve(name, len(pool)).split(":", 1):
+        case ["exhaustive"]:
+            return ExhaustiveSearcher(pool, seeds)
+        case ["random"]:
+            return RandomSearcher(pool, seed, seeds)
+        case ["optuna"]:
+            from tuner.search.optuna_searcher import OptunaSearcher
+
+            return OptunaSearcher(pool, space, seed, seeds, journal=journal, study_name=study_name)
+        case ["kernel_tuner", strategy]:
+            from tuner.search.kernel_tuner_searcher import KernelTunerSearcher
+
+            return KernelTunerSearcher(pool, space, strategy, seed, budget, seeds)
+        case _:
+            raise InputError(
+                f"unknown searcher {name!r}", remedy=f"known searchers: {', '.join(NAMES)}"
+            )
+
+
+def default_budget(name: str, pool_size: int) -> int:
+    """Say how many trials a search takes unless told otherwise: all, or 100 of more."""
+    if resolve(name, pool_size) == "exhaustive":
+        return pool_size
+    return min(DEFAULT_BUDGET, pool_size)
+
+
+def resolve(name: str, pool_size: int) -> str:
+    """Replace `auto` by the searcher it stands for."""
+    if name != "auto":
+        return name
+    return "exhaustive" if pool_size < EXHAUSTIVE_BELOW else "optuna"

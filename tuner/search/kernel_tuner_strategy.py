@@ -1,0 +1,225 @@
+"""Run a strategy of Kernel Tuner in a thread that stops at every batch of configs it wants."""
+
+from __future__ import annotations
+
+import random
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from kernel_tuner.interface import Options, strategy_map
+from kernel_tuner.runners.runner import Runner
+from kernel_tuner.searchspace import Searchspace
+from kernel_tuner.util import (
+    InvalidConfig,
+    RuntimeFailedConfig,
+    StopCriterionReached,
+    TuningBudget,
+)
+
+from tuner.errors import InputError
+
+_NEEDS = {"skopt": "skopt", "pyatf_strategies": "pyatf"}
+# A strategy that has converged walks over known configs for ever; its budget then counts as spent.
+MAX_IDLE_CALLS = 300
+
+
+class _Dropped(BaseException):  # noqa: N818  # not an error, and no strategy may swallow it
+    """Unwind a strategy whose search is over."""
+
+
+def find_strategy(name: str) -> Any:
+    """Load a strategy's module; raise `InputError` for an unknown or unavailable one."""
+    known = sorted(n for n in strategy_map if n not in _NEEDS or find_spec(_NEEDS[n]))
+    if name not in known:
+        missing = f" needs the package {_NEEDS[name]}, which" if name in _NEEDS else ""
+        raise InputError(
+            f"Kernel Tuner's strategy {name!r}{missing} is not available",
+            remedy=f"available: {', '.join(known)}",
+        )
+    return strategy_map[name]
+
+
+class StrategyRun:
+    """One run of a strategy over configs given as rows of numbers, from start to its end.
+
+    Configs are named by their position in `rows`. `results` holds what is known: a time, or None
+    for a failure; the caller adds to it between the turns of the strategy.
+    """
+
+    def __init__(
+        self,
+        strategy: str,
+        values: Sequence[Sequence[float]],
+        rows: Sequence[Sequence[float]],
+        results: Mapping[int, float | None],
+        *,
+        seed: int,
+        budget: int,
+    ) -> None:
+        module = find_strategy(strategy)
+        self._inbox: SimpleQueue[bool] = SimpleQueue()
+        self._outbox: SimpleQueue[list[int] | BaseException | None] = SimpleQueue()
+        self._random_state = _seeded_state(seed)
+        names = [f"parameter_{i}_" for i in range(len(values))]
+        tune_params = dict(zip(names, map(list, values), strict=True))
+        # A new one for every run: it remembers the neighbours that earlier runs asked for.
+        space = Searchspace(None, None, None, from_cache=_as_cache(tune_params, rows))
+        runner = _BatchRunner(self._inbox, self._outbox, space, results)
+        options = _options(strategy, tune_params, TuningBudget(max_fevals=budget), seed)
+        self._thread = threading.Thread(
+            target=_run,
+            args=(module, space, runner, options),
+            name=f"kernel_tuner:{strategy}",
+            daemon=True,
+        )
+        self._ended = False
+        # The thread holds no reference to this object, so that dropping it ends the thread.
+        weakref.finalize(self, self._inbox.put, False).atexit = False
+
+    def next_batch(self) -> list[int] | None:
+        """Let the strategy go on until it wants configs without a result; None once it has ended.
+
+        Raises what the strategy raised.
+        """
+        if self._ended:
+            return None
+        with self._own_random_state(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if self._thread.is_alive():
+                self._inbox.put(True)
+            else:
+                self._thread.start()
+            batch = self._outbox.get()
+        if isinstance(batch, list):
+            return batch
+        self._ended = True
+        self._thread.join()
+        if batch is not None:
+            raise batch
+        return None
+
+    @contextmanager
+    def _own_random_state(self) -> Iterator[None]:
+        # Strategies draw from the global generators, which belong to the rest of the program.
+        # Only one side runs at a time.
+        outside = random.getstate(), np.random.get_state()
+        _set_state(self._random_state)
+        try:
+            yield
+        finally:
+            self._random_state = random.getstate(), np.random.get_state()
+            _set_state(outside)
+
+
+class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
+    """Stand where Kernel Tuner compiles and times: hand out what is new and wait."""
+
+    def __init__(
+        self,
+        inbox: SimpleQueue[bool],
+        outbox: SimpleQueue[list[int] | BaseException | None],
+        space: Searchspace,
+        results: Mapping[int, float | None],
+    ) -> None:
+        super().__init__()
+        self.inbox = inbox
+        self.outbox = outbox
+        self._space = space
+        self._results = results
+        self._idle_calls = 0
+
+    def get_device_info(self) -> None:
+        """Strategies don't use it."""
+
+    def get_environment(self, tuning_options: Any) -> dict[str, Any]:
+        """Strategies don't use it."""
+        return {}
+
+    def run(self, parameter_space: Any, tuning_options: Any) -> list[dict[str, Any] | None]:
+        """Get results for a batch; None for those beyond the budget."""
+        configs = [tuple(config) for config in parameter_space]
+        positions = [self._space.get_param_config_index(config) for config in configs]
+        wanted = dict.fromkeys(p for p in positions if p is not None and p not in self._results)
+        budget = tuning_options.budget
+        batch = list(wanted)[: budget.max_fevals - len(self._results)]
+        if batch:
+            self._idle_calls = 0
+            self.outbox.put(batch)
+            if not self.inbox.get():
+                raise _Dropped
+        else:
+            self._idle_calls += 1
+        spent = budget.max_fevals if self._idle_calls > MAX_IDLE_CALLS else len(self._results)
+        budget.num_fevals = spent
+        return [
+            self._result(config, position)
+            for config, position in zip(configs, positions, strict=True)
+        ]
+
+    def _result(self, config: tuple[float, ...], position: int | None) -> dict[str, Any] | None:
+        result: dict[str, Any] = dict(zip(self._space.param_names, config, strict=True))
+        if position is None:
+            return {**result, "__error__": InvalidConfig()}
+        if position not in self._results:
+            return None
+        time = self._results[position]
+        if time is None:
+            return {**result, "__error__": RuntimeFailedConfig()}
+        return {**result, "time": time}
+
+
+def _run(module: Any, space: Searchspace, runner: _BatchRunner, options: Options) -> None:
+    try:
+        module.tune(space, runner, options)
+    except (_Dropped, StopCriterionReached):
+        runner.outbox.put(None)
+    except Exception as error:  # noqa: BLE001  # raised again in the searcher's thread
+        runner.outbox.put(error)
+    else:
+        runner.outbox.put(None)
+
+
+def _options(
+    strategy: str, tune_params: Mapping[str, list[float]], budget: TuningBudget, seed: int
+) -> Options:
+    limits = {} if strategy == "brute_force" else {"max_fevals": budget.max_fevals}
+    return Options(
+        tune_params=tune_params,
+        objective=["time"],
+        objective_higher_is_better=[False],
+        strategy=strategy,
+        strategy_options=Options(limits),
+        max_fevals=budget.max_fevals,
+        budget=budget,
+        seed=seed % 2**32,
+        cache={},
+        cachefile=None,
+        restrictions=[],
+        metrics=None,
+        simulation_mode=False,
+        verbose=False,
+        quiet=True,
+    )
+
+
+def _as_cache(
+    tune_params: Mapping[str, list[float]], rows: Sequence[Sequence[float]]
+) -> dict[str, Any]:
+    configs = {i: dict(zip(tune_params, row, strict=True)) for i, row in enumerate(rows)}
+    return {"tune_params": tune_params, "cache": configs}
+
+
+def _seeded_state(seed: int) -> tuple[Any, Any]:
+    return random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()  # noqa: NPY002
+
+
+def _set_state(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])

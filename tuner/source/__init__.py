@@ -1,0 +1,46 @@
+"""What a CUDA source says: its kernels and their parameters, constants and launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tuner.source.arguments import check_arguments
+from tuner.source.facts import (
+    Constant,
+    KernelFunction,
+    KernelParameter,
+    LaunchBounds,
+    LaunchSite,
+    SharedArray,
+    SourceFile,
+    TemplateParameter,
+    Unroll,
+)
+from tuner.source.host import Edit, apply_edits, hide_host_code, host_edits
+from tuner.source.reader import parse_source, read_source
+
+
+def signature(path: Path, kernel_name: str) -> tuple[KernelParameter, ...]:
+    """List the parameters of one kernel of a file; `kernel_name` may be an instantiation."""
+    return read_source(path).kernel(kernel_name).parameters
+
+
+__all__ = [
+    "Constant",
+    "Edit",
+    "KernelFunction",
+    "KernelParameter",
+    "LaunchBounds",
+    "LaunchSite",
+    "SharedArray",
+    "SourceFile",
+    "TemplateParameter",
+    "Unroll",
+    "apply_edits",
+    "check_arguments",
+    "hide_host_code",
+    "host_edits",
+    "parse_source",
+    "read_source",
+    "signature",
+]

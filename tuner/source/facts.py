@@ -1,0 +1,243 @@
+"""What a CUDA source says about itself: kernels, constants, launches, each with its place."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from tuner.errors import KernelError
+
+# character offsets into the text, the end exclusive
+Span = tuple[int, int]
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelParameter:
+    """One parameter of a kernel.
+
+    `c_type` is the pointed-to type, without qualifiers; `const` qualifies what a pointer points to.
+    `dtype` is None where the type is a template parameter, a struct or otherwise unknown here.
+    """
+
+    name: str
+    c_type: str
+    pointers: int = 0
+    const: bool = False
+    dtype: str | None = None
+    line: int = 1
+
+    @property
+    def declaration(self) -> str:
+        """The parameter as C++ writes it, for messages."""
+        const = "const " if self.const else ""
+        return f"{const}{self.c_type}{'*' * self.pointers} {self.name}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateParameter:
+    """One template parameter; `kind` is `typename` or the C type of a value."""
+
+    name: str
+    kind: str
+    span: Span
+    line: int
+    default: str | None = None
+    default_span: Span | None = None
+
+    @property
+    def is_type(self) -> bool:
+        """Whether it stands for a type, not for a value."""
+        return self.kind in ("typename", "class")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchBounds:
+    """`__launch_bounds__(max_threads, min_blocks)` as text, with the places of both."""
+
+    max_threads: str
+    max_threads_span: Span
+    line: int
+    min_blocks: str | None = None
+    min_blocks_span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFunction:
+    """One `__global__` function with a body.
+
+    `parameters_known` is False where the list holds macros or preprocessor conditionals.
+    `builtins` are the index variables it uses, such as `threadIdx.x`.
+    """
+
+    name: str
+    path: Path
+    line: int
+    end_line: int
+    span: Span
+    body: Span
+    name_at: int
+    parameters: tuple[KernelParameter, ...]
+    parameters_known: bool = True
+    template: tuple[TemplateParameter, ...] = ()
+    bounds: LaunchBounds | None = None
+    builtins: frozenset[str] = frozenset()
+    namespace: tuple[str, ...] = ()
+
+    @property
+    def qualified_name(self) -> str:
+        """The name with its namespaces, as a launch outside them states it."""
+        return "::".join((*self.namespace, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """Anything with a name that code can refer to: a function, class, alias, macro or constant.
+
+    `kind` tells them apart; `device` says that a function carries `__device__` or `__global__`.
+    """
+
+    name: str
+    kind: Literal["function", "class", "alias", "macro", "constant"]
+    span: Span
+    device: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A named value known when the source is compiled; `number` is None for other expressions."""
+
+    name: str
+    kind: Literal["define", "constexpr", "const"]
+    value: str
+    span: Span
+    line: int
+    number: int | bool | None = None
+    c_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll:
+    """`#pragma unroll`, with its factor where it has one."""
+
+    line: int
+    factor: str | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedArray:
+    """A `__shared__` array; an `extern` one has the size that the launch gives it."""
+
+    name: str
+    c_type: str
+    dimensions: tuple[str, ...]
+    dynamic: bool
+    line: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSite:
+    """A launch in host code, all expressions as text.
+
+    `grid` and `block` hold one to three extents. `definitions` are the host variables assigned once
+    before it, with their values.
+    """
+
+    kernel: str
+    template_arguments: tuple[str, ...]
+    grid: tuple[str, ...]
+    block: tuple[str, ...]
+    shared: str
+    stream: str
+    arguments: tuple[str, ...]
+    line: int
+    definitions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One CUDA source; `masked` is its text with comments and strings blanked, same offsets."""
+
+    path: Path
+    text: str
+    masked: str
+    kernels: tuple[KernelFunction, ...]
+    definitions: tuple[Definition, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    unrolls: tuple[Unroll, ...] = ()
+    shared: tuple[SharedArray, ...] = ()
+    launches: tuple[LaunchSite, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def kernel(self, name: str) -> KernelFunction:
+        """Find a kernel by the name that a launch states (`ns::k<8>` finds `k`).
+
+        Of overloads with different parameters the first is returned, its list marked unknown.
+        """
+        bare = bare_name(name)
+        found = [kernel for kernel in self.kernels if kernel.name == bare]
+        if not found:
+            raise self._no_kernel(bare)
+        if len({_types(kernel) for kernel in found}) > 1:
+            return replace(found[0], parameters_known=False)
+        return found[0]
+
+    def reachable(self, kernels: Iterable[KernelFunction]) -> tuple[Span, ...]:
+        """List the pieces of code that `kernels` are made of: themselves and all they refer to."""
+        by_name: dict[str, list[Span]] = {}
+        for definition in self.definitions:
+            by_name.setdefault(definition.name, []).append(definition.span)
+        pending = [kernel.span for kernel in kernels]
+        seen: dict[Span, None] = {}
+        while pending:
+            span = pending.pop()
+            if span in seen:
+                continue
+            seen[span] = None
+            for name in set(IDENTIFIER.findall(self.masked, *span)):
+                pending += by_name.get(name, ())
+        return tuple(seen)
+
+    def _no_kernel(self, name: str) -> KernelError:
+        names = [kernel.name for kernel in self.kernels]
+        close = get_close_matches(name, names, 1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return KernelError(
+            f"no __global__ function named {name!r}",
+            path=self.path,
+            remedy=f"{hint}kernels in it: {', '.join(names)}",
+        )
+
+
+class Lines:
+    """Turn character offsets into line numbers."""
+
+    def __init__(self, text: str) -> None:
+        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def at(self, offset: int) -> int:
+        """Give the line of an offset, counted from 1."""
+        return bisect_right(self._starts, offset)
+
+    def start(self, line: int) -> int:
+        """Give the offset where a line starts."""
+        return self._starts[line - 1]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+
+def bare_name(name: str) -> str:
+    """Strip namespaces and template arguments: `ns::k<a::b>` becomes `k`."""
+    return name.split("<", 1)[0].rsplit("::", 1)[-1].strip()
+
+
+def _types(kernel: KernelFunction) -> tuple[tuple[str, int, bool], ...]:
+    return tuple((p.c_type, p.pointers, p.const) for p in kernel.parameters)

@@ -1,0 +1,209 @@
+"""Host code in a CUDA source, put where a device-only compiler does not see it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tuner.source.facts import Lines, SourceFile, Span
+from tuner.source.tree import Node, parse_tree, text_of, walk
+
+# NVRTC defines it, nvcc does not
+_GUARD = "#ifndef __CUDACC_RTC__"
+_NESTS = (
+    "namespace_definition",
+    "declaration_list",
+    "linkage_specification",
+    "preproc_if",
+    "preproc_ifdef",
+    "preproc_else",
+    "preproc_elif",
+)
+_CLASSES = ("class_specifier", "struct_specifier", "union_specifier")
+_NAMES = ("alias_declaration", "using_declaration", "namespace_alias_definition", "type_definition")
+_DEVICE = re.compile(r"\b__(?:global|device|constant|shared|managed)__\b")
+_MACRO = re.compile(r"\b[A-Z][A-Z0-9_]*_?(?:DEVICE|INLINE)[A-Z0-9_]*\b|\b(?:DEVICE|INLINE)\w*\b")
+_LAUNCHES = re.compile(r"<<<|\bcuda(?!_)[A-Z]\w*\s*\(|\bcuLaunch\w*\s*\(")
+_HOST_NAMES = re.compile(r"(?<!cuda::)\b(?:std|torch|at|c10|tvm|pybind11|thrust)\s*::")
+_HOST_HEADER = re.compile(
+    r"[<\"](?:(?:torch|ATen|c10|pybind11|tvm|dlpack|thrust|sys)/.*|Python\.h"
+    r"|(?:cublas|cusparse|cudnn|cufft|nccl|nvrtc|nvtx|curand\.h|cuda_runtime|cuda_profiler).*"
+    r"|device_launch_parameters\.h|helper_\w+\.h|(?:stdlib|string|time|unistd|getopt)\.h"
+    r"|iostream|fstream|sstream|ostream|istream|iomanip|vector|string|map|set|list|deque|queue"
+    r"|stack|unordered_map|unordered_set|memory|mutex|thread|atomic|chrono|random|functional"
+    r"|numeric|exception|stdexcept|optional|variant|cstring|cstdlib|ctime|algorithm)[>\"]"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edit:
+    """Replace the characters from `start` to `end` (exclusive) by `text`."""
+
+    start: int
+    end: int
+    text: str
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    """Apply edits that do not overlap, all stated in offsets of the text as it was."""
+    for edit in sorted(edits, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text
+
+
+def hide_host_code(source: SourceFile) -> str:
+    """Guard the host code of a source so that NVRTC compiles what is left; device code is untouched.
+
+    The guards take the place of blank lines where there are any, so that lines keep their numbers.
+    """
+    return apply_edits(source.text, host_edits(source))
+
+
+def host_edits(source: SourceFile) -> tuple[Edit, ...]:
+    """List the edits that `hide_host_code` makes, none for a source without host code."""
+    reached = source.reachable(source.kernels)
+    items = tuple(_items(parse_tree(source.masked)))
+    spans = [_whole(item, source) for item in items if _is_host(item, source, reached)]
+    guards = [edit for span in _merged(spans, source.masked) for edit in _guard(span, source)]
+    annotations = _annotations(items, source, reached)
+    return (*guards, *_taken_out(guards, source), *annotations)
+
+
+def _items(node: Node) -> Iterator[Node]:
+    for child in node.named_children:
+        if child.type not in _NESTS:
+            yield child
+        elif not (child.type.startswith("preproc_if") and _hides_from_nvrtc(child)):
+            yield from _items(child)
+
+
+def _hides_from_nvrtc(node: Node) -> bool:
+    first = (node.text or b"").split(b"\n", 1)[0].replace(b" ", b"")
+    return first in (b"#ifndef__CUDACC_RTC__", b"#if!defined(__CUDACC_RTC__)")
+
+
+def _is_host(item: Node, source: SourceFile, reached: tuple[Span, ...]) -> bool:
+    text = text_of(item, source.masked)
+    kind = item.type
+    if kind == "preproc_include":
+        return _HOST_HEADER.search(text_of(item, source.text)) is not None
+    if kind.startswith("preproc_") or kind == "comment":
+        return False
+    head = text.split("{", 1)[0]
+    if kind == "ERROR":
+        return "<<<" in text and "__global__" not in text
+    if _is_class(item):
+        return _LAUNCHES.search(text) is not None or (
+            not _marked(text, source)
+            and not _within(item, reached)
+            and any(
+                node.type in ("function_definition", "function_declarator") for node in walk(item)
+            )
+        )
+    if _marked(head, source):
+        return False
+    if _LAUNCHES.search(text) or (kind == "expression_statement"):
+        return True
+    return not _within(item, reached) and _unusable(item, text)
+
+
+def _is_class(item: Node) -> bool:
+    if item.type == "template_declaration":
+        return any(child.type in _CLASSES for child in item.named_children)
+    return item.type in _CLASSES
+
+
+def _unusable(item: Node, text: str) -> bool:
+    if item.type in _NAMES:
+        return _HOST_NAMES.search(text) is not None
+    if any(node.type in ("function_definition", "function_declarator") for node in walk(item)):
+        return True
+    constant = re.search(r"\b(?:constexpr|const|using|enum)\b", text) is not None
+    return item.type == "declaration" and not (constant and not _HOST_NAMES.search(text))
+
+
+def _marked(text: str, source: SourceFile) -> bool:
+    if _DEVICE.search(text) or _MACRO.search(text):
+        return True
+    words = set(re.findall(r"\w+", text))
+    return any(
+        name in words and _DEVICE.search(value) is not None
+        for name, value in source.aliases.items()
+    )
+
+
+def _within(item: Node, reached: tuple[Span, ...]) -> bool:
+    return any(item.start_byte <= start and end <= item.end_byte for start, end in reached)
+
+
+def _annotations(
+    items: tuple[Node, ...], source: SourceFile, reached: tuple[Span, ...]
+) -> Iterator[Edit]:
+    # nvcc lets constant expressions call host constexpr functions; NVRTC refuses to see one
+    for item in items:
+        inner = item.named_children[-1] if item.type == "template_declaration" else item
+        head = text_of(item, source.masked).split("{", 1)[0]
+        plain = inner.type == "function_definition" and re.search(r"\bconstexpr\b", head)
+        if plain and not _marked(head, source) and _within(item, reached):
+            yield Edit(inner.start_byte, inner.start_byte, "__host__ __device__ ")
+
+
+def _whole(item: Node, source: SourceFile) -> Span:
+    start, end = item.start_byte, item.end_byte
+    end = start + len(source.masked[start:end].rstrip())
+    match = re.compile(r"[ \t]*;").match(source.masked, end)
+    return start, match.end() if match else end
+
+
+def _merged(spans: list[Span], masked: str) -> list[Span]:
+    merged: list[Span] = []
+    for start, end in spans:
+        if merged and not masked[merged[-1][1] : start].strip():
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _guard(span: Span, source: SourceFile) -> Iterator[Edit]:
+    text, masked, lines = source.text, source.masked, Lines(source.text)
+    start, end = span
+    first, last = lines.at(start), lines.at(end - 1)
+    rows, codes = text.split("\n"), masked.split("\n")
+    above = first - 1
+    while above >= 1 and rows[above - 1].strip() and not codes[above - 1].strip():
+        above -= 1
+    if masked[lines.start(first) : start].strip():
+        yield Edit(start, start, f"\n{_GUARD}\n")
+    elif above >= 1 and not rows[above - 1].strip():
+        yield Edit(lines.start(above), lines.start(above), _GUARD)
+    else:
+        yield Edit(lines.start(above + 1), lines.start(above + 1), f"{_GUARD}\n")
+    after = lines.start(last + 1) if last < len(lines) else len(text)
+    if masked[end:after].strip():
+        yield Edit(end, end, "\n#endif\n")
+    elif last == len(lines):
+        yield Edit(after, after, "\n#endif\n")
+    elif not rows[last].strip() and last + 1 < len(lines):
+        yield Edit(after, after, "#endif")
+    else:
+        yield Edit(after, after, "#endif\n")
+
+
+def _taken_out(guards: list[Edit], source: SourceFile) -> Iterator[Edit]:
+    # blank lines outside kernels make up for the lines that guards insert before them
+    lines = Lines(source.text)
+    used = {lines.at(edit.start) for edit in guards if "\n" not in edit.text}
+    inserted: dict[int, int] = {}
+    for edit in guards:
+        line = lines.at(edit.start)
+        inserted[line] = inserted.get(line, 0) + edit.text.count("\n")
+    owed = 0
+    for line, row in enumerate(source.text.split("\n")[:-1], start=1):
+        owed += inserted.get(line, 0)
+        start = lines.start(line)
+        kept = line in used or any(a <= start < b for a, b in (k.span for k in source.kernels))
+        if owed > 0 and not row.strip() and not kept:
+            owed -= 1
+            yield Edit(start, lines.start(line + 1), "")

@@ -1,0 +1,167 @@
+"""Find launches in host code: `<<<grid, block>>>`, cudaLaunchKernelEx and cudaLaunchKernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from tuner.source.facts import LaunchSite, Lines, Span
+from tuner.source.text import closing, fold, split_list
+
+_CALLED = re.compile(r"((?:\w+\s*::\s*)*\w+)\s*$")
+_RUNTIME = re.compile(r"\bcudaLaunch(?:CooperativeKernel|KernelExC?|Kernel)\s*(?=\()")
+_ASSIGNED = re.compile(r"(?<![\w.>])([A-Za-z_][\w.]*)\s*=(?!=)\s*([^;{}]+|\w*\s*\{[^;{}]*\})\s*;")
+_CONSTRUCTED = re.compile(r"\b(?:dim3|cudaLaunchConfig_t)\s+(\w+)\s*(?=[({])")
+_NEXT_DECLARATOR = re.compile(r",\s*(?=[A-Za-z_]\w*\s*=(?!=))")
+_DIM3 = re.compile(r"^(?:dim3\s*)?(?=[({])")
+_MAX_HOPS = 4
+
+
+def find_launches(masked: str, lines: Lines, functions: tuple[Span, ...]) -> tuple[LaunchSite, ...]:
+    """List all launches in the order of the text; `functions` bound the search for variables."""
+    sites = [*_chevrons(masked, lines, functions), *_runtime(masked, lines, functions)]
+    return tuple(sorted(sites, key=lambda site: site.line))
+
+
+def _chevrons(masked: str, lines: Lines, functions: tuple[Span, ...]) -> Iterator[LaunchSite]:
+    for match in re.finditer("<<<", masked):
+        end = _end_of_config(masked, match.end())
+        called = _called(masked, match.start())
+        if end is None or called is None:
+            continue
+        name, arguments, start = called
+        config = [fold(piece) for piece, _ in split_list(masked[match.end() : end])]
+        call = closing(masked, end + 3) if masked.startswith("(", end + 3) else None
+        passed = split_list(masked[end + 4 : call - 1]) if call else []
+        yield _site(
+            (name, arguments),
+            config,
+            [fold(piece) for piece, _ in passed],
+            lines.at(start),
+            _definitions(masked, functions, start),
+        )
+
+
+def _runtime(masked: str, lines: Lines, functions: tuple[Span, ...]) -> Iterator[LaunchSite]:
+    for match in _RUNTIME.finditer(masked):
+        end = closing(masked, match.end())
+        pieces = [fold(p) for p, _ in split_list(masked[match.end() + 1 : (end or 1) - 1])]
+        known = _definitions(masked, functions, match.start())
+        line = lines.at(match.start())
+        if "Ex" in match[0]:
+            if len(pieces) < 2 or (called := _callee(pieces[1], known)) is None:
+                continue
+            config = _config(pieces[0].lstrip("& "), known)
+            yield _site(called, config, pieces[2:], line, known)
+        elif len(pieces) >= 3 and (called := _callee(pieces[0], known)) is not None:
+            yield _site(called, [*pieces[1:3], *pieces[4:6]], [], line, known)
+
+
+def _site(
+    called: tuple[str, tuple[str, ...]],
+    config: list[str],
+    arguments: list[str],
+    line: int,
+    known: Mapping[str, str],
+) -> LaunchSite:
+    grid, block, shared, stream = [*config, "", "", "", ""][:4]
+    name, template_arguments = called
+    if not template_arguments:
+        name, template_arguments = _callee(name, known) or called
+    return LaunchSite(
+        kernel=name,
+        template_arguments=template_arguments,
+        grid=_extents(grid, known),
+        block=_extents(block, known),
+        shared=shared or "0",
+        stream=stream or "0",
+        arguments=tuple(arguments),
+        line=line,
+        definitions=known,
+    )
+
+
+def _end_of_config(masked: str, start: int) -> int | None:
+    position = start
+    while position < len(masked):
+        if masked.startswith(">>>", position):
+            return position
+        if masked[position] in ";}":
+            return None
+        inside = closing(masked, position) if masked[position] in "({[" else None
+        position = inside or position + 1
+    return None
+
+
+def _called(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | None:
+    end = len(masked[:end].rstrip())
+    arguments: tuple[str, ...] = ()
+    if masked[:end].endswith(">"):
+        opening = _opening_angle(masked, end - 1)
+        if opening is None:
+            return None
+        inside = masked[opening + 1 : end - 1]
+        arguments = tuple(fold(piece) for piece, _ in split_list(inside, angles=True))
+        end = opening
+    match = _CALLED.search(masked[max(0, end - 400) : end])
+    if match is None:
+        return None
+    return re.sub(r"\s", "", match[1]), arguments, end - len(match[0])
+
+
+def _opening_angle(masked: str, close: int) -> int | None:
+    depth = 0
+    for position in range(close, -1, -1):
+        depth += (masked[position] == ">") - (masked[position] == "<")
+        if depth == 0:
+            return position
+        if masked[position] in ";{}":
+            return None
+    return None
+
+
+def _callee(text: str, known: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
+    for _ in range(_MAX_HOPS):
+        if text not in known:
+            break
+        text = known[text]
+    text = re.sub(r"^\(\s*(?:const\s+)?void\s*\*\s*\)|^reinterpret_cast<.*?>\s*", "", text)
+    bare = text.strip("&() ")
+    found = _called(bare, len(bare))
+    return found and (found[0], found[1])
+
+
+def _config(name: str, known: Mapping[str, str]) -> list[str]:
+    whole = known.get(name, "")
+    if pieces := split_list(whole[whole.find("{") + 1 : -1]):
+        return [fold(piece) for piece, _ in pieces]
+    fields = ("gridDim", "blockDim", "dynamicSmemBytes", "stream")
+    return [known.get(f"{name}.{field}", "") for field in fields]
+
+
+def _extents(text: str, known: Mapping[str, str]) -> tuple[str, ...]:
+    for _ in range(_MAX_HOPS):
+        if text not in known:
+            break
+        text = known[text]
+    if f"{text}.x" in known:
+        return tuple(known[f"{text}.{axis}"] for axis in "xyz" if f"{text}.{axis}" in known)
+    match = _DIM3.match(text)
+    if match and closing(text, match.end()) == len(text):
+        return tuple(fold(piece) for piece, _ in split_list(text[match.end() + 1 : -1]))
+    return (text,) if text else ()
+
+
+def _definitions(masked: str, functions: tuple[Span, ...], end: int) -> dict[str, str]:
+    start = max((a for a, b in functions if a <= end < b), default=0)
+    values: dict[str, set[str]] = {}
+    for match in _CONSTRUCTED.finditer(masked, start, end):
+        close = closing(masked, match.end())
+        if close is not None:
+            values.setdefault(match[1], set()).add(fold(masked[match.end() : close]))
+    for match in _ASSIGNED.finditer(masked, start, end):
+        for piece in _NEXT_DECLARATOR.split(f"{match[1]} = {match[2]}"):
+            name, _, value = piece.partition("=")
+            values.setdefault(name.strip(), set()).add(fold(value))
+    # a variable assigned twice has no single value that a draft could state
+    return {name: found.pop() for name, found in values.items() if len(found) == 1}

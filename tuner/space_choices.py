@@ -1,0 +1,167 @@
+"""The part of a search-space file that declares names, values and constraints."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Collection, Iterator
+
+from tuner.expressions import FUNCTIONS, Expression, Value
+from tuner.kernel import DEVICE_NAMES
+from tuner.space import Config, Parameter, SearchSpace, format_value
+from tuner.space_schema import SpaceModel
+from tuner.strict_yaml import Document
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BOOLEAN_WORDS = {"on": "true", "yes": "true", "off": "false", "no": "false"}
+# These mean something else in an expression or in a template.
+_TEMPLATE_WORDS = {"caller", "false", "kwargs", "loop", "none", "range", "self", "true", "varargs"}
+_TAKEN = frozenset(keyword.kwlist) | _TEMPLATE_WORDS | frozenset(FUNCTIONS) | DEVICE_NAMES
+
+
+def expression(
+    document: Document, value: object, known: Collection[str], *location: str | int
+) -> Expression:
+    """Parse the value at `location` and check its names."""
+    text = value if isinstance(value, bool | int | float) else str(value)
+    if boolean := _boolean_word(document, known, *location):
+        raise document.error(
+            f"`{text}` is a name here, not a boolean", *location, remedy=f"write {boolean}"
+        )
+    line = document.line(*location)
+    parsed = Expression.parse(text, path=document.path, line=line)
+    parsed.require(frozenset(known))
+    return parsed
+
+
+def optional(
+    document: Document, value: object, known: Collection[str], *location: str | int
+) -> Expression | None:
+    """Parse the value at `location` where there is one."""
+    return None if value is None else expression(document, value, known, *location)
+
+
+def identifier(document: Document, name: str, *location: str | int) -> None:
+    """Raise `SpaceError` unless `name` can be a name in Python and in C++."""
+    if not _IDENTIFIER.fullmatch(name):
+        remedy = "a name has letters, digits and underscores, and does not start with a digit"
+        raise document.error(f"`{name}` is not a name", *location, remedy=remedy)
+
+
+def check_names(document: Document, model: SpaceModel) -> None:
+    """Raise `SpaceError` where a name is not one, means something else, or is taken twice."""
+    identifier(document, model.kernel, "kernel")
+    seen: dict[str, str] = {}
+    for name, kind, location in _declared(model):
+        identifier(document, name, *location)
+        if name in _TAKEN:
+            what = "a number of the device" if name in DEVICE_NAMES else "a word of the language"
+            message = f"`{name}` cannot be {kind}: it is {what}"
+            raise document.error(message, *location, remedy="choose another name")
+        if name in seen:
+            message = f"`{name}` is {kind} and was {seen[name]} before"
+            raise document.error(message, *location, remedy="choose another name for one of them")
+        seen[name] = kind
+    for name, choices in model.operator.items():
+        if not choices:
+            remedy = "list its choices, the default first: [silu, gelu]"
+            raise document.error(f"`{name}` has no choices", "operator", name, remedy=remedy)
+        for i, choice in enumerate(choices):
+            identifier(document, choice, "operator", name, i)
+            if choice in choices[:i]:
+                message = f"`{name}` has the choice `{choice}` twice"
+                raise document.error(message, "operator", name, i, remedy="delete one")
+
+
+def _declared(model: SpaceModel) -> Iterator[tuple[str, str, tuple[str | int, ...]]]:
+    for i, name in enumerate(model.axes):
+        yield name, "an axis", ("axes", i)
+    for name in model.operator:
+        yield name, "an operator macro", ("operator", name)
+    for name in model.parameters:
+        yield name, "a parameter", ("parameters", name)
+
+
+def search_space(document: Document, model: SpaceModel) -> SearchSpace:
+    """Build the search space from parameters, constraints and the default config."""
+    known = {*model.axes, *model.parameters, *DEVICE_NAMES}
+    space = SearchSpace(
+        parameters=tuple(
+            Parameter(name, _values(document, name, values), document.line("parameters", name))
+            for name, values in model.parameters.items()
+        ),
+        constraints=tuple(
+            expression(document, text, known, "constraints", i)
+            for i, text in enumerate(model.constraints)
+        ),
+    )
+    if model.default is None:
+        return space
+    default = _default(document, model.default, space)
+    return SearchSpace(space.parameters, space.constraints, default)
+
+
+def _values(document: Document, name: str, values: list[Value]) -> tuple[Value, ...]:
+    here = ("parameters", name)
+    if not values:
+        raise document.error(f"`{name}` has no values", *here, remedy="list at least one")
+    for i, value in enumerate(values):
+        word = document.plain(*here, i)
+        if word and (boolean := _BOOLEAN_WORDS.get(word.lower())):
+            remedy = f"write {boolean} for the boolean, '{word}' for the text"
+            raise document.error(f"`{word}` is a text, not a boolean", *here, i, remedy=remedy)
+        if isinstance(value, str) and (not value.strip() or "\n" in value):
+            what = "more than one line" if value.strip() else "an empty text"
+            message = f"`{name}` has {what} as a value"
+            raise document.error(message, *here, i, remedy="write a word; branch in the template")
+    booleans = [isinstance(value, bool) for value in values]
+    if any(booleans) and not all(booleans):
+        message = f"`{name}` mixes booleans with other values"
+        remedy = "list only numbers, or [false, true]: in an expression 1 == True"
+        raise document.error(message, *here, remedy=remedy)
+    for i, value in enumerate(values):
+        for other in values[:i]:
+            if value == other or format_value(value) == format_value(other):
+                message = f"`{name}` has {_written(other)} and {_written(value)}: the same value"
+                raise document.error(message, *here, i, remedy="delete one")
+    return tuple(values)
+
+
+def _default(document: Document, default: dict[str, Value], space: SearchSpace) -> Config:
+    for name in default:
+        if name not in space.names:
+            remedy = f"parameters: {', '.join(space.names)}"
+            message = f"`default` has `{name}`, which is not a parameter"
+            raise document.error(message, "default", name, remedy=remedy)
+    chosen: dict[str, Value] = {}
+    for parameter in space.parameters:
+        if parameter.name not in default:
+            message = f"`default` gives no value for `{parameter.name}`"
+            raise document.error(message, "default", remedy="give every parameter one value")
+        value = default[parameter.name]
+        same = [other for other in parameter.values if _equal(value, other)]
+        if not same:
+            message = f"`default` has {parameter.name}: {_written(value)}"
+            remedy = f"values of `{parameter.name}`: {', '.join(map(_written, parameter.values))}"
+            raise document.error(message, "default", parameter.name, remedy=remedy)
+        chosen[parameter.name] = same[0]
+    config = Config.of(chosen)
+    for constraint in space.constraints:
+        if constraint.names <= set(space.names) and not constraint.evaluate(config):
+            message = f"the default config breaks the constraint `{constraint.text}`"
+            remedy = f"change the default, or the constraint on line {constraint.line}"
+            raise document.error(message, "default", remedy=remedy)
+    return config
+
+
+def _equal(value: Value, other: Value) -> bool:
+    return value == other and isinstance(value, bool) is isinstance(other, bool)
+
+
+def _written(value: Value) -> str:
+    return repr(value) if isinstance(value, str) else format_value(value)
+
+
+def _boolean_word(document: Document, known: Collection[str], *location: str | int) -> str | None:
+    word = document.plain(*location)
+    return None if word is None or word in known else _BOOLEAN_WORDS.get(word.lower())

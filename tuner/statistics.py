@@ -1,0 +1,151 @@
+"""Medians, intervals and the rules for when to stop measuring and what may be claimed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+Interval = tuple[float, float]
+
+
+def relative_standard_error(times_us: Sequence[float]) -> float | None:
+    """Estimate the standard error of the median as a share of the median; None below 2 samples.
+
+    `1.25 * IQR / (1.35 * sqrt(n))`, after McGill, Tukey and Larsen, Variations of Box Plots
+    (The American Statistician 32, 1978): one slow replay in twenty does not move it.
+    """
+    times = _positive(times_us)
+    if times.size < 2:
+        return None
+    low, middle, high = np.quantile(times, (0.25, 0.5, 0.75))
+    return float(1.25 * (high - low) / (1.35 * math.sqrt(times.size) * middle))
+
+
+def enough(times_us: Sequence[float], target: float, minimum: int) -> bool:
+    """Tell whether `minimum` samples are there and the median is known to within `target`."""
+    if len(times_us) < max(minimum, 2):
+        return False
+    error = relative_standard_error(times_us)
+    return error is not None and error <= target
+
+
+def clearly_slower(
+    times_us: Sequence[float], incumbent_us: float, margin: float, minimum: int = 3
+) -> bool:
+    """Tell whether a config is hopeless: even its fastest sample is over the incumbent's median.
+
+    `min(times) > incumbent * (1 + margin)`, from `minimum` samples on. The margin has to exceed
+    the drift of the clocks between the two measurements (1.5 % is usual).
+    """
+    if len(times_us) < minimum:
+        return False
+    return min(times_us) > incumbent_us * (1.0 + margin)
+
+
+def paired_interval(
+    baseline_us: Sequence[float],
+    candidate_us: Sequence[float],
+    seed: int,
+    resamples: int = 10_000,
+    level: float = 0.95,
+) -> tuple[float, Interval]:
+    """Compare two programs timed in the same rounds: the speedup and its bootstrap interval.
+
+    The speedup is the baseline's median over the candidate's. Whole rounds are drawn, so a drift
+    that both share cancels. Constant samples give an interval of width zero. With fewer rounds
+    than a sign test needs (`fewest_rounds`) the interval is stretched to contain 1.
+    """
+    baseline, candidate = _positive(baseline_us), _positive(candidate_us)
+    if baseline.size != candidate.size:
+        raise ValueError(f"{baseline.size} and {candidate.size} samples are not pairs")
+    rounds = np.random.default_rng(seed).integers(0, baseline.size, (resamples, baseline.size))
+    ratios = np.median(baseline[rounds], axis=1) / np.median(candidate[rounds], axis=1)
+    return _speedup(baseline, candidate, ratios, level)
+
+
+def unpaired_interval(
+    baseline_us: Sequence[float],
+    candidate_us: Sequence[float],
+    seed: int,
+    resamples: int = 10_000,
+    level: float = 0.95,
+) -> tuple[float, Interval]:
+    """Compare two programs timed apart from each other, each side drawn on its own.
+
+    Says as much as `paired_interval` only where the clocks were equal: it cannot see a drift
+    between the two measurements, and must be labelled unpaired wherever it is shown.
+    """
+    baseline, candidate = _positive(baseline_us), _positive(candidate_us)
+    rng = np.random.default_rng(seed)
+    above, below = (
+        np.median(side[rng.integers(0, side.size, (resamples, side.size))], axis=1)
+        for side in (baseline, candidate)
+    )
+    return _speedup(baseline, candidate, above / below, level)
+
+
+def fewest_rounds(level: float) -> int:
+    """Count the rounds below which no difference can be claimed at `level`: 6 at 95 %.
+
+    If nothing differed, all of n rounds would agree with probability `2 * 0.5**n` (sign test).
+    """
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level {level} is not between 0 and 1")
+    return math.ceil(math.log2(2.0 / (1.0 - level)))
+
+
+def floor_us(traffic_bytes: float, streaming_gbps: float) -> float:
+    """Compute the time that moving the bytes takes at the measured streaming rate (1e9 B/s)."""
+    if not streaming_gbps > 0.0:
+        raise ValueError(f"streaming rate of {streaming_gbps} GB/s")
+    return traffic_bytes / (streaming_gbps * 1e3)
+
+
+def roofline_share(traffic_bytes: float, time_us: float, streaming_gbps: float) -> float:
+    """Compute which share of the streaming rate a kernel reaches; 1 is the roofline."""
+    if not time_us > 0.0:
+        raise ValueError(f"time of {time_us} us")
+    return floor_us(traffic_bytes, streaming_gbps) / time_us
+
+
+def below_floor(
+    time_us: float, traffic_bytes: float, streaming_gbps: float, slack: float = 0.05
+) -> bool:
+    """Tell whether a time is under the roofline's by more than `slack`: then work was skipped.
+
+    Only for measurements whose buffers rotate beyond the L2; a hot cache may be faster.
+    """
+    return time_us < floor_us(traffic_bytes, streaming_gbps) * (1.0 - slack)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Average ratios such as speedups; raise `ValueError` for none or for one that is not > 0."""
+    return float(np.exp(np.log(_positive(tuple(values))).mean()))
+
+
+def _positive(values: Sequence[float]) -> Floats:
+    samples = np.asarray(values, dtype=np.float64)
+    if samples.size == 0:
+        raise ValueError("no samples")
+    if not np.all((samples > 0.0) & np.isfinite(samples)):
+        raise ValueError("a sample that is not a positive number")
+    return samples
+
+
+def _speedup(
+    baseline: Floats, candidate: Floats, ratios: Floats, level: float
+) -> tuple[float, Interval]:
+    fewest, tail = fewest_rounds(level), (1.0 - level) / 2.0
+    low, high = (float(bound) for bound in np.quantile(ratios, (tail, 1.0 - tail)))
+    if min(baseline.size, candidate.size) < fewest:
+        low, high = min(low, 1.0), max(high, 1.0)
+    return float(np.median(baseline) / np.median(candidate)), (low, high)

@@ -1,0 +1,149 @@
+"""What was learned: trials, their measurements, resource usage and verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+from typing import Literal
+
+from tuner.kernel import Workload
+from tuner.space import Config
+
+# `search`: checked with a few fills and timed briefly; `finals`: with all, twice, and for longer.
+Stage = Literal["search", "finals"]
+
+
+class Status(StrEnum):
+    """How a trial ended; only `correct` trials have a time."""
+
+    CORRECT = "correct"
+    CONSTRAINT = "constraint"
+    COMPILE = "compile"
+    LIMIT = "limit"
+    LAUNCH = "launch"
+    WRONG = "wrong"
+    TIMEOUT = "timeout"
+    MISSING = "missing"  # the recorded device has no answer for this config
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the compiler reports for one kernel, per thread or per block."""
+
+    registers: int
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+    static_shared_bytes: int = 0
+    stack_bytes: int = 0
+    barriers: int = 0
+
+    @property
+    def spills(self) -> bool:
+        """Whether the compiler spilled registers to local memory."""
+        return self.spill_store_bytes > 0 or self.spill_load_bytes > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Resident warps on a multiprocessor as a share of the most it holds; what limits them."""
+
+    share: float
+    blocks: int
+    limiter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Raw times of one trial: microseconds per operator call, one per replay.
+
+    `stopped_early` marks a config that was clearly slower than the incumbent: its few samples
+    rank it and are never reported as a result.
+    """
+
+    times_us: tuple[float, ...]
+    calls_per_replay: int
+    buffer_sets: int
+    stopped_early: bool = False
+    wall_ratio: float | None = None
+
+    @property
+    def median_us(self) -> float:
+        """The median time per call."""
+        return median(self.times_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Correctness:
+    """The verdict of one verification, with the worst error seen per output.
+
+    `errors` are in units of the tolerance: above 1 fails.
+    """
+
+    passed: bool
+    fills: tuple[str, ...] = ()
+    errors: tuple[tuple[str, float], ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One config of one candidate tried on one workload, with all that was learned."""
+
+    candidate: str
+    workload: Workload
+    config: Config
+    status: Status
+    reason: str = ""
+    resources: Resources | None = None
+    occupancy: Occupancy | None = None
+    measurement: Measurement | None = None
+    correctness: Correctness | None = None
+    seconds: float = 0.0
+    stage: Stage = "search"
+
+    @property
+    def time_us(self) -> float | None:
+        """The median time per call of a correct trial, else None."""
+        if self.status is not Status.CORRECT or self.measurement is None:
+            return None
+        return self.measurement.median_us
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Finalists against the baseline on one workload, interleaved: `rounds[r][k]` in microseconds.
+
+    Column 0 is the baseline, column k the k-th finalist. `paired` is False where the columns were
+    not measured in the same rounds, so that only an unpaired interval is honest.
+    """
+
+    workload: Workload
+    finalists: tuple[Config, ...]
+    rounds: tuple[tuple[float, ...], ...]
+    paired: bool = True
+    isolated_us: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What is reported for one workload: the tuned config against the baseline."""
+
+    workload: Workload
+    baseline_us: float
+    tuned_us: float
+    speedup: float
+    interval: tuple[float, float]
+    paired: bool
+    roofline_share: float
+    config: Config
+    resources: Resources | None
+    occupancy: Occupancy | None
+    baseline_wins: bool = field(default=False)
+    isolated_us: float | None = None
+    isolated_baseline_us: float | None = None
+
+    @property
+    def different(self) -> bool:
+        """Whether the interval excludes 1."""
+        return not self.interval[0] <= 1.0 <= self.interval[1]
