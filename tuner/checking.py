@@ -83,6 +83,13 @@ class UnavailableDevice:
         """Nothing is held open."""
 
 
+def check_signature(spec: KernelSpec) -> None:
+    """Raise `KernelError` unless the declared arguments can be those of the baseline's kernels."""
+    source = read_source(spec.source)
+    for name in dict.fromkeys(launch.kernel for launch in spec.baseline):
+        check_arguments(spec, source.kernel(name))
+
+
 def target_info(text: str) -> DeviceInfo:
     """Read a compile target such as `sm_90a`, `sm_89` or `90`; raise `DeviceError` otherwise."""
     match = _TARGET.fullmatch(text)
@@ -119,7 +126,7 @@ def check(
     template = Template.load(spec.template)
     template.check(space, spec)
     load_reference(spec.reference)
-    _check_signature(spec)
+    check_signature(spec)
     device = UnavailableDevice(target)
     candidate = Candidate("checked", space, template)
     evaluator = Evaluator(spec, candidate, operators, compiler, device)
@@ -134,12 +141,6 @@ def check(
     _require_one_compiles(trials, template)
     valid = {workload: len(pool) for workload, pool in pools.items()}
     return Findings(target, compiler.version, space.size, valid, trials)
-
-
-def _check_signature(spec: KernelSpec) -> None:
-    source = read_source(spec.source)
-    for name in dict.fromkeys(launch.kernel for launch in spec.baseline):
-        check_arguments(spec, source.kernel(name))
 
 
 def _spread(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from tuner.compiler.base import CompileRequest, CompileResult, Compiler, source_key
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
 from tuner.device.base import Device, Program
 from tuner.errors import KernelError
 from tuner.expressions import Value

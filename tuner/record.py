@@ -78,7 +78,10 @@ def save(recording: Recording, path: Path) -> Path:
 def _device(device: Device, environment: Mapping[str, str]) -> RecordedDeviceInfo:
     facts = asdict(device.info)
     del facts["recorded"]
-    return RecordedDeviceInfo(**{**facts, "environment": dict(environment)})
+    # What a run from the recording states of itself must not be mistaken for the GPU machine's.
+    software = ("compiler", "commit", "python", "tune")
+    kept = {f"recorded_{name}": environment[name] for name in software if name in environment}
+    return RecordedDeviceInfo(**{**facts, "environment": {**device.info.environment, **kept}})
 
 
 def _workload(

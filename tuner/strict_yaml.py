@@ -123,15 +123,18 @@ def _events(text: str, path: Path) -> list[Event]:
         return list(YAML(typ="safe", pure=True).parse(text))
     except MarkedYAMLError as error:
         raise _syntax_error(error, path) from error
-    except (YAMLError, ValueError) as error:
-        # ruamel lets a ValueError of `chr` or `int` through: "\UFFFFFFFF", %YAML 1.x
+    except (YAMLError, OverflowError, ValueError) as error:
+        # ruamel lets the errors of `chr` and `int` through: "\UFFFFFFFF", %YAML 1.x
         raise SpaceError(f"not YAML: {error}", path=path, line=1) from error
 
 
 def _syntax_error(error: MarkedYAMLError, path: Path) -> SpaceError:
     problem = str(error.problem or error.context or "not YAML")
-    ended = "end of stream" in problem or "stream end" in problem
-    mark = error.context_mark if ended and error.context_mark else error.problem_mark
+    mark = error.problem_mark
+    opened = "end of stream" in problem or "flow" in str(error.context)
+    if opened and error.context_mark and mark and error.context_mark.line < mark.line:
+        problem += f" on line {mark.line + 1}; what starts here may not be closed"
+        mark = error.context_mark
     remedy = (
         "check brackets, quotes and indentation here; an expression with brackets, quotes, `: ` "
         "or ` #` in it needs quotes around the whole"
@@ -209,7 +212,9 @@ class _Builder:
             return text
         if parent.flow_style:
             text = self._joined(text, in_mapping=isinstance(parent, MappingStartEvent))
-        self.places[location] = Place(_line(event), text)
+        # An empty value has no place of its own: ruamel puts it where the next token is.
+        line = _line(event) if text else self.places[location].line
+        self.places[location] = Place(line, text)
         return self._resolve(text, event)
 
     def _joined(self, text: str, *, in_mapping: bool) -> str:

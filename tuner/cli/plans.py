@@ -168,11 +168,13 @@ def _plan(
     workloads: tuple[Workload, ...],
     operators: Mapping[str, str],
 ) -> Plan:
+    from tuner.checking import check_signature
     from tuner.template import Template
     from tuner.tuning import Plan
 
     template = Template.load(definition.spec.template)
     template.check(definition.space, definition.spec)
+    check_signature(definition.spec)
     return Plan(
         spec=definition.spec,
         space=definition.space,

@@ -86,10 +86,7 @@ class Cache:
             return
         path = self._path(key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-                file.write(_encoded(result))
-            Path(file.name).replace(path)
+            self._write(path, _encoded(result))
             self._prune_sometimes()
         except OSError as error:
             logger.warning("cannot write to the cache: %s", error)
@@ -97,7 +94,7 @@ class Cache:
     def prune(self) -> None:
         """Delete the entries used longest ago if all together are over the size bound."""
         entries = []
-        for path in self._entries.glob("*/*"):
+        for path in self._entries.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
                 entries.append((status.st_mtime, status.st_size, path))
@@ -111,11 +108,18 @@ class Cache:
             total -= size
 
     def _path(self, key: str) -> Path:
-        return self._entries / key[:2] / key[2:]
+        return self._entries / key
+
+    def _write(self, path: Path, data: bytes) -> None:
+        if self._puts == 0:
+            self._entries.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self._entries, prefix=".", delete=False) as file:
+            file.write(data)
+        Path(file.name).replace(path)
 
     def _prune_sometimes(self) -> None:
         self._puts += 1
-        stamp = self._entries / "pruned"
+        stamp = self.directory / "compiled.pruned"
         if self._puts == 1:
             due = not stamp.exists() or time.time() - stamp.stat().st_mtime > PRUNE_EVERY_S
         else:

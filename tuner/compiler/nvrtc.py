@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,8 @@ from cuda.bindings import nvrtc
 
 from tuner.compiler import headers
 from tuner.compiler.includes import UNIT_NAME
+from tuner.compiler.precompiled import PrecompiledHeaders
 from tuner.compiler.shims import SHIMS
-
-# A precompiled cub header takes 310 MB; without the room every compile would try again in vain.
-PCH_HEAP_BYTES = 512 << 20
-PCH_FREE_BYTES = 2 << 30
-FIRST_WITH_PCH = (12, 8)
 
 _OK = nvrtc.nvrtcResult.NVRTC_SUCCESS
 _COMPILATION = nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION
@@ -50,10 +45,8 @@ class Nvrtc:
         _require(result, "nvrtcVersion")
         self.version = (int(major), int(minor))
         self._cache_dir = cache_dir
-        self._scratch = scratch
         self._include_dirs = headers.include_dirs(self.version, cache_dir)
-        self._precompile = self._prepare_precompiled()
-        self._not_precompiled: set[str] = set()
+        self._precompiled = PrecompiledHeaders(self.version, scratch)
 
     @property
     def identity(self) -> str:
@@ -76,21 +69,10 @@ class Nvrtc:
     def _headers_lost(self) -> bool:
         return bool(self._include_dirs) and not self._include_dirs[0].is_dir()
 
-    def _prepare_precompiled(self) -> bool:
-        if self.version < FIRST_WITH_PCH or shutil.disk_usage(self._scratch).free < PCH_FREE_BYTES:
-            return False
-        (result,) = nvrtc.nvrtcSetPCHHeapSize(PCH_HEAP_BYTES)
-        return bool(result == _OK)
-
     def _compile(self, source: str, kernels: list[str], options: list[str], state: str) -> Unit:
         options = [*options, *(f"-I{folder}" for folder in self._include_dirs)]
-        preamble = "\n".join(line for line in source.splitlines() if "include" in line)
-        precompile = self._precompile and bool(preamble) and preamble not in self._not_precompiled
-        if precompile:
-            # The compiler checks times in whole seconds: an edit in the same second is missed.
-            folder = self._scratch / f"precompiled-{state}"
-            folder.mkdir(exist_ok=True)
-            options += ["-pch", f"--pch-dir={folder}"]
+        key = self._precompiled.key(source, options, state)
+        precompile = self._precompiled.options(key)
         result, program = nvrtc.nvrtcCreateProgram(
             source.encode(errors="replace"),
             UNIT_NAME.encode(),
@@ -100,18 +82,13 @@ class Nvrtc:
         )
         _require(result, "nvrtcCreateProgram")
         try:
-            unit = _compiled(program, kernels, options)
-            if precompile and not _precompiled(program):
-                self._not_precompiled.add(preamble)
+            unit = _compiled(program, kernels, [*options, *precompile])
+            if key is not None and precompile:
+                (status,) = nvrtc.nvrtcGetPCHCreateStatus(program)
+                self._precompiled.learn(key, status)
         finally:
             nvrtc.nvrtcDestroyProgram(program)
         return unit
-
-
-def _precompiled(program: Any) -> bool:
-    (result,) = nvrtc.nvrtcGetPCHCreateStatus(program)
-    # Not attempted means that an earlier one was used.
-    return result in (_OK, nvrtc.nvrtcResult.NVRTC_ERROR_NO_PCH_CREATE_ATTEMPTED)
 
 
 def _compiled(program: Any, kernels: list[str], options: list[str]) -> Unit:

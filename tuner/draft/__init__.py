@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.draft.host_launch import HostLaunch
+from tuner.draft.launches import sizes
 from tuner.draft.lifted import lift
 from tuner.draft.proposals import propose
 from tuner.draft.reference import reference_stub
-from tuner.draft.space import BLANK, MARK, Paths, sizes, space_yaml
+from tuner.draft.space import BLANK, MARK, Paths, space_yaml
 from tuner.errors import KernelError
 from tuner.source import KernelFunction, SourceFile
 from tuner.source.facts import bare_name

@@ -29,9 +29,8 @@ _BLOCK = re.compile(
 _SWITCH = re.compile(r"(USE|ENABLE|HAS|WITH|DO|IS)_.*|.*_ENABLED?")
 _SMALL = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPELINE).*")
 _RESERVED = frozenset(
-    (*keyword.kwlist, *FUNCTIONS, *DEVICE_NAMES)
-    + ("true", "false", "none", "range", "loop", "self", "super", "caller", "varargs", "kwargs")
-)
+    (*keyword.kwlist, *FUNCTIONS, *DEVICE_NAMES, "true", "false", "none", "range", "loop")
+) | {"self", "super", "caller", "varargs", "kwargs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,7 @@ class Names:
     def of(self, name: str) -> str:
         """Turn `kBlockSize` or `BLOCK_SIZE` into a free `block_size`."""
         base = snake_case(name)
+        base = f"{base}_value" if base in _RESERVED else base
         free, count = base, 2
         while free in self._taken:
             free, count = f"{base}_{count}", count + 1

@@ -1,4 +1,4 @@
-"""What the host code says about the launch of one kernel, its variables followed to their values."""
+"""What the host code says about the launch of a kernel, its variables followed to their values."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class HostLaunch:
         return values.pop() if len(values) == 1 else text
 
     def types(self) -> dict[str, str]:
-        """Map template parameters to the types they stand for here, on top of the file's aliases."""
+        """Map template parameters to the types they stand for, on top of the file's aliases."""
         aliases = dict(self.source.aliases)
         instance = self.instance
         for index, parameter in enumerate(self.kernel.template):

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tuner.draft.choices import Choice
+from tuner.draft.choices import Choice, Names
 from tuner.draft.host_launch import HostLaunch
 from tuner.draft.proposals import Proposals
 from tuner.draft.translate import Scope, translate
 from tuner.source.text import number
+
+_INTEGERS = ("int32", "uint32", "int64", "uint64")
+_VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,27 @@ class LaunchDraft:
     block: tuple[str, ...] | None
     shared_memory: str | None
     hints: Mapping[str, str] = field(default_factory=dict)
+
+
+def sizes(launch: HostLaunch) -> dict[str, str]:
+    """Map what are likely the problem's sizes to names of axes.
+
+    They are the kernel's whole-number parameters, and host variables that only the grid knows.
+    """
+    names = Names(())
+    axes = {
+        p.name: names.axis(p.name)
+        for p in launch.kernel.parameters
+        if p.name and not p.pointers and p.dtype in _INTEGERS
+    }
+    for text in launch.site.grid if launch.site is not None else ():
+        scope = _scope(launch, axes, ())
+        if translate(text, scope) is not None:
+            continue
+        unknown = [n for n in _VARIABLE.findall(text) if translate(n, scope) is None]
+        if translate(text, replace(scope, values={**scope.values, **{n: n for n in unknown}})):
+            axes |= {name: names.axis(name) for name in unknown}
+    return axes
 
 
 def baseline_launch(launch: HostLaunch, axes: Mapping[str, str]) -> LaunchDraft:

@@ -89,7 +89,11 @@ def _is_elsewhere(constant: Constant, launch: HostLaunch, reached: tuple[Span, .
     place = constant.span[0]
     functions = (d.span for d in launch.source.definitions if d.kind == "function")
     local = any(start <= place < end for start, end in functions)
-    return local and not any(start <= place < end for start, end in reached)
+    if not local:
+        return False
+    # a plain `const int` in a function is a value with a name more often than a choice
+    plain = constant.kind == "const" and constant.name.islower()
+    return plain or not any(start <= place < end for start, end in reached)
 
 
 def _constant(constant: Constant, value: Value, launch: HostLaunch, names: Names) -> Choice:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tuner.draft.choices import MAX_THREADS, Choice, Names
+from tuner.draft.choices import MAX_THREADS, Choice
 from tuner.draft.host_launch import HostLaunch
 from tuner.draft.launches import (
     LaunchDraft,
@@ -22,7 +22,6 @@ from tuner.space import format_value
 BLANK = "FILL_IN"
 MARK = "# FILL IN:"
 _PLAIN = re.compile(r"[A-Za-z0-9_][\w .*/%<>()+:-]*", re.ASCII)
-_INTEGERS = ("int32", "uint32", "int64", "uint64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +33,6 @@ class Paths:
     template: str
 
 
-def sizes(launch: HostLaunch) -> dict[str, str]:
-    """Map the kernel's whole-number parameters, its likely axes, to the axes' names."""
-    names = Names(())
-    return {
-        p.name: names.axis(p.name)
-        for p in launch.kernel.parameters
-        if p.name and not p.pointers and p.dtype in _INTEGERS
-    }
-
-
 def space_yaml(
     launch: HostLaunch, proposals: Proposals, axes: Mapping[str, str], paths: Paths
 ) -> str:
@@ -51,6 +40,8 @@ def space_yaml(
     arguments = [_Argument.of(p, launch, axes) for p in launch.kernel.parameters]
     baseline = baseline_launch(launch, axes)
     tuned = template_launch(launch, axes, proposals)
+    size = " * ".join(axes.values()) or "T * D"
+    bytes_moved = f"{size} * 4"
     lines = [
         f"# Drafted from {launch.source.path.name}; what it does not say is marked FILL IN.",
         "version: 1",
@@ -63,7 +54,7 @@ def space_yaml(
         "arguments:",
         *(argument.line(axes) for argument in arguments),
         *_workloads(axes),
-        f"traffic: {BLANK}  {MARK} the fewest bytes it must read and write, such as n * 4 + n * 4",
+        f"traffic: {BLANK}  {MARK} the fewest bytes it must read and write, such as {bytes_moved}",
         "",
         "baseline:",
         "  launch:",
@@ -178,7 +169,8 @@ def _constraints(launch: HostLaunch, proposals: Proposals, tuned: LaunchDraft) -
     constraints = list(exact_divisions(launch, proposals.choices))
     names = [extent for extent in tuned.block or () if not extent.isdigit()]
     if tuned.block is not None and (len(names) > 1 or not {*names} <= {*defaults}):
-        factors = [e if re.fullmatch(r"\w+", e) else f"({e})" for e in tuned.block]
+        simple = len(tuned.block) == 1
+        factors = [e if simple or e.isidentifier() else f"({e})" for e in tuned.block]
         constraints.append(f"{' * '.join(factors)} <= {MAX_THREADS}")
     if constraints:
         yield "constraints:"
@@ -196,7 +188,8 @@ def _default(choices: Iterable[Choice]) -> Iterator[str]:
 def _tolerances(arguments: list[_Argument]) -> Iterator[str]:
     outputs = [a for a in arguments if a.role in ("output", "inout")]
     if not outputs:
-        yield f"tolerance: {{{BLANK}: {{relative: {BLANK}}}}}  {MARK} the outputs, how exact each is"
+        blank = f"{{{BLANK}: {{relative: {BLANK}}}}}"
+        yield f"tolerance: {blank}  {MARK} the outputs, how exact each is"
         return
     yield "tolerance:"
     for argument in outputs:

@@ -6,15 +6,15 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tuner.errors import ExpressionError
+from tuner.expressions import Expression
 from tuner.kernel import DTYPE_BYTES
 from tuner.source.dtypes import dtype_of
 from tuner.source.text import fold, number
 from tuner.source.tree import Node, parse_tree, text_of, walk
 
-_CEIL_DIV = frozenset(
-    ("ceil_div", "ceildiv", "ceilDiv", "cdiv", "cdiv_up", "div_up", "divUp", "div_ceil")
-    + ("CEIL_DIV", "CEILDIV", "CDIV", "DIVUP", "DIV_UP", "DivUp", "CeilDiv", "divceil")
-)
+# without underscores, in lower case
+_CEIL_DIV = frozenset(("ceildiv", "cdiv", "divup", "divceil", "divroundup"))
 _CASTS = frozenset(("int", "unsigned", "unsigned int", "size_t", "int64_t", "uint32_t", "dim3"))
 _BINARY: dict[str, ast.operator] = {
     "+": ast.Add(),
@@ -63,8 +63,9 @@ class _UntranslatableError(Exception):
 def translate(text: str, scope: Scope) -> str | None:
     """Write a C++ expression as one of a search space; None where a name or a form is unknown."""
     try:
-        return ast.unparse(_parsed(text, scope, 0))
-    except _UntranslatableError:
+        translated = Expression.parse(ast.unparse(_parsed(text, scope, 0)))
+        return translated.text if translated.names else str(translated.integer({}))
+    except (_UntranslatableError, ExpressionError):
         return None
 
 
@@ -199,7 +200,7 @@ class _Translator:
         name = called.split("<", 1)[0].rsplit("::", 1)[-1]
         if len(passed) == 1 and (name in _CASTS or called.startswith("static_cast<")):
             return self.expression(passed[0])
-        if len(passed) == 2 and name in _CEIL_DIV:
+        if len(passed) == 2 and name.replace("_", "").lower() in _CEIL_DIV:
             return _call("ceil_div", *(self.expression(argument) for argument in passed))
         if len(passed) >= 2 and name in ("min", "max"):
             return _call(name, *(self.expression(argument) for argument in passed))

@@ -16,21 +16,21 @@ from tuner.trial import Occupancy, Result, Status
 
 
 def results_table(results: Sequence[Result]) -> Table:
-    """Lay the results out to fit 100 columns, tuned workloads first, then the held-out ones.
+    """Lay the results out for 100 columns, tuned workloads first; 80 will do.
 
     The config column holds the parameters that differ between workloads; those with one value
     everywhere are named once, below.
     """
     common = _common(results)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("workload", no_wrap=True)
     table.add_column("baseline\nus", justify="right", no_wrap=True)
     table.add_column("tuned\nus", justify="right", no_wrap=True)
     table.add_column("speedup\n95 % interval", no_wrap=True)
     table.add_column("roof-\nline", justify="right", no_wrap=True)
-    table.add_column("regis-\nters", justify="right", no_wrap=True)
+    table.add_column("regs", justify="right", no_wrap=True)
     table.add_column("occupancy\nlimited by", no_wrap=True)
-    table.add_column("config", ratio=1, min_width=18, overflow="fold")
+    table.add_column("config", ratio=1, min_width=10, overflow="fold")
     for result in sorted(results, key=lambda result: result.workload.held_out):
         table.add_row(*_cells(result, common))
     if common:

@@ -30,7 +30,7 @@ _NEEDS = {"skopt": "skopt", "pyatf_strategies": "pyatf"}
 MAX_IDLE_CALLS = 300
 
 
-class _Dropped(BaseException):  # noqa: N818  # not an error, and no strategy may swallow it
+class _Dropped(BaseException):  # not an error: no strategy may swallow it
     """Unwind a strategy whose search is over."""
 
 
@@ -70,7 +70,7 @@ class StrategyRun:
         names = [f"parameter_{i}_" for i in range(len(values))]
         tune_params = dict(zip(names, map(list, values), strict=True))
         # A new one for every run: it remembers the neighbours that earlier runs asked for.
-        space = Searchspace(None, None, None, from_cache=_as_cache(tune_params, rows))
+        space = _Space(None, None, None, from_cache=_as_cache(tune_params, rows))
         runner = _BatchRunner(self._inbox, self._outbox, space, results)
         options = _options(strategy, tune_params, TuningBudget(max_fevals=budget), seed)
         self._thread = threading.Thread(
@@ -116,6 +116,25 @@ class StrategyRun:
         finally:
             self._random_state = random.getstate(), np.random.get_state()
             _set_state(outside)
+
+
+class _Space(Searchspace):  # type: ignore[misc]  # Kernel Tuner has no types
+    """A search space whose Latin hypercube obeys the seed, and may be as large as the space."""
+
+    def get_LHS_sample_indices(self, num_samples: int) -> list[int]:  # noqa: N802
+        """Draw configs spread over every parameter; SciPy's own would take fresh entropy."""
+        encoded = self.get_list_param_indices_numpy().astype(np.int64)
+        low, high = encoded.min(axis=0), encoded.max(axis=0)
+        chosen: dict[int, None] = {}
+        strata = [np.random.permutation(num_samples) for _ in range(encoded.shape[1])]
+        places = (np.column_stack(strata) + np.random.rand(num_samples, 1)) / num_samples
+        for target in (low + places * (high - low + 1)).astype(np.int64):
+            chosen[int(np.abs(encoded - target).sum(axis=1).argmin())] = None
+        for index in np.random.permutation(self.size).tolist():
+            if len(chosen) >= min(num_samples, self.size):
+                break
+            chosen[index] = None
+        return list(chosen)
 
 
 class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
@@ -217,7 +236,8 @@ def _as_cache(
 
 
 def _seeded_state(seed: int) -> tuple[Any, Any]:
-    return random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()  # noqa: NPY002
+    python = random.Random(seed)  # noqa: S311
+    return python.getstate(), np.random.RandomState(seed % 2**32).get_state()
 
 
 def _set_state(state: tuple[Any, Any]) -> None:

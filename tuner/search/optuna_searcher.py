@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +64,8 @@ class OptunaSearcher:
         self._proposing = self._study.get_trials(deepcopy=False)[0]
         self._asked = 0
         self._correct = 0
+        self._pruned = 0
+        self._failed: deque[int] = deque()
         self._numbers: dict[int, int] = {}
 
     def ask(self, count: int) -> Sequence[Config]:
@@ -72,14 +75,22 @@ class OptunaSearcher:
     def tell(self, trial: Trial) -> None:
         """Teach the estimator a time, or that the config is worse than every timed one."""
         number = self._numbers.pop(self._pool.index(trial.config))
-        # A failure stays a running trial, which a constant liar counts among the bad ones for
-        # good. Told as pruned it would enter the best tenth where few configs are correct, and
-        # told as failed it would be ignored.
-        if trial.time_us is not None:
+        if trial.time_us is None:
+            self._failed.append(number)
+        else:
             self._study.tell(number, trial.time_us)
             self._correct += 1
+        self._tell_failures()
         if self._journal is not None:
             self._journal.add(trial)
+
+    def _tell_failures(self) -> None:
+        # Told as failed, a trial would be ignored; told as pruned, it ranks below all timed ones.
+        # But the best tenth counts as good, so that many failures among few timed configs would
+        # be good ones: those wait as running trials, which a constant liar counts as bad.
+        while self._failed and self._correct + self._pruned < 10 * self._correct:
+            self._study.tell(self._failed.popleft(), state=TrialState.PRUNED)
+            self._pruned += 1
 
     def _propose(self) -> Config:
         index = self._choose()

@@ -53,7 +53,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 
 
 def hide_host_code(source: SourceFile) -> str:
-    """Guard the host code of a source so that NVRTC compiles what is left; device code is untouched.
+    """Guard the host code of a source so that NVRTC compiles the rest; device code is untouched.
 
     The guards take the place of blank lines where there are any, so that lines keep their numbers.
     """
@@ -172,8 +172,9 @@ def _guard(span: Span, source: SourceFile) -> Iterator[Edit]:
     first, last = lines.at(start), lines.at(end - 1)
     rows, codes = text.split("\n"), masked.split("\n")
     above = first - 1
-    while above >= 1 and rows[above - 1].strip() and not codes[above - 1].strip():
+    while above > 1 and rows[above - 1].strip() and not codes[above - 1].strip():
         above -= 1
+    above = above if above >= 1 and not rows[above - 1].strip() else first - 1
     if masked[lines.start(first) : start].strip():
         yield Edit(start, start, f"\n{_GUARD}\n")
     elif above >= 1 and not rows[above - 1].strip():
@@ -196,9 +197,9 @@ def _taken_out(guards: list[Edit], source: SourceFile) -> Iterator[Edit]:
     lines = Lines(source.text)
     used = {lines.at(edit.start) for edit in guards if "\n" not in edit.text}
     inserted: dict[int, int] = {}
-    for edit in guards:
-        line = lines.at(edit.start)
-        inserted[line] = inserted.get(line, 0) + edit.text.count("\n")
+    for opening, end in zip(guards[::2], guards[1::2], strict=True):
+        line = lines.at(opening.start)
+        inserted[line] = (opening.text + end.text).count("\n")
     owed = 0
     for line, row in enumerate(source.text.split("\n")[:-1], start=1):
         owed += inserted.get(line, 0)

@@ -11,7 +11,7 @@ from tuner.source.text import closing, fold, split_list
 _CALLED = re.compile(r"((?:\w+\s*::\s*)*\w+)\s*$")
 _RUNTIME = re.compile(r"\bcudaLaunch(?:CooperativeKernel|KernelExC?|Kernel)\s*(?=\()")
 _ASSIGNED = re.compile(r"(?<![\w.>])([A-Za-z_][\w.]*)\s*=(?!=)\s*([^;{}]+|\w*\s*\{[^;{}]*\})\s*;")
-_CONSTRUCTED = re.compile(r"\b(?:dim3|cudaLaunchConfig_t)\s+(\w+)\s*(?=[({])")
+_CONSTRUCTED = re.compile(r"\b(?:dim3|cudaLaunchConfig_t)\s+(?:const\s+)?(\w+)\s*(?=[({])")
 _NEXT_DECLARATOR = re.compile(r",\s*(?=[A-Za-z_]\w*\s*=(?!=))")
 _DIM3 = re.compile(r"^(?:dim3\s*)?(?=[({])")
 _MAX_HOPS = 4
@@ -19,6 +19,8 @@ _MAX_HOPS = 4
 
 def find_launches(masked: str, lines: Lines, functions: tuple[Span, ...]) -> tuple[LaunchSite, ...]:
     """List all launches in the order of the text; `functions` bound the search for variables."""
+    # a launch inside a macro is one like any other, but for the line ends
+    masked = masked.replace("\\\n", " \n")
     sites = [*_chevrons(masked, lines, functions), *_runtime(masked, lines, functions)]
     return tuple(sorted(sites, key=lambda site: site.line))
 

@@ -57,16 +57,16 @@ def closing_angle(text: str, start: int) -> int | None:
 
 def split_list(text: str, *, angles: bool = False) -> list[tuple[str, int]]:
     """Split at top-level commas into stripped pieces with their offsets; `angles` nest too."""
-    opening, ends = ("([{<", ")]}>") if angles else ("([{", ")]}")
-    pieces, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        if character in opening:
-            depth += 1
-        elif character in ends:
-            depth -= 1
-        elif character == "," and depth == 0:
+    pieces, depth, start, position = [], 0, 0, 0
+    while position < len(text):
+        character = text[position]
+        inside = closing(text, position) if character in _PAIRS else None
+        if character == "," and depth == 0:
             pieces.append((start, text[start:position]))
             start = position + 1
+        elif angles:
+            depth += (character == "<") - (character == ">")
+        position = inside or position + 1
     pieces.append((start, text[start:]))
     found = [(piece.strip(), at + len(piece) - len(piece.lstrip())) for at, piece in pieces]
     return [] if len(found) == 1 and not found[0][0] else found

@@ -127,9 +127,7 @@ def test_reports_shared_memory_barriers_and_spills(compiled):
             __syncthreads();
             #pragma unroll
             for (int i = 0; i < 48; i++)
-                for (int j = 0; j < 48; j++) value[i] += value[j] * tile[j] * dynamic[i];
-            #pragma unroll
-            for (int i = 0; i < 48; i++) to[i * 1024 + threadIdx.x] = value[i];
+                to[i * 1024 + threadIdx.x] = value[i] * tile[i] * dynamic[i];
         }
     """
 
@@ -139,7 +137,7 @@ def test_reports_shared_memory_barriers_and_spills(compiled):
     assert resources.spills
     assert resources.spill_store_bytes > 0
     assert resources.stack_bytes > 0
-    assert resources.static_shared_bytes == 4048
+    assert resources.static_shared_bytes == 4096
     assert resources.barriers == 1
 
 
@@ -180,8 +178,6 @@ def test_cuda_headers_and_habitual_includes_work(compiled):
     """
 
     compiled(source)
-    # The second of the same beginning uses the precompiled header.
-    assert compiled(source.replace("expf", "logf")).cubin != compiled(source).cubin
 
 
 def test_cub_and_cooperative_groups_work(compiled):
@@ -214,11 +210,12 @@ def test_register_counts_are_those_of_the_target(compiled):
 
 
 def test_an_error_names_its_line(error_of):
-    error = error_of("#include <cuda_bf16.h>\n\n" + COPY.replace("*from", "nothing"))
+    for name in ("nothing", "never", "nowhere"):
+        error = error_of("#include <cuda_bf16.h>\n\n" + COPY.replace("*from", name))
 
-    assert error.startswith('kernel.cu(3): error: identifier "nothing" is undefined')
-    assert "precompiled" not in error
-    assert "detected in the compilation" not in error
+        assert error.startswith(f'kernel.cu(3): error: identifier "{name}" is undefined\n  extern')
+        assert "precompiled" not in error
+        assert "detected in the compilation" not in error
 
 
 def test_a_missing_kernel_is_an_error_that_names_those_there_are(error_of):
@@ -404,7 +401,7 @@ def test_runs_that_start_at_once_share_a_new_cache(folder):
     outputs = [run.communicate(timeout=60) for run in runs]
 
     assert outputs == [(str([""] * 6) + "\n", "")] * 2
-    entries = [path.name for path in home.glob("compiled/*/*")]
+    entries = [path.name for path in home.glob("compiled/*")]
     assert len(entries) == 6
     assert not any(name.startswith(".") for name in entries)
     assert len(list(home.glob("headers-*"))) <= 1

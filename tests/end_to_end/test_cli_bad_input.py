@@ -1,0 +1,230 @@
+"""Bad input: one clear message, exit code 2, and nothing left behind or lost."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+
+def assert_refused(result: Result, *parts: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    for part in parts:
+        assert part in result.stderr
+    assert result.stderr.count("Error:") == 1
+
+
+def edited_recording(project, change) -> None:
+    (path,) = (project.root / "kernels/recordings").glob("*/*")
+    content = json.loads(lzma.decompress(path.read_bytes()))
+    change(content)
+    path.write_bytes(lzma.compress(json.dumps(content).encode()))
+
+
+# What `check` and a run both refuse
+
+
+@pytest.fixture(params=["check", "run"])
+def refuse(request: pytest.FixtureRequest, project, tune):
+    """Assert that checking and running both refuse the project, and that a run leaves nothing."""
+    words = ["check", project.space] if request.param == "check" else [project.kernel, "--json"]
+
+    def refused(*parts: str) -> None:
+        assert_refused(tune(*words), *parts)
+
+    return refused
+
+
+def test_an_unknown_key(project, refuse) -> None:
+    project.edit(project.space, "constraints:", "constrains:")
+    refuse("scale.yaml:", "constrains")
+
+
+def test_a_repeated_key(project, refuse) -> None:
+    project.edit(project.space, "  per_thread: [1", "  block_size: [1")
+    refuse("scale.yaml:", "block_size")
+
+
+def test_a_wrong_type(project, refuse) -> None:
+    project.edit(project.space, "axes: [N]", "axes: 3")
+    refuse("scale.yaml:", "axes")
+
+
+def test_an_undefined_name_in_a_constraint(project, refuse) -> None:
+    project.edit(project.space, "block_size * per_thread <= 1024", "block_size * threads <= 1024")
+    refuse("scale.yaml:", "'threads'")
+
+
+def test_a_call_outside_the_whitelist(project, refuse) -> None:
+    project.edit(project.space, "block_size * per_thread <= 1024", "exit(block_size)")
+    refuse("scale.yaml:", "call to `exit` is not allowed")
+
+
+def test_a_parameter_that_nothing_uses(project, refuse) -> None:
+    project.edit(project.space, "parameters:", "parameters:\n  unroll: [1, 2]")
+    project.edit(project.space, "default: {", "default: {unroll: 1, ")
+    refuse("unroll")
+
+
+def test_a_name_that_is_not_declared(project, refuse) -> None:
+    project.edit(project.template, "@{ per_thread }@", "@{ per_thread * rows }@")
+    refuse("scale.cu.j2:2", "rows")
+
+
+def test_a_template_that_does_not_parse(project, refuse) -> None:
+    project.edit(project.template, "@{ per_thread }@", "@{ per_thread + }@")
+    refuse("scale.cu.j2:2")
+
+
+def test_a_kernel_that_compiles_in_no_config_shows_the_templates_line(project, refuse) -> None:
+    project.edit(project.template, "2.0f * in[first + k]", "2.0f * input[first + k]")
+    refuse("none of ", "scale.cu.j2", "9", '"input" is undefined')
+
+
+def test_no_valid_config(project, refuse) -> None:
+    project.edit(project.space, "per_thread <= 1024", "per_thread <= N // 4096")
+    project.edit(project.space, "default: {block_size: 256, per_thread: 1}\n", "")
+    refuse("scale.yaml:", "no config satisfies", "N=4096")
+
+
+def test_an_argument_list_that_is_not_the_kernels(project, refuse) -> None:
+    project.edit(project.space, "  - {name: N, dtype: int32, value: N}\n", "")
+    refuse("scale")
+
+
+def test_an_argument_of_another_type(project, refuse) -> None:
+    project.edit(project.space, "{name: out, dtype: float32", "{name: out, dtype: float64")
+    refuse("out", "float64")
+
+
+def test_a_baseline_that_does_not_compile(project, refuse) -> None:
+    project.edit(project.kernel, "2.0f * in[i]", "2.0f * input[i]")
+    refuse("scale.cu", "input")
+
+
+def test_a_missing_template(project, refuse) -> None:
+    project.template.unlink()
+    refuse("scale.yaml:", "scale.cu.j2")
+
+
+# What only a run can meet
+
+
+def test_a_baseline_that_is_wrong_against_its_reference(project, tune) -> None:
+    def spoil(content) -> None:
+        for workload in content["workloads"].values():
+            wrong = {"status": "wrong", "reason": "out[0] is 3, not 2"}
+            workload["programs"][workload["baseline"]] = wrong
+
+    edited_recording(project, spoil)
+    wrong = "the baseline is wrong against its reference on N=4096: out[0] is 3"
+    assert_refused(tune(project.kernel, "--json"), wrong, "scale.py")
+
+
+def test_a_workload_that_breaks_a_constraint(project, tune) -> None:
+    project.edit(project.space, "constraints:", "constraints:\n  - N % 4 == 0")
+    assert_refused(tune(project.kernel, "--json", "--workload", "N=4095"), "`N % 4 == 0`", "N=4095")
+
+
+@pytest.mark.parametrize("text", ["4096", "M=4096", "N=0", "N=-1", "N=x", "N=1,N=2", ""])
+def test_a_workload_that_cannot_be_read(project, tune, text: str) -> None:
+    assert_refused(tune(project.kernel, "--json", "--workload", text), f"workload {text!r}", "N=1")
+    assert not (project.root / "sessions").exists()
+
+
+def test_a_gpu_that_is_not_there_says_what_a_recording_would_do(project, tune) -> None:
+    result = tune(project.kernel, "--json", "--device", "cuda")
+    assert_refused(
+        result, "no NVIDIA GPU was found", "--device recorded would answer", "scale.json"
+    )
+    assert not (project.root / "sessions").exists()
+
+
+def test_no_gpu_and_no_recording(project, tune) -> None:
+    for path in (project.root / "kernels/recordings").glob("*/*"):
+        path.unlink()
+    assert_refused(tune(project.kernel, "--json"), "no GPU here and no recording", "tune record")
+
+
+def test_an_unknown_device(project, tune) -> None:
+    assert_refused(tune(project.kernel, "--json", "--device", "rocm"), "'rocm'", "recorded:FILE")
+
+
+def test_a_workload_that_was_not_recorded(project, tune) -> None:
+    result = tune(project.kernel, "--json", "--workload", "N=5")
+    assert_refused(result, "no measurements for workload N=5", "N=4096 N=1048576 N=100000")
+
+
+def test_an_unknown_strategy_of_kernel_tuner(project, tune) -> None:
+    result = tune(project.kernel, "--json", "--searcher", "kernel_tuner:guessing")
+    assert_refused(result, "guessing", "genetic_algorithm")
+
+
+def test_an_operator_choice_that_the_kernel_does_not_have(project, tune) -> None:
+    result = tune(project.kernel, "--json", "--operator", "ACTIVATION=gelu")
+    assert_refused(result, "no operator choice named 'ACTIVATION'")
+
+
+def test_a_space_that_is_for_another_kernel(project, tune) -> None:
+    other = project.root / "kernels/other.cu"
+    other.write_text("", encoding="utf-8")
+    assert_refused(tune(other, "--space", project.space), "is for ", "scale.cu, not for", "--space")
+
+
+# Sessions
+
+
+@pytest.fixture
+def session(project, tune) -> Path:
+    """A finished session."""
+    result = tune(project.kernel, "--trials", "1", "--quiet", "--session", "mine")
+    assert result.exit_code == 0, result.output
+    return project.root / "mine"
+
+
+def test_a_session_written_by_a_newer_version(session: Path, tune) -> None:
+    with closing(sqlite3.connect(session / "session.db")) as connection:
+        connection.execute("pragma user_version = 999")
+    before = (session / "session.db").read_bytes()
+    assert_refused(tune("--resume", session), "newer", "999")
+    assert_refused(tune("report", session), "newer")
+    assert (session / "session.db").read_bytes() == before
+
+
+def test_a_folder_that_is_no_session(project, tune) -> None:
+    assert_refused(tune("--resume", project.root / "kernels"), "kernels")
+
+
+def test_a_new_session_in_the_folder_of_another(project, session: Path, tune) -> None:
+    assert_refused(tune(project.kernel, "--json", "--session", session), "mine", "--resume")
+
+
+@pytest.mark.parametrize("name", ["space", "template", "kernel"])
+def test_a_file_that_changed_since_the_session_began(project, session, tune, name: str) -> None:
+    path = getattr(project, name)
+    path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert_refused(tune("--resume", session), "changed since the session began", path.name)
+
+
+def test_an_option_that_the_session_was_not_started_with(session: Path, tune) -> None:
+    result = tune("--resume", session, "--trials", "7", "--seed", "3", "--quiet")
+    assert_refused(result, "--trials, --seed: not what the session was started with")
+
+
+def test_the_options_that_a_session_was_started_with_may_be_repeated(
+    project, session: Path, tune
+) -> None:
+    result = tune(project.kernel, "--resume", session, "--trials", "1", "--json", "--jobs", "1")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_recording_that_changed_since_the_session_began(project, session: Path, tune) -> None:
+    edited_recording(project, lambda content: content.update(created="2026-12-01T00:00:00+00:00"))
+    assert_refused(tune("--resume", session), "the recording was", "must not mix")

@@ -1,0 +1,79 @@
+import shutil
+
+import pytest
+
+from tuner.compiler.nvrtc import Nvrtc
+
+OPTIONS = ["--gpu-architecture=sm_90a", "--ptxas-options=-v", "--std=c++17"]
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def nvrtc(cache_dir, tmp_path):
+    return Nvrtc(cache_dir, tmp_path)
+
+
+def source(size, before="", after=""):
+    return f"""\
+{before}
+#include <cuda_fp16.h>
+{after}
+constexpr int size = {size};
+extern "C" __global__ void copy(__half* to) {{ to[0] = to[size] * to[1]; }}
+"""
+
+
+def compiled(nvrtc, text, *options, state=""):
+    unit = nvrtc.compile(text, ["copy"], [*OPTIONS, *options], state)
+    assert unit.cubin, unit.log
+    return unit
+
+
+def test_sources_that_begin_alike_share_a_precompiled_header_that_changes_nothing(nvrtc, tmp_path):
+    plain = compiled(nvrtc, source(1))
+    making = compiled(nvrtc, source(2))
+    using = compiled(nvrtc, source(1))
+
+    assert "precompiled" not in plain.log
+    assert "creating precompiled" in making.log
+    assert "using precompiled" in using.log
+    assert using.cubin == plain.cubin
+
+
+@pytest.mark.parametrize("varying", ["option", "define before", "define after", "state"])
+def test_nothing_is_precompiled_where_it_could_not_be_used_again(nvrtc, tmp_path, varying):
+    for number in range(4):
+        define = f"#define NUMBER {number}"
+        unit = compiled(
+            nvrtc,
+            source(
+                1,
+                before=define if varying == "define before" else "",
+                after=define if varying == "define after" else "",
+            ),
+            *([f"-DNUMBER={number}"] if varying == "option" else []),
+            state=str(number) if varying == "state" else "",
+        )
+        assert "precompiled" not in unit.log
+
+    assert list(tmp_path.rglob("*.pch")) == []
+
+
+def test_keeps_the_precompiled_headers_of_the_last_few_beginnings(nvrtc, tmp_path):
+    for number in range(6):
+        for _ in range(2):
+            compiled(nvrtc, source(1, before=f"#define NUMBER {number}"))
+
+    assert len(list(tmp_path.rglob("*.pch"))) == 4
+
+
+def test_headers_that_were_cleaned_away_are_extracted_again(nvrtc, cache_dir):
+    [headers] = cache_dir.glob("headers-*")
+    shutil.rmtree(headers)
+
+    assert compiled(nvrtc, source(1))
+    assert headers.is_dir()

@@ -1,0 +1,73 @@
+"""Searchers are made by the names that the command line takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tuner.errors import InputError
+from tuner.search.exhaustive import ExhaustiveSearcher
+from tuner.search.factory import default_budget, make_searcher
+from tuner.search.optuna_searcher import OptunaSearcher
+from tuner.search.pool import valid_configs
+from tuner.search.random_searcher import RandomSearcher
+from tuner.space import Parameter, SearchSpace
+
+
+def make(name: str, size: int) -> object:
+    space = SearchSpace((Parameter("a", tuple(range(size))),))
+    return make_searcher(name, valid_configs(space, {}), space, seed=0, budget=size)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "kind"),
+    [
+        ("exhaustive", 3, ExhaustiveSearcher),
+        ("random", 3, RandomSearcher),
+        ("optuna", 3, OptunaSearcher),
+        ("auto", 199, ExhaustiveSearcher),
+        ("auto", 200, OptunaSearcher),
+    ],
+)
+def test_names_make_their_searcher(name: str, size: int, kind: type) -> None:
+    assert type(make(name, size)) is kind
+
+
+@pytest.mark.parametrize("name", ["optunna", "kernel_tuner", "kernel_tuner:", "Random", ""])
+def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make(name, 3)
+    assert caught.value.remedy is not None
+
+
+def test_the_message_says_what_was_found_and_what_is_right() -> None:
+    with pytest.raises(
+        InputError, match="unknown searcher 'optunna'.*\n.*exhaustive, random, optuna"
+    ):
+        make("optunna", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "budget"),
+    [
+        ("exhaustive", 5000, 5000),
+        ("auto", 199, 199),
+        ("auto", 5000, 100),
+        ("random", 5000, 100),
+        ("kernel_tuner:pso", 60, 60),
+        ("optuna", 0, 0),
+    ],
+)
+def test_the_default_budget_is_all_or_a_hundred(name: str, size: int, budget: int) -> None:
+    assert default_budget(name, size) == budget
+
+
+def test_heavy_packages_are_only_imported_by_the_searchers_that_use_them() -> None:
+    code = (
+        "import sys, tuner.search.factory, tuner.search.pool;"
+        "print([m for m in ('optuna', 'kernel_tuner', 'scipy', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

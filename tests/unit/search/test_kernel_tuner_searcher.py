@@ -1,0 +1,163 @@
+"""Kernel Tuner's strategies run behind ask and tell without touching the rest of the program."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+
+import numpy as np
+import pytest
+
+from tuner.errors import InputError
+from tuner.kernel import Workload
+from tuner.search.kernel_tuner_searcher import KernelTunerSearcher
+from tuner.search.pool import valid_configs
+from tuner.space import Config, Parameter, SearchSpace
+from tuner.trial import Measurement, Status, Trial
+
+SPACE = SearchSpace(
+    (
+        Parameter("time", (1, 2, 4, 8, 16)),
+        Parameter("block_size_x", (128, 256, 2048)),
+        Parameter("layout", ("row", "column")),
+        Parameter("ratio", (0.5, 1.0)),
+    )
+)
+POOL = valid_configs(SPACE, {})
+STRATEGIES = [
+    "adaptive_tabu_greywolf",
+    "basinhopping",
+    "bayes_opt",
+    "diff_evo",
+    "dual_annealing",
+    "firefly_algorithm",
+    "greedy_ils",
+    "greedy_mls",
+    "hybrid_vndx",
+    "minimize",
+    "mls",
+    "nsga2",
+    "ordered_greedy_mls",
+    "pso",
+    "random_sample",
+]
+
+
+def make(
+    strategy: str = "genetic_algorithm", budget: int = 40, seed: int = 0
+) -> KernelTunerSearcher:
+    return KernelTunerSearcher(POOL, SPACE, strategy, seed, budget)
+
+
+def trial(config: Config) -> Trial:
+    if config["layout"] == "row" and config["time"] == 16:
+        return Trial("c", Workload(()), config, Status.WRONG, "differs from the reference")
+    time_us = 5 + abs(float(config["time"]) - 4) + float(config["block_size_x"]) / 256
+    measurement = Measurement((time_us,), calls_per_replay=1, buffer_sets=1)
+    return Trial("c", Workload(()), config, Status.CORRECT, measurement=measurement)
+
+
+def drive(searcher: KernelTunerSearcher, batch: int, limit: int = 40) -> list[Config]:
+    asked: list[Config] = []
+    while len(asked) < limit and (configs := searcher.ask(min(batch, limit - len(asked)))):
+        asked.extend(configs)
+        for config in configs:
+            searcher.tell(trial(config))
+    return asked
+
+
+def strategy_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("kernel_tuner:")]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_runs_is_repeatable_and_prints_nothing(
+    strategy: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = drive(make(strategy), batch=4)
+    assert len(set(first)) == len(first) == 40
+    assert drive(make(strategy), batch=4) == first
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_population_arrives_as_one_batch() -> None:
+    assert len(make().ask(15)) == 15
+
+
+def test_a_strategy_that_goes_step_by_step_gets_one_config_at_a_time() -> None:
+    searcher = make("simulated_annealing")
+    configs = searcher.ask(8)
+    assert len(configs) == 1
+    assert len(searcher.ask(8)) == 1, "asked again before the result: a random config"
+
+
+def test_the_programs_random_numbers_are_left_alone() -> None:
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    expected = random.random(), np.random.rand()  # noqa: NPY002, S311
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    drive(make(), batch=4)
+    assert (random.random(), np.random.rand()) == expected  # noqa: NPY002, S311
+
+
+def test_foreign_random_draws_do_not_change_the_search() -> None:
+    expected = drive(make(), batch=4)
+    searcher = make()
+    random.seed(1)
+    asked = list(searcher.ask(4))
+    random.seed(2)
+    np.random.seed(2)  # noqa: NPY002
+    for config in asked:
+        searcher.tell(trial(config))
+    assert asked + drive(searcher, batch=4, limit=36) == expected
+
+
+def test_a_dropped_search_ends_its_thread() -> None:
+    gc.collect()
+    before = set(strategy_threads())
+    searcher = make()
+    searcher.ask(2)
+    (started,) = set(strategy_threads()) - before
+    del searcher
+    gc.collect()
+    started.join(timeout=10)
+    assert not started.is_alive()
+
+
+def test_a_finished_search_leaves_no_thread() -> None:
+    before = set(strategy_threads())
+    searcher = make(budget=60)
+    drive(searcher, batch=8, limit=1000)
+    assert set(strategy_threads()) <= before
+
+
+def test_a_strategy_that_breaks_is_reported_and_the_search_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # It sorts its pack and takes the best three.
+    pool = valid_configs(SearchSpace((Parameter("time", (1, 2)),)), {})
+    space = SearchSpace(pool.parameters)
+    searcher = KernelTunerSearcher(pool, space, "adaptive_tabu_greywolf", 0, 100)
+    asked = []
+    while configs := searcher.ask(1):
+        asked.extend(configs)
+        time_us = Measurement((1.0,), calls_per_replay=1, buffer_sets=1)
+        searcher.tell(Trial("c", Workload(()), configs[0], Status.CORRECT, measurement=time_us))
+    assert len(asked) == 2
+
+
+def test_an_unknown_strategy_names_the_known_ones() -> None:
+    with pytest.raises(InputError, match="genetic_algorithm") as caught:
+        make("genetic")
+    assert "'genetic'" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("strategy", "package"), [("skopt", "skopt"), ("pyatf_strategies", "pyatf")]
+)
+def test_a_strategy_without_its_package_says_which(strategy: str, package: str) -> None:
+    pytest.importorskip("kernel_tuner")
+    with pytest.raises(InputError, match=f"needs the package {package}"):
+        make(strategy)

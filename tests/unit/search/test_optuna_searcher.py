@@ -1,0 +1,163 @@
+"""The Optuna searcher learns from failures and keeps a journal that Optuna opens."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from tuner.errors import SessionError
+from tuner.kernel import Workload
+from tuner.search.optuna_searcher import OptunaSearcher
+from tuner.search.pool import valid_configs
+from tuner.search.untried import Untried
+from tuner.space import Config, Parameter, SearchSpace
+from tuner.trial import Measurement, Resources, Status, Trial
+
+SPACE = SearchSpace(
+    tuple(Parameter(name, (0, 1, 2, 3, 4)) for name in "abcd") + (Parameter("s", ("x", "y")),)
+)
+POOL = valid_configs(SPACE, {})
+
+
+def correct(config: Config, time_us: float) -> Trial:
+    measurement = Measurement((time_us,), calls_per_replay=1, buffer_sets=1)
+    resources = Resources(registers=40)
+    return Trial(
+        "c", Workload(()), config, Status.CORRECT, measurement=measurement, resources=resources
+    )
+
+
+def failed(config: Config) -> Trial:
+    return Trial("c", Workload(()), config, Status.LIMIT, "needs 300 registers")
+
+
+def outcome(config: Config) -> Trial:
+    if config["s"] == "y":
+        return failed(config)
+    return correct(config, 10.0 + sum(int(config[name]) for name in "abcd"))
+
+
+def drive(searcher: OptunaSearcher, limit: int) -> list[Config]:
+    asked: list[Config] = []
+    while len(asked) < limit:
+        for config in searcher.ask(min(4, limit - len(asked))):
+            asked.append(config)
+            searcher.tell(outcome(config))
+    return asked
+
+
+def open_study(path: Path, name: str) -> optuna.Study:
+    return optuna.load_study(study_name=name, storage=JournalStorage(JournalFileBackend(str(path))))
+
+
+class TestLearning:
+    def test_it_turns_away_from_values_that_fail(self) -> None:
+        for seed in range(3):
+            asked = drive(OptunaSearcher(POOL, SPACE, seed), 80)
+            assert sum(config["s"] == "y" for config in asked[40:]) <= 8
+
+    def test_failures_never_count_as_good_however_few_configs_are_correct(self) -> None:
+        def mostly_failing(config: Config) -> Trial:
+            return correct(config, 1.0) if (config["a"], config["b"]) == (0, 0) else failed(config)
+
+        for seed in range(3):
+            searcher = OptunaSearcher(POOL, SPACE, seed, seeds=[POOL[0]])
+            found = 0
+            for _ in range(25):
+                for config in searcher.ask(4):
+                    trial = mostly_failing(config)
+                    searcher.tell(trial)
+                    found += trial.status is Status.CORRECT
+            assert found >= 25, "50 of 1250 are correct: random search finds 4"
+
+    def test_outstanding_configs_spread_out(self) -> None:
+        searcher = OptunaSearcher(POOL, SPACE, 0)
+        drive(searcher, 40)
+        batch = searcher.ask(16)
+        assert len(set(batch)) == 16
+
+
+class TestSnapping:
+    def test_an_untried_wish_is_granted(self) -> None:
+        untried = Untried(POOL)
+        assert POOL[untried.take_nearest(POOL.encoded[77])] == POOL[77]
+
+    def test_the_fewest_differing_parameters_win_then_the_fewest_steps(self) -> None:
+        space = SearchSpace((Parameter("a", (4, 1, 2)), Parameter("b", (False, True))))
+        pool = valid_configs(space, {})
+        untried = Untried(pool)
+        wish = pool.encoded[pool.index({"a": 1, "b": True})]
+        order = [str(pool[untried.take_nearest(wish)]) for _ in range(6)]
+        assert order == [
+            "a=1 b=true",
+            "a=1 b=false",
+            "a=2 b=true",
+            "a=4 b=true",
+            "a=2 b=false",
+            "a=4 b=false",
+        ]
+
+    def test_each_is_taken_once(self) -> None:
+        untried = Untried(POOL)
+        rng = np.random.default_rng(0)
+        taken = [untried.take_random(rng) for _ in range(len(POOL))]
+        assert sorted(taken) == list(range(len(POOL)))
+        assert len(untried) == 0
+
+
+class TestJournal:
+    def test_every_told_trial_is_in_it_with_its_status(self, tmp_path: Path) -> None:
+        path = tmp_path / "optuna.log"
+        asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=path, study_name="T=1"), 30)
+        trials = open_study(path, "T=1").trials
+        assert [trial.params for trial in trials] == [dict(config) for config in asked]
+        for trial, config in zip(trials, asked, strict=True):
+            told = outcome(config)
+            assert trial.user_attrs["status"] == told.status
+            assert trial.user_attrs["reason"] == told.reason
+            assert trial.values == (None if told.time_us is None else [told.time_us])
+
+    def test_resuming_adds_only_what_is_new(self, tmp_path: Path) -> None:
+        path = tmp_path / "optuna.log"
+        first = drive(OptunaSearcher(POOL, SPACE, 0, journal=path, study_name="T=1"), 20)
+        again = drive(OptunaSearcher(POOL, SPACE, 0, journal=path, study_name="T=1"), 32)
+        assert again[:20] == first
+        assert [t.params for t in open_study(path, "T=1").trials] == [dict(c) for c in again]
+
+    def test_workloads_share_a_file_and_not_a_study(self, tmp_path: Path) -> None:
+        path = tmp_path / "optuna.log"
+        for name, count in (("T=1", 5), ("T=16", 8)):
+            drive(OptunaSearcher(POOL, SPACE, 0, journal=path, study_name=name), count)
+        assert [len(open_study(path, name).trials) for name in ("T=1", "T=16")] == [5, 8]
+
+    def test_the_best_trial_is_the_fastest(self, tmp_path: Path) -> None:
+        path = tmp_path / "optuna.log"
+        asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 30)
+        times = [trial.time_us for trial in map(outcome, asked) if trial.time_us is not None]
+        assert open_study(path, "tune").best_value == min(times)
+
+    def test_the_journal_does_not_change_the_search(self, tmp_path: Path) -> None:
+        with_journal = OptunaSearcher(POOL, SPACE, 0, journal=tmp_path / "optuna.log")
+        assert drive(with_journal, 30) == drive(OptunaSearcher(POOL, SPACE, 0), 30)
+
+    def test_another_file_is_refused_with_its_path(self, tmp_path: Path) -> None:
+        path = tmp_path / "optuna.log"
+        path.write_text("{broken\n[]\n")
+        with pytest.raises(SessionError, match=r"optuna\.log.*not an Optuna journal"):
+            OptunaSearcher(POOL, SPACE, 0, journal=path)
+
+
+class TestQuiet:
+    def test_nothing_is_printed_and_the_users_logging_is_as_before(
+        self, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        level = logging.getLogger("optuna").level
+        drive(OptunaSearcher(POOL, SPACE, 0, journal=tmp_path / "optuna.log"), 12)
+        assert capfd.readouterr() == ("", "")
+        assert logging.getLogger("optuna").level == level

@@ -1,0 +1,184 @@
+"""Every searcher keeps the contract of the seam."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from statistics import median
+
+import pytest
+
+from tuner.expressions import Expression
+from tuner.kernel import Workload
+from tuner.search.base import Searcher
+from tuner.search.factory import make_searcher
+from tuner.search.pool import Pool, valid_configs
+from tuner.space import Config, Parameter, SearchSpace
+from tuner.trial import Measurement, Status, Trial
+
+SPACE = SearchSpace(
+    (
+        Parameter("block", (32, 64, 128, 256)),
+        Parameter("vector", (1, 2, 4)),
+        Parameter("layout", ("row", "column")),
+        Parameter("prefetch", (False, True)),
+        Parameter("scale", (0.5, 1.0)),
+        Parameter("fixed", (7,)),
+    ),
+    (Expression.parse("block * vector <= 256 and (prefetch or vector > 1)"),),
+)
+POOL = valid_configs(SPACE, {})
+# a population at a time, one config at a time, everything at once
+ALL_SEARCHERS = [
+    "exhaustive",
+    "random",
+    "optuna",
+    "kernel_tuner:genetic_algorithm",
+    "kernel_tuner:simulated_annealing",
+    "kernel_tuner:brute_force",
+]
+
+
+def trial(config: Config, time_us: float | None) -> Trial:
+    if time_us is None:
+        return Trial("c", Workload(()), config, Status.COMPILE, "does not compile")
+    measurement = Measurement((time_us,), calls_per_replay=1, buffer_sets=1)
+    return Trial("c", Workload(()), config, Status.CORRECT, measurement=measurement)
+
+
+def smooth(config: Config) -> float | None:
+    block, vector = float(config["block"]), float(config["vector"])
+    return 10 + abs(math.log2(block / 64)) + abs(vector - 2) + (0 if config["prefetch"] else 3)
+
+
+def half_fail(config: Config) -> float | None:
+    return None if config["layout"] == "row" else smooth(config)
+
+
+def all_fail(config: Config) -> float | None:
+    return None
+
+
+Timing = Callable[[Config], float | None]
+
+
+def drive(searcher: Searcher, timing: Timing, batch: int = 4, limit: int = 10**6) -> list[Config]:
+    asked: list[Config] = []
+    while len(asked) < limit:
+        configs = searcher.ask(min(batch, limit - len(asked)))
+        if not configs:
+            break
+        asked.extend(configs)
+        for config in configs:
+            searcher.tell(trial(config, timing(config)))
+    return asked
+
+
+def make(name: str, pool: Pool = POOL, *, seed: int = 0, seeds: Iterable[Config] = ()) -> Searcher:
+    space = SearchSpace(pool.parameters)
+    return make_searcher(name, pool, space, seed=seed, budget=len(pool), seeds=tuple(seeds))
+
+
+@pytest.mark.parametrize("name", ALL_SEARCHERS)
+class TestConformance:
+    @pytest.mark.parametrize("timing", [smooth, half_fail, all_fail])
+    @pytest.mark.parametrize("batch", [1, 7])
+    def test_proposes_every_valid_config_exactly_once(
+        self, name: str, timing: Timing, batch: int
+    ) -> None:
+        asked = drive(make(name), timing, batch)
+        assert sorted(POOL.index(config) for config in asked) == list(range(len(POOL)))
+
+    def test_nothing_is_left_after_that(self, name: str) -> None:
+        searcher = make(name)
+        drive(searcher, smooth)
+        assert list(searcher.ask(3)) == []
+
+    def test_seeds_come_first_and_only_once(self, name: str) -> None:
+        invalid = Config.of({**POOL[0], "block": 256, "vector": 4})
+        seeds = [POOL[5], invalid, POOL[3], POOL[5]]
+        asked = drive(make(name, seeds=seeds), smooth)
+        assert asked[:2] == [POOL[5], POOL[3]]
+        assert len(set(asked)) == len(asked) == len(POOL)
+
+    def test_the_same_seed_and_tells_give_the_same_asks(self, name: str) -> None:
+        first = drive(make(name, seed=3), half_fail)
+        assert drive(make(name, seed=3), half_fail) == first
+
+    def test_several_batches_may_be_outstanding(self, name: str) -> None:
+        searcher = make(name)
+        outstanding: list[Config] = []
+        asked: list[Config] = []
+        while configs := searcher.ask(3):
+            asked.extend(configs)
+            outstanding.extend(configs)
+            while len(outstanding) > 10:
+                config = outstanding.pop(0)
+                searcher.tell(trial(config, half_fail(config)))
+        assert sorted(POOL.index(config) for config in asked) == list(range(len(POOL)))
+
+    def test_a_pool_of_one_config_is_proposed(self, name: str) -> None:
+        pool = Pool(POOL.parameters, POOL.encoded[:1])
+        assert drive(make(name, pool), smooth) == [pool[0]]
+
+    def test_an_empty_pool_proposes_nothing(self, name: str) -> None:
+        pool = Pool(POOL.parameters, POOL.encoded[:0])
+        assert list(make(name, pool).ask(4)) == []
+
+
+@pytest.mark.parametrize("name", ["random", "optuna", "kernel_tuner:genetic_algorithm"])
+def test_another_seed_gives_other_asks(name: str) -> None:
+    assert drive(make(name, seed=1), smooth) != drive(make(name, seed=2), smooth)
+
+
+RUGGED = SearchSpace(
+    (
+        Parameter("block", (32, 64, 96, 128, 192, 256, 384, 512)),
+        Parameter("vector", (1, 2, 4, 8)),
+        Parameter("rows", (1, 2, 3, 4, 6, 8)),
+        Parameter("unroll", (1, 2, 4, 8)),
+        Parameter("stages", (1, 2, 3)),
+        Parameter("hint", ("none", "streaming", "last")),
+    ),
+    (
+        Expression.parse("block * rows <= 1024"),
+        Expression.parse("vector * unroll <= 32"),
+        Expression.parse("stages * rows <= 16"),
+    ),
+)
+
+
+def rugged(config: Config) -> float | None:
+    """A kernel-like time: parameters interact, values resonate, some configs fail."""
+    block, vector, rows = (int(config[n]) for n in ("block", "vector", "rows"))
+    unroll, stages = int(config["unroll"]), int(config["stages"])
+    registers = 18 + 4 * vector * unroll + 6 * rows
+    if registers > 150:
+        return None
+    occupancy = min(1.0, 65536 / (registers * block * max(1, 2048 // block)))
+    time = 40 / (0.35 + 0.65 * occupancy)
+    time *= 1 + 0.35 * abs(math.log2(vector / 4))
+    time *= 1 + 0.12 * abs(math.log2(block * rows / 512))
+    time *= 1 + (0.25 if (block // 32) % 2 else 0) + (0.2 if rows % 3 == 0 else 0)
+    time *= 1 + 0.08 * abs(stages - (3 if unroll > 2 else 1))
+    time *= {"none": 1.1, "streaming": 1.0 if stages > 1 else 1.2, "last": 1.15}[
+        str(config["hint"])
+    ]
+    return time * (1 + 0.04 * math.sin(7.3 * block + 3.1 * vector + 5.7 * rows + 1.9 * unroll))
+
+
+class TestQuality:
+    pool = valid_configs(RUGGED, {})
+    optimum = min(time for time in map(rugged, pool) if time is not None)
+
+    def best_after_100(self, name: str, seed: int) -> float:
+        searcher = make_searcher(name, self.pool, RUGGED, seed=seed, budget=100)
+        times = [rugged(config) for config in drive(searcher, rugged, batch=4, limit=100)]
+        return min(time for time in times if time is not None) / self.optimum
+
+    def test_optuna_comes_within_5_percent_and_beats_random(self) -> None:
+        optuna = median(self.best_after_100("optuna", seed) for seed in range(5))
+        random = median(self.best_after_100("random", seed) for seed in range(5))
+        assert 2000 < len(self.pool) < 5000
+        assert optuna <= 1.05
+        assert optuna < random

@@ -1,0 +1,125 @@
+"""Arguments against parameters: every real mistake, and no false alarm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import KernelError
+from tuner.expressions import Expression
+from tuner.kernel import Argument, KernelSpec
+from tuner.source import check_arguments, parse_source
+
+YAML = Path("k.yaml")
+
+
+def spec(*arguments: Argument) -> KernelSpec:
+    return KernelSpec(
+        name="k",
+        path=YAML,
+        source=Path("k.cu"),
+        reference=Path("k.py"),
+        template=Path("k.cu.j2"),
+        axes=("n",),
+        arguments=arguments,
+        tuned=(),
+        held_out=(),
+        traffic=Expression.parse("n"),
+        baseline=(),
+        launch=(),
+        tolerances={},
+    )
+
+
+def array(name: str, dtype: str, role: str = "input") -> Argument:
+    shape = (Expression.parse("n"),)
+    return Argument(name, dtype, shape, role=role, line=7)  # type: ignore[arg-type]
+
+
+def scalar(name: str, dtype: str, value: str = "n") -> Argument:
+    return Argument(name, dtype, value=Expression.parse(value), line=7)
+
+
+def check(parameters: str, *arguments: Argument, before: str = "") -> None:
+    source = parse_source(f"{before}\n__global__ void k({parameters}) {{ }}\n", Path("k.cu"))
+    check_arguments(spec(*arguments), source.kernels[0])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "message"),
+    [
+        ("int n", (), r"0 arguments, but kernel 'k' \(k.cu:2\) has 1 parameters"),
+        ("", (scalar("n", "int32"),), "1 arguments, but kernel 'k' .* has 0 parameters"),
+        ("float* x", (scalar("x", "float32"),), "'x' is a scalar: kernel 'k' takes `float. x`"),
+        ("float x", (array("x", "float32"),), "'x' is an array"),
+        ("float* x", (array("x", "bfloat16"),), "'x' is bfloat16"),
+        ("half* x", (array("x", "bfloat16"),), "'x' is bfloat16"),
+        ("int* x", (array("x", "float32"),), "'x' is float32"),
+        ("float* x", (array("x", "int32"),), "'x' is int32"),
+        ("long long n", (scalar("n", "int32"),), "'n' is int32"),
+        ("int n", (scalar("n", "int64"),), "'n' is int64"),
+        ("float a", (scalar("a", "float64"),), "'a' is float64"),
+        ("float a", (scalar("a", "int32"),), "'a' is int32"),
+        ("const float* x", (array("x", "float32", "output"),), "'x' has role output"),
+        ("float const* x", (array("x", "float32", "inout"),), "'x' has role inout"),
+        (
+            "float* y, const float* x",
+            (array("x", "float32"), array("y", "float32", "output")),
+            "another order",
+        ),
+    ],
+)
+def test_a_mismatch_names_the_argument_the_parameter_and_both_places(
+    parameters: str, arguments: tuple[Argument, ...], message: str
+) -> None:
+    with pytest.raises(KernelError, match=message) as info:
+        check(parameters, *arguments)
+    assert info.value.path == YAML
+    assert info.value.line == (7 if arguments else None)
+    assert "k.cu:2" in info.value.message
+    assert info.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("parameters", "argument"),
+    [
+        ("const float* __restrict__ x", array("x", "float32")),
+        ("float* x", array("x", "float32", "input")),
+        ("float* x", array("another_name", "float32", "output")),
+        ("T* x", array("x", "bfloat16")),
+        ("Unknown* x", array("x", "float32")),
+        ("Pointer x", array("x", "float32")),
+        ("Params p", scalar("p", "int32")),
+        ("void* x", array("x", "float8_e4m3")),
+        ("float4* x", array("x", "bfloat16")),
+        ("uint8_t* x", array("x", "float8_e4m3")),
+        ("unsigned char* x", array("x", "int8")),
+        ("unsigned short* x", array("x", "bfloat16", "output")),
+        ("bool* x", array("x", "uint8")),
+        ("unsigned n", scalar("n", "int32")),
+        ("size_t n", scalar("n", "int64")),
+        ("bool b", scalar("b", "bool")),
+        ("float** xs", array("xs", "uint64")),
+        ("const float* bias", scalar("bias", "int64", "0")),
+        ("COMMON", array("x", "float32")),
+        ("int n, COMMON", array("x", "float32")),
+        ("at::Half* x", array("x", "float16")),
+        ("real* x", array("x", "bfloat16")),
+    ],
+)
+def test_what_may_be_right_is_accepted(parameters: str, argument: Argument) -> None:
+    check(parameters, argument, before="using real = __nv_bfloat16; template <class T>".strip())
+
+
+def test_an_alias_in_the_file_counts_as_the_type_it_stands_for() -> None:
+    with pytest.raises(KernelError, match="'x' is float32"):
+        check("real* x", array("x", "float32"), before="using real = __nv_bfloat16;")
+
+
+def test_overloads_that_differ_are_not_judged() -> None:
+    source = parse_source(
+        "#if A\n__global__ void k(int n) { }\n#else\n__global__ void k(float* x) { }\n#endif\n",
+        Path("k.cu"),
+    )
+    check_arguments(spec(array("x", "float32")), source.kernel("k"))

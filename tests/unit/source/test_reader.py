@@ -1,0 +1,326 @@
+"""Reading CUDA source, from plain files to what a syntax tree trips over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import KernelError
+from tuner.source import SourceFile, parse_source, read_source, signature
+
+DATA = Path(__file__).parents[1] / "data"
+PATH = Path("k.cu")
+
+
+def parse(text: str) -> SourceFile:
+    return parse_source(text, PATH)
+
+
+def only(text: str) -> list[str]:
+    return [parameter.declaration for parameter in parse(text).kernels[0].parameters]
+
+
+def test_a_plain_kernel_has_its_parameters_with_dtypes_and_lines() -> None:
+    source = read_source(DATA / "saxpy.cu")
+    (kernel,) = source.kernels
+    assert (kernel.name, kernel.line, kernel.end_line) == ("saxpy", 6, 12)
+    assert [(p.name, p.dtype, p.pointers, p.const) for p in kernel.parameters] == [
+        ("n", "int32", 0, False),
+        ("a", "float32", 0, False),
+        ("x", "float32", 1, True),
+        ("y", "float32", 1, False),
+    ]
+    assert kernel.builtins == {"blockIdx.x", "blockDim.x", "threadIdx.x"}
+
+
+def test_a_launch_is_read_with_its_configuration_and_arguments() -> None:
+    (site,) = read_source(DATA / "saxpy.cu").launches
+    assert (site.kernel, site.grid, site.block) == ("saxpy", ("(n + 255) / 256",), ("256",))
+    assert (site.shared, site.stream, site.line) == ("0", "0", 22)
+    assert site.arguments == ("n", "2.0f", "x", "y")
+
+
+def test_a_kernel_in_framework_style_is_read_whole() -> None:
+    source = read_source(DATA / "framework_norm.cu")
+    (kernel,) = source.kernels
+    assert kernel.qualified_name == "ops::norm::scale_rows_kernel"
+    assert [(t.name, t.kind, t.default) for t in kernel.template] == [
+        ("scalar_t", "typename", None),
+        ("kAddResidual", "bool", None),
+    ]
+    assert kernel.bounds is not None
+    assert (kernel.bounds.max_threads, kernel.bounds.min_blocks) == ("kMaxThreads", "1")
+    assert [p.dtype for p in kernel.parameters] == [
+        None,
+        None,
+        None,
+        "bfloat16",
+        "int64",
+        "float32",
+    ]
+    assert {c.name: c.number for c in source.constants if c.number is not None} == {
+        "kWarpSize": 32,
+        "kVecSize": 8,
+        "kMaxThreads": 1024,
+        "kUseCacheHint": True,
+    }
+    (site,) = source.launches
+    assert site.kernel == "norm::scale_rows_kernel"
+    assert site.template_arguments == ("scalar_t", "false")
+    assert site.grid == ("tokens",)
+
+
+def test_an_aligned_extern_array_does_not_hide_the_kernel() -> None:
+    source = read_source(DATA / "block_reduce.cu")
+    assert [kernel.name for kernel in source.kernels] == ["row_sum"]
+    (array,) = source.shared
+    assert (array.name, array.dynamic, array.c_type) == ("scratch", True, "unsigned char")
+    assert [(unroll.line, unroll.factor) for unroll in source.unrolls] == [(13, None)]
+
+
+def test_static_shared_arrays_keep_their_extents() -> None:
+    arrays = read_source(DATA / "tiled_sgemm.cu").shared
+    assert [(a.name, a.dimensions, a.dynamic) for a in arrays] == [
+        ("As", ("BK", "BM"), False),
+        ("Bs", ("BK", "BN"), False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "__global__ void __launch_bounds__(256, 2) k(int n)",
+        "__global__ __launch_bounds__(256, 2) void k(int n)",
+        "__launch_bounds__(256, 2) __global__ void k(int n)",
+        "static __global__ void\n__launch_bounds__(256,\n  2)\nk(int n)",
+        'extern "C" __global__ void __launch_bounds__(256, 2, 1) k(int n)',
+        "__global__ __cluster_dims__(2, 1, 1) void __launch_bounds__(256, 2) k(int n)",
+    ],
+)
+def test_launch_bounds_are_found_wherever_they_stand(head: str) -> None:
+    (kernel,) = parse(f"{head} {{ }}").kernels
+    assert kernel.name == "k"
+    assert kernel.bounds is not None
+    assert (kernel.bounds.max_threads, kernel.bounds.min_blocks) == ("256", "2")
+
+
+@pytest.mark.parametrize(
+    ("parameter", "read"),
+    [
+        ("const float* __restrict__ x", ("x", "float", 1, True, "float32")),
+        ("float const *const __restrict__ x", ("x", "float", 1, True, "float32")),
+        ("float x[]", ("x", "float", 1, False, "float32")),
+        ("const float* const* x", ("x", "float", 2, True, "float32")),
+        ("unsigned", ("", "unsigned", 0, False, "uint32")),
+        ("const unsigned long long n = 0", ("n", "unsigned long long", 0, True, "uint64")),
+        ("std::int64_t n", ("n", "std::int64_t", 0, False, "int64")),
+        ("const __grid_constant__ CUtensorMap m", ("m", "CUtensorMap", 0, True, None)),
+        ("Array<float*, 4> a", ("a", "Array<float*, 4>", 0, False, None)),
+        ("c10::BFloat16* y", ("y", "c10::BFloat16", 1, False, "bfloat16")),
+        ("__nv_fp8_e4m3 *q", ("q", "__nv_fp8_e4m3", 1, False, "float8_e4m3")),
+        ("[[maybe_unused]] int n", ("n", "int", 0, False, "int32")),
+        ("typename T::value* v", ("v", "T::value", 1, False, None)),
+    ],
+)
+def test_parameters_are_read_in_every_spelling(
+    parameter: str, read: tuple[str, str, int, bool, str | None]
+) -> None:
+    (kernel,) = parse(f"__global__ void k({parameter}) {{ }}").kernels
+    (p,) = kernel.parameters
+    assert (p.name, p.c_type, p.pointers, p.const, p.dtype) == read
+    assert kernel.parameters_known
+
+
+@pytest.mark.parametrize("parameters", ["", "void", " "])
+def test_an_empty_parameter_list_is_known_to_be_empty(parameters: str) -> None:
+    (kernel,) = parse(f"__global__ void k({parameters}) {{ }}").kernels
+    assert kernel.parameters == ()
+    assert kernel.parameters_known
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    ["COMMON_ARGS", "int n, COMMON_ARGS", "Ts... values", "int n\n#ifdef X\n, int m\n#endif\n"],
+)
+def test_a_list_with_macros_packs_or_conditionals_is_not_known(parameters: str) -> None:
+    (kernel,) = parse(f"template <typename... Ts> __global__ void k({parameters}) {{ }}").kernels
+    assert not kernel.parameters_known
+
+
+def test_aliases_resolve_and_ambiguous_ones_do_not() -> None:
+    source = parse(
+        "using bf16 = __nv_bfloat16;\ntypedef bf16 element;\n#define INDEX long long\n"
+        "#ifdef HALF\nusing real = half;\n#else\nusing real = float;\n#endif\n"
+        "__global__ void k(element* a, INDEX n, real* b) { }\n"
+    )
+    assert [p.dtype for p in source.kernels[0].parameters] == ["bfloat16", "int64", None]
+
+
+def test_a_template_parameter_hides_an_alias_of_its_name() -> None:
+    (kernel,) = parse("using T = float;\ntemplate <class T> __global__ void k(T* x) { }").kernels
+    assert kernel.parameters[0].dtype is None
+
+
+def test_template_parameters_have_kinds_and_defaults() -> None:
+    (kernel,) = parse(
+        "template <typename T, int V = 4, bool B = (2 > 1), class U = Pair<int, 3>>\n"
+        "__global__ void k(T* x) { }"
+    ).kernels
+    assert [(t.name, t.kind, t.default) for t in kernel.template] == [
+        ("T", "typename", None),
+        ("V", "int", "4"),
+        ("B", "bool", "(2 > 1)"),
+        ("U", "class", "Pair<int, 3>"),
+    ]
+
+
+def test_constants_of_every_kind_are_read_with_their_numbers() -> None:
+    source = parse(
+        "#define N 256 // threads\n#define FLAG\n#define F(x) (x)\n#define HALF_N (N / 2)\n"
+        "constexpr int A = 1 << 4, B = 3;\nstatic constexpr unsigned C = 0x20u;\n"
+        "const int D{7};\nconstexpr float E = 1.5f;\nstruct S { static constexpr int V = 8; };\n"
+        "__global__ void k() { constexpr int L = 4 * 8; int plain = 5; }\n"
+    )
+    assert [(c.name, c.number, c.line) for c in source.constants] == [
+        ("N", 256, 1),
+        ("HALF_N", None, 4),
+        ("A", 16, 5),
+        ("B", 3, 5),
+        ("C", 32, 6),
+        ("D", 7, 7),
+        ("E", None, 8),
+        ("V", 8, 9),
+        ("L", 32, 10),
+    ]
+    for constant in source.constants:
+        assert source.text[slice(*constant.span)] == constant.value
+
+
+def test_offsets_hold_after_characters_outside_ascii() -> None:
+    source = parse("// größe: Ω ☃ 𝕏\n#define N 256\n__global__ void k(int n) { }\n")
+    assert source.text[slice(*source.constants[0].span)] == "256"
+    assert source.text[slice(*source.kernels[0].span)] == "__global__ void k(int n) { }"
+
+
+def test_comments_and_strings_hold_no_kernels() -> None:
+    source = parse(
+        "// __global__ void old(int n) { }\n/* k<<<1, 2>>>(); */\n"
+        'const char* text = "__global__ void quoted() { }";\n__global__ void k() { }\n'
+    )
+    assert [kernel.name for kernel in source.kernels] == ["k"]
+    assert source.launches == ()
+
+
+def test_a_macro_for_the_qualifiers_is_seen_through() -> None:
+    (kernel,) = parse('#define KERNEL extern "C" __global__\nKERNEL void k(float* x) { }').kernels
+    assert (kernel.name, kernel.parameters[0].dtype) == ("k", "float32")
+
+
+def test_a_kernel_inside_broken_code_is_still_found() -> None:
+    source = parse("struct { int a\n\n__global__ void k(float* x) { x[0] = 1; }\n}}}} )\n")
+    assert [kernel.name for kernel in source.kernels] == ["k"]
+
+
+def test_prototypes_are_no_kernels() -> None:
+    source = parse("__global__ void k(int n);\n__global__ void k(int n) { }\n")
+    assert [kernel.line for kernel in source.kernels] == [2]
+
+
+LAUNCHES = {
+    "dim3 variables": "dim3 const block(32, 4);\ndim3 grid{(n + 3) / 4};\nk<<<grid, block>>>(n);",
+    "dim3 values": "auto grid = dim3((n + 3) / 4); k<<<grid, dim3(32, 4)>>>(n);",
+    "members": "dim3 grid, block;\ngrid.x = (n + 3) / 4;\nblock.x = 32; block.y = 4;\n"
+    "k <<< grid, block >>> (n);",
+    "a config": "cudaLaunchConfig_t c = {};\nc.gridDim = (n + 3) / 4;\nc.blockDim = dim3(32, 4);\n"
+    "cudaLaunchKernelEx(&c, k, n);",
+    "a whole config": "cudaLaunchConfig_t c{(n + 3) / 4, dim3(32, 4), 0, s};\n"
+    "cudaLaunchKernelEx(&c, k, n);",
+    "a pointer": "auto f = &k;\nvoid* args[] = {&n};\n"
+    "cudaLaunchKernel((const void*)f, dim3((n + 3) / 4), dim3(32, 4), args, 0, s);",
+    "a macro": "#define RUN(n) \\\n  k \\\n  <<<(n + 3) / 4, dim3(32, 4)>>>(n)\n",
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_launches_are_read_in_every_form(name: str) -> None:
+    source = parse(f"__global__ void k(int n) {{ }}\nvoid f(int n) {{\n{LAUNCHES[name]}\n}}\n")
+    (site,) = source.launches
+    assert (site.kernel, site.grid, site.block) == ("k", ("(n + 3) / 4",), ("32", "4"))
+
+
+def test_a_variable_assigned_twice_stands_for_nothing() -> None:
+    source = parse(
+        "__global__ void k(int n) { }\nvoid f(int n) { int t = 128; if (n > 9) t = 256;\n"
+        "k<<<n, t>>>(n); }\n"
+    )
+    assert source.launches[0].block == ("t",)
+
+
+def test_launch_variables_come_from_the_same_function() -> None:
+    source = parse(
+        "__global__ void k(int n) { }\nvoid f(int n) { int t = 128; k<<<n, t>>>(n); }\n"
+        "void g(int n) { int t = 512; k<<<n, t>>>(n); }\n"
+    )
+    assert [site.block for site in source.launches] == [("128",), ("512",)]
+
+
+def test_template_arguments_of_a_launch_may_nest() -> None:
+    source = parse(
+        "template <class A, int N> __global__ void k(int n) { }\n"
+        "void f() { ns::k<Pair<int, Box<float>>, 4><<<1, 32>>>(3); }\n"
+    )
+    (site,) = source.launches
+    assert (site.kernel, site.template_arguments) == ("ns::k", ("Pair<int, Box<float>>", "4"))
+
+
+def test_a_signature_is_found_by_the_name_that_a_launch_states() -> None:
+    names = [
+        p.name for p in signature(DATA / "framework_norm.cu", "ops::norm::scale_rows_kernel<x>")
+    ]
+    assert names == ["out", "in", "residual", "weight", "hidden", "eps"]
+
+
+def test_an_unknown_kernel_is_named_with_those_there_are() -> None:
+    with pytest.raises(
+        KernelError, match=r"saxpy\.cu: no __global__ function named 'saxpi'"
+    ) as info:
+        signature(DATA / "saxpy.cu", "saxpi")
+    assert info.value.remedy == "did you mean 'saxpy'? kernels in it: saxpy"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"  \n", "is empty"),
+        (b"\x7fELF\0\0", "is a binary file"),
+        (b"int main() { }\n", "has no __global__ function"),
+        (b"// __global__ only here\n", "has no __global__ function"),
+        (b"__global__ void k(int n);\n", "no kernel with a body"),
+        (b"#define K(name) __global__ void name##_k() { }\nK(a)\n", "no kernel with a body"),
+        (b"// caf\xe9\n__global__ void k() { }\n", "is not UTF-8: byte 0xe9"),
+    ],
+)
+def test_a_file_without_a_kernel_is_one_clear_error(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "k.cu"
+    path.write_bytes(content)
+    with pytest.raises(KernelError, match=message) as info:
+        read_source(path)
+    assert info.value.path == path
+    assert info.value.remedy
+
+
+@pytest.mark.parametrize("name", ["missing.cu", "."])
+def test_a_path_that_cannot_be_read_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(KernelError, match=r"no such file|cannot be read: is a directory"):
+        read_source(tmp_path / name)
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_bytes(b"\xef\xbb\xbf#define N 4\r\n__global__ void k(int n)\r\n{\r\n}\r\n")
+    source = read_source(path)
+    assert (source.constants[0].number, source.kernels[0].line) == (4, 2)

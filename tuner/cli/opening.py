@@ -1,0 +1,79 @@
+"""Open all that a run needs: plan, device, compiler and session, in that order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+    from tuner.cli.plans import Request
+    from tuner.compiler.base import Compiler
+    from tuner.device.base import Device
+    from tuner.session import Session
+    from tuner.tuning import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that a run needs, opened."""
+
+    plan: Plan
+    session: Session
+    device: Device
+    compiler: Compiler
+
+
+def started(
+    request: Request, stack: ExitStack, change: Callable[[Plan], Plan] | None = None
+) -> Run:
+    """Start a new session for what the request asks, after `change` has had its say."""
+    from tuner.cli.environment import environment_of
+    from tuner.cli.plans import manifest_of, new_plan, new_session_folder
+    from tuner.device.select import open_device
+    from tuner.session import Session
+
+    plan = new_plan(request)
+    plan = change(plan) if change else plan
+    device = open_device(request.device, plan.spec, plan.operators)
+    stack.callback(device.close)
+    compiler = _compiler(request.jobs, stack)
+    name = request.device
+    if name == "auto":
+        name = "recorded" if device.info.recorded else "cuda"
+    folder = request.session or new_session_folder(plan.spec.name, datetime.now())
+    manifest = manifest_of(plan, device=name, words=request.words)
+    environment = environment_of(device, compiler, plan.spec.path.parent)
+    session = stack.enter_context(Session.create(folder, manifest, environment))
+    return Run(plan, session, device, compiler)
+
+
+def resumed(
+    request: Request, stack: ExitStack, change: Callable[[Plan], Plan] | None = None
+) -> Run:
+    """Open the session that the request names; raise `SessionError` where it cannot go on."""
+    from tuner.cli.environment import require_same_device
+    from tuner.cli.plans import resumed_plan
+    from tuner.device.select import open_device
+    from tuner.session import Session
+
+    assert request.resume is not None
+    session = stack.enter_context(Session.open(request.resume))
+    plan = resumed_plan(session.directory, session.manifest, request)
+    plan = change(plan) if change else plan
+    device = open_device(session.manifest.device, plan.spec, plan.operators)
+    stack.callback(device.close)
+    require_same_device(session, device)
+    return Run(plan, session, device, _compiler(request.jobs, stack))
+
+
+def _compiler(jobs: int | None, stack: ExitStack) -> Compiler:
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.pool import NvrtcPool
+
+    compiler = NvrtcPool(workers=jobs, cache=Cache())
+    stack.callback(compiler.close)
+    return compiler

@@ -1,0 +1,92 @@
+"""`tune record`: measure a whole search space on a GPU, for machines without one."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from tuner.cli import options
+from tuner.cli.exits import interrupted, program_name, terminated_as_interrupted
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(path_type=Path)
+
+
+@click.command("record")
+@click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
+@click.option("--space", type=FILE, help="Search space; otherwise search_spaces/**/KERNEL.yaml.")
+@click.option("--device", metavar="DEVICE", default="cuda", help="cuda or cuda:N.")
+@click.option(
+    "--workload",
+    metavar="T=1024,...",
+    multiple=True,
+    help="Record this one instead of all in the space; repeatable.",
+)
+@click.option(
+    "--operator",
+    metavar="NAME=VALUE",
+    multiple=True,
+    type=options.assignment,
+    help="Which of the operator's variants to record; repeatable.",
+)
+@click.option("--out", type=FOLDER, help="File; otherwise recordings/GPU/ beside the kernel.")
+@click.option("--session", type=FOLDER, help="Folder for the session; new or empty.")
+@click.option("--resume", type=FOLDER, help="Go on with the session in this folder.")
+@click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
+def command(
+    kernel: Path | None,
+    space: Path | None,
+    device: str,
+    workload: tuple[str, ...],
+    operator: tuple[tuple[str, str], ...],
+    out: Path | None,
+    session: Path | None,
+    resume: Path | None,
+    jobs: int | None,
+) -> None:
+    """Measure every valid config of KERNEL.cu on every workload, and write a recording."""
+    from rich.console import Console
+
+    from tuner.cli.opening import resumed, started
+    from tuner.cli.plans import Request
+    from tuner.cli.view import make_view
+    from tuner.record import record, recording_path, recording_plan, save
+
+    request = Request(
+        kernel=kernel,
+        space=space,
+        template=None,
+        device=device,
+        searcher="exhaustive",
+        trials=None,
+        time=None,
+        seed=0,
+        workload=workload,
+        operator=operator,
+        session=session,
+        resume=resume,
+        as_json=False,
+        quiet=False,
+        jobs=jobs,
+        given=frozenset(),
+        words=(program_name(), "record", str(kernel)),
+    )
+    console = Console(highlight=False)
+    with terminated_as_interrupted(), ExitStack() as stack:
+        run = (resumed if resume else started)(request, stack, recording_plan)
+        console.print(f"session {run.session.directory}", markup=False)
+        try:
+            with make_view(console, quiet=False) as view:
+                made = record(
+                    run.plan,
+                    session=run.session,
+                    device=run.device,
+                    compiler=run.compiler,
+                    listener=view,
+                )
+        except KeyboardInterrupt:
+            raise interrupted(run.session.directory) from None
+        path = save(made, out or recording_path(run.plan.spec, run.device))
+    console.print(f"{path} ({path.stat().st_size / 1024:.0f} KB)", markup=False)

@@ -1,0 +1,54 @@
+"""A device for tests and examples: answers by a function instead of hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.trial import Correctness, Measurement, Status
+
+H200_LIKE = DeviceInfo(
+    name="simulated H200",
+    architecture="sm_90a",
+    compute_capability=(9, 0),
+    multiprocessors=132,
+    l2_bytes=60 << 20,
+    streaming_gbps=4200.0,
+    recorded=False,
+)
+
+
+class SimulatedDevice:
+    """Give every program the time (us) or the failing status that `answer` returns for it.
+
+    `ran` lists the programs that `run` was asked for, in order; nothing is random.
+    """
+
+    def __init__(
+        self, answer: Callable[[Program], float | Status], info: DeviceInfo = H200_LIKE
+    ) -> None:
+        self.info = info
+        self.ran: list[Program] = []
+        self.closed = False
+        self._answer = answer
+
+    def run(
+        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+    ) -> Outcome:
+        """Answer for one program."""
+        self.ran.append(program)
+        answer = self._answer(program)
+        if isinstance(answer, Status):
+            return Outcome(answer, f"simulated: {answer}")
+        measurement = Measurement((answer,) * 5, calls_per_replay=20, buffer_sets=4)
+        return Outcome(Status.CORRECT, "", measurement, Correctness(True, ("normal",)))
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+        """Repeat each program's time in every round."""
+        times = [self._answer(program) for program in programs]
+        row = tuple(time for time in times if not isinstance(time, Status))
+        return Rounds((row,) * rounds, paired=True, isolated_us=(None,) * len(row))
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
