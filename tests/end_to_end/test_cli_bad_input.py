@@ -165,6 +165,7 @@ def test_a_workload_that_was_not_recorded(project, tune) -> None:
 def test_an_unknown_strategy_of_kernel_tuner(project, tune) -> None:
     result = tune(project.kernel, "--json", "--searcher", "kernel_tuner:guessing")
     assert_refused(result, "guessing", "genetic_algorithm")
+    assert not (project.root / "sessions").exists()
 
 
 def test_an_operator_choice_that_the_kernel_does_not_have(project, tune) -> None:

@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import ExpressionError
@@ -46,6 +46,7 @@ def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
+@settings(deadline=None)
 @given(st.recursive(leaves, larger, max_leaves=8))
 def test_an_expression_evaluates_as_python_evaluates_it(text: str) -> None:
     expression = Expression.parse(text)
@@ -64,6 +65,7 @@ def test_an_expression_evaluates_as_python_evaluates_it(text: str) -> None:
     assert type(value) is type(expected)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_parses_or_is_refused_with_a_remedy(text: str) -> None:
     try:
@@ -177,6 +179,7 @@ def test_an_expression_survives_a_process_boundary() -> None:
     assert pickle.loads(pickle.dumps(expression)).evaluate(NAMES) == 14  # noqa: S301
 
 
+@settings(deadline=None)
 @given(st.integers(-1000, 1000), st.integers(1, 50))
 def test_ceil_div_is_the_smallest_count_that_covers(a: int, b: int) -> None:
     assert (ceil_div(a, b) - 1) * b < a <= ceil_div(a, b) * b

@@ -51,6 +51,7 @@ def command(
 
     from tuner.checking import check, target_info
     from tuner.cli.plans import chosen_operators
+    from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.space_file import load_definition
 
@@ -58,7 +59,7 @@ def command(
     spec = definition.spec
     operators = chosen_operators(spec, options.unique(operator, "operator"))
     info = target_info(target)
-    compiler = NvrtcPool()
+    compiler = NvrtcPool(cache=Cache())
     try:
         found = check(
             spec, definition.space, operators, target=info, compiler=compiler, sample=sample
@@ -107,18 +108,11 @@ def as_text(spec: KernelSpec, found: Findings) -> Iterator[RenderableType]:
         f"{_fitting(found)} compile within the limits, for {target.architecture} with "
         f"{target.multiprocessors} multiprocessors by {found.compiler}:"
     )
-    sample = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("registers", "spilled\nbytes", "occupancy"):
-        sample.add_column(name, justify="right", no_wrap=True)
-    for name in ("limited by", "workload"):
-        sample.add_column(name, no_wrap=True)
-    sample.add_column("config", overflow="fold", ratio=1)
     for trial in found.sample:
-        sample.add_row(*_cells(trial))
-    yield sample
+        yield f"  {trial.workload}: {_outcome(trial)}\n    {trial.config}"
     for reason, count in found.rejected.items():
         yield f"rejected by a limit: {count} ({reason})"
-    yield "no mistakes found"
+    yield "\nno mistakes found"
 
 
 def _fitting(found: Findings) -> int:
@@ -142,16 +136,14 @@ def _sampled(trial: Trial) -> dict[str, object]:
     }
 
 
-def _cells(trial: Trial) -> tuple[str, ...]:
+def _outcome(trial: Trial) -> str:
     resources, occupancy = trial.resources, trial.occupancy
-    limiter = str(trial.status) if occupancy is None else occupancy.limiter
+    if resources is None or occupancy is None:
+        return f"{trial.status}: {trial.reason}"
+    spilled = _spilled(trial)
     return (
-        "-" if resources is None else str(resources.registers),
-        "-" if resources is None else str(_spilled(trial)),
-        "-" if occupancy is None else f"{occupancy.share:.0%}",
-        limiter,
-        str(trial.workload),
-        str(trial.config),
+        f"{resources.registers} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}"
+        f", occupancy {occupancy.share:.0%} limited by {occupancy.limiter}"
     )
 
 

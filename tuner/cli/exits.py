@@ -39,10 +39,10 @@ def translated_errors() -> Iterator[None]:
         raise Exit(INTERRUPTED) from interrupt
 
 
-def interrupted(session: Path) -> Exit:
+def interrupted(session: Path, *command: str) -> Exit:
     """Say how to go on with the session; return what ends the program."""
-    resume = f"{program_name()} --resume {shlex.quote(str(session))}"
-    click.echo(f"interrupted; resume with: {resume}", err=True)
+    resume = shlex.join([*command, "--resume", str(session)])
+    click.echo(f"interrupted; resume with: {program_name()} {resume}", err=True)
     return Exit(INTERRUPTED)
 
 

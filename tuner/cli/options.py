@@ -16,6 +16,13 @@ _UNIT_SECONDS = (3600.0, 60.0, 1.0)
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
+def seed(text: str) -> int:
+    """Read a seed that every searcher takes."""
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise click.BadParameter(f"{text!r} is not a whole number from 0 to {2**32 - 1}")
+    return int(text)
+
+
 def seconds(text: str) -> float:
     """Read a time such as `90s`, `5m` or `1h30m`."""
     match = _DURATION.fullmatch(text.strip())

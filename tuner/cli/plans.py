@@ -12,7 +12,7 @@ import click
 
 from tuner import __version__
 from tuner.cli.locate import find_space, require_kernel
-from tuner.cli.options import unique
+from tuner.cli.options import STRATEGIES, unique
 from tuner.errors import KernelError, SessionError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def new_plan(request: Request) -> Plan:
     definition = _definition(path, request.template)
     _require_same(request.kernel, definition.spec)
     workloads = asked_workloads(definition.spec, request.workload)
+    require_strategy(request.searcher)
     return _plan(
         definition,
         searcher=request.searcher,
@@ -137,6 +138,14 @@ def chosen_operators(spec: KernelSpec, asked: Mapping[str, str]) -> Mapping[str,
                 remedy=f"{name} is one of {', '.join(known[name])}",
             )
     return {name: asked.get(name, values[0]) for name, values in known.items()}
+
+
+def require_strategy(searcher: str) -> None:
+    """Raise `InputError` for a strategy that Kernel Tuner lacks, before anything is measured."""
+    if searcher.startswith(STRATEGIES):
+        from tuner.search.kernel_tuner_strategy import find_strategy
+
+        find_strategy(searcher.removeprefix(STRATEGIES))
 
 
 def new_session_folder(kernel: str, now: datetime) -> Path:

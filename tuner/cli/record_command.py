@@ -87,6 +87,6 @@ def command(
                     listener=view,
                 )
         except KeyboardInterrupt:
-            raise interrupted(run.session.directory) from None
+            raise interrupted(run.session.directory, "record") from None
         path = save(made, out or recording_path(run.plan.spec, run.device))
     console.print(f"{path} ({path.stat().st_size / 1024:.0f} KB)", markup=False)

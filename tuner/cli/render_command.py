@@ -69,7 +69,7 @@ def chosen_config(spec: KernelSpec, space: SearchSpace, given: Mapping[str, str]
             path=spec.path,
             remedy=f"parameters: {', '.join(space.names)}",
         )
-    default = space.default or {}
+    default: Mapping[str, Value] = space.default or {}
     missing = [name for name in space.names if name not in given and name not in default]
     if missing:
         raise SpaceError(

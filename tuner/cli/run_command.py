@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,26 +22,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tuner.cli.plans import Request
-    from tuner.compiler.base import Compiler
-    from tuner.device.base import Device
     from tuner.report.data import ReportData
-    from tuner.session import Session
-    from tuner.tuning import Plan
 
 WORDS = "tuner.cli.words"
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(path_type=Path)
 REPORT = "report.html"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """All that a run needs, opened."""
-
-    plan: Plan
-    session: Session
-    device: Device
-    compiler: Compiler
 
 
 class TopLevelCommand(click.Command):
@@ -88,12 +72,15 @@ class TopLevelCommand(click.Command):
     help="auto, exhaustive, random, optuna or kernel_tuner:<strategy>.",
 )
 @click.option(
-    "--trials", metavar="N", type=click.IntRange(min=1), help="Configs to try for each workload."
+    "--trials",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Configs to try for each workload; all if under 200 are valid, else 100.",
 )
 @click.option(
     "--time", metavar="TIME", type=options.seconds, help="Stop after 90s, 5m or 1h30m in all."
 )
-@click.option("--seed", metavar="N", type=click.IntRange(min=0), default=0, help="Seed; 0.")
+@click.option("--seed", metavar="N", type=options.seed, default="0", help="Seed of the search; 0.")
 @click.option(
     "--workload",
     metavar="T=1024,...",
@@ -107,8 +94,10 @@ class TopLevelCommand(click.Command):
     type=options.assignment,
     help="Which of the operator's variants to tune, such as ACTIVATION=gelu; repeatable.",
 )
-@click.option("--session", type=FOLDER, help="Folder for all that is found; new or empty.")
-@click.option("--resume", type=FOLDER, help="Go on with the session in this folder.")
+@click.option(
+    "--session", metavar="DIR", type=FOLDER, help="Folder for all that is found; sessions/... else."
+)
+@click.option("--resume", metavar="DIR", type=FOLDER, help="Go on with the session in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 @click.option("--quiet", is_flag=True, help="Show only the end.")
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
@@ -133,12 +122,13 @@ def command(context: click.Context, /, **values: Any) -> None:
 
 def _tune(request: Request, console: Console, stack: ExitStack) -> ReportData:
     from tuner.cli.environment import headline
+    from tuner.cli.opening import resumed, started
     from tuner.cli.view import make_view
     from tuner.report.html import write_report
     from tuner.report.loading import from_session
     from tuner.tuning import tune
 
-    run = _resumed(request, stack) if request.resume else _started(request, stack)
+    run = (resumed if request.resume else started)(request, stack)
     session, silent = run.session, request.quiet and request.as_json
     if not silent:
         console.print(headline(run.device), markup=False, soft_wrap=True)
@@ -154,54 +144,10 @@ def _tune(request: Request, console: Console, stack: ExitStack) -> ReportData:
         data = from_session(session, run.plan.spec)
         write_report(data, session.directory / REPORT)
     except KeyboardInterrupt:
-        session.mark("interrupted")
         raise interrupted(session.directory) from None
     if not silent:
         _print_end(data, session.directory, console)
     return data
-
-
-def _started(request: Request, stack: ExitStack) -> Run:
-    from tuner.cli.environment import environment_of
-    from tuner.cli.plans import manifest_of, new_plan, new_session_folder
-    from tuner.device.select import open_device
-    from tuner.session import Session
-
-    plan = new_plan(request)
-    device = open_device(request.device, plan.spec, plan.operators)
-    stack.callback(device.close)
-    compiler = _compiler(request.jobs, stack)
-    name = request.device
-    if name == "auto":
-        name = "recorded" if device.info.recorded else "cuda"
-    folder = request.session or new_session_folder(plan.spec.name, datetime.now())
-    manifest = manifest_of(plan, device=name, words=request.words)
-    environment = environment_of(device, compiler, plan.spec.path.parent)
-    session = stack.enter_context(Session.create(folder, manifest, environment))
-    return Run(plan, session, device, compiler)
-
-
-def _resumed(request: Request, stack: ExitStack) -> Run:
-    from tuner.cli.environment import require_same_device
-    from tuner.cli.plans import resumed_plan
-    from tuner.device.select import open_device
-    from tuner.session import Session
-
-    assert request.resume is not None
-    session = stack.enter_context(Session.open(request.resume))
-    plan = resumed_plan(session.directory, session.manifest, request)
-    device = open_device(session.manifest.device, plan.spec, plan.operators)
-    stack.callback(device.close)
-    require_same_device(session, device)
-    return Run(plan, session, device, _compiler(request.jobs, stack))
-
-
-def _compiler(jobs: int | None, stack: ExitStack) -> Compiler:
-    from tuner.compiler.pool import NvrtcPool
-
-    compiler = NvrtcPool(workers=jobs)
-    stack.callback(compiler.close)
-    return compiler
 
 
 def _print_end(data: ReportData, folder: Path, console: Console) -> None:

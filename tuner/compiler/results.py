@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from tuner.compiler import report
@@ -26,7 +27,7 @@ def compiler_options(request: CompileRequest) -> list[str]:
         f"--gpu-architecture={request.architecture}",
         "--ptxas-options=-v",
         *request.options,
-        *(f"-I{folder}" for folder in request.include_dirs),
+        *(f"-I{Path(folder).absolute()}" for folder in request.include_dirs),
     ]
     if not any(_STANDARD.match(option) for option in request.options):
         options.append("--std=c++17")

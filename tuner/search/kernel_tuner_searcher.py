@@ -66,6 +66,8 @@ class KernelTunerSearcher:
             if index is None:
                 index = self._untried.take_random(self._rng)
             indices.append(index)
+        if not self._untried:
+            self._run = None
         return [self._pool[index] for index in indices]
 
     def tell(self, trial: Trial) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tuner.trial import Trial
 
 # Seconds after which the lock of a killed writer is taken over; a write holds it for about 1 ms.
-LOCK_GRACE_S = 2
+LOCK_GRACE_S = 3
 
 
 class OptunaJournal:

@@ -35,8 +35,19 @@ _HOST_HEADER = re.compile(
     r"|numeric|exception|stdexcept|optional|variant|cstring|cstdlib|ctime|algorithm)[>\"]"
 )
 
+# what nvcc's own first include brings, or a framework's header: names, and other headers with them
+_IMPLICIT = {
+    "cstdint": (r"u?int(?:8|16|32|64|ptr)_t", ("stdint.h",)),
+    "cmath": (r"INFINITY|NAN|HUGE_VALF?|M_PI", ("math.h",)),
+    "climits": (r"U?INT_(?:MAX|MIN)|U?LLONG_MAX", ("limits.h",)),
+    "cfloat": (r"(?:FLT|DBL)_(?:MAX|MIN|EPSILON)", ("float.h",)),
+    "cuda_fp16.h": (r"__half2?|half2|__(?:float|half)2(?:float|half)", ()),
+    "cuda_bf16.h": (r"(?:__)?nv_bfloat162?|__(?:float|bfloat16)2(?:float|bfloat16)", ()),
+    "cuda_fp8.h": (r"__nv_fp8\w*", ()),
+}
 
-@dataclass(frozen=True, slots=True, order=True)
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """Replace the characters from `start` to `end` (exclusive) by `text`."""
 
@@ -46,28 +57,32 @@ class Edit:
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    """Apply edits that do not overlap, all stated in offsets of the text as it was."""
-    for edit in sorted(edits, reverse=True):
-        text = text[: edit.start] + edit.text + text[edit.end :]
-    return text
+    """Apply edits that do not overlap; those at one place follow one another as listed."""
+    pieces, at = [], 0
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+        pieces += [text[at : edit.start], edit.text]
+        at = edit.end
+    return "".join([*pieces, text[at:]])
 
 
 def hide_host_code(source: SourceFile) -> str:
     """Guard the host code of a source so that NVRTC compiles the rest; device code is untouched.
 
-    The guards take the place of blank lines where there are any, so that lines keep their numbers.
+    What nvcc or a hidden header defines without being asked is included. All this takes the place
+    of blank lines where there are any, so that lines keep their numbers.
     """
     return apply_edits(source.text, host_edits(source))
 
 
 def host_edits(source: SourceFile) -> tuple[Edit, ...]:
-    """List the edits that `hide_host_code` makes, none for a source without host code."""
+    """List the edits that `hide_host_code` makes, none for a source that NVRTC takes as it is."""
     reached = source.reachable(source.kernels)
     items = tuple(_items(parse_tree(source.masked)))
     spans = [_whole(item, source) for item in items if _is_host(item, source, reached)]
     guards = [edit for span in _merged(spans, source.masked) for edit in _guard(span, source)]
-    annotations = _annotations(items, source, reached)
-    return (*guards, *_taken_out(guards, source), *annotations)
+    included = tuple(_includes(source, reached))
+    taken_out = _taken_out(included, guards, source)
+    return (*included, *guards, *taken_out, *_annotations(items, source, reached))
 
 
 def _items(node: Node) -> Iterator[Node]:
@@ -192,14 +207,33 @@ def _guard(span: Span, source: SourceFile) -> Iterator[Edit]:
         yield Edit(after, after, "#endif\n")
 
 
-def _taken_out(guards: list[Edit], source: SourceFile) -> Iterator[Edit]:
+def _includes(source: SourceFile, reached: tuple[Span, ...]) -> Iterator[Edit]:
+    code = "\n".join(source.masked[start:end] for start, end in reached)
+    directives = re.findall(r"^[ \t]*#[ \t]*include\b.*$", source.text, re.MULTILINE)
+    missing = [
+        f"#include <{header}>\n"
+        for header, (names, others) in _IMPLICIT.items()
+        if re.search(rf"\b(?:{names})\b", code)
+        and not any(name in line for name in (header, *others) for line in directives)
+    ]
+    if missing:
+        first = re.search(r"^[ \t]*#[ \t]*include\b", source.masked, re.MULTILINE)
+        code_at = len(source.masked) - len(source.masked.lstrip())
+        lines = Lines(source.text)
+        at = lines.start(lines.at(first.start() if first else code_at))
+        yield Edit(at, at, "".join(missing))
+
+
+def _taken_out(
+    included: tuple[Edit, ...], guards: list[Edit], source: SourceFile
+) -> Iterator[Edit]:
     # blank lines outside kernels make up for the lines that guards insert before them
     lines = Lines(source.text)
     used = {lines.at(edit.start) for edit in guards if "\n" not in edit.text}
-    inserted: dict[int, int] = {}
+    inserted = {lines.at(edit.start): edit.text.count("\n") for edit in included}
     for opening, end in zip(guards[::2], guards[1::2], strict=True):
         line = lines.at(opening.start)
-        inserted[line] = (opening.text + end.text).count("\n")
+        inserted[line] = inserted.get(line, 0) + (opening.text + end.text).count("\n")
     owed = 0
     for line, row in enumerate(source.text.split("\n")[:-1], start=1):
         owed += inserted.get(line, 0)

@@ -94,9 +94,12 @@ def test_a_recording_that_changed_is_not_the_same_device(tmp_path: Path) -> None
 def test_another_gpu_is_not_the_same_device(tmp_path: Path) -> None:
     device = UnavailableDevice(target_info("sm_90a"))
     kept = environment.environment_of(device, NamedCompiler(), tmp_path)
-    with Session.create(tmp_path / "session", MANIFEST, kept) as session:
-        with pytest.raises(SessionError, match="the device was sm_90a and is now sm_89"):
-            environment.require_same_device(session, UnavailableDevice(target_info("sm_89")))
+    other = UnavailableDevice(target_info("sm_89"))
+    with (
+        Session.create(tmp_path / "session", MANIFEST, kept) as session,
+        pytest.raises(SessionError, match="the device was sm_90a and is now sm_89"),
+    ):
+        environment.require_same_device(session, other)
 
 
 @pytest.mark.parametrize(

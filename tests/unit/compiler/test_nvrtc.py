@@ -2,6 +2,7 @@ import shutil
 
 import pytest
 
+from tuner.compiler.headers import FIRST_WITH_BUNDLE
 from tuner.compiler.nvrtc import Nvrtc
 
 OPTIONS = ["--gpu-architecture=sm_90a", "--ptxas-options=-v", "--std=c++17"]
@@ -72,6 +73,8 @@ def test_keeps_the_precompiled_headers_of_the_last_few_beginnings(nvrtc, tmp_pat
 
 
 def test_headers_that_were_cleaned_away_are_extracted_again(nvrtc, cache_dir):
+    if nvrtc.version < FIRST_WITH_BUNDLE:
+        pytest.skip("this NVRTC brings no headers")
     [headers] = cache_dir.glob("headers-*")
     shutil.rmtree(headers)
 

@@ -44,7 +44,7 @@ def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
 
 def test_the_message_says_what_was_found_and_what_is_right() -> None:
     with pytest.raises(
-        InputError, match="unknown searcher 'optunna'.*\n.*exhaustive, random, optuna"
+        InputError, match=r"unknown searcher 'optunna'\n.*exhaustive, random, optuna"
     ):
         make("optunna", 3)
 

@@ -20,7 +20,7 @@ from tuner.space import Config, Parameter, SearchSpace
 from tuner.trial import Measurement, Resources, Status, Trial
 
 SPACE = SearchSpace(
-    tuple(Parameter(name, (0, 1, 2, 3, 4)) for name in "abcd") + (Parameter("s", ("x", "y")),)
+    (*(Parameter(name, (0, 1, 2, 3, 4)) for name in "abcd"), Parameter("s", ("x", "y")))
 )
 POOL = valid_configs(SPACE, {})
 

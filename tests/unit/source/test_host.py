@@ -85,6 +85,23 @@ def test_a_constexpr_function_that_the_kernel_uses_is_made_callable() -> None:
     assert "__CUDACC_RTC__" not in result
 
 
+def test_what_nvcc_defines_without_being_asked_is_included() -> None:
+    text = "#include <torch/all.h>\n\n__global__ void k(int64_t n, float* x) { x[n] = INFINITY; }\n"
+    assert hidden(text).splitlines()[:5] == [
+        "#include <cstdint>",
+        "#include <cmath>",
+        "#ifndef __CUDACC_RTC__",
+        "#include <torch/all.h>",
+        "#endif",
+    ]
+
+
+@pytest.mark.parametrize("header", ["<stdint.h>", "<cstdint>"])
+def test_what_is_included_already_is_not_included_again(header: str) -> None:
+    text = f"#include {header}\n__global__ void k(int64_t n) {{ }}\n"
+    assert hidden(text) == text
+
+
 def test_functions_that_a_macro_marks_as_device_code_stay() -> None:
     text = "MY_DEVICE_INLINE float one() { return 1; }\n__device__ float two();\n" + KERNEL
     assert hidden(text) == text

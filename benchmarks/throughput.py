@@ -1,0 +1,177 @@
+"""Configs compiled, verified and timed per second, side by side with Kernel Tuner in one run.
+
+    python benchmarks/throughput.py [--out FILE]        (needs an NVIDIA GPU and CuPy)
+
+Both take the same 96 configs of the same template on the same workload, from a cold compile
+cache. Kernel Tuner runs as its documentation says, through its CuPy backend; it is given a
+verification in NumPy at the same tolerance, and once none at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SPACE = ROOT / "benchmarks/spaces/silu_and_mul_96.yaml"
+OPERATORS = {"ACTIVATION": "silu"}
+REPEATS = 3
+
+
+class PhaseClock:
+    """Note when the search began and when it ended."""
+
+    def __init__(self):
+        self.began_s = self.ended_s = None
+
+    def update(self, progress):
+        now_s = time.perf_counter()
+        if progress.phase == "baseline":
+            self.began_s = now_s
+        elif progress.phase == "search":
+            self.ended_s = now_s
+
+
+def ours(definition, template, folder):
+    """Search the whole space with a fresh cache, session and set of compilers."""
+    from tuner.cli.plans import manifest_of
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.device.select import open_device
+    from tuner.session import Session
+    from tuner.trial import Status
+    from tuner.tuning import Plan, tune
+
+    spec = definition.spec
+    plan = Plan(
+        spec, definition.space, template, "exhaustive", None, None, 0, spec.tuned, OPERATORS
+    )
+    device = open_device("cuda", spec, OPERATORS)
+    compiler = NvrtcPool(cache=Cache(folder / "cache"))
+    clock = PhaseClock()
+    manifest = manifest_of(plan, device="cuda", words=("throughput",))
+    with Session.create(folder / "session", manifest, {}) as session:
+        tune(plan, session=session, device=device, compiler=compiler, listener=clock)
+        counts = session.status_counts()
+        best_us = min(t.time_us for t in session.trials() if t.time_us is not None)
+    environment = dict(device.info.environment) | {"device": device.info.name}
+    environment["compiler"] = compiler.version
+    device.close()
+    compiler.close()
+    configs = sum(counts.values())
+    assert counts[Status.CORRECT] == configs, counts
+    seconds = clock.ended_s - clock.began_s
+    return {"configs": configs, "seconds": seconds, "best_us": best_us}, environment
+
+
+def kernel_tuners(definition, template, folder, verified):
+    """Run `tune_kernel` over the same configs with CuPy's kernel cache in a fresh folder."""
+    import kernel_tuner
+    import numpy as np
+
+    os.environ["CUPY_CACHE_DIR"] = str(folder / "cupy")
+    spec, space = definition.spec, definition.space
+    axes = spec.tuned[0].values
+    tokens, width = axes["T"], axes["D"]
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((tokens, 2 * width), dtype=np.float32)
+    stored = (values.view(np.uint32) >> 16).astype(np.uint16)
+    gate, up = np.split((stored.astype(np.uint32) << 16).view(np.float32).astype(float), 2, axis=1)
+    expected = gate / (1.0 + np.exp(-gate)) * up
+    out = np.zeros((tokens, width), np.uint16)
+
+    def verify(answer, results, atol):
+        found = (results[0].astype(np.uint32) << 16).view(np.float32)
+        return np.allclose(found, expected, rtol=4e-3, atol=1e-6)
+
+    def grid(config):
+        covered = config["vector_bytes"] * config["vectors_per_thread"] * config["block_size"]
+        if config["layout"] == "rows":
+            return tokens, -(-width * 2 // covered)
+        return -(-tokens * width * 2 // covered), 1
+
+    def render(config):
+        return template.render({**axes, **OPERATORS, **config}).source
+
+    os.chdir(folder)  # it leaves files where it runs
+    checked = {"answer": [expected, None, None, None], "verify": verify} if verified else {}
+    started_s = time.perf_counter()
+    results, _ = kernel_tuner.tune_kernel(
+        "silu_and_mul",
+        render,
+        grid,
+        [out, stored, np.int32(tokens), np.int32(width)],
+        {parameter.name: list(parameter.values) for parameter in space.parameters},
+        grid_div_x=[],
+        grid_div_y=[],
+        restrictions=[constraint.text for constraint in space.constraints],
+        block_size_names=["block_size"],
+        defines={},
+        lang="CUPY",
+        compiler_options=["-std=c++17", "-DACTIVATION=silu", *_include_options()],
+        quiet=True,
+        **checked,
+    )
+    seconds = time.perf_counter() - started_s
+    times_us = [r["time"] * 1e3 for r in results if isinstance(r["time"], float)]
+    return {"configs": len(times_us), "seconds": seconds, "best_us": min(times_us)}
+
+
+def _include_options():
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    found = find_nvidia_header_directory("cudart")
+    return [f"-I{found}"] if found else []
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/throughput.json")
+    out = parser.parse_args().out.resolve()
+    from tuner.space_file import load_definition
+    from tuner.template import Template
+
+    definition = load_definition(SPACE)
+    template = Template.load(definition.spec.template)
+    environment = {}
+    rows = {"tune": [], "kernel_tuner": [], "kernel_tuner, nothing verified": []}
+    for _ in range(REPEATS):
+        with tempfile.TemporaryDirectory() as folder:
+            result, environment = ours(definition, template, Path(folder))
+            rows["tune"].append(result)
+        for name, verified in (
+            ("kernel_tuner", True),
+            ("kernel_tuner, nothing verified", False),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                rows[name].append(kernel_tuners(definition, template, Path(folder), verified))
+                os.chdir(ROOT)
+    rates = {
+        name: sorted(row["configs"] / row["seconds"] for row in runs)[len(runs) // 2]
+        for name, runs in rows.items()
+    }
+    for name, runs in rows.items():
+        best = min(row["best_us"] for row in runs)
+        print(f"{name:32} {rates[name]:7.1f} configs/s   best {best:.2f} us")
+    ratio = rates["tune"] / rates["kernel_tuner"]
+    print(f"ratio {ratio:.1f}")
+    environment |= {
+        "cpus": str(os.cpu_count()),
+        "python": platform.python_version(),
+        "kernel_tuner": version("kernel_tuner"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    content = {"rates": rates, "ratio": ratio, "runs": rows, "environment": environment}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""`tune check`, `tune render` and `tune devices` on a whole project."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_check_counts_configs_and_compiles_a_sample(project, tune) -> None:
+    done = tune("check", project.space)
+    assert done.exit_code == 0, done.output
+    assert "scale: 12 combinations" in done.stdout
+    assert "of 8 sampled configs 8 compile within the limits, for sm_90a" in done.stdout
+    assert "block_size=256 per_thread=1" in done.stdout
+    assert done.stdout.splitlines()[-1] == "no mistakes found"
+
+
+def test_check_prints_the_same_as_json(project, tune) -> None:
+    found = json.loads(tune("check", project.space, "--json", "--sample", "2").stdout)
+    assert found["combinations"] == 12
+    assert [w["valid"] for w in found["workloads"]] == [11, 11, 11]
+    assert [s["status"] for s in found["sample"]] == ["compiled"] * 3
+    assert found["sample"][0]["config"] == {"block_size": 256, "per_thread": 1}
+    assert found["sample"][0]["occupancy"] == 1.0
+    assert found["sample"][0]["limiter"] == "warps"
+
+
+def test_check_counts_what_a_limit_rejects(project, tune) -> None:
+    project.edit(project.space, "tolerance:", "limits: {max_registers: 11}\ntolerance:")
+    done = tune("check", project.space)
+    assert done.exit_code == 0, done.output
+    assert "rejected by a limit: " in done.stdout
+    assert "registers" in done.stdout
+    rejected = json.loads(tune("check", project.space, "--json").stdout)["rejected"]
+    assert sum(rejected.values()) > 0
+
+
+def test_check_compiles_for_the_target_asked_for(project, tune) -> None:
+    done = tune("check", project.space, "--target", "sm_89", "--sample", "1")
+    assert "for sm_89 with 128 multiprocessors" in done.stdout
+
+
+def test_an_unknown_target_is_told_the_known_ones(project, tune) -> None:
+    done = tune("check", project.space, "--target", "sm_99")
+    assert done.exit_code == 2
+    assert "unknown target 'sm_99'\n  targets: sm_75 sm_80" in done.stderr
+
+
+def test_a_reference_without_its_function_is_a_mistake(project, tune) -> None:
+    project.kernel.with_suffix(".py").write_text("def compute(): ...\n", encoding="utf-8")
+    done = tune("check", project.space)
+    assert done.exit_code == 2
+    assert "scale.py: defines no `reference` function" in done.stderr
+
+
+def test_render_prints_the_source_alone(project, tune) -> None:
+    done = tune("render", project.space, "per_thread=4", "block_size=128")
+    assert done.exit_code == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("constexpr int kBlockSize = 128;\nconstexpr int kPerThread = 4;")
+    assert done.stdout.endswith("}\n")
+
+
+def test_render_takes_the_rest_from_the_default_config(project, tune) -> None:
+    assert "kBlockSize = 256" in tune("render", project.space, "per_thread=4").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["per_thread=3"], "per_thread cannot be '3'\n  values: 1, 2, 4, 8"),
+        (["unroll=3"], "no parameter named 'unroll'\n  parameters: block_size, per_thread"),
+        (["per_thread"], "'per_thread' is not NAME=VALUE"),
+        (["per_thread=1", "per_thread=2"], "parameter per_thread is given more than once"),
+        (["--workload", "M=1"], "no axis named 'M'"),
+    ],
+    ids=" ".join,
+)
+def test_render_says_what_is_wrong_with_a_value(project, tune, words, message: str) -> None:
+    done = tune("render", project.space, *words)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_render_without_a_default_needs_every_value(project, tune) -> None:
+    project.edit(project.space, "default: {block_size: 256, per_thread: 1}\n", "")
+    done = tune("render", project.space, "per_thread=4")
+    assert done.exit_code == 2
+    assert "no value for block_size\n  give each as name=value" in done.stderr
+
+
+def test_devices_lists_recordings_where_there_is_no_gpu(project, tune) -> None:
+    done = tune("devices")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        "no NVIDIA GPU found",
+        "recorded:kernels/recordings/nvidia-h200/scale.json.xz  scale on NVIDIA H200, 2026-11-20",
+    ]
+
+
+def test_devices_names_a_damaged_recording(project, tune) -> None:
+    (path,) = (project.root / "kernels/recordings").glob("*/*")
+    path.write_bytes(b"not a recording")
+    (listed,) = json.loads(tune("devices", "--json").stdout)["recordings"]
+    assert listed["problem"].startswith("is not a recording")

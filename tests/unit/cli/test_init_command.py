@@ -1,0 +1,128 @@
+"""`tune init` as a user sees it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copy
+
+import pytest
+from click.testing import Result
+
+Tune = Callable[..., Result]
+DATA = Path(__file__).parents[1] / "data"
+TWO = "__global__ void first(int n) { }\n__global__ void second(int n) { }\n"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    copy(DATA / "saxpy.cu", tmp_path)
+    return Path("saxpy.cu")
+
+
+def test_it_writes_three_files_and_says_what_is_left_to_do(tune: Tune, kernel: Path) -> None:
+    before = kernel.read_bytes()
+    result = tune("init", kernel)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[:5] == [
+        "wrote search_spaces/saxpy.yaml",
+        "wrote templates/saxpy.cu.j2",
+        "wrote saxpy.py",
+        "parameters: block_size",
+        "to fill in (8):",
+    ]
+    assert "  search_spaces/saxpy.yaml:12: the shape of x over the axes" in lines
+    assert lines[-1] == "then: tune check search_spaces/saxpy.yaml"
+    assert all(Path(line.split()[1]).is_file() for line in lines[:3])
+    assert kernel.read_bytes() == before
+
+
+def test_json_is_one_object_and_nothing_else(tune: Tune, kernel: Path) -> None:
+    found = json.loads(tune("init", kernel, "--json").stdout)
+    assert list(found) == ["kernel", "written", "kept", "parameters", "blanks", "next"]
+    assert found["kernel"] == "saxpy"
+    assert found["parameters"] == ["block_size"]
+    assert found["kept"] == []
+    first = found["blanks"][0]
+    assert first == {"file": "search_spaces/saxpy.yaml", "line": 11, "what": "the value of a"}
+    row = Path(first["file"]).read_text().splitlines()[first["line"] - 1]
+    assert "FILL_IN" in row
+
+
+def test_it_overwrites_nothing_unless_told_to(tune: Tune, kernel: Path) -> None:
+    tune("init", kernel)
+    space, template = Path("search_spaces/saxpy.yaml"), Path("templates/saxpy.cu.j2")
+    space.write_text("mine")
+    template.unlink()
+    result = tune("init", kernel)
+    assert result.exit_code == 2
+    assert "search_spaces/saxpy.yaml: exists already; nothing was written" in result.stderr
+    assert "--force overwrites it" in result.stderr
+    assert space.read_text() == "mine"
+    assert not template.exists()
+    assert tune("init", kernel, "--force").exit_code == 0
+    assert space.read_text() != "mine"
+
+
+def test_a_reference_that_is_there_is_kept_even_by_force(tune: Tune, kernel: Path) -> None:
+    Path("saxpy.py").write_text("mine")
+    result = tune("init", kernel, "--force")
+    assert "kept saxpy.py" in result.stdout
+    assert Path("saxpy.py").read_text() == "mine"
+    assert "reference()" not in result.stdout
+
+
+def test_the_reference_stub_says_what_to_return(tune: Tune, kernel: Path) -> None:
+    tune("init", kernel)
+    names: dict[str, object] = {}
+    exec(compile(Path("saxpy.py").read_text(), "saxpy.py", "exec"), names)  # noqa: S102
+    reference = names["reference"]
+    assert callable(reference)
+    with pytest.raises(ValueError, match=r"fill in reference\(\) in saxpy.py: return {'y': ...}"):
+        reference(None, {}, {})
+
+
+def test_out_chooses_the_folder_and_paths_in_the_draft_lead_back(tune: Tune, kernel: Path) -> None:
+    assert tune("init", kernel, "--out", "a/b").exit_code == 0
+    space = Path("a/b/search_spaces/saxpy.yaml")
+    rows = dict(row.split(": ", 1) for row in space.read_text().splitlines()[2:6])
+    for key in ("source", "reference", "template"):
+        assert (space.parent / rows[key].strip('"')).is_file()
+
+
+def test_several_kernels_are_listed(tune: Tune, tmp_path: Path) -> None:
+    path = tmp_path / "two.cu"
+    path.write_text(TWO)
+    result = tune("init", path, "--out", tmp_path)
+    assert result.exit_code == 2
+    assert f"{path}: has 2 kernels: first, second" in result.stderr
+    assert "--kernel first" in result.stderr
+    chosen = tune("init", path, "--out", tmp_path, "--kernel", "second", "--json")
+    assert json.loads(chosen.stdout)["kernel"] == "second"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "no such file"), (b"int x;", "no __global__ function"), (b"\0\1", "binary file")],
+)
+def test_a_file_without_a_kernel_is_one_message(
+    tune: Tune, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "k.cu"
+    if content is not None:
+        path.write_bytes(content)
+    result = tune("init", path)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_folder_that_cannot_be_made_is_one_message(tune: Tune, kernel: Path) -> None:
+    Path("taken").write_text("")
+    result = tune("init", kernel, "--out", "taken")
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr

@@ -1,0 +1,145 @@
+"""A small kernel with its template and space, and what is needed to tune it without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tuner.compiler.cache import Cache
+from tuner.compiler.pool import NvrtcPool
+from tuner.session import Manifest, Session
+from tuner.space_file import load_definition
+from tuner.template import Template
+from tuner.tuning import Plan
+
+SOURCE = """
+extern "C" __global__ void scale(float* out, const float* in, int N) {
+  const int i = blockIdx.x * 128 + threadIdx.x;
+  if (i < N) out[i] = 2.0f * in[i];
+}
+"""
+TEMPLATE = """
+constexpr int kBlock = @{ block }@;
+constexpr int kItems = @{ items }@;
+extern "C" __global__ void scale(float* out, const float* in, int N) {
+  for (int k = 0; k < kItems; ++k) {
+    const int i = (blockIdx.x * kItems + k) * kBlock + threadIdx.x;
+    if (i < N) out[i] = 2.0f * in[i];
+  }
+}
+"""
+REFERENCE = """
+def reference(xp, inputs, axes):
+    return {"out": 2.0 * inputs["in"]}
+"""
+SPACE = """
+version: 1
+kernel: scale
+source: scale.cu
+reference: scale.py
+template: scale.cu.j2
+axes: [N]
+arguments:
+  - {name: out, dtype: float32, shape: [N], role: output}
+  - {name: in, dtype: float32, shape: [N]}
+  - {name: N, dtype: int32, value: N}
+workloads: {tuned: [{N: 1000}, {N: 100000}], held_out: [{N: 3000}]}
+traffic: N * 8
+baseline: {launch: [{kernel: scale, grid: ["ceil_div(N, 128)"], block: [128]}]}
+parameters:
+  block: [32, 64, 128, 256, 512]
+  items: [1, 2, 4, 8]
+constraints: ["block * items <= 2048"]
+default: {block: 128, items: 1}
+launch: [{kernel: scale, grid: ["ceil_div(N, block * items)"], block: [block]}]
+tolerance: {out: {relative: 1.0e-6}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The folder that holds the kernel's four files; tests edit them before loading."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name, text in {
+        "scale.cu": SOURCE,
+        "scale.cu.j2": TEMPLATE,
+        "scale.py": REFERENCE,
+        "scale.yaml": SPACE,
+    }.items():
+        (folder / name).write_text(dedent(text).lstrip())
+    return folder
+
+
+@pytest.fixture
+def make_plan(project: Path):
+    """Load the project into a plan; keyword arguments replace the plan's fields."""
+
+    def make(**changes) -> Plan:
+        definition = load_definition(project / "scale.yaml")
+        fields = {
+            "searcher": "exhaustive",
+            "trials": None,
+            "time_s": None,
+            "seed": 0,
+            "workloads": definition.spec.workloads,
+            "operators": {},
+        }
+        template = Template.load(definition.spec.template)
+        return Plan(definition.spec, definition.space, template, **{**fields, **changes})
+
+    return make
+
+
+@pytest.fixture
+def make_session(tmp_path: Path):
+    """Create or reopen the session of a plan."""
+
+    def make(plan: Plan, name: str = "session") -> Session:
+        folder = tmp_path / name
+        if folder.exists():
+            return Session.open(folder)
+        manifest = Manifest(
+            kernel=plan.spec.name,
+            space_path=str(plan.spec.path),
+            space_text_sha="",
+            template_sha="",
+            source_sha="",
+            device="simulated",
+            searcher=plan.searcher,
+            trials=plan.trials,
+            time_s=plan.time_s,
+            seed=plan.seed,
+            workloads=plan.workloads,
+            operators=plan.operators,
+            tuner_version="0",
+            command=("tune", "scale.cu"),
+            created="2026-01-01T00:00:00+00:00",
+        )
+        return Session.create(folder, manifest, {})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def compiler(tmp_path_factory: pytest.TempPathFactory):
+    """Two compilers with a cache of their own."""
+    with NvrtcPool(workers=2, cache=Cache(tmp_path_factory.mktemp("cache"))) as pool:
+        yield pool
+
+
+class Snapshots:
+    """A listener that keeps every snapshot."""
+
+    def __init__(self) -> None:
+        self.seen = []
+
+    def update(self, progress) -> None:
+        self.seen.append(progress)
+
+
+@pytest.fixture
+def listener() -> Snapshots:
+    return Snapshots()

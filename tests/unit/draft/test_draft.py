@@ -1,0 +1,393 @@
+"""Drafts: valid YAML with marked blanks that, once filled, load and compile for real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copy
+
+import pytest
+
+from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.cache import Cache
+from tuner.compiler.pool import NvrtcPool
+from tuner.draft import Draft, blanks, draft
+from tuner.errors import KernelError
+from tuner.source import check_arguments, hide_host_code, parse_source, read_source
+from tuner.space_file import Definition, load_definition
+from tuner.strict_yaml import Data, parse
+from tuner.template import Template
+
+DATA = Path(__file__).parents[1] / "data"
+NAMES = ("saxpy", "tiled_sgemm", "block_reduce", "framework_norm")
+
+# what a person would write, by a piece of the line with the blank
+FILLED = {
+    "saxpy": {
+        "name: a,": "2.0",
+        "name: x,": "n",
+        "name: y,": "n",
+        "tuned:": "4096",
+        "held_out:": "1000",
+        "traffic:": "n * 12",
+        "  y:": "1.0e-6",
+    },
+    "tiled_sgemm": {
+        "name: A,": "M, K",
+        "name: B,": "K, N",
+        "name: C,": "M, N",
+        "tuned:": "1024",
+        "held_out:": "512",
+        "traffic:": "4 * (M * K + K * N + M * N)",
+        "  C:": "1.0e-5",
+    },
+    "block_reduce": {
+        "name: in,": "rows, cols",
+        "name: out,": "rows",
+        "tuned:": "4096",
+        "held_out:": "1000",
+        "traffic:": "rows * cols * 4",
+        "  out:": "1.0e-5",
+    },
+    "framework_norm": {
+        "name: out,": ("bfloat16", "tokens, hidden"),
+        "name: in,": ("bfloat16", "tokens, hidden"),
+        "name: residual,": ("bfloat16", "tokens, hidden"),
+        "name: weight,": "hidden",
+        "name: eps,": "1.0e-6",
+        "tuned:": "4096",
+        "held_out:": "2048",
+        "traffic:": "tokens * hidden * 4",
+        "- kernel:": '"ops::norm::scale_rows_kernel<__nv_bfloat16, false>"',
+        "  out:": "8.0e-3",
+        "  residual:": "8.0e-3",
+    },
+}
+
+
+def filled(text: str, values: dict[str, str | tuple[str, str]]) -> str:
+    lines = []
+    for line in text.splitlines():
+        code, mark, comment = line.partition("  # FILL IN")
+        if "FILL_IN" in code:
+            value = next(value for piece, value in values.items() if piece in code)
+            first, last = value if isinstance(value, tuple) else (value, value)
+            code = code.replace("dtype: FILL_IN", f"dtype: {first}").replace("FILL_IN", last)
+        lines.append(code + mark + comment)
+    return "\n".join(lines) + "\n"
+
+
+def drafted(folder: Path, name: str) -> Draft:
+    path = folder / f"{name}.cu"
+    copy(DATA / path.name, path)
+    return draft(read_source(path), folder=folder)
+
+
+def written(folder: Path, name: str) -> Definition:
+    made = drafted(folder, name)
+    files = {
+        made.space_path: filled(made.space_yaml, FILLED[name]),
+        made.template_path: made.template,
+        made.reference_path: made.reference,
+    }
+    for path, text in files.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return load_definition(made.space_path)
+
+
+def snippet(text: str, kernel: str | None = None) -> Draft:
+    return draft(parse_source(text, Path("k.cu")), kernel)
+
+
+def data(made: Draft) -> dict[str, Data]:
+    return parse(made.space_yaml, made.space_path).data
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvrtcPool]:
+    cache = Cache(tmp_path_factory.mktemp("cache"))
+    with NvrtcPool(workers=1, cache=cache) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_draft_is_valid_yaml_and_every_blank_says_what_is_needed(
+    tmp_path: Path, name: str
+) -> None:
+    made = drafted(tmp_path, name)
+    assert data(made)["version"] == 1
+    left = blanks(made.space_yaml)
+    assert left
+    assert all(what and "FILL_IN" not in what for _, what in left)
+    rows = made.space_yaml.splitlines()
+    assert [line for line, row in enumerate(rows, 1) if "FILL_IN" in row] == [n for n, _ in left]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_filled_draft_loads_and_fits_its_template_and_its_kernel(
+    tmp_path: Path, name: str
+) -> None:
+    definition = written(tmp_path, name)
+    spec = definition.spec
+    assert blanks(spec.path.read_text()) == []
+    Template.load(spec.template).check(definition.space, spec)
+    source = read_source(spec.source)
+    check_arguments(spec, source.kernel(spec.baseline[0].kernel))
+    assert definition.space.default is not None
+    for workload in spec.workloads:
+        assert definition.space.violated(definition.space.default, workload.values) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_default_config_launches_as_the_source_does(tmp_path: Path, name: str) -> None:
+    definition = written(tmp_path, name)
+    spec, default = definition.spec, definition.space.default
+    assert default is not None
+    for workload in spec.workloads:
+        (baseline,) = spec.baseline_launches(workload.values)
+        (candidate,) = spec.candidate_launches({**workload.values, **default})
+        assert (candidate.grid, candidate.block) == (baseline.grid, baseline.block)
+        assert candidate.shared_bytes == baseline.shared_bytes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_baseline_and_template_compile_to_the_same_resources(
+    tmp_path: Path, compiler: NvrtcPool, name: str
+) -> None:
+    definition = written(tmp_path, name)
+    spec, default = definition.spec, definition.space.default
+    assert default is not None
+    baseline = hide_host_code(read_source(spec.source))
+    rendered = Template.load(spec.template).render(default).source
+    results = [
+        compile_one(compiler, baseline, spec.baseline[0].kernel),
+        compile_one(compiler, rendered, spec.launch[0].kernel),
+    ]
+    assert [result.error for result in results] == ["", ""]
+    static = [next(iter(r.resources.values())).static_shared_bytes for r in results]
+    assert static[0] == static[1]
+
+
+def compile_one(compiler: NvrtcPool, source: str, kernel: str) -> CompileResult:
+    return compiler.submit(CompileRequest(source, (kernel,), "sm_90a")).result(60)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_shows_in_the_rendered_source(tmp_path: Path, name: str) -> None:
+    definition = written(tmp_path, name)
+    template, default = Template.load(definition.spec.template), definition.space.default
+    assert default is not None
+    first = template.render(default).source
+    for parameter in definition.space.parameters:
+        other = next(value for value in parameter.values if value != default[parameter.name])
+        assert template.render({**default, parameter.name: other}).source != first
+
+
+def test_only_the_constants_and_the_host_code_change(tmp_path: Path) -> None:
+    made = drafted(tmp_path, "tiled_sgemm")
+    before = (DATA / "tiled_sgemm.cu").read_text().splitlines()
+    after = made.template.splitlines()
+    changed = [line for line, (a, b) in enumerate(zip(before, after, strict=False), 1) if a != b]
+    assert changed == [1, 2, 3, 4, 5, 23, 34]
+    assert after[2] == "#define BK @{ bk }@   /* depth of one step */"
+    assert after[5] == "#define WARP_SIZE 32"
+    assert (after[33], after[-1]) == ("#ifndef __CUDACC_RTC__", "#endif")
+
+
+def test_sizes_that_only_the_grid_knows_become_axes(tmp_path: Path) -> None:
+    made = data(drafted(tmp_path, "block_reduce"))
+    assert made["axes"] == ["cols", "rows"]
+    assert made["launch"] == [
+        {
+            "kernel": "row_sum<float>",
+            "grid": ["rows"],
+            "block": ["threads"],
+            "shared_memory": "threads * 4",
+        }
+    ]
+
+
+def test_exact_divisions_become_constraints(tmp_path: Path) -> None:
+    made = data(drafted(tmp_path, "tiled_sgemm"))
+    assert made["constraints"] == [
+        "bm % tm == 0",
+        "bn % tn == 0",
+        "(bn // tn) * (bm // tm) <= 1024",
+    ]
+
+
+def test_constants_that_are_no_choice_are_left_out_and_said_so() -> None:
+    made = snippet(
+        "#define WARP_SIZE 32\n#define FULL_MASK 0xffffffff\n#define HEAD_DIM 128\n#define N 64\n"
+        "#define TILE_WIDTH 16\n#define UNUSED 8\n"
+        "__global__ void k(float* x) { x[threadIdx.x % WARP_SIZE] = HEAD_DIM + N + TILE_WIDTH"
+        " + FULL_MASK; }\n"
+    )
+    assert made.parameters == ("tile_width",)
+    assert "# WARP_SIZE = 32 (line 1) is left out: the hardware's warp" in made.space_yaml
+    assert "# HEAD_DIM = 128 (line 3) is left out" in made.space_yaml
+    assert "UNUSED" not in made.space_yaml
+
+
+def test_a_constant_defined_twice_is_left_alone() -> None:
+    made = snippet(
+        "#ifdef BIG\n#define TILE 32\n#else\n#define TILE 16\n#endif\n"
+        "__global__ void k(float* x) { x[TILE] = 1; }\n"
+    )
+    assert made.parameters == ()
+    assert "@{" not in made.template
+
+
+def test_constants_of_other_kernels_are_left_alone() -> None:
+    text = (
+        "constexpr int kTile = 8;\nconstexpr int kOther = 4;\n"
+        "__device__ int helper() { return kTile; }\n"
+        "__global__ void a(int* x) { constexpr int kUnroll = 2; x[kUnroll] = helper(); }\n"
+        "__global__ void b(int* x) { constexpr int kUnroll2 = 2; x[kUnroll2] = kOther; }\n"
+    )
+    assert snippet(text, "a").parameters == ("tile", "unroll")
+    assert snippet(text, "b").parameters == ("other", "unroll2")
+
+
+def test_names_that_mean_something_else_are_avoided() -> None:
+    made = snippet(
+        "#define MIN 4\n#define TILE_N 8\n#define MAX_THREADS 256\nconstexpr int kTileN = 8;\n"
+        "__global__ void k(float* x, int tile_n, int lambda)\n"
+        "{ x[MIN + TILE_N + MAX_THREADS + kTileN] = 1; }\n"
+    )
+    assert made.parameters == ("min_value", "tile_n_2", "max_threads_value", "tile_n_3")
+    assert data(made)["axes"] == ["tile_n", "lambda_size"]
+
+
+def test_values_lie_around_the_value_in_the_source() -> None:
+    made = snippet(
+        "#define BLOCK_SIZE 192\n#define TILE 64\n#define USE_LDG 1\nconstexpr bool kFast = true;\n"
+        "#define VEC 4\n#define STEPS 6\n"
+        "__global__ void k(float* x) { x[BLOCK_SIZE + TILE + USE_LDG + kFast + VEC + STEPS] = 1; }"
+    )
+    assert data(made)["parameters"] == {
+        "block_size": [96, 128, 192, 256, 384, 512, 768],
+        "tile": [32, 64, 128],
+        "use_ldg": [0, 1],
+        "fast": [False, True],
+        "vec": [1, 2, 4, 8, 16],
+        "steps": [3, 6, 12],
+    }
+
+
+def test_launch_bounds_and_the_block_in_the_launch_are_one_parameter() -> None:
+    made = snippet(
+        "__global__ void __launch_bounds__(256, 3) k(float* x, int n)\n"
+        "{ x[blockIdx.x * blockDim.x + threadIdx.x] = n; }\n"
+        "void f(float* x, int n) { const int t = 256; k<<<(n + t - 1) / t, t>>>(x, n); }\n"
+    )
+    assert made.parameters == ("block_size", "min_blocks")
+    assert "__launch_bounds__(@{ block_size }@, @{ min_blocks }@) k(" in made.template
+    assert data(made)["launch"] == [
+        {"kernel": "k", "grid": ["ceil_div(n, block_size)"], "block": ["block_size"]}
+    ]
+
+
+def test_a_block_of_two_extents_is_two_parameters() -> None:
+    made = snippet(
+        "__global__ void k(float* x, int w, int h)\n"
+        "{ x[blockDim.x * threadIdx.x + blockDim.y * threadIdx.y] = w * h; }\n"
+        "void f(float* x, int w, int h) { dim3 b(16, 16);\n"
+        "  k<<<dim3((w + 15) / 16, (h + b.y - 1) / 16), b>>>(x, w, h); }\n"
+    )
+    assert made.parameters == ("block_x", "block_y")
+    assert "__launch_bounds__(@{ block_x * block_y }@) k(" in made.template
+    assert "block_x * block_y <= 1024" in made.space_yaml
+
+
+def test_a_kernel_written_for_one_block_size_keeps_it() -> None:
+    made = snippet(
+        "__global__ void k(float* x) { __shared__ float s[128]; s[threadIdx.x] = x[0]; }\n"
+        "void f(float* x) { k<<<1, 128>>>(x); }\n"
+    )
+    assert made.parameters == ()
+    assert [what for _, what in blanks(made.space_yaml) if "what to tune" in what]
+
+
+def test_a_template_argument_that_is_a_constant_stays_bound_to_it(compiler: NvrtcPool) -> None:
+    made = snippet(
+        "constexpr int kThreads = 128;\n"
+        "template <int N, typename T, bool kCheck>\n"
+        "__global__ void k(T* x) { if (!kCheck || x[0] > 0) x[threadIdx.x] = N; }\n"
+        "void f(float* x) { k<kThreads, float, true><<<1, kThreads>>>(x); }\n"
+    )
+    assert made.parameters == ("threads", "check")
+    assert "int N = kThreads, typename T = float, bool kCheck = @{ check }@>" in made.template
+    launches = data(made)["launch"]
+    assert launches == [{"kernel": "k<>", "grid": [1], "block": ["threads"]}]
+    rendered = made.template.replace("@{ threads }@", "64").replace("@{ check }@", "false")
+    assert compile_one(compiler, rendered, "k<>").error == ""
+
+
+def test_values_that_the_file_instantiates_are_the_values_to_try() -> None:
+    made = snippet(
+        "template <int kItems> __global__ void k(float* x) { x[kItems] = 1; }\n"
+        "void f(float* x, int n) { switch (n) {\n"
+        "case 1: k<1><<<1, 32>>>(x); break; case 3: k<3><<<1, 32>>>(x); break;\n"
+        "case 6: k<6><<<1, 32>>>(x); } }\n"
+    )
+    assert data(made)["parameters"] == {"items": [1, 3, 6]}
+
+
+def test_roles_follow_from_const_and_from_what_is_read() -> None:
+    made = snippet(
+        "__global__ void k(const float* a, float* b, float* c, int* d, float* e)\n"
+        "{ b[0] = a[0]; c[1] += a[1]; atomicAdd(&d[0], 1); e[idx[2]] = e[3]; }\n"
+    )
+    arguments = data(made)["arguments"]
+    assert isinstance(arguments, list)
+    roles = [item["role"] for item in arguments if isinstance(item, dict)]
+    assert roles == ["input", "output", "inout", "inout", "inout"]
+    assert "d: {absolute: 0}" in made.space_yaml
+
+
+def test_what_the_source_says_is_quoted_in_the_blank() -> None:
+    made = snippet(
+        "__global__ void k(float* x) { extern __shared__ float s[]; x[0] = s[0]; }\n"
+        "void f(float* x, Plan p) { k<<<p.blocks(), 64, p.bytes()>>>(x); }\n"
+    )
+    whats = [what for _, what in blanks(made.space_yaml)]
+    assert whats.count("blocks in x, y, z; the source says p.blocks()") == 2
+    assert whats.count("bytes of dynamic shared memory; the source says p.bytes()") == 2
+
+
+def test_without_a_launch_grid_and_block_are_blank() -> None:
+    made = snippet("__global__ void k(float* x) { extern __shared__ float s[]; x[0] = s[0]; }")
+    whats = [what for _, what in blanks(made.space_yaml)]
+    for needed in ("blocks in x, y, z", "threads in x, y, z", "bytes of dynamic shared memory"):
+        assert whats.count(needed) == 2
+
+
+def test_text_that_a_template_would_read_as_its_own_is_spaced_out() -> None:
+    made = snippet(
+        "/*# heading #*/\n//% not a statement\n/*% nor this %*/\n// mail @{me}@\n#define TILE 8\n"
+        "__global__ void k(float* x) { x[TILE] = 1; }\n"
+    )
+    rendered = Template.from_text(made.template, Path("k.cu.j2")).render({"tile": 8}).source
+    assert "heading" in rendered
+    assert "not a statement" in rendered
+    assert "#define TILE 8" in rendered
+
+
+def test_several_kernels_need_a_choice_unless_one_is_launched() -> None:
+    two = "__global__ void a(int n) { }\n__global__ void b(int n) { }\n"
+    with pytest.raises(KernelError, match="has 2 kernels: a, b") as info:
+        snippet(two)
+    assert info.value.remedy == "choose one, such as --kernel a"
+    assert snippet(two + "void f() { b<<<1, 2>>>(3); }\n").kernel == "b"
+    assert snippet(two, "a").kernel == "a"
+    with pytest.raises(KernelError, match="no __global__ function named 'c'"):
+        snippet(two, "c")
+
+
+def test_blanks_in_comments_do_not_count() -> None:
+    text = (
+        "# FILL_IN is a blank\na: 1  # FILL IN: was FILL_IN\nb: FILL_IN\nc: [FILL_IN]  # FILL IN: c"
+    )
+    assert blanks(text) == [(3, "a value for FILL_IN"), (4, "c")]
