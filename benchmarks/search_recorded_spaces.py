@@ -81,7 +81,7 @@ def replay(
 ) -> tuple[np.ndarray, float]:
     """Search once; give the best time after each evaluation and the seconds the searcher took."""
     worst = max(value for value in recorded.times.values() if value is not None)
-    best, found, seconds = worst, [], 0.0
+    best, found = worst, []
     start = time.perf_counter()
     searcher = make_searcher(
         searcher_name, recorded.pool, recorded.space, seed=seed, budget=evaluations

@@ -14,6 +14,7 @@ from tuner.expressions import Value
 from tuner.hardware import limits_for
 from tuner.kernel import KernelSpec, Launch, Workload
 from tuner.occupancy import occupancy, refusal
+from tuner.source import hide_host_code, read_source
 from tuner.space import Config, SearchSpace
 from tuner.statistics import below_floor
 from tuner.template import Rendered, Template, map_errors
@@ -145,7 +146,7 @@ class Evaluator:
 
     def baseline_key(self, workload: Workload) -> str:
         """Compute what a recording keys the baseline by."""
-        source = self._key(self._spec.source.read_text(encoding="utf-8"))
+        source = self._key(self._baseline_source())
         return Program(source, workload, self._spec.baseline_launches(self.names(workload))).key
 
     def program(self, workload: Workload, config: Config) -> Program:
@@ -191,7 +192,7 @@ class Evaluator:
 
     def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy]:
         launches = self._spec.baseline_launches(self.names(workload))
-        source = self._spec.source.read_text(encoding="utf-8")
+        source = self._baseline_source()
         result = self._compiler.submit(self._request(source, launches)).result()
         if not result.ok:
             raise KernelError(f"does not compile:\n{result.error}", path=self._spec.source)
@@ -204,6 +205,10 @@ class Evaluator:
             lowered=result.lowered,
         )
         return program, resources, occupancy(self._limits, resources, launches[0])
+
+    def _baseline_source(self) -> str:
+        """The source as it is, but for host code, which a device compiler has no use for."""
+        return hide_host_code(read_source(self._spec.source))
 
     def _request(self, source: str, launches: tuple[Launch, ...]) -> CompileRequest:
         return CompileRequest(

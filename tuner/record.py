@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -28,6 +27,8 @@ from tuner.tuning import CANDIDATE, Plan, tune
 # The best of each workload are compared with the baseline in the same rounds. A search that ends
 # near the optimum ends in one of them, and so has a paired interval without a GPU too.
 FINALISTS = 16
+# Far beyond every L2: the rate of a kernel that moves this much is the memory's own.
+CACHE_FREE_BYTES = 1 << 29
 # Decided without the GPU, and so decided again by whoever answers from the recording.
 _LOCAL = frozenset({Status.CONSTRAINT, Status.COMPILE, Status.LIMIT, Status.MISSING})
 
@@ -48,13 +49,18 @@ def record(
 ) -> Recording:
     """Measure, or resume measuring, `recording_plan(plan)`; return the recording of it all."""
     tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+    return recording_of(plan, session=session, device=device, compiler=compiler)
+
+
+def recording_of(plan: Plan, *, session: Session, device: Device, compiler: Compiler) -> Recording:
+    """Make the recording of what a session has measured."""
     candidate = Candidate(CANDIDATE, plan.space, plan.template)
     evaluator = Evaluator(plan.spec, candidate, plan.operators, compiler, device)
     comparisons = {comparison.workload: comparison for comparison in session.comparisons()}
     return Recording(
         kernel=plan.spec.name,
         created=session.manifest.created,
-        device=_device(device, session.environment),
+        device=_device(plan.spec, session, device),
         operators=dict(plan.operators),
         workloads={
             workload.key: _workload(session, evaluator, workload, comparisons.get(workload))
@@ -75,13 +81,25 @@ def save(recording: Recording, path: Path) -> Path:
     return path
 
 
-def _device(device: Device, environment: Mapping[str, str]) -> RecordedDeviceInfo:
+def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDeviceInfo:
     facts = asdict(device.info)
     del facts["recorded"]
     # What a run from the recording states of itself must not be mistaken for the GPU machine's.
     software = ("compiler", "commit", "python", "tune")
-    kept = {f"recorded_{name}": environment[name] for name in software if name in environment}
-    return RecordedDeviceInfo(**{**facts, "environment": {**device.info.environment, **kept}})
+    known = session.environment
+    facts["environment"] |= {f"recorded_{name}": known[name] for name in software if name in known}
+    facts["streaming_gbps"] = max(device.info.streaming_gbps, _best_gbps(spec, session))
+    return RecordedDeviceInfo(**facts)
+
+
+def _best_gbps(spec: KernelSpec, session: Session) -> float:
+    """The highest rate of any program whose buffers cannot stay in a cache: a roofline seen."""
+    rates = [
+        spec.traffic.integer(trial.workload.values) / trial.time_us / 1e3
+        for trial in session.trials(CANDIDATE)
+        if trial.time_us is not None and spec.footprint_bytes(trial.workload) >= CACHE_FREE_BYTES
+    ]
+    return round(max(rates, default=0.0), 1)
 
 
 def _workload(

@@ -60,16 +60,18 @@ def paired_interval(
 ) -> tuple[float, Interval]:
     """Compare two programs timed in the same rounds: the speedup and its bootstrap interval.
 
-    The speedup is the baseline's median over the candidate's. Whole rounds are drawn, so a drift
-    that both share cancels. Constant samples give an interval of width zero. With fewer rounds
-    than a sign test needs (`fewest_rounds`) the interval is stretched to contain 1.
+    The speedup is the median over the rounds of baseline over candidate: what both share in a
+    round, such as memory throttled for a while, cancels there. Whole rounds are drawn. Constant
+    samples give an interval of width zero. With fewer rounds than a sign test needs
+    (`fewest_rounds`) the interval is stretched to contain 1.
     """
     baseline, candidate = _positive(baseline_us), _positive(candidate_us)
     if baseline.size != candidate.size:
         raise ValueError(f"{baseline.size} and {candidate.size} samples are not pairs")
-    rounds = np.random.default_rng(seed).integers(0, baseline.size, (resamples, baseline.size))
-    ratios = np.median(baseline[rounds], axis=1) / np.median(candidate[rounds], axis=1)
-    return _speedup(baseline, candidate, ratios, level)
+    ratios = baseline / candidate
+    drawn = np.random.default_rng(seed).integers(0, ratios.size, (resamples, ratios.size))
+    medians = np.median(ratios[drawn], axis=1)
+    return float(np.median(ratios)), _bounds(medians, ratios.size, level)
 
 
 def unpaired_interval(
@@ -90,7 +92,8 @@ def unpaired_interval(
         np.median(side[rng.integers(0, side.size, (resamples, side.size))], axis=1)
         for side in (baseline, candidate)
     )
-    return _speedup(baseline, candidate, above / below, level)
+    speedup = float(np.median(baseline) / np.median(candidate))
+    return speedup, _bounds(above / below, min(baseline.size, candidate.size), level)
 
 
 def fewest_rounds(level: float) -> int:
@@ -141,11 +144,9 @@ def _positive(values: Sequence[float]) -> Floats:
     return samples
 
 
-def _speedup(
-    baseline: Floats, candidate: Floats, ratios: Floats, level: float
-) -> tuple[float, Interval]:
+def _bounds(ratios: Floats, samples: int, level: float) -> Interval:
     fewest, tail = fewest_rounds(level), (1.0 - level) / 2.0
     low, high = (float(bound) for bound in np.quantile(ratios, (tail, 1.0 - tail)))
-    if min(baseline.size, candidate.size) < fewest:
+    if samples < fewest:
         low, high = min(low, 1.0), max(high, 1.0)
-    return float(np.median(baseline) / np.median(candidate)), (low, high)
+    return low, high

@@ -153,18 +153,10 @@ class _Run:
         finalists = self._verified(workload, self._finalists(workload))
         if not finalists:
             return
-        programs = [self._evaluator.baseline_program(workload)]
-        programs += [self._evaluator.program(workload, trial.config) for trial in finalists]
-        rounds = self._device.compare(programs, rounds=self._plan.rounds)
-        comparison = Comparison(
-            workload,
-            tuple(trial.config for trial in finalists),
-            rounds.times_us,
-            rounds.paired,
-            rounds.isolated_us,
-        )
+        comparison = self._compare(workload, [trial.config for trial in finalists])
         self._session.record_comparison(comparison)
-        result = self._result(comparison, finalists)
+        compared = [trial for trial in finalists if trial.config in comparison.finalists]
+        result = self._result(comparison, compared)
         source = self._evaluator.render(workload, result.config).source
         self._session.write_variant(workload, result.config, source)
         self._session.record_result(result)  # last: a resumed run takes it for the end of the step
@@ -302,6 +294,23 @@ class _Run:
             if trial.status is Status.CORRECT:
                 passed.append(trial)
         return passed
+
+    def _compare(self, workload: Workload, configs: list[Config]) -> Comparison:
+        """Time finalists and baseline interleaved, or as many of them as a recording has so."""
+        rounds = self._plan.rounds
+        baseline = self._evaluator.baseline_program(workload)
+        programs = {config: self._evaluator.program(workload, config) for config in configs}
+        compared = self._device.compare([baseline, *programs.values()], rounds=rounds)
+        if not compared.paired and len(programs) > 1:
+            programs = {
+                config: program
+                for config, program in programs.items()
+                if self._device.compare([baseline, program], rounds=rounds).paired
+            } or dict(list(programs.items())[:1])
+            compared = self._device.compare([baseline, *programs.values()], rounds=rounds)
+        return Comparison(
+            workload, tuple(programs), compared.times_us, compared.paired, compared.isolated_us
+        )
 
     def _result(self, comparison: Comparison, finalists: list[Trial]) -> Result:
         """Choose on the first rounds, report on the others: a choice must not judge itself."""

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from tuner.checking import UnavailableDevice, target_info
 from tuner.cli import cli
+from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.recording import (
     RecordedDeviceInfo,
@@ -122,6 +123,14 @@ class Project:
         path.write_text(text.replace(old, new), encoding="utf-8")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what is compiled here out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Compile every config, as a recording is keyed by source, and make the times up."""
@@ -129,7 +138,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     definition = load_definition(project.space)
     spec, target = definition.spec, target_info("sm_90a")
     candidate = Candidate("any", definition.space, Template.load(spec.template))
-    compiler = NvrtcPool()
+    compiler = NvrtcPool(cache=Cache())
     evaluator = Evaluator(spec, candidate, {}, compiler, UnavailableDevice(target))
     recorded = {}
     for workload in spec.workloads:

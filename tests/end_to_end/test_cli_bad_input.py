@@ -73,6 +73,11 @@ def test_a_parameter_that_nothing_uses(project, refuse) -> None:
     refuse("unroll")
 
 
+def test_a_place_is_written_from_the_current_folder(project, tune) -> None:
+    project.edit(project.template, "@{ per_thread }@", "@{ rows }@")
+    assert_refused(tune("check", project.space), "Error: templates/scale.cu.j2:2: ")
+
+
 def test_a_name_that_is_not_declared(project, refuse) -> None:
     project.edit(project.template, "@{ per_thread }@", "@{ per_thread * rows }@")
     refuse("scale.cu.j2:2", "rows")

@@ -73,7 +73,7 @@ def test_render_takes_the_rest_from_the_default_config(project, tune) -> None:
         (["unroll=3"], "no parameter named 'unroll'\n  parameters: block_size, per_thread"),
         (["per_thread"], "'per_thread' is not NAME=VALUE"),
         (["per_thread=1", "per_thread=2"], "parameter per_thread is given more than once"),
-        (["--workload", "M=1"], "no axis named 'M'"),
+        (["--workload", "M=1"], "workload 'M=1'"),
     ],
     ids=" ".join,
 )

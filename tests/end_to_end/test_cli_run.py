@@ -116,8 +116,8 @@ def test_an_interrupted_run_says_how_to_resume_and_can_be(
     wait_for_a_trial(project.root / "my session")
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
     assert err == "interrupted; resume with: tune --resume 'my session'\n"
+    assert process.returncode == 130
     if extra:
         assert out == ""
     assert_resumes(project.root / "my session", tune)
@@ -130,8 +130,8 @@ def test_ctrl_c_reaches_the_whole_process_group_and_still_leaves_one_line(
     wait_for_a_trial(project.root / "mine")
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
     assert err == "interrupted; resume with: tune --resume mine\n"
+    assert process.returncode == 130
     assert_resumes(project.root / "mine", tune)
 
 

@@ -14,7 +14,7 @@ from tuner.cli.exits import program_name, translated_errors
 RUN = "run"
 # Stated here so that `tune --help` imports none of the commands.
 COMMANDS = {
-    "init": "Draft a search space from a kernel's source.",
+    "init": "Draft a search space, a template and a reference for a kernel.",
     "check": "Check a search space and its template; no GPU is needed.",
     "render": "Print the CUDA source of one config.",
     "report": "Write the report of a session.",

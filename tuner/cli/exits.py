@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +17,6 @@ from tuner.errors import TunerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 INTERRUPTED = 130
 
@@ -32,7 +32,7 @@ def translated_errors() -> Iterator[None]:
     try:
         yield
     except TunerError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {_from_here(str(error))}", err=True)
         raise Exit(error.exit_code) from error
     except KeyboardInterrupt as interrupt:
         click.echo("interrupted", err=True)
@@ -68,3 +68,12 @@ def stdout_kept_for_result() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def _from_here(text: str) -> str:
+    """Shorten paths below the current folder, as the user would type them."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        return text
+    return text if here == here.parent else text.replace(f"{here}/", "")

@@ -26,8 +26,8 @@ PHASES: Mapping[Phase, str] = {
     "report": "writing the report",
     "done": "done",
 }
-# Lines around the table: its head and rules, and the summary below it.
-FRAME_LINES = 8
+# Lines besides the workloads': title, head, summary, and two to wrap into.
+FRAME_LINES = 5
 
 
 class View(Protocol):
@@ -192,7 +192,13 @@ def duration(seconds: float) -> str:
 
 def live_table(progress: Progress, *, rows: int) -> RenderableType:
     """Draw at most `rows` workloads, those around the current one, and the run's summary."""
-    table = Table(title=f"{progress.kernel} on {progress.device}", title_justify="left")
+    table = Table(
+        title=f"{progress.kernel} on {progress.device}",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+    )
     table.add_column("workload", no_wrap=True)
     for name in ("baseline us", "best us", "speedup", "trials"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from shutil import which
 from typing import Any
 
@@ -14,12 +15,12 @@ from platformdirs import user_cache_path
 from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
 from tuner.device.cuda_driver import CudaError
 from tuner.device.inputs import FILLS
-from tuner.device.judge import Judge
+from tuner.device.judge import cuda_judge
 from tuner.device.layout import lay_out
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO
 from tuner.device.worker import Timed, Worker
-from tuner.errors import DeviceError
+from tuner.errors import DeviceError, WorkerError
 from tuner.hardware import architecture_for
 from tuner.kernel import KernelSpec, Workload
 from tuner.trial import Correctness, Measurement, Status
@@ -38,29 +39,23 @@ class CudaDevice:
 
     def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
         self._ordinal, self._spec = ordinal, spec
-        self._lock = _lock(ordinal)
         self._worker: Child | None = None
         self._attached: Workload | None = None
         self._opened: Workload | None = None
         self._arena: Any = None
-        try:
-            self._judge = Child(Judge, (ordinal, spec, dict(operators)), "tune-judge")
-            facts = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
-            streaming = self._judge.call("streaming_gbps", timeout_s=JUDGE_TIMEOUT_S)
-        except (ChildDiedError, ChildTimeoutError) as error:
-            self._lock.release()
-            raise DeviceError(f"the GPU's processes did not start: {error}") from error
-        capability = (facts["major"], facts["minor"])
-        self.info = DeviceInfo(
-            name=facts["name"],
-            architecture=architecture_for(capability),
-            compute_capability=capability,
-            multiprocessors=facts["multiprocessors"],
-            l2_bytes=facts["l2_bytes"],
-            streaming_gbps=round(streaming, 1),
-            recorded=False,
-            environment={"cuda_driver_api": str(facts["driver"]), **_gpu_state(ordinal)},
-        )
+        with ExitStack() as undo:
+            self._lock = _lock(ordinal)
+            undo.callback(self._lock.release)
+            try:
+                self._judge = Child(cuda_judge, (ordinal, spec, dict(operators)), "tune-judge")
+                undo.callback(self._judge.kill)
+                undo.callback(self._drop_worker)
+                facts = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
+                streaming = self._judge.call("streaming_gbps", timeout_s=JUDGE_TIMEOUT_S)
+            except (ChildDiedError, ChildTimeoutError) as error:
+                raise DeviceError(f"the GPU's processes did not start: {error}") from error
+            self.info = _info(facts, streaming, _gpu_state(ordinal))
+            undo.pop_all()
 
     def run(
         self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
@@ -75,7 +70,11 @@ class CudaDevice:
             timed: Timed = self._live_worker().call(
                 "time", program, policy, incumbent_us, timeout_s=TIMING_TIMEOUT_S
             )
-            after = self._judge.call("check", timeout_s=JUDGE_TIMEOUT_S)
+            if self._arena.layout.with_role("inout"):
+                # Timing applied it to its own results over and over: judge one more call instead.
+                self._ask_judge("poison")
+                self._live_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
+            after = self._ask_judge("check")
         except ChildTimeoutError as error:
             self._drop_worker()
             return Outcome(Status.TIMEOUT, str(error))
@@ -92,9 +91,7 @@ class CudaDevice:
         """Time verified programs interleaved in the worker."""
         try:
             self._enter(programs[0].workload)
-            self._judge.call(
-                "prepare", programs[0].workload, "normal", _seed(), timeout_s=JUDGE_TIMEOUT_S
-            )
+            self._ask_judge("prepare", programs[0].workload, "normal", _seed())
             rows, isolated = self._live_worker().call(
                 "compare", programs, FINALS, rounds, _seed(), timeout_s=TIMING_TIMEOUT_S * 5
             )
@@ -118,32 +115,36 @@ class CudaDevice:
             if not verdicts[-1].passed:
                 return verdicts[-1]
         if thorough:
-            self._judge.call("poison", timeout_s=JUDGE_TIMEOUT_S)
+            self._ask_judge("poison")
             self._live_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
-            again = self._judge.call("check", False, timeout_s=JUDGE_TIMEOUT_S)
+            again = self._ask_judge("check", False)
             if not again.passed:
                 return Correctness(False, again.fills, again.errors, again.reason)
         return _merged(verdicts)
 
     def _check(self, program: Program, fill: str) -> Correctness:
-        self._judge.call("prepare", program.workload, fill, _seed(), timeout_s=JUDGE_TIMEOUT_S)
-        self._judge.send("compute_reference")
+        self._ask_judge("prepare", program.workload, fill, _seed())
+        with _judging():
+            self._judge.send("compute_reference")
         try:
             self._live_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
         finally:
-            self._judge.receive(JUDGE_TIMEOUT_S)
-        verdict: Correctness = self._judge.call("check", timeout_s=JUDGE_TIMEOUT_S)
+            with _judging():
+                self._judge.receive(JUDGE_TIMEOUT_S)
+        verdict: Correctness = self._ask_judge("check")
         return verdict
+
+    def _ask_judge(self, method: str, *arguments: Any) -> Any:
+        with _judging():
+            return self._judge.call(method, *arguments, timeout_s=JUDGE_TIMEOUT_S)
 
     def _enter(self, workload: Workload) -> None:
         """Make both processes ready for one workload."""
         if self._opened != workload:
             self._drop_arena()
             layout = lay_out(self._spec, workload.values)
-            self._arena = self._judge.call(
-                "open_arena", workload, layout, timeout_s=JUDGE_TIMEOUT_S
-            )
-            self._judge.call("prepare", workload, "normal", _seed(), timeout_s=JUDGE_TIMEOUT_S)
+            self._arena = self._ask_judge("open_arena", workload, layout)
+            self._ask_judge("prepare", workload, "normal", _seed())
             self._opened = workload
         if self._attached != workload:
             self._live_worker().call("attach", self._arena, timeout_s=RUN_TIMEOUT_S)
@@ -167,6 +168,20 @@ class CudaDevice:
         if self._worker is not None:
             self._worker.kill()
         self._worker = self._attached = None
+
+
+def _info(facts: Mapping[str, Any], streaming_gbps: float, state: Mapping[str, str]) -> DeviceInfo:
+    capability = (facts["major"], facts["minor"])
+    return DeviceInfo(
+        name=facts["name"],
+        architecture=architecture_for(capability),
+        compute_capability=capability,
+        multiprocessors=facts["multiprocessors"],
+        l2_bytes=facts["l2_bytes"],
+        streaming_gbps=round(streaming_gbps, 1),
+        recorded=False,
+        environment={"cuda_driver_api": str(facts["driver"]), **state},
+    )
 
 
 def _outcome(timed: Timed, before: Correctness, after: Correctness) -> Outcome:
@@ -199,6 +214,21 @@ def _merged(verdicts: Sequence[Correctness]) -> Correctness:
     return Correctness(True, fills, tuple(worst.items()))
 
 
+@contextmanager
+def _judging() -> Iterator[None]:
+    """Tell the judge's end from a candidate's: without it no verdict is possible any more."""
+    try:
+        yield
+    except ChildTimeoutError as error:
+        raise WorkerError(f"the process that judges results gave {error}") from error
+    except ChildDiedError as error:
+        raise WorkerError(
+            f"the process that judges results ended (exit code {error})",
+            remedy="it holds the inputs and the float64 reference of a workload: the system may "
+            "have run out of memory",
+        ) from error
+
+
 def _seed() -> int:
     return secrets.randbits(62)
 
@@ -222,7 +252,7 @@ def _gpu_state(ordinal: int) -> dict[str, str]:
     program = which("nvidia-smi")
     if program is None:
         return {}
-    fields = ("driver_version", "uuid", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
+    fields = ("driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
     command = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i"]
     answer = subprocess.run(  # noqa: S603 - a fixed command
         [*command, str(ordinal)], capture_output=True, text=True, timeout=30, check=False

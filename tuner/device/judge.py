@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing import shared_memory
 from typing import Any
 
 import numpy as np
 
+from tuner.device.arena_memory import ArenaMemory, CudaMemory
 from tuner.device.inputs import fill_values, generator, load_reference
 from tuner.device.layout import GUARD_BYTE, POISONS, Arena, Layout, Slot
 from tuner.device.number_formats import Array, decode, encode, storage_dtype
@@ -31,6 +31,11 @@ class _Prepared:
     first_output: dict[str, Array] | None = None
 
 
+def cuda_judge(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> Judge:
+    """Make a judge whose memory is on a GPU."""
+    return Judge(CudaMemory(ordinal), spec, operators)
+
+
 class Judge:
     """Prepare inputs in a shared arena, and judge what a kernel made of them.
 
@@ -38,16 +43,11 @@ class Judge:
     worker reaches only the arena: reference values and the copies of the inputs stay here.
     """
 
-    def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
-        import cupy
-
-        self._xp: Any = cupy
-        cupy.cuda.Device(ordinal).use()
+    def __init__(self, memory: ArenaMemory, spec: KernelSpec, operators: Mapping[str, str]) -> None:
+        self._memory, self._xp = memory, memory.xp
         self._spec = spec
         self._operators = dict(operators)
         self._reference = load_reference(spec.reference)
-        self._memory: Array = None
-        self._host: shared_memory.SharedMemory | None = None
         self._arena: Arena | None = None
         self._prepared: _Prepared | None = None
         self._poison = 0
@@ -55,29 +55,13 @@ class Judge:
     def open_arena(self, workload: Workload, layout: Layout) -> Arena:
         """Allocate the shared memory for one workload; the previous workload's is released."""
         self.close_arena()
-        cupy = self._xp
-        # Not from CuPy's pool: an IPC handle covers a whole cudaMalloc allocation.
-        memory = cupy.cuda.Memory(layout.total_bytes)
-        self._memory = cupy.ndarray(
-            (layout.total_bytes,), cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0)
-        )
-        try:
-            handle = bytes(cupy.cuda.runtime.ipcGetMemHandle(memory.ptr))
-            self._arena = Arena(workload.key, layout, handle, None)
-        except cupy.cuda.runtime.CUDARuntimeError:
-            # Some containers and virtual machines have no CUDA IPC: go through host memory.
-            self._host = shared_memory.SharedMemory(create=True, size=layout.total_bytes)
-            self._arena = Arena(workload.key, layout, None, self._host.name)
+        self._arena = self._memory.open(workload.key, layout)
         return self._arena
 
     def close_arena(self) -> None:
         """Release the shared memory."""
-        self._memory = self._prepared = self._arena = None
-        if self._host is not None:
-            self._host.close()
-            self._host.unlink()
-            self._host = None
-        self._xp.get_default_memory_pool().free_all_blocks()
+        self._prepared = self._arena = None
+        self._memory.close()
 
     def prepare(self, workload: Workload, fill: str, seed: int) -> None:
         """Put fresh inputs into the arena, poison outputs and scratch, renew the guards."""
@@ -103,8 +87,8 @@ class Judge:
         for slot in self._layout.with_role("inout"):
             self._view(slot)[...] = self._current.inputs[slot.name]
         for start, stop in self._layout.guards:
-            self._memory[start:stop] = GUARD_BYTE
-        self._push()
+            self._memory.data[start:stop] = GUARD_BYTE
+        self._memory.push()
 
     def compute_reference(self) -> None:
         """Compute the expected outputs; the worker may be launching meanwhile."""
@@ -116,11 +100,11 @@ class Judge:
         prepared.reference = self._reference.compute(
             self._xp, decoded, prepared.workload.values, **self._operators
         )
-        self._xp.cuda.Stream.null.synchronize()
+        self._memory.synchronize()
 
     def check(self, first: bool = True) -> Correctness:
         """Judge the outputs in the arena; after `first`, a second run must be bit-identical."""
-        self._pull()
+        self._memory.pull()
         prepared = self._current
         if prepared.reference is None:
             self.compute_reference()
@@ -140,10 +124,15 @@ class Judge:
         return Correctness(not reason, (prepared.fill,), tuple(errors), reason)
 
     def streaming_gbps(self) -> float:
-        """Measure the rate of reading two large arrays and writing one, in GB/s."""
+        """Measure the rate of reading two large arrays and writing one, in GB/s.
+
+        The better of 8 and 16 bytes an access: which of them is depends on the GPU.
+        """
+        return max(self._probe(dtype) for dtype in ("float64", "complex128"))
+
+    def _probe(self, dtype: str) -> float:
         cupy = self._xp
-        count = PROBE_BYTES // 8
-        a, b, c = (cupy.ones(count, cupy.float64) for _ in range(3))
+        a, b, c = (cupy.ones(PROBE_BYTES // cupy.dtype(dtype).itemsize, dtype) for _ in range(3))
         times = []
         for _ in range(PROBE_REPEATS):
             start, stop = cupy.cuda.Event(), cupy.cuda.Event()
@@ -167,10 +156,21 @@ class Judge:
     def _given_inputs(self, rng: Any, workload: Workload, fill: str) -> Mapping[str, Array]:
         if self._reference.inputs is None:
             return {}
-        return self._reference.inputs(self._xp, rng, workload.values, fill)
+        given = self._reference.inputs(self._xp, rng, workload.values, fill)
+        slots = {slot.name: slot for slot in self._layout.with_role("input", "inout")}
+        for name, values in given.items():
+            if name in slots and tuple(values.shape) == slots[name].shape:
+                continue
+            wanted = f"needs {slots[name].shape}" if name in slots else "is no input"
+            raise KernelError(
+                f"`inputs` returns shape {tuple(values.shape)} for {name!r}, which {wanted}",
+                path=self._spec.reference,
+                remedy=f"inputs: {', '.join(slots)}",
+            )
+        return given
 
     def _bytes(self, slot: Slot) -> Array:
-        return self._memory[slot.offset : slot.offset + slot.size_bytes]
+        return self._memory.data[slot.offset : slot.offset + slot.size_bytes]
 
     def _view(self, slot: Slot) -> Array:
         return self._bytes(slot).view(storage_dtype(slot.dtype)).reshape(slot.shape)
@@ -197,7 +197,7 @@ class Judge:
 
     def _broken_guard(self) -> str:
         for index, (start, stop) in enumerate(self._layout.guards):
-            if not bool((self._memory[start:stop] == GUARD_BYTE).all()):
+            if not bool((self._memory.data[start:stop] == GUARD_BYTE).all()):
                 names = [slot.name for slot in self._layout.slots]
                 near = f"before {names[index]}" if index < len(names) else f"after {names[-1]}"
                 return f"wrote outside its buffers ({near})"
@@ -219,12 +219,3 @@ class Judge:
     def _same_bits(self, slot: Slot, other: Array) -> bool:
         bits = f"u{storage_dtype(slot.dtype).itemsize}"  # as floats, NaN differs from itself
         return bool((self._view(slot).view(bits) == other.view(bits)).all())
-
-    def _push(self) -> None:
-        if self._host is not None:
-            self._memory.get(out=np.ndarray(self._memory.shape, np.uint8, self._host.buf))
-        self._xp.cuda.Stream.null.synchronize()
-
-    def _pull(self) -> None:
-        if self._host is not None:
-            self._memory.set(np.ndarray(self._memory.shape, np.uint8, self._host.buf))

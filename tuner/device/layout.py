@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tuner.device.number_formats import FLOATS
+from tuner.errors import KernelError
 from tuner.kernel import Argument, KernelSpec, Role
 
 if TYPE_CHECKING:
@@ -83,15 +87,35 @@ def lay_out(spec: KernelSpec, names: Mapping[str, Value]) -> Layout:
         shape = argument.dimensions(names)
         slots.append(Slot(argument.name, argument.dtype, shape, argument.role, offset, size))
         end = offset + size
-    order = tuple(_parameter(argument, names) for argument in spec.arguments)
+    order = tuple(_parameter(spec, argument, names) for argument in spec.arguments)
     return Layout(tuple(slots), order, _align(end + GUARD_BYTES))
 
 
-def _parameter(argument: Argument, names: Mapping[str, Value]) -> str | tuple[str, float]:
+def _parameter(
+    spec: KernelSpec, argument: Argument, names: Mapping[str, Value]
+) -> str | tuple[str, float]:
     if argument.value is None:
         return argument.name
-    value = argument.value.evaluate(names)
-    return argument.dtype, value if isinstance(value, int) else float(value)
+    if argument.dtype in ("float32", "float64"):
+        return argument.dtype, float(argument.value.evaluate(names))
+    if argument.dtype == "bool":
+        return argument.dtype, bool(argument.value.evaluate(names))
+    if argument.dtype in FLOATS:
+        raise KernelError(
+            f"the scalar {argument.name!r} is {argument.dtype}, which cannot be passed by value",
+            path=spec.path,
+            line=argument.line,
+            remedy="make it float32, in the kernel too",
+        )
+    value, bounds = argument.value.integer(names), np.iinfo(argument.dtype)
+    if not bounds.min <= value <= bounds.max:
+        raise KernelError(
+            f"the scalar {argument.name!r} is {value}, which {argument.dtype} cannot hold",
+            path=spec.path,
+            line=argument.line,
+            remedy="make it int64, in the kernel too, or leave out the workload",
+        )
+    return argument.dtype, value
 
 
 def _align(offset: int) -> int:

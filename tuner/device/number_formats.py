@@ -69,12 +69,12 @@ def code_distance(xp: Any, a: Array, b: Array, dtype: str) -> Array:
 
 
 def _ordinal(xp: Any, raw: Array, dtype: str) -> Array:
-    if dtype not in STORAGE:
+    if dtype not in FLOATS:
         return raw.astype(xp.int64)
-    sign_bit = 1 << (8 * storage_dtype(dtype).itemsize - 1)
-    bits = raw.astype(xp.int64)
-    magnitude = bits & (sign_bit - 1)
-    return xp.where(bits & sign_bit, -magnitude, magnitude)
+    size = storage_dtype(dtype).itemsize
+    bits = raw.view(f"i{size}").astype(xp.int64)
+    magnitude = bits & (2 ** (8 * size - 1) - 1)
+    return xp.where(bits < 0, -magnitude, magnitude)
 
 
 @lru_cache

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -53,7 +55,7 @@ class Child:
         """Send a request without waiting; `receive` must follow before the next one."""
         try:
             self._connection.send((method, arguments))
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except OSError as error:  # a broken pipe, or one that `kill` closed
             raise ChildDiedError(self._exit_code()) from error
 
     def receive(self, timeout_s: float) -> Any:
@@ -63,7 +65,7 @@ class Child:
                 self.kill()
                 raise ChildTimeoutError(f"no answer within {timeout_s:g} s")
             kind, value = self._connection.recv()
-        except (EOFError, ConnectionResetError) as error:
+        except (EOFError, OSError) as error:  # OSError: it ended in the middle of its answer
             raise ChildDiedError(self._exit_code()) from error
         if kind == "raise":
             raise value
@@ -82,6 +84,7 @@ class Child:
 
 def _serve(connection: Connection, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     handler: Any = None
     request: tuple[str, tuple[Any, ...]] | None = None
     answer: tuple[str, Any]
@@ -104,3 +107,11 @@ def _serve(connection: Connection, factory: Callable[..., Any], arguments: tuple
             request = connection.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return
+
+
+def _end_with_parent() -> None:
+    """Kill this process when the parent is gone: a kernel that never ends would hold the GPU."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -75,7 +75,8 @@ class RecordedDevice:
         """Nothing is held open."""
 
     def _unpaired(self, workload: RecordedWorkload, keys: Sequence[str]) -> Rounds:
-        samples = [workload.programs[key].ticks for key in keys if key in workload.programs]
+        programs = workload.programs
+        samples = [programs[key].ticks for key in keys if key in programs and programs[key].ticks]
         if len(samples) != len(keys):
             raise DeviceError(
                 "a finalist has no recorded samples",

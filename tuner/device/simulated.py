@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.errors import DeviceError
 from tuner.trial import Correctness, Measurement, Status
 
 H200_LIKE = DeviceInfo(
@@ -45,10 +46,15 @@ class SimulatedDevice:
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
         """Repeat each program's time in every round."""
-        times = [self._answer(program) for program in programs]
-        row = tuple(time for time in times if not isinstance(time, Status))
+        row = tuple(self._time_us(program) for program in programs)
         return Rounds((row,) * rounds, paired=True, isolated_us=(None,) * len(row))
 
     def close(self) -> None:
         """Remember that it was closed."""
         self.closed = True
+
+    def _time_us(self, program: Program) -> float:
+        answer = self._answer(program)
+        if isinstance(answer, Status):
+            raise DeviceError(f"a verified program failed when timed again: {answer}")
+        return answer

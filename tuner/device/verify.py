@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from tuner.device.number_formats import (
@@ -70,7 +71,8 @@ def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolera
     if tolerance.codes is not None:
         changed = _share_of_changed_codes(xp, out, ref, dtype)
         # Within the share that may differ, one code apart counts as right.
-        error = max(error - 1.0, 0.0) + changed / tolerance.codes if tolerance.codes else error
+        share = changed / tolerance.codes if tolerance.codes else inf if changed else 0.0
+        error = max(error - 1.0, 0.0) + share
     return Verdict(error, index, found, float(ref[index]), bool(table[:, 2].max() <= 1.0))
 
 
@@ -79,12 +81,10 @@ def _errors(
 ) -> tuple[Array, Array]:
     """Errors of the output, and of zeros in its place, in units of the tolerance."""
     if tolerance.codes is not None:
-        stored = encode(xp, reference, dtype)
-        zeros = xp.zeros_like(stored)
         # One code apart is within the tolerance; how many may be is checked over the whole.
         return (
-            code_distance(xp, raw, stored, dtype).astype(xp.float64),
-            code_distance(xp, zeros, stored, dtype).astype(xp.float64),
+            _codes_apart(xp, raw, reference, dtype),
+            _codes_apart(xp, xp.zeros_like(raw), reference, dtype),
         )
     out = decode(xp, raw, dtype)
     allowed = tolerance.absolute + tolerance.relative * xp.abs(reference)
@@ -98,7 +98,11 @@ def _errors(
         zero_error = xp.abs(reference) / tiny
     if dtype in FLOATS:
         error = xp.where(_same_overflow(xp, out, reference, LARGEST[dtype]), 0.0, error)
-    return xp.where(xp.isnan(error), xp.inf, error), xp.where(xp.isnan(zero_error), 0.0, zero_error)
+    return _nan_to_inf(xp, error), _nan_to_inf(xp, zero_error)
+
+
+def _nan_to_inf(xp: Any, error: Array) -> Array:
+    return xp.where(xp.isnan(error), xp.inf, error)
 
 
 def _same_overflow(xp: Any, out: Array, reference: Array, largest: float) -> Array:
@@ -112,6 +116,17 @@ def _share_of_changed_codes(xp: Any, raw: Array, reference: Array, dtype: str) -
     changed = 0
     for start in range(0, raw.size, CHUNK_ELEMENTS):
         piece = slice(start, start + CHUNK_ELEMENTS)
-        stored = encode(xp, reference[piece], dtype)
-        changed += int((code_distance(xp, raw[piece], stored, dtype) > 0).sum())
+        changed += int((_codes_apart(xp, raw[piece], reference[piece], dtype) > 0).sum())
     return changed / int(raw.size)
+
+
+def _codes_apart(xp: Any, raw: Array, reference: Array, dtype: str) -> Array:
+    stored = encode(xp, reference, dtype)
+    distance = code_distance(xp, raw, stored, dtype).astype(xp.float64)
+    if dtype not in FLOATS:
+        return distance
+    # NaN and infinity lie one code beyond the largest number, and are no rounding error of it.
+    out, ref = decode(xp, raw, dtype), decode(xp, stored, dtype)
+    other_kind = (xp.isnan(out) != xp.isnan(ref)) | (xp.isinf(out) != xp.isinf(ref))
+    distance = xp.where(other_kind, xp.inf, distance)
+    return xp.where(xp.isnan(out) & xp.isnan(ref), 0.0, distance)

@@ -91,6 +91,7 @@ class Worker:
     def run_once(self, program: Program) -> None:
         """Launch the program once on the arena and wait for it."""
         arena = self._mapped
+        self._unload_oldest()
         arena.pull()
         launcher = Launcher(self._load(program), program.launches, self._stream)
         launcher.issue(Arguments(arena.layout, arena.base))
@@ -168,9 +169,12 @@ class Worker:
             return self._loaded[key]
         loaded = LoadedProgram(program.cubin, program.lowered, program.launches)
         self._loaded[key] = loaded
-        if len(self._loaded) > LOADED_PROGRAMS:
-            self._loaded.popitem(last=False)[1].unload()
         return loaded
+
+    def _unload_oldest(self) -> None:
+        # Not while loading: graphs of a comparison use all of its programs at once.
+        while len(self._loaded) > LOADED_PROGRAMS:
+            self._loaded.popitem(last=False)[1].unload()
 
     def _rotating(self, policy: TimingPolicy) -> _Buffers:
         if self._buffers is None:

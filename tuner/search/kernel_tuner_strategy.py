@@ -6,10 +6,11 @@ import random
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from kernel_tuner.util import (
 from tuner.errors import InputError
 
 _NEEDS = {"skopt": "skopt", "pyatf_strategies": "pyatf"}
+# The default, SciPy's Latin hypercube, takes fresh entropy: no seed would repeat a search.
+_STRATEGY_OPTIONS = {"bayes_opt": {"samplingmethod": "random"}}
 # A strategy that has converged walks over known configs for ever; its budget then counts as spent.
 MAX_IDLE_CALLS = 300
 
@@ -34,8 +37,8 @@ class _Dropped(BaseException):  # not an error: no strategy may swallow it
     """Unwind a strategy whose search is over."""
 
 
-def find_strategy(name: str) -> Any:
-    """Load a strategy's module; raise `InputError` for an unknown or unavailable one."""
+def find_strategy(name: str) -> Callable[..., Any]:
+    """Load a strategy; raise `InputError` for an unknown or unavailable one."""
     known = sorted(n for n in strategy_map if n not in _NEEDS or find_spec(_NEEDS[n]))
     if name not in known:
         missing = f" needs the package {_NEEDS[name]}, which" if name in _NEEDS else ""
@@ -43,7 +46,9 @@ def find_strategy(name: str) -> Any:
             f"Kernel Tuner's strategy {name!r}{missing} is not available",
             remedy=f"available: {', '.join(known)}",
         )
-    return strategy_map[name]
+    # Loaded here, not at its first turn: libraries that it imports draw random numbers.
+    tune: Callable[..., Any] = strategy_map[name].tune
+    return tune
 
 
 class StrategyRun:
@@ -63,7 +68,7 @@ class StrategyRun:
         seed: int,
         budget: int,
     ) -> None:
-        module = find_strategy(strategy)
+        tune = find_strategy(strategy)
         self._inbox: SimpleQueue[bool] = SimpleQueue()
         self._outbox: SimpleQueue[list[int] | BaseException | None] = SimpleQueue()
         self._random_state = _seeded_state(seed)
@@ -75,7 +80,7 @@ class StrategyRun:
         options = _options(strategy, tune_params, TuningBudget(max_fevals=budget), seed)
         self._thread = threading.Thread(
             target=_run,
-            args=(module, space, runner, options),
+            args=(tune, space, runner, options),
             name=f"kernel_tuner:{strategy}",
             daemon=True,
         )
@@ -153,6 +158,8 @@ class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
         self._space = space
         self._results = results
         self._idle_calls = 0
+        # Some strategies prune by it; every config of ours is valid already.
+        self.dev = SimpleNamespace(max_threads=2**31)
 
     def get_device_info(self) -> None:
         """Strategies don't use it."""
@@ -194,9 +201,11 @@ class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
         return {**result, "time": time}
 
 
-def _run(module: Any, space: Searchspace, runner: _BatchRunner, options: Options) -> None:
+def _run(
+    tune: Callable[..., Any], space: Searchspace, runner: _BatchRunner, options: Options
+) -> None:
     try:
-        module.tune(space, runner, options)
+        tune(space, runner, options)
     except (_Dropped, StopCriterionReached):
         runner.outbox.put(None)
     except Exception as error:  # noqa: BLE001  # raised again in the searcher's thread
@@ -209,12 +218,13 @@ def _options(
     strategy: str, tune_params: Mapping[str, list[float]], budget: TuningBudget, seed: int
 ) -> Options:
     limits = {} if strategy == "brute_force" else {"max_fevals": budget.max_fevals}
+    chosen = {**limits, **_STRATEGY_OPTIONS.get(strategy, {})}
     return Options(
         tune_params=tune_params,
         objective=["time"],
         objective_higher_is_better=[False],
         strategy=strategy,
-        strategy_options=Options(limits),
+        strategy_options=Options(chosen),
         max_fevals=budget.max_fevals,
         budget=budget,
         seed=seed % 2**32,

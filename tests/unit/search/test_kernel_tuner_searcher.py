@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import random
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from kernel_tuner.interface import strategy_map
 
 from tuner.errors import InputError
 from tuner.kernel import Workload
@@ -73,12 +76,13 @@ def strategy_threads() -> list[threading.Thread]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_runs_is_repeatable_and_prints_nothing(
-    strategy: str, capfd: pytest.CaptureFixture[str]
+    strategy: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = drive(make(strategy), batch=4)
     assert len(set(first)) == len(first) == 40
     assert drive(make(strategy), batch=4) == first
     assert capfd.readouterr() == ("", "")
+    assert caplog.messages == [], "a strategy that broke was replaced by random configs"
 
 
 def test_a_population_arrives_as_one_batch() -> None:
@@ -139,18 +143,26 @@ def test_a_finished_search_leaves_no_thread() -> None:
 
 
 def test_a_strategy_that_breaks_is_reported_and_the_search_goes_on(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It sorts its pack and takes the best three.
-    pool = valid_configs(SearchSpace((Parameter("time", (1, 2)),)), {})
-    space = SearchSpace(pool.parameters)
-    searcher = KernelTunerSearcher(pool, space, "adaptive_tabu_greywolf", 0, 100)
-    asked = []
-    while configs := searcher.ask(1):
-        asked.extend(configs)
-        time_us = Measurement((1.0,), calls_per_replay=1, buffer_sets=1)
-        searcher.tell(Trial("c", Workload(()), configs[0], Status.CORRECT, measurement=time_us))
-    assert len(asked) == 2
+    def tune(space: Any, runner: Any, options: Any) -> None:
+        runner.run(space.list[:3], options)
+        raise ZeroDivisionError("no progress")
+
+    monkeypatch.setitem(strategy_map, "pso", SimpleNamespace(tune=tune))
+    asked = drive(make("pso"), batch=2, limit=1000)
+    assert asked[:3] == [POOL[0], POOL[1], POOL[2]]
+    assert len(set(asked)) == len(asked) == len(POOL)
+    assert caplog.messages == ["kernel_tuner:pso stopped: no progress; going on at random"]
+
+
+def test_a_strategy_that_goes_in_circles_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tune(space: Any, runner: Any, options: Any) -> None:
+        while not options.budget.is_done():
+            runner.run(space.list[:3], options)
+
+    monkeypatch.setitem(strategy_map, "pso", SimpleNamespace(tune=tune))
+    assert len(drive(make("pso"), batch=2, limit=1000)) == len(POOL)
 
 
 def test_an_unknown_strategy_names_the_known_ones() -> None:

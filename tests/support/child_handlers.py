@@ -1,0 +1,60 @@
+"""What runs in child processes under test: importable there, unlike the test modules."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from tuner.errors import KernelError
+
+
+class Handler:
+    """Answer, fail, die or hang, as asked."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._calls = 0
+
+    def echo(self, value: object) -> object:
+        return value
+
+    def greet(self, name: str) -> str:
+        self._calls += 1
+        return f"{self._prefix}{name} {self._calls}"
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def bytes_of(self, count: int) -> bytes:
+        return b"x" * count
+
+    def refuse(self, message: str) -> None:
+        raise KernelError(message, path=Path("kernel.py"), line=3, remedy="write it differently")
+
+    def divide_by_zero(self) -> float:
+        return 1 / 0
+
+    def leave(self, code: int) -> None:
+        os._exit(code)
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hang(self) -> None:
+        threading.Event().wait()
+
+
+class Refusing:
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise KernelError("cannot start", remedy="repair it")
+
+
+class Dying:
+    """Ends its process while it is made."""
+
+    def __init__(self) -> None:
+        os._exit(9)

@@ -1,0 +1,72 @@
+"""What every device does: one class of tests, run over each of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.device.base import Device, Program
+from tuner.errors import DeviceError
+from tuner.hardware import limits_for
+from tuner.trial import Status
+
+
+class DeviceContract:
+    """Subclasses give the fixtures `device`, `working` (two programs or more) and `failing`."""
+
+    def test_it_names_hardware_that_is_known(self, device: Device) -> None:
+        info = device.info
+        assert info.name
+        assert info.architecture.startswith(f"sm_{info.compute_capability[0]}")
+        assert limits_for(info.compute_capability).warps_per_multiprocessor > 0
+        assert min(info.multiprocessors, info.l2_bytes, info.streaming_gbps) > 0
+
+    @pytest.mark.parametrize("thorough", [False, True])
+    def test_a_working_program_has_times(
+        self, device: Device, working: list[Program], thorough: bool
+    ) -> None:
+        for program in working:
+            outcome = device.run(program, thorough=thorough)
+            assert outcome.status is Status.CORRECT, outcome.reason
+            assert outcome.measurement is not None
+            assert all(time > 0 for time in outcome.measurement.times_us)
+            assert outcome.measurement.calls_per_replay >= 1
+            assert outcome.measurement.buffer_sets >= 1
+
+    def test_a_failing_program_has_a_reason_and_no_time(
+        self, device: Device, failing: Program
+    ) -> None:
+        outcome = device.run(failing)
+        assert outcome.status is not Status.CORRECT
+        assert outcome.reason
+        assert outcome.measurement is None
+
+    def test_a_failure_costs_only_itself(
+        self, device: Device, working: list[Program], failing: Program
+    ) -> None:
+        statuses = [device.run(program).status for program in (working[0], failing, working[0])]
+        assert [status is Status.CORRECT for status in statuses] == [True, False, True]
+
+    def test_compared_programs_have_a_column_each(
+        self, device: Device, working: list[Program]
+    ) -> None:
+        for program in working:
+            device.run(program)
+        rounds = device.compare(working, rounds=7)
+        assert rounds.times_us
+        assert {len(row) for row in rounds.times_us} == {len(working)}
+        assert all(time > 0 for row in rounds.times_us for time in row)
+        assert len(rounds.isolated_us) == len(working)
+
+    def test_a_comparison_with_a_failing_program_is_an_error(
+        self, device: Device, working: list[Program], failing: Program
+    ) -> None:
+        device.run(working[0])
+        with pytest.raises(DeviceError):
+            device.compare([working[0], failing], rounds=7)
+        assert device.run(working[0]).status is Status.CORRECT
+
+    def test_an_incumbent_ends_nothing_but_the_sampling(
+        self, device: Device, working: list[Program]
+    ) -> None:
+        assert device.run(working[0], incumbent_us=1e-3).status is Status.CORRECT
+        assert device.run(working[0], incumbent_us=1e6).status is Status.CORRECT

@@ -1,0 +1,94 @@
+"""The contract of a device, over those that need no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from device_contract import DeviceContract
+
+from tuner.device.base import Device, Program
+from tuner.device.recorded import RecordedDevice
+from tuner.device.recording import (
+    RecordedDeviceInfo,
+    RecordedProgram,
+    RecordedWorkload,
+    Recording,
+    save_recording,
+)
+from tuner.device.simulated import H200_LIKE, SimulatedDevice
+from tuner.kernel import Launch, Workload
+from tuner.trial import Status
+
+WORKLOAD = Workload.of({"T": 64})
+
+
+def program(source: str) -> Program:
+    return Program(source, WORKLOAD, (Launch("example", (1, 1, 1), (64, 1, 1)),))
+
+
+TIMES_US = {"baseline": 20.0, "first": 10.0, "second": 12.5}
+FAILING = program("failing")
+
+
+class WithPrograms(DeviceContract):
+    @pytest.fixture
+    def working(self) -> list[Program]:
+        return [program(source) for source in TIMES_US]
+
+    @pytest.fixture
+    def failing(self) -> Program:
+        return FAILING
+
+
+class TestSimulated(WithPrograms):
+    @pytest.fixture
+    def device(self) -> Iterator[Device]:
+        device = SimulatedDevice(lambda asked: TIMES_US.get(asked.source_key, Status.WRONG))
+        yield device
+        device.close()
+        device.close()
+        assert device.closed
+
+
+class TestRecorded(WithPrograms):
+    @pytest.fixture
+    def device(self, tmp_path: Path) -> Iterator[Device]:
+        programs = {
+            program(source).key: RecordedProgram(
+                status=Status.CORRECT, ticks=(round(time * 1e4),) * 7, calls=20, sets=4
+            )
+            for source, time in TIMES_US.items()
+        }
+        programs[FAILING.key] = RecordedProgram(status=Status.LAUNCH, reason="illegal address")
+        recording = Recording(
+            kernel="example",
+            created="2026-11-20T12:00:00+00:00",
+            device=RecordedDeviceInfo(
+                name=H200_LIKE.name,
+                architecture=H200_LIKE.architecture,
+                compute_capability=H200_LIKE.compute_capability,
+                multiprocessors=H200_LIKE.multiprocessors,
+                l2_bytes=H200_LIKE.l2_bytes,
+                streaming_gbps=H200_LIKE.streaming_gbps,
+                environment={},
+            ),
+            workloads={
+                WORKLOAD.key: RecordedWorkload(baseline=program("baseline").key, programs=programs)
+            },
+        )
+        path = tmp_path / "example.json.xz"
+        save_recording(recording, path)
+        device = RecordedDevice(path, "example", {})
+        yield device
+        device.close()
+        device.close()
+
+
+def test_the_simulated_device_lists_what_it_ran() -> None:
+    device = SimulatedDevice(lambda asked: 5.0)
+    asked = [program("b"), program("a"), program("b")]
+    for one in asked:
+        device.run(one)
+    assert device.ran == asked

@@ -1,0 +1,49 @@
+"""The `cuda` device where it cannot be opened: it must leave nothing behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from tuner.device.cuda import CudaDevice
+from tuner.errors import DeviceError, KernelError, TunerError
+from tuner.kernel import KernelSpec
+
+ARGUMENTS = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
+
+
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLock:
+    """The lock of GPU 0, in a cache folder of this test; no GPU can be seen."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    folder = tmp_path / "kernel-tune"
+    folder.mkdir()
+    return FileLock(folder / "gpu-0.lock")
+
+
+def test_a_gpu_in_use_is_refused_before_anything_starts(
+    lock: FileLock, make_spec: Callable[..., KernelSpec]
+) -> None:
+    with lock, pytest.raises(DeviceError, match="GPU 0 is in use by another `tune`") as caught:
+        CudaDevice(0, make_spec(*ARGUMENTS), {})
+    assert caught.value.remedy is not None
+    assert "--device cuda:N" in caught.value.remedy
+
+
+def test_a_device_that_does_not_start_leaves_the_gpu_and_no_process(
+    lock: FileLock, make_spec: Callable[..., KernelSpec]
+) -> None:
+    with pytest.raises(TunerError) as caught:
+        CudaDevice(0, make_spec(*ARGUMENTS), {})
+    assert not isinstance(caught.value, KernelError)
+    with lock.acquire(timeout=0):
+        assert not [
+            process
+            for process in multiprocessing.active_children()
+            if process.name in ("tune-judge", "tune-worker")
+        ]

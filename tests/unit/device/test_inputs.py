@@ -1,0 +1,120 @@
+"""Random inputs and the reference file that goes with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tuner.device.inputs import FILLS, fill_values, generator, load_reference
+from tuner.device.number_formats import FLOATS, LARGEST, SMALLEST_NORMAL, decode, encode
+from tuner.errors import KernelError
+
+SHAPE = (100, 200)
+
+
+def draw(fill: str, *, kind: str = "normal", dtype: str = "float32", seed: int = 1) -> np.ndarray:
+    return fill_values(np, generator(np, seed), kind, fill, SHAPE, dtype)
+
+
+def test_equal_seeds_give_equal_inputs_and_others_do_not() -> None:
+    assert np.array_equal(draw("normal"), draw("normal"))
+    assert not np.array_equal(draw("normal"), draw("normal", seed=2))
+
+
+@pytest.mark.parametrize(
+    ("fill", "scale"), [("normal", 1.0), ("x3", 3.0), ("x0.01", 0.01), ("negated", -1.0)]
+)
+def test_fills_scale_the_same_numbers(fill: str, scale: float) -> None:
+    np.testing.assert_allclose(draw(fill), draw("normal") * scale, rtol=1e-6)
+    assert draw(fill).std() == pytest.approx(abs(scale), rel=0.05)
+
+
+def test_the_fill_zeros_leaves_about_half_of_the_numbers() -> None:
+    values = draw("zeros")
+    assert 0.4 < np.mean(values == 0.0) < 0.6
+    assert values.std() > 0.5
+
+
+@pytest.mark.parametrize("dtype", sorted(FLOATS))
+def test_extreme_values_survive_their_way_into_the_dtype(dtype: str) -> None:
+    found = decode(np, encode(np, draw("extreme", dtype=dtype), dtype), dtype)
+    assert np.isfinite(found).all()
+    for value in (LARGEST[dtype], SMALLEST_NORMAL[dtype], SMALLEST_NORMAL[dtype] / 2, 1.0):
+        assert {value, -value} <= set(found.ravel().tolist())
+    zeros = found[found == 0.0]
+    assert set(np.signbit(zeros).tolist()) == {True, False}
+    assert len(np.unique(found)) > 50, "the numbers between are missing"
+
+
+def test_integers_have_no_extreme_fill() -> None:
+    assert np.array_equal(draw("extreme", dtype="int32"), draw("normal", dtype="int32"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high"), [("uniform", 0, 1), ("zeros", 0, 0), ("ones", 1, 1)]
+)
+def test_an_arguments_own_fill_bounds_its_numbers(kind: str, low: float, high: float) -> None:
+    values = draw("normal", kind=kind)
+    assert low <= values.min() <= values.max() <= high
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("kind", ["normal", "uniform", "zeros", "ones"])
+def test_every_fill_keeps_the_shape(kind: str, fill: str) -> None:
+    assert draw(fill, kind=kind).shape == SHAPE
+
+
+def test_an_unknown_fill_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(KernelError, match="unknown fill 'gaussian'") as caught:
+        draw("normal", kind="gaussian")
+    assert caught.value.remedy is not None
+    assert "normal, uniform, zeros or ones" in caught.value.remedy
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "kernel.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_reference_file_gives_its_function_and_its_inputs(tmp_path: Path) -> None:
+    text = (
+        "def reference(xp, inputs, axes): return {}\ndef inputs(xp, rng, axes, fill): return {}\n"
+    )
+    reference = load_reference(written(tmp_path, text))
+    assert reference.compute(np, {}, {}) == {}
+    assert reference.inputs is not None
+    assert reference.inputs(np, generator(np, 1), {}, "normal") == {}
+
+
+def test_a_reference_file_needs_no_inputs_of_its_own(tmp_path: Path) -> None:
+    text = "def reference(xp, inputs, axes): return {}\n"
+    assert load_reference(written(tmp_path, text)).inputs is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "defines no `reference` function"),
+        ("reference = 3\n", "defines no `reference` function"),
+        ("def reference(xp, inputs, axes:\n", "cannot be imported"),
+        ("import a_module_that_nobody_has\n", "a_module_that_nobody_has"),
+        ("from math import a_name_it_lacks\n", "a_name_it_lacks"),
+    ],
+)
+def test_a_reference_file_that_cannot_serve_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(KernelError, match=message) as caught:
+        load_reference(path)
+    assert caught.value.path == path
+
+
+def test_a_reference_that_is_no_python_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "reference.txt"
+    path.write_text("y = 2 x")
+    with pytest.raises(KernelError, match="not a Python file"):
+        load_reference(path)

@@ -1,0 +1,303 @@
+"""The judge, on NumPy: what passes for a right kernel, and everything that doesn't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tuner.device.inputs import FILLS
+from tuner.device.judge import Judge
+from tuner.device.layout import Arena, Layout, lay_out
+from tuner.device.number_formats import decode, encode, storage_dtype
+from tuner.errors import KernelError
+from tuner.kernel import KernelSpec, Tolerance, Workload
+from tuner.trial import Correctness
+
+MakeSpec = Callable[..., KernelSpec]
+WORKLOAD = Workload.of({"T": 300})
+ARGUMENTS = (
+    ("y", "bfloat16", ("T", "4"), "output"),
+    ("x", "bfloat16", ("T", "4"), "input"),
+    ("n", "int32", "T * 4"),
+)
+
+
+class NumpyMemory:
+    """Memory of this process, for kernels that are Python functions."""
+
+    def __init__(self) -> None:
+        self.xp: Any = np
+        self.data: Any = None
+
+    def open(self, key: str, layout: Layout) -> Arena:
+        self.data = np.zeros(layout.total_bytes, np.uint8)
+        return Arena(key, layout, None, None)
+
+    def close(self) -> None:
+        self.data = None
+
+    def push(self) -> None:
+        pass
+
+    def pull(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Bench:
+    """A judge, its memory, and kernels to launch on it."""
+
+    def __init__(self, spec: KernelSpec, operators: dict[str, str] | None = None) -> None:
+        self.memory = NumpyMemory()
+        self.judge = Judge(self.memory, spec, operators or {})
+        self.layout = lay_out(spec, WORKLOAD.values)
+        self.judge.open_arena(WORKLOAD, self.layout)
+
+    def stored(self, name: str) -> np.ndarray:
+        slot = next(slot for slot in self.layout.slots if slot.name == name)
+        piece = self.memory.data[slot.offset : slot.offset + slot.size_bytes]
+        return piece.view(storage_dtype(slot.dtype)).reshape(slot.shape)
+
+    def double(self) -> None:
+        self.stored("y")[...] = encode(np, 2 * decode(np, self.stored("x"), "bfloat16"), "bfloat16")
+
+    def checked(
+        self, kernel: Callable[[], None], fill: str = "normal", seed: int = 1
+    ) -> Correctness:
+        with np.errstate(over="ignore"):
+            self.judge.prepare(WORKLOAD, fill, seed)
+            self.judge.compute_reference()
+            kernel()
+            return self.judge.check()
+
+    def again(self, kernel: Callable[[], None]) -> Correctness:
+        self.judge.poison()
+        kernel()
+        return self.judge.check(False)
+
+
+@pytest.fixture
+def bench(make_spec: MakeSpec) -> Bench:
+    return Bench(make_spec(*ARGUMENTS))
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_right_kernel_passes_with_every_fill(bench: Bench, fill: str) -> None:
+    verdict = bench.checked(bench.double, fill)
+    assert verdict.passed, verdict.reason
+    assert verdict.fills == (fill,)
+    assert [name for name, error in verdict.errors if error <= 1.0] == ["y"]
+
+
+def test_equal_seeds_give_equal_inputs(bench: Bench) -> None:
+    drawn = []
+    for seed in (5, 5, 6):
+        bench.judge.prepare(WORKLOAD, "normal", seed)
+        drawn.append(bench.stored("x").copy())
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_kernel_that_skips_the_work_fails(bench: Bench, fill: str) -> None:
+    verdict = bench.checked(nothing, fill, seed=77)
+    assert not verdict.passed
+    assert verdict.reason.startswith(f"with inputs '{fill}' (seed 77): y[")
+
+
+def test_what_an_earlier_kernel_left_does_not_help_a_later_one(bench: Bench) -> None:
+    assert bench.checked(bench.double).passed
+    assert not bench.checked(nothing).passed
+    assert not bench.again(nothing).passed
+
+
+def test_a_last_element_that_nobody_wrote_is_found(bench: Bench) -> None:
+    def all_but_one() -> None:
+        last = bench.stored("y")[-1, -1]
+        bench.double()
+        bench.stored("y")[-1, -1] = last
+
+    for seed in range(2):  # both patterns that outputs are spoiled with
+        verdict = bench.checked(all_but_one, seed=seed)
+        assert not verdict.passed
+        assert "y[299, 3]" in verdict.reason
+
+
+def test_outputs_are_spoiled_with_two_patterns_in_turn(make_spec: MakeSpec) -> None:
+    spec = make_spec(*ARGUMENTS, ("room", "float32", ("T",), "scratch"))
+    bench, seen = Bench(spec), []
+    for seed in range(4):
+        bench.judge.prepare(WORKLOAD, "normal", seed)
+        values = {*np.unique(bench.stored("y").view("u1"))}
+        assert values == {*np.unique(bench.stored("room").view("u1"))}
+        seen.append(values)
+    assert seen == [{0xFF}, {0x7B}, {0xFF}, {0x7B}]
+
+
+@pytest.mark.parametrize(
+    ("slot", "offset", "place"),
+    [
+        (0, -1, "before y"),
+        (0, 300 * 4 * 2, "before x"),
+        (1, -1, "before x"),
+        (1, 300 * 4 * 2, "after x"),
+        (1, 300 * 4 * 2 + 4000, "after x"),
+    ],
+)
+def test_writing_outside_is_found(bench: Bench, slot: int, offset: int, place: str) -> None:
+    def stray() -> None:
+        bench.double()
+        bench.memory.data[bench.layout.slots[slot].offset + offset] ^= 1
+
+    verdict = bench.checked(stray)
+    assert not verdict.passed
+    assert f"wrote outside its buffers ({place})" in verdict.reason
+    assert bench.checked(bench.double).passed, "the guards are renewed"
+
+
+def test_a_changed_input_is_found(bench: Bench) -> None:
+    def spoiling() -> None:
+        bench.double()
+        bench.stored("x")[7, 2] ^= 1
+
+    verdict = bench.checked(spoiling)
+    assert not verdict.passed
+    assert "changed its input 'x'" in verdict.reason
+
+
+def test_a_second_run_must_give_the_same_bits(bench: Bench) -> None:
+    def wobbling() -> None:
+        bench.double()
+        bench.stored("y")[3, 0] ^= 1
+
+    assert bench.checked(bench.double).passed
+    assert bench.again(bench.double).passed
+    verdict = bench.again(wobbling)
+    assert not verdict.passed
+    assert "other bits of 'y'" in verdict.reason
+
+
+def test_nan_in_both_runs_is_the_same(make_spec: MakeSpec) -> None:
+    reference = 'def reference(xp, inputs, axes): return {"y": inputs["x"] * xp.nan}\n'
+    bench = Bench(make_spec(*ARGUMENTS, reference=reference))
+
+    def nans() -> None:
+        bench.stored("y")[...] = 0x7FC0
+
+    assert bench.checked(nans).passed
+    assert bench.again(nans).passed
+
+
+INOUT = (("s", "float32", ("T",), "inout"), ("x", "float32", ("T",), "input"))
+ADD = 'def reference(xp, inputs, axes): return {"s": inputs["s"] + inputs["x"]}\n'
+
+
+def test_an_argument_that_is_read_and_written_starts_anew_for_every_run(
+    make_spec: MakeSpec,
+) -> None:
+    bench = Bench(make_spec(*INOUT, reference=ADD))
+
+    def add() -> None:
+        bench.stored("s")[...] += bench.stored("x")
+
+    assert bench.checked(add).passed
+    assert bench.again(add).passed
+    assert not bench.checked(nothing).passed
+
+
+def test_the_choice_of_the_operator_reaches_the_reference(make_spec: MakeSpec) -> None:
+    reference = (
+        "def reference(xp, inputs, axes, FACTOR='1'):\n"
+        "    return {'y': int(FACTOR) * inputs['x'] * (axes['T'] == 300)}\n"
+    )
+    spec = make_spec(*ARGUMENTS, reference=reference)
+    twice, once = Bench(spec, {"FACTOR": "2"}), Bench(spec)
+    assert twice.checked(twice.double).passed
+    assert not once.checked(once.double).passed
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("{}", "returns nothing for output 'y'"),
+        ("{'y': inputs['x'][0]}", r"returns shape \(4,\) for output 'y' of shape \(300, 4\)"),
+    ],
+)
+def test_a_reference_that_does_not_fit_is_the_users_mistake(
+    make_spec: MakeSpec, returned: str, message: str
+) -> None:
+    spec = make_spec(*ARGUMENTS, reference=f"def reference(xp, inputs, axes): return {returned}\n")
+    bench = Bench(spec)
+    with pytest.raises(KernelError, match=message) as caught:
+        bench.checked(bench.double)
+    assert caught.value.path == spec.reference
+
+
+def test_a_tolerance_that_zeros_pass_is_the_users_mistake(make_spec: MakeSpec) -> None:
+    bench = Bench(make_spec(*ARGUMENTS, tolerances={"y": Tolerance(absolute=100.0)}))
+    with pytest.raises(KernelError, match="an output of zeros would pass"):
+        bench.checked(bench.double)
+
+
+OWN_INPUTS = """\
+def reference(xp, inputs, axes): return {"y": 2.0 * inputs["x"]}
+def inputs(xp, rng, axes, fill): return RETURNED
+"""
+
+
+def test_a_reference_file_may_draw_its_own_inputs(make_spec: MakeSpec) -> None:
+    own = "{'x': xp.full((axes['T'], 4), 3.0 if fill == 'normal' else 5.0)}"
+    bench = Bench(make_spec(*ARGUMENTS, reference=OWN_INPUTS.replace("RETURNED", own)))
+    assert bench.checked(bench.double).passed
+    assert set(decode(np, bench.stored("x"), "bfloat16").ravel()) == {3.0}
+    assert bench.checked(bench.double, "zeros").passed
+    assert set(decode(np, bench.stored("x"), "bfloat16").ravel()) == {5.0}
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("{'x': xp.ones(4)}", r"shape \(4,\) for 'x', which needs \(300, 4\)"),
+        ("{'z': xp.ones(4)}", "for 'z', which is no input"),
+        ("{'y': xp.ones((300, 4))}", "for 'y', which is no input"),
+    ],
+)
+def test_own_inputs_that_do_not_fit_are_the_users_mistake(
+    make_spec: MakeSpec, returned: str, message: str
+) -> None:
+    bench = Bench(make_spec(*ARGUMENTS, reference=OWN_INPUTS.replace("RETURNED", returned)))
+    with pytest.raises(KernelError, match=message):
+        bench.checked(bench.double)
+
+
+def test_the_worst_error_is_kept_with_a_pass(bench: Bench) -> None:
+    def slightly_off() -> None:
+        bench.double()
+        bench.stored("y")[...] += 1  # the next number of bfloat16: up to 2**-7 away
+
+    verdict = bench.checked(slightly_off)
+    assert verdict.passed
+    assert 0.9 < dict(verdict.errors)["y"] <= 1.0
+
+
+def test_a_new_workload_gets_memory_of_its_own(make_spec: MakeSpec) -> None:
+    spec = make_spec(*ARGUMENTS)
+    bench, small = Bench(spec), Workload.of({"T": 2})
+    layout = lay_out(spec, small.values)
+    arena = bench.judge.open_arena(small, layout)
+    assert (arena.key, len(bench.memory.data)) == ("T=2", layout.total_bytes)
+    bench.judge.prepare(small, "normal", 1)
+    bench.layout = layout
+    bench.double()
+    assert bench.judge.check().passed
+    bench.judge.close_arena()
+    assert bench.memory.data is None

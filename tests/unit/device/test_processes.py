@@ -1,0 +1,184 @@
+"""Child processes: what they answer, and every way in which they may end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from child_handlers import Dying, Handler, Refusing
+
+from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
+from tuner.errors import KernelError, TunerError
+
+SOON_S = 30.0
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Child]:
+    """One child for the tests that leave it alive."""
+    child = Child(Handler, ("hello ",), "test-shared")
+    yield child
+    child.kill()
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    """A child that a test may end."""
+    child = Child(Handler, (), "test-child")
+    yield child
+    child.kill()
+
+
+def alive(name: str) -> list[int | None]:
+    return [process.pid for process in multiprocessing.active_children() if process.name == name]
+
+
+def test_it_calls_the_methods_of_one_object(shared: Child) -> None:
+    assert shared.call("greet", "you", timeout_s=SOON_S) == "hello you 1"
+    assert shared.call("greet", "again", timeout_s=SOON_S) == "hello again 2"
+    assert shared.call("pid", timeout_s=SOON_S) != os.getpid()
+
+
+def test_large_answers_and_requests_pass(shared: Child) -> None:
+    assert len(shared.call("bytes_of", 8 * MIB, timeout_s=SOON_S)) == 8 * MIB
+    assert shared.call("echo", b"y" * (8 * MIB), timeout_s=SOON_S) == b"y" * (8 * MIB)
+
+
+def test_a_request_may_wait_while_the_parent_does_something_else(shared: Child) -> None:
+    shared.send("echo", 3)
+    assert shared.receive(SOON_S) == 3
+
+
+def test_our_errors_pass_through_with_what_they_carry(shared: Child) -> None:
+    with pytest.raises(KernelError, match="no such thing") as caught:
+        shared.call("refuse", "no such thing", timeout_s=SOON_S)
+    error = caught.value
+    assert (error.path, error.line, error.remedy) == (
+        Path("kernel.py"),
+        3,
+        "write it differently",
+    )
+    assert str(error) == "kernel.py:3: no such thing\n  write it differently"
+    assert shared.call("echo", 1, timeout_s=SOON_S) == 1
+
+
+def test_other_errors_come_with_the_childs_traceback(shared: Child) -> None:
+    with pytest.raises(TunerError, match=r"(?s)divide_by_zero.*ZeroDivisionError"):
+        shared.call("divide_by_zero", timeout_s=SOON_S)
+    assert shared.call("echo", 1, timeout_s=SOON_S) == 1
+
+
+def test_ctrl_c_is_the_parents_affair(shared: Child) -> None:
+    os.kill(shared.call("pid", timeout_s=SOON_S), signal.SIGINT)
+    assert shared.call("echo", 1, timeout_s=SOON_S) == 1
+
+
+def test_a_crash_tells_the_exit_code(child: Child) -> None:
+    with pytest.raises(ChildDiedError, match="7"):
+        child.call("leave", 7, timeout_s=SOON_S)
+
+
+def test_a_signal_tells_its_number(child: Child) -> None:
+    with pytest.raises(ChildDiedError, match="-9"):
+        child.call("die", timeout_s=SOON_S)
+
+
+def test_the_dead_answer_nothing_more(child: Child) -> None:
+    pid = child.call("pid", timeout_s=SOON_S)
+    os.kill(pid, signal.SIGKILL)
+    wait_for_the_end_of(pid)
+    with pytest.raises(ChildDiedError, match="-9"):
+        child.call("echo", 1, timeout_s=SOON_S)
+    with pytest.raises(ChildDiedError, match="-9"):
+        child.call("echo", 1, timeout_s=SOON_S)
+
+
+def test_a_death_in_the_middle_of_an_answer_is_a_death(child: Child) -> None:
+    pid = child.call("pid", timeout_s=SOON_S)
+    child.send("bytes_of", 64 * MIB)  # far more than the pipe holds
+    assert child._connection.poll(SOON_S)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ChildDiedError, match="-9"):
+        child.receive(SOON_S)
+
+
+def test_a_hang_is_killed(child: Child) -> None:
+    with pytest.raises(ChildTimeoutError, match=r"no answer within 0\.2 s"):
+        child.call("hang", timeout_s=0.2)
+    assert not alive("test-child")
+    with pytest.raises(ChildDiedError):
+        child.call("echo", 1, timeout_s=SOON_S)
+
+
+def test_it_can_be_killed_twice(child: Child) -> None:
+    child.kill()
+    child.kill()
+    assert not alive("test-child")
+
+
+def test_an_object_that_cannot_be_made_is_an_error_at_once() -> None:
+    with pytest.raises(KernelError, match="cannot start") as caught:
+        Child(Refusing, (), "test-refusing")
+    assert caught.value.remedy == "repair it"
+    assert not alive("test-refusing")
+
+
+def test_a_process_that_ends_while_starting_is_a_death() -> None:
+    with pytest.raises(ChildDiedError, match="9"):
+        Child(Dying, (), "test-dying")
+    assert not alive("test-dying")
+
+
+PARENT = """
+import sys
+from child_handlers import Handler
+from tuner.device.processes import Child
+
+if __name__ == "__main__":
+    child = Child(Handler, (), "orphan")
+    print(child.call("pid", timeout_s=30), flush=True)
+    if sys.argv[1] == "busy":
+        child.send("hang")
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_no_child_outlives_a_parent_that_is_killed(tmp_path: Path, state: str) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT, encoding="utf-8")
+    parent = subprocess.Popen(
+        [sys.executable, str(script), state],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert parent.stdout.readline() == "ready\n"
+        parent.kill()
+        parent.wait()
+        wait_for_the_end_of(pid)
+
+
+def wait_for_the_end_of(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        ready, _, _ = select.select([handle], [], [], SOON_S)
+        assert ready, f"process {pid} still runs"
+    finally:
+        os.close(handle)

@@ -1,0 +1,206 @@
+"""Recordings on disk: what is written is read, and what cannot be read says why."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.device.recording import (
+    VERSION,
+    RecordedDeviceInfo,
+    RecordedFinals,
+    RecordedProgram,
+    RecordedWorkload,
+    Recording,
+    load_recording,
+    recordings_of,
+    save_recording,
+)
+from tuner.errors import DeviceError
+from tuner.trial import Status
+
+RECORDING = Recording(
+    kernel="example",
+    created="2026-11-20T12:00:00+00:00",
+    device=RecordedDeviceInfo(
+        name="NVIDIA H200",
+        architecture="sm_90a",
+        compute_capability=(9, 0),
+        multiprocessors=132,
+        l2_bytes=60 << 20,
+        streaming_gbps=4370.5,
+        environment={"gpu_driver_version": "580.1"},
+    ),
+    operators={"ACTIVATION": "gelu"},
+    workloads={
+        "T=1": RecordedWorkload(
+            baseline="a",
+            programs={
+                "a": RecordedProgram(status=Status.CORRECT, ticks=(30000, 30001), calls=20, sets=4),
+                "b": RecordedProgram(status=Status.WRONG, reason="y[0] is 1, expected 2"),
+                "c": RecordedProgram(
+                    status=Status.CORRECT, ticks=(90000,) * 3, calls=20, sets=4, stopped_early=True
+                ),
+            },
+            finals=RecordedFinals(
+                programs=("a", "c"), rounds=((30000, 90000), (30002, 90001)), isolated=(None, 95000)
+            ),
+        ),
+        "T=2": RecordedWorkload(baseline="a", programs={}),
+    },
+)
+
+
+def refused(path: Path) -> DeviceError:
+    with pytest.raises(DeviceError) as caught:
+        load_recording(path)
+    assert caught.value.path == path
+    return caught.value
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[Any], Path]:
+    """Write any content the way recordings are written."""
+
+    def write(content: Any) -> Path:
+        path = tmp_path / "example.json.xz"
+        path.write_bytes(lzma.compress(json.dumps(content).encode()))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> dict[str, Any]:
+    """What a good file holds."""
+    path = tmp_path / "good.json.xz"
+    save_recording(RECORDING, path)
+    loaded: dict[str, Any] = json.loads(lzma.decompress(path.read_bytes()))
+    return loaded
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "recordings" / "h200" / "example.json.xz"
+    save_recording(RECORDING, path)
+    assert load_recording(path) == RECORDING
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "nothing is left beside"
+
+
+def test_the_file_says_its_version_and_leaves_out_defaults(content: dict[str, Any]) -> None:
+    assert content["version"] == VERSION
+    assert content["workloads"]["T=1"]["programs"]["a"] == {
+        "status": "correct",
+        "ticks": [30000, 30001],
+        "calls": 20,
+        "sets": 4,
+    }
+
+
+def test_a_recorded_program_answers_as_the_gpu_did() -> None:
+    programs = RECORDING.workloads["T=1"].programs
+    right, wrong, slow = (programs[key].outcome() for key in "abc")
+    assert right.status is Status.CORRECT
+    assert right.measurement is not None
+    assert right.measurement.times_us == pytest.approx((3.0, 3.0001))
+    assert (right.measurement.calls_per_replay, right.measurement.buffer_sets) == (20, 4)
+    assert (wrong.status, wrong.reason) == (Status.WRONG, "y[0] is 1, expected 2")
+    assert wrong.measurement is None
+    assert slow.measurement is not None
+    assert slow.measurement.stopped_early
+
+
+def test_the_device_says_that_it_is_recorded() -> None:
+    info = RECORDING.device.info()
+    assert info.recorded
+    assert info.compute_capability == (9, 0)
+    assert info.environment == {"gpu_driver_version": "580.1"}
+
+
+def test_saving_replaces_a_whole_file_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "example.json.xz"
+    save_recording(RECORDING, path)
+    later = RECORDING.model_copy(update={"created": "2027-01-01T00:00:00+00:00"})
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            save_recording(later, path)
+    assert load_recording(path) == RECORDING
+    save_recording(later, path)
+    assert load_recording(path) == later
+
+
+def interrupted(self: Path, target: Path) -> Path:
+    raise KeyboardInterrupt
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    assert "no such recording" in refused(tmp_path / "nothing.json.xz").message
+
+
+def test_a_newer_version_asks_for_an_update(
+    content: dict[str, Any], write: Callable[[Any], Path]
+) -> None:
+    newer = write({**content, "version": VERSION + 1, "something_new": 1})
+    error = refused(newer)
+    assert f"version {VERSION + 1}" in error.message
+    assert error.remedy == "update kernel-tune"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: b"",
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: whole[:60] + bytes(10) + whole[70:],
+        lambda whole: b"{}",
+        lambda whole: lzma.compress(b"{"),
+        lambda whole: lzma.compress(b"\xff\xfe\x00"),
+    ],
+    ids=["empty", "cut off", "overwritten", "not compressed", "not JSON", "not text"],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "example.json.xz"
+    save_recording(RECORDING, path)
+    path.write_bytes(damage(path.read_bytes()))
+    error = refused(path)
+    assert "is not a recording" in error.message
+    assert "xz-compressed JSON" in str(error)
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    assert "is not a recording" in refused(tmp_path).message
+
+
+@pytest.mark.parametrize("content", [[], 3, None, "text"])
+def test_other_json_is_refused(write: Callable[[Any], Path], content: Any) -> None:
+    assert "is damaged" in refused(write(content)).message
+
+
+def test_a_wrong_value_is_named(content: dict[str, Any], write: Callable[[Any], Path]) -> None:
+    content["workloads"]["T=1"]["programs"]["a"]["status"] = "quick"
+    assert "workloads.T=1.programs.a.status" in refused(write(content)).message
+
+
+def test_a_missing_key_is_named(content: dict[str, Any], write: Callable[[Any], Path]) -> None:
+    del content["device"]["l2_bytes"]
+    assert "device.l2_bytes" in refused(write(content)).message
+
+
+def test_an_unknown_key_is_named(content: dict[str, Any], write: Callable[[Any], Path]) -> None:
+    assert "colour" in refused(write({**content, "colour": "red"})).message
+
+
+def test_recordings_lie_beside_their_kernel(tmp_path: Path) -> None:
+    source = tmp_path / "example.cu"
+    assert recordings_of(source) == []
+    for gpu, name in (("h200", "example"), ("a100", "example"), ("h200", "other")):
+        save_recording(RECORDING, tmp_path / "recordings" / gpu / f"{name}.json.xz")
+    found = [path.relative_to(tmp_path).as_posix() for path in recordings_of(source)]
+    assert found == ["recordings/a100/example.json.xz", "recordings/h200/example.json.xz"]

@@ -1,0 +1,136 @@
+"""How long to measure: pure arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.device.timing import (
+    FINALS,
+    MAX_CALLS,
+    SEARCH,
+    WALL_ALLOWANCE_S,
+    Rotation,
+    TimingPolicy,
+    calls_per_replay,
+    finished,
+    hopeless,
+    rotation,
+    suspicious,
+    wall_ratio,
+)
+
+MIB = 1 << 20
+L2 = 60 * MIB
+FREE = 100 << 30
+
+
+def test_the_rotating_buffers_cover_the_l2_four_times() -> None:
+    assert rotation(SEARCH, 10 * MIB, L2, FREE) == Rotation(24, scrub=False)
+    assert rotation(SEARCH, 7 * MIB, L2, FREE) == Rotation(35, scrub=False)
+
+
+def test_large_arrays_still_alternate_between_two_sets() -> None:
+    assert rotation(SEARCH, 1000 * MIB, L2, FREE) == Rotation(2, scrub=False)
+
+
+def test_arrays_too_small_to_cover_the_l2_are_scrubbed() -> None:
+    assert rotation(SEARCH, 256, L2, FREE) == Rotation(MAX_CALLS, scrub=True)
+
+
+def test_scarce_memory_leaves_fewer_sets_and_a_scrub() -> None:
+    assert rotation(SEARCH, 10 * MIB, L2, 100 * MIB) == Rotation(5, scrub=True)
+    assert rotation(SEARCH, 10 * MIB, L2, 5 * MIB) == Rotation(1, scrub=True)
+
+
+def test_a_hot_measurement_has_one_set() -> None:
+    assert rotation(TimingPolicy(l2_multiple=0.0), 10 * MIB, L2, FREE) == Rotation(1, scrub=False)
+
+
+@given(footprint=st.integers(1, 1 << 36), l2=st.integers(1, 1 << 28), free=st.integers(0, 1 << 38))
+def test_buffers_cover_the_l2_or_are_scrubbed(footprint: int, l2: int, free: int) -> None:
+    chosen = rotation(SEARCH, footprint, l2, free)
+    assert 1 <= chosen.sets <= MAX_CALLS
+    assert chosen.scrub or chosen.sets * footprint >= SEARCH.l2_multiple * l2
+    assert chosen.sets == 1 or chosen.sets * footprint <= free // 2
+
+
+@given(sets=st.integers(1, MAX_CALLS), expected_us=st.floats(1e-3, 1e7))
+def test_a_replay_uses_every_set_equally_and_is_long_enough(sets: int, expected_us: float) -> None:
+    calls = calls_per_replay(SEARCH, sets, expected_us)
+    assert calls % sets == 0
+    assert sets <= calls <= MAX_CALLS
+    fits = calls + sets <= MAX_CALLS
+    assert not fits or (
+        calls >= SEARCH.min_calls and calls * expected_us >= SEARCH.min_replay_us * (1 - 1e-9)
+    )
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected_us", "calls"),
+    [(4, 1000.0, 20), (3, 1000.0, 21), (4, 1.0, 400), (1, 0.01, 4096)],
+)
+def test_calls_per_replay(sets: int, expected_us: float, calls: int) -> None:
+    assert calls_per_replay(SEARCH, sets, expected_us) == calls
+
+
+STEADY = [10.0] * 5
+UNSTEADY = [10.0, 14.0, 8.0, 12.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds", "incumbent", "done"),
+    [
+        ([], 0.0, None, False),
+        (STEADY[:4], 0.0, None, False),
+        (STEADY, 0.0, None, True),
+        (UNSTEADY, 0.0, None, False),
+        (UNSTEADY * 3, 0.0, None, False),
+        (UNSTEADY * 4, 0.0, None, True),  # as many samples as there may be
+        (UNSTEADY, 0.2, None, True),  # out of time
+        ([], 0.2, None, True),
+        (UNSTEADY[:3], 0.0, 6.0, True),  # hopeless
+        (UNSTEADY[:3], 0.0, 6.2, False),
+        (UNSTEADY[:2], 0.0, 1.0, False),
+    ],
+)
+def test_sampling_ends(
+    times: list[float], seconds: float, incumbent: float | None, done: bool
+) -> None:
+    assert finished(SEARCH, times, seconds, incumbent) is done
+
+
+@pytest.mark.parametrize(
+    ("times", "incumbent", "slow"),
+    [
+        ([13.1, 14.0, 15.0], 10.0, True),
+        ([12.9, 14.0, 15.0], 10.0, False),  # its fastest sample is close
+        ([20.0, 20.0], 10.0, False),
+        ([20.0, 20.0, 20.0], None, False),
+    ],
+)
+def test_a_config_is_hopeless_when_even_its_fastest_sample_is_slow(
+    times: list[float], incumbent: float | None, slow: bool
+) -> None:
+    assert hopeless(SEARCH, times, incumbent) is slow
+
+
+def test_finalists_are_measured_for_longer() -> None:
+    assert FINALS.target_error < SEARCH.target_error
+    assert FINALS.min_samples > SEARCH.min_samples
+    assert not finished(FINALS, STEADY, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "suspected"),
+    [([], False), ([1.0], False), ([1.6], True), ([1.6, 9.0], True), ([9.0, 1.2, 9.0], False)],
+)
+def test_work_elsewhere_shows_in_every_batch(ratios: list[float], suspected: bool) -> None:
+    assert suspicious(ratios) is suspected
+
+
+def test_the_wall_ratio_leaves_out_what_events_leave_out() -> None:
+    assert wall_ratio(1e-3, 1e-3 + WALL_ALLOWANCE_S) == pytest.approx(1.0)
+    assert wall_ratio(1e-3, 2e-3 + WALL_ALLOWANCE_S) == pytest.approx(2.0)
+    assert wall_ratio(1e-3, WALL_ALLOWANCE_S / 2) == 0.0

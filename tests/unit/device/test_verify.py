@@ -1,0 +1,206 @@
+"""Is the output right? Truth tables over single elements, then whole arrays."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from tuner.device import verify
+from tuner.device.number_formats import encode
+from tuner.device.verify import Verdict, compare
+from tuner.kernel import Tolerance
+
+TOLERANCE = Tolerance(relative=1e-2, absolute=1e-3)
+EXACT = Tolerance()
+
+
+def judged(
+    found: object, expected: object, dtype: str = "float32", tolerance: Tolerance = TOLERANCE
+) -> Verdict:
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        raw = encode(np, np.atleast_1d(np.asarray(found, np.float64)), dtype)
+        return compare(np, raw, np.atleast_1d(np.asarray(expected, np.float64)), dtype, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "right"),
+    [
+        (1.0, 1.0, True),
+        (1.0105, 1.0, True),
+        (1.0115, 1.0, False),
+        (-1.0, 1.0, False),
+        (0.0009, 0.0, True),
+        (0.0011, 0.0, False),
+        (0.0, -0.0, True),
+        (nan, nan, True),
+        (nan, 1.0, False),
+        (1.0, nan, False),
+        (inf, inf, True),
+        (-inf, -inf, True),
+        (-inf, inf, False),
+        (1e30, inf, False),
+        (3.4e38, inf, True),  # the largest number where the reference says more
+        (inf, 1.0, False),
+        (inf, 1e39, True),  # float32 holds at most 3.4e38
+        (-inf, 1e39, False),
+        (nan, inf, False),
+        (inf, nan, False),
+    ],
+)
+def test_one_element_is_right_or_wrong(found: float, expected: float, right: bool) -> None:
+    assert judged(found, expected).passed is right
+    assert judged([1.0, found, 1.0], [1.0, expected, 1.0]).passed is right
+
+
+def test_the_error_is_in_units_of_the_tolerance() -> None:
+    assert judged(1.0055, 1.0).error == pytest.approx(0.5, rel=1e-4)
+    assert judged(1.022, 1.0).error == pytest.approx(2.0, rel=1e-4)
+    assert judged(nan, 1.0).error == inf
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 24, 1 << 24])
+def test_a_wrong_element_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(verify, "CHUNK_ELEMENTS", chunk)
+    expected = np.random.default_rng(1).standard_normal((2, 3, 4)) + 10.0
+    found = encode(np, expected, "float32")
+    found[1, 0, 3] *= 1.05
+    verdict = compare(np, found, expected, "float32", TOLERANCE)
+    assert not verdict.passed
+    assert np.unravel_index(verdict.index, expected.shape) == (1, 0, 3)
+    assert verdict.describe("out", expected.shape).startswith("out[1, 0, 3] is ")
+    assert verdict.expected == expected[1, 0, 3]
+    assert verdict.found == found[1, 0, 3]
+
+
+def test_the_worst_element_is_reported_not_the_first() -> None:
+    verdict = judged([1.05, 1.0, 1.2, 1.1], [1.0] * 4)
+    assert verdict.index == 2
+    assert verdict.describe("y", (4,)) == "y[2] is 1.2, expected 1 (18.2 times the tolerance)"
+
+
+def test_the_last_element_of_the_last_chunk_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "CHUNK_ELEMENTS", 8)
+    expected = np.ones(17)
+    found = np.ones(17, np.float32)
+    found[16] = nan
+    assert compare(np, found, expected, "float32", TOLERANCE).index == 16
+
+
+@pytest.mark.parametrize("chunk", [2, 1 << 24])
+def test_a_tolerance_that_zeros_pass_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(verify, "CHUNK_ELEMENTS", chunk)
+    small = [1e-4, -5e-4, 9e-4, 0.0, 1e-5]
+    assert judged(small, small).zeros_pass
+    assert not judged([*small, 1.0], [*small, 1.0]).zeros_pass
+
+
+def test_zeros_do_not_pass_for_nan() -> None:
+    assert not judged([nan, nan], [nan, nan]).zeros_pass
+    assert not judged([0.0, inf], [0.0, inf]).zeros_pass
+
+
+@pytest.mark.parametrize("tolerance", [EXACT, Tolerance(codes=0.0)])
+def test_exact_integers_are_equal_or_wrong(tolerance: Tolerance) -> None:
+    expected = np.arange(-5, 5)
+    found = expected.astype(np.int32)
+    assert compare(np, found, expected.astype(np.float64), "int32", tolerance).passed
+    found[7] += 1
+    verdict = compare(np, found, expected.astype(np.float64), "int32", tolerance)
+    assert not verdict.passed
+    assert verdict.index == 7
+
+
+def test_exact_zeros_would_pass_only_for_zeros() -> None:
+    assert judged([0, 0], [0, 0], "int32", EXACT).zeros_pass
+    assert not judged([0, 1], [0, 1], "int32", EXACT).zeros_pass
+
+
+def test_a_reference_of_booleans_or_integers_serves_too() -> None:
+    flags = np.array([True, False, True])
+    assert compare(np, flags, flags, "bool", EXACT).passed
+    assert not compare(np, ~flags, flags, "bool", EXACT).passed
+    ids = np.array([3, 1, 2])
+    assert compare(np, ids.astype(np.int32), ids, "int32", EXACT).passed
+
+
+CODED = ["float8_e4m3", "float8_e5m2", "int8", "bfloat16", "float16"]
+
+
+def coded(dtype: str, count: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers between 16 and 32 as stored, and as the reference gives them."""
+    values = np.random.default_rng(3).uniform(16.5, 31.5, count)
+    return encode(np, values, dtype), values
+
+
+def shifted(stored: np.ndarray, where: slice, codes: int) -> np.ndarray:
+    changed = stored.copy()
+    changed.view(f"i{stored.itemsize}")[where] += codes
+    return changed
+
+
+@pytest.mark.parametrize("dtype", CODED)
+def test_a_share_of_elements_may_be_one_code_off(dtype: str) -> None:
+    stored, expected = coded(dtype)
+    tolerance = Tolerance(codes=0.01)
+    assert compare(np, stored, expected, dtype, tolerance).error == 0.0
+    ten = compare(np, shifted(stored, slice(0, 10), 1), expected, dtype, tolerance)
+    assert ten.error == pytest.approx(1.0)
+    assert ten.passed
+    assert not compare(np, shifted(stored, slice(0, 11), -1), expected, dtype, tolerance).passed
+
+
+@pytest.mark.parametrize("dtype", CODED)
+def test_no_element_may_be_two_codes_off(dtype: str) -> None:
+    stored, expected = coded(dtype)
+    verdict = compare(np, shifted(stored, slice(5, 6), 2), expected, dtype, Tolerance(codes=0.5))
+    assert not verdict.passed
+    assert verdict.index == 5
+
+
+@pytest.mark.parametrize("dtype", CODED)
+def test_a_share_of_zero_allows_no_other_code(dtype: str) -> None:
+    stored, expected = coded(dtype)
+    exact = Tolerance(codes=0.0)
+    assert compare(np, stored, expected, dtype, exact).passed
+    assert not compare(np, shifted(stored, slice(0, 1), 1), expected, dtype, exact).passed
+
+
+@pytest.mark.parametrize("chunk", [3, 1 << 24])
+def test_the_share_is_that_of_the_whole_array(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(verify, "CHUNK_ELEMENTS", chunk)
+    stored, expected = coded("float8_e4m3", 10)
+    found = shifted(stored, slice(0, 2), 1)
+    assert compare(np, found, expected, "float8_e4m3", Tolerance(codes=0.2)).passed
+    assert not compare(np, found, expected, "float8_e4m3", Tolerance(codes=0.1)).passed
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest", "beyond"), [("float8_e4m3", 0x7E, 0x7F), ("float8_e5m2", 0x7B, 0x7C)]
+)
+def test_nan_and_infinity_are_no_rounding_of_the_largest_number(
+    dtype: str, largest: int, beyond: int
+) -> None:
+    expected = np.full(100, 1e6)
+    found = np.full(100, largest, np.uint8)
+    assert compare(np, found, expected, dtype, Tolerance(codes=0.5)).passed
+    found[3] = beyond
+    assert not compare(np, found, expected, dtype, Tolerance(codes=0.5)).passed
+
+
+def test_codes_of_nan_agree_whatever_their_bits() -> None:
+    expected = np.array([1.0, nan, nan])
+    found = np.array([encode(np, np.array([1.0]), "float8_e5m2")[0], 0x7D, 0xFF], np.uint8)
+    assert compare(np, found, expected, "float8_e5m2", Tolerance(codes=0.1)).passed
+    assert not compare(np, found, np.ones(3), "float8_e5m2", Tolerance(codes=0.9)).passed
+
+
+def test_codes_that_zeros_pass_are_noticed() -> None:
+    tiny = np.full(8, 2.0**-9)  # the smallest number of float8_e4m3
+    stored = encode(np, tiny, "float8_e4m3")
+    assert compare(np, stored, tiny, "float8_e4m3", Tolerance(codes=1.0)).zeros_pass
+    stored, expected = coded("float8_e4m3")
+    assert not compare(np, stored, expected, "float8_e4m3", Tolerance(codes=1.0)).zeros_pass

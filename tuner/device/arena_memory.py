@@ -1,0 +1,94 @@
+"""The judge's memory on the GPU, and how another process reaches it."""
+
+from __future__ import annotations
+
+from multiprocessing import shared_memory
+from typing import Any, Protocol
+
+import numpy as np
+
+from tuner.device.layout import Arena, Layout
+from tuner.device.number_formats import Array
+
+
+class ArenaMemory(Protocol):
+    """Bytes that the judge fills and reads and that a kernel is launched on.
+
+    `xp` is the array library of `data`, which exists between `open` and `close`.
+    """
+
+    xp: Any
+    data: Array
+
+    def open(self, key: str, layout: Layout) -> Arena:
+        """Allocate for one workload, releasing what was open, and say how to reach it."""
+        ...
+
+    def close(self) -> None:
+        """Release the memory."""
+        ...
+
+    def push(self) -> None:
+        """Make what was written visible to the launching process."""
+        ...
+
+    def pull(self) -> None:
+        """Make what was launched visible in `data`."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for the array library's work."""
+        ...
+
+
+class CudaMemory:
+    """Memory of one GPU, shared by CUDA IPC, or through host memory where there is none."""
+
+    def __init__(self, ordinal: int) -> None:
+        import cupy
+
+        cupy.cuda.Device(ordinal).use()
+        self.xp: Any = cupy
+        self.data: Array = None
+        self._host: shared_memory.SharedMemory | None = None
+
+    def open(self, key: str, layout: Layout) -> Arena:
+        """Allocate on the GPU; the handle stays valid until `close`."""
+        self.close()
+        cupy = self.xp
+        # Not from CuPy's pool: an IPC handle covers a whole cudaMalloc allocation.
+        memory = cupy.cuda.Memory(layout.total_bytes)
+        self.data = cupy.ndarray(
+            (layout.total_bytes,), cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0)
+        )
+        try:
+            handle = bytes(cupy.cuda.runtime.ipcGetMemHandle(memory.ptr))
+            return Arena(key, layout, handle, None)
+        except cupy.cuda.runtime.CUDARuntimeError:
+            # Some containers and virtual machines have no CUDA IPC: go through host memory.
+            self._host = shared_memory.SharedMemory(create=True, size=layout.total_bytes)
+            return Arena(key, layout, None, self._host.name)
+
+    def close(self) -> None:
+        """Free the allocation and what CuPy keeps for reuse."""
+        self.data = None
+        if self._host is not None:
+            self._host.close()
+            self._host.unlink()
+            self._host = None
+        self.xp.get_default_memory_pool().free_all_blocks()
+
+    def push(self) -> None:
+        """Copy to host memory where the GPU's is not shared; wait for all that was enqueued."""
+        if self._host is not None:
+            self.data.get(out=np.ndarray(self.data.shape, np.uint8, self._host.buf))
+        self.synchronize()
+
+    def pull(self) -> None:
+        """Copy back from host memory where the GPU's is not shared."""
+        if self._host is not None:
+            self.data.set(np.ndarray(self.data.shape, np.uint8, self._host.buf))
+
+    def synchronize(self) -> None:
+        """Wait for CuPy's stream."""
+        self.xp.cuda.Stream.null.synchronize()
