@@ -14,6 +14,7 @@ from sqlalchemy import Connection, StaticPool, create_engine, insert, select, up
 from sqlalchemy.exc import DBAPIError
 
 from tuner.errors import SessionError
+from tuner.interrupts import held_back
 from tuner.session_records import Row
 from tuner.session_schema import APPLICATION_ID, SCHEMA_VERSION, metadata
 
@@ -133,7 +134,9 @@ class Store:
     def _writing(self) -> Iterator[Connection]:
         if self._lock is None:
             raise SessionError("the session was opened for reading only", path=self.path)
-        with _reported(self.path), self._connection.begin():
+        # SQLAlchemy closes the connection that an interrupt breaks into, and the run could not
+        # say any more that it was interrupted.
+        with held_back(), _reported(self.path), self._connection.begin():
             yield self._connection
 
 

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cuda.bindings import driver
 
 from tuner.compiler.base import CompileRequest, source_key
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.base import Device, Program
+from tuner.device.base import Program
+from tuner.device.cuda_driver import call
 from tuner.device.select import gpu_count
+from tuner.hardware import architecture_for
 from tuner.kernel import Launch, Workload
 from tuner.space_file import Definition, load_definition
 
@@ -49,11 +52,24 @@ def compiler() -> Iterator[NvrtcPool]:
 
 
 @pytest.fixture(scope="session")
-def build(compiler: NvrtcPool) -> Callable[..., Program]:
-    """Compile CUDA source for a device and a workload, for the launches that are given."""
+def capability() -> tuple[int, int]:
+    """The compute capability of GPU 0."""
+    call(driver.cuInit, 0)
+    gpu = call(driver.cuDeviceGet, 0)
+    names = driver.CUdevice_attribute
+    major = names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+    minor = names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+    return call(driver.cuDeviceGetAttribute, major, gpu), call(
+        driver.cuDeviceGetAttribute, minor, gpu
+    )
 
-    def build(device: Device, source: str, workload: Workload, *launches: Launch) -> Program:
-        architecture = device.info.architecture
+
+@pytest.fixture(scope="session")
+def build(compiler: NvrtcPool, capability: tuple[int, int]) -> Callable[..., Program]:
+    """Compile CUDA source for GPU 0 and a workload, for the launches that are given."""
+    architecture = architecture_for(capability)
+
+    def build(source: str, workload: Workload, *launches: Launch) -> Program:
         kernels = tuple(dict.fromkeys(launch.kernel for launch in launches))
         result = compiler.submit(CompileRequest(source, kernels, architecture)).result(60)
         assert result.ok, result.error

@@ -16,7 +16,7 @@ from silu_kernels import LAUNCH, WORKLOAD, silu
 from tuner.device.base import Program
 from tuner.device.cuda import CudaDevice
 from tuner.device.worker import LOADED_PROGRAMS
-from tuner.errors import DeviceError, KernelError
+from tuner.errors import DeviceError
 from tuner.kernel import Launch, Workload
 from tuner.space_file import Definition
 from tuner.trial import Status
@@ -34,9 +34,8 @@ IN_CLUSTER = """
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
   if (blocks != SIZE) return;
 """
-EVEN_AND_ODD = silu(each="if (i % 2 == 1) continue;") + silu(
-    each="if (i % 2 == 0) continue;"
-).replace("silu_and_mul", "odd").replace("launches_so_far", "unused")
+ODD = silu(each="if (i % 2 == 0) continue;").replace("silu_and_mul", "odd")
+EVEN_AND_ODD = silu(each="if (i % 2 == 1) continue;") + ODD.replace("launches_so_far", "unused")
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +49,13 @@ def device(definition: Definition) -> Iterator[CudaDevice]:
 
 
 @pytest.fixture
-def honest(device: CudaDevice, build: Build) -> Program:
-    return build(device, silu(), WORKLOAD, LAUNCH)
+def honest(build: Build) -> Program:
+    return build(silu(), WORKLOAD, LAUNCH)
 
 
 @pytest.fixture
-def newer_than_8(device: CudaDevice) -> None:
-    if device.info.compute_capability < (9, 0):
+def newer_than_8(capability: tuple[int, int]) -> None:
+    if capability < (9, 0):
         pytest.skip("clusters and programmatic dependent launch need compute capability 9.0")
 
 
@@ -70,13 +69,13 @@ def processes(name: str) -> list[int]:
 
 class TestContract(DeviceContract):
     @pytest.fixture
-    def working(self, device: CudaDevice, honest: Program, build: Build) -> list[Program]:
-        few_blocks = build(device, silu(), WORKLOAD, replace(LAUNCH, grid=(2, 1, 1)))
+    def working(self, honest: Program, build: Build) -> list[Program]:
+        few_blocks = build(silu(), WORKLOAD, replace(LAUNCH, grid=(2, 1, 1)))
         return [honest, few_blocks]
 
     @pytest.fixture
-    def failing(self, device: CudaDevice, build: Build) -> Program:
-        return build(device, silu(before="__trap();"), WORKLOAD, LAUNCH)
+    def failing(self, build: Build) -> Program:
+        return build(silu(before="__trap();"), WORKLOAD, LAUNCH)
 
 
 def test_it_tells_what_it_measures_on(device: CudaDevice) -> None:
@@ -116,7 +115,7 @@ def test_a_refused_launch_keeps_the_worker(device: CudaDevice, honest: Program) 
 
 def test_workloads_may_alternate(device: CudaDevice, build: Build) -> None:
     for axes in ({"T": 1, "D": 8}, {"T": 300, "D": 4096}, {"T": 1, "D": 8}, {"T": 3, "D": 777}):
-        program = build(device, silu(), Workload.of(axes), LAUNCH)
+        program = build(silu(), Workload.of(axes), LAUNCH)
         outcome = device.run(program)
         assert outcome.status is Status.CORRECT, (axes, outcome.reason)
 
@@ -133,7 +132,7 @@ def test_a_clearly_slower_program_is_stopped_early(device: CudaDevice, honest: P
 
 def test_the_buffers_cover_the_l2(device: CudaDevice, build: Build) -> None:
     workload = Workload.of({"T": 1024, "D": 4096})
-    outcome = device.run(build(device, silu(), workload, replace(LAUNCH, grid=(1024, 1, 1))))
+    outcome = device.run(build(silu(), workload, replace(LAUNCH, grid=(1024, 1, 1))))
     assert outcome.measurement is not None
     footprint = 1024 * 4096 * 6
     assert outcome.measurement.buffer_sets * footprint >= 4 * device.info.l2_bytes
@@ -143,10 +142,10 @@ def test_the_buffers_cover_the_l2(device: CudaDevice, build: Build) -> None:
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 def test_clusters_are_launched_as_such(device: CudaDevice, build: Build, size: int) -> None:
     source = silu(before=IN_CLUSTER.replace("SIZE", str(size)))
-    cluster = build(device, source, WORKLOAD, replace(LAUNCH, cluster=(size, 1, 1)))
+    cluster = build(source, WORKLOAD, replace(LAUNCH, cluster=(size, 1, 1)))
     outcome = device.run(cluster)
     assert outcome.status is Status.CORRECT, outcome.reason
-    assert device.run(build(device, source, WORKLOAD, LAUNCH)).status is Status.WRONG
+    assert device.run(build(source, WORKLOAD, LAUNCH)).status is Status.WRONG
 
 
 def test_more_shared_memory_than_the_default_can_be_had(device: CudaDevice, build: Build) -> None:
@@ -154,13 +153,13 @@ def test_more_shared_memory_than_the_default_can_be_had(device: CudaDevice, buil
         before="extern __shared__ float room[]; room[20000] = 1.0f; __syncthreads();",
         each="result *= room[20000];",
     )
-    outcome = device.run(build(device, source, WORKLOAD, replace(LAUNCH, shared_bytes=90_000)))
+    outcome = device.run(build(source, WORKLOAD, replace(LAUNCH, shared_bytes=90_000)))
     assert outcome.status is Status.CORRECT, outcome.reason
 
 
 def test_an_operator_may_need_several_launches(device: CudaDevice, build: Build) -> None:
     odd = replace(LAUNCH, kernel="odd")
-    both = build(device, EVEN_AND_ODD, WORKLOAD, LAUNCH, odd)
+    both = build(EVEN_AND_ODD, WORKLOAD, LAUNCH, odd)
     outcome = device.run(both, thorough=True)
     assert outcome.status is Status.CORRECT, outcome.reason
     assert device.run(replace(both, launches=(LAUNCH,))).status is Status.WRONG
@@ -169,12 +168,14 @@ def test_an_operator_may_need_several_launches(device: CudaDevice, build: Build)
 def test_a_comparison_is_paired_round_by_round(
     device: CudaDevice, honest: Program, build: Build
 ) -> None:
-    slow = build(device, silu(before="__nanosleep(20000);"), WORKLOAD, LAUNCH)
+    slow = build(silu(before="__nanosleep(20000);"), WORKLOAD, LAUNCH)
     assert device.run(slow).status is Status.CORRECT
     rounds = device.compare([honest, slow, honest], rounds=9)
     assert rounds.paired
     assert len(rounds.times_us) == 9
-    first, second, third = (statistics.median(column) for column in zip(*rounds.times_us, strict=True))
+    first, second, third = (
+        statistics.median(column) for column in zip(*rounds.times_us, strict=True)
+    )
     assert second > 2 * first
     assert third == pytest.approx(first, rel=0.1)
     assert rounds.isolated_us == (None, None, None)
@@ -185,7 +186,7 @@ def test_programmatic_launches_overlap_and_have_an_isolated_time(
     device: CudaDevice, honest: Program, build: Build
 ) -> None:
     launch = replace(LAUNCH, programmatic=True)
-    dependent = build(device, silu(before=DEPENDENT), WORKLOAD, launch)
+    dependent = build(silu(before=DEPENDENT), WORKLOAD, launch)
     assert device.run(dependent, thorough=True).status is Status.CORRECT
     rounds = device.compare([honest, dependent], rounds=15)
     overlapped = statistics.median(row[1] for row in rounds.times_us)
@@ -195,9 +196,7 @@ def test_programmatic_launches_overlap_and_have_an_isolated_time(
     assert isolated > overlapped
 
 
-def test_more_programs_are_compared_than_stay_loaded(
-    device: CudaDevice, honest: Program
-) -> None:
+def test_more_programs_are_compared_than_stay_loaded(device: CudaDevice, honest: Program) -> None:
     count = LOADED_PROGRAMS + 3
     launches: list[Launch] = [replace(LAUNCH, block=(32 * k, 1, 1)) for k in range(1, count + 1)]
     programs = [replace(honest, launches=(launch,)) for launch in launches]
@@ -205,9 +204,3 @@ def test_more_programs_are_compared_than_stay_loaded(
     assert {len(row) for row in rounds.times_us} == {count}
     assert all(time > 0 for row in rounds.times_us for time in row)
     assert device.run(honest).status is Status.CORRECT
-
-
-def test_a_reference_without_a_function_leaves_the_gpu_to_others(
-    definition: Definition, tmp_path: Path, device: CudaDevice
-) -> None:
-    ...

@@ -12,7 +12,7 @@ import tuner
 
 PACKAGE = Path(tuner.__file__).parent
 LEVELS = {
-    0: {"errors"},
+    0: {"errors", "interrupts"},
     1: {"expressions", "space", "kernel", "trial", "hardware", "progress"},
     2: {
         "compile_options",
