@@ -33,5 +33,5 @@ def held_back() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in held:
-            signal.raise_signal(number)
+        for late in held:
+            signal.raise_signal(late)

@@ -28,7 +28,7 @@ FLIP_INPUT = """
 """
 WOBBLE = """
     const unsigned hash = static_cast<unsigned>(clock64()) * 2654435761u;
-    if (hash >> 31) result *= 1.0f + 1.0f / 4096;
+    if (hash >> 31) result *= 1.0f + 1.0f / 65536;
 """
 FEWER_BITS = """
     result = __uint_as_float(__float_as_uint(result) & 0xFFF80000u);

@@ -28,6 +28,8 @@ WORDS = "tuner.cli.words"
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(path_type=Path)
 REPORT = "report.html"
+# Where there is no terminal to fit into: a config then takes two or three lines.
+FILE_COLUMNS = 140
 
 
 class TopLevelCommand(click.Command):
@@ -104,8 +106,6 @@ class TopLevelCommand(click.Command):
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
     """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""
-    from rich.console import Console
-
     from tuner.cli.plans import Request
     from tuner.report.table import json_of
 
@@ -115,9 +115,18 @@ def command(context: click.Context, /, **values: Any) -> None:
     kept = stdout_kept_for_result() if request.as_json else nullcontext()
     with terminated_as_interrupted():
         with kept, ExitStack() as stack:
-            data = _tune(request, Console(stderr=request.as_json, highlight=False), stack)
+            data = _tune(request, _console(request), stack)
         if request.as_json:
             click.echo(json.dumps(json_of(data)))
+
+
+def _console(request: Request) -> Console:
+    from rich.console import Console
+
+    console = Console(stderr=request.as_json, highlight=False)
+    if not console.is_terminal:
+        console.width = FILE_COLUMNS
+    return console
 
 
 def _tune(request: Request, console: Console, stack: ExitStack) -> ReportData:

@@ -78,6 +78,7 @@ class Dispatcher:
         self._new: deque[_Job] = deque()
         self._waiting: deque[_Job] = deque()
         self._workers: list[WorkerProcess] = []
+        self._begun = False
 
     def start(self) -> None:
         """Start the thread, and with it the first worker."""
@@ -149,10 +150,12 @@ class Dispatcher:
         for worker in self._workers:
             if worker.ready and worker.job is None:
                 self._give_next(worker)
-        starting = sum(not worker.ready for worker in self._workers)
-        room = self._most_workers - len(self._workers)
-        for _ in range(min(room, len(self._waiting) - starting)):
-            self._start_worker()
+        # Workers are started ahead of need: a search follows the first request, and each takes
+        # longer to start than to compile.
+        if self._waiting or self._begun:
+            self._begun = True
+            for _ in range(self._most_workers - len(self._workers)):
+                self._start_worker()
 
     def _give_next(self, worker: WorkerProcess) -> None:
         while self._waiting:

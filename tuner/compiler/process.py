@@ -22,6 +22,8 @@ READ_BYTES = 1 << 20
 _START = (
     "import sys; sys.path.append(sys.argv.pop()); from tuner.compiler.worker import main; main()"
 )
+# Beside a driver NVRTC keeps results of its own, and on a hit the log lacks ptxas's report.
+_WITHOUT_OWN_CACHE = {"CUDA_CACHE_DISABLE": "1"}
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[2])
 
 
@@ -45,6 +47,7 @@ class WorkerProcess:
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=self._diagnosis,
+                env={**os.environ, **_WITHOUT_OWN_CACHE},
                 start_new_session=True,
             )
         self.socket.setblocking(False)

@@ -196,6 +196,10 @@ class Judge:
         return verdict
 
     def _broken_guard(self) -> str:
+        data = self._memory.data
+        guards = [data[start:stop] for start, stop in self._layout.guards]
+        if bool((self._xp.concatenate(guards) == GUARD_BYTE).all()):
+            return ""
         for index, (start, stop) in enumerate(self._layout.guards):
             if not bool((self._memory.data[start:stop] == GUARD_BYTE).all()):
                 names = [slot.name for slot in self._layout.slots]

@@ -28,7 +28,7 @@ class TimingPolicy:
     """
 
     min_calls: int = 20
-    min_replay_us: float = 400.0
+    min_replay_us: float = 300.0
     l2_multiple: float = 4.0
     warm_up_s: float = 1e-3
     min_samples: int = 5

@@ -68,15 +68,15 @@ def test_a_wrong_element_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch, c
     found[1, 0, 3] *= 1.05
     verdict = compare(np, found, expected, "float32", TOLERANCE)
     assert not verdict.passed
-    assert np.unravel_index(verdict.index, expected.shape) == (1, 0, 3)
+    assert np.unravel_index(verdict.worst[0], expected.shape) == (1, 0, 3)
     assert verdict.describe("out", expected.shape).startswith("out[1, 0, 3] is ")
-    assert verdict.expected == expected[1, 0, 3]
-    assert verdict.found == found[1, 0, 3]
+    assert verdict.worst[2] == expected[1, 0, 3]
+    assert verdict.worst[1] == found[1, 0, 3]
 
 
 def test_the_worst_element_is_reported_not_the_first() -> None:
     verdict = judged([1.05, 1.0, 1.2, 1.1], [1.0] * 4)
-    assert verdict.index == 2
+    assert verdict.worst[0] == 2
     assert verdict.describe("y", (4,)) == "y[2] is 1.2, expected 1 (18.2 times the tolerance)"
 
 
@@ -85,7 +85,7 @@ def test_the_last_element_of_the_last_chunk_counts(monkeypatch: pytest.MonkeyPat
     expected = np.ones(17)
     found = np.ones(17, np.float32)
     found[16] = nan
-    assert compare(np, found, expected, "float32", TOLERANCE).index == 16
+    assert compare(np, found, expected, "float32", TOLERANCE).worst[0] == 16
 
 
 @pytest.mark.parametrize("chunk", [2, 1 << 24])
@@ -111,7 +111,7 @@ def test_exact_integers_are_equal_or_wrong(tolerance: Tolerance) -> None:
     found[7] += 1
     verdict = compare(np, found, expected.astype(np.float64), "int32", tolerance)
     assert not verdict.passed
-    assert verdict.index == 7
+    assert verdict.worst[0] == 7
 
 
 def test_exact_zeros_would_pass_only_for_zeros() -> None:
@@ -158,7 +158,7 @@ def test_no_element_may_be_two_codes_off(dtype: str) -> None:
     stored, expected = coded(dtype)
     verdict = compare(np, shifted(stored, slice(5, 6), 2), expected, dtype, Tolerance(codes=0.5))
     assert not verdict.passed
-    assert verdict.index == 5
+    assert verdict.worst[0] == 5
 
 
 @pytest.mark.parametrize("dtype", CODED)
