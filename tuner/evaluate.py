@@ -87,8 +87,11 @@ class Evaluator:
         if broken is not None:
             trial = self._trial(workload, config, Status.CONSTRAINT, f"breaks `{broken.text}`")
             return Pending(workload, config, started_s, decided=trial)
-        rendered = self.render(workload, config)
         launches = self._spec.candidate_launches({**names, **config})
+        if not launches:
+            trial = self._trial(workload, config, Status.LAUNCH, "no launch's `when` is true")
+            return Pending(workload, config, started_s, decided=trial)
+        rendered = self.render(workload, config)
         request = self._request(rendered.source, launches)
         return Pending(
             workload,
@@ -178,6 +181,12 @@ class Evaluator:
                 f"the baseline has no time on {workload}: {outcome.status}: {outcome.reason}",
                 path=self._spec.source,
             )
+        if self._impossible(workload, outcome.measurement):
+            raise KernelError(
+                f"the baseline is faster on {workload} than its `traffic` can be moved",
+                path=self._spec.path,
+                remedy="`traffic` is the fewest bytes that the operator must read and write",
+            )
         return Trial(
             candidate="baseline",
             workload=workload,
@@ -192,6 +201,10 @@ class Evaluator:
 
     def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy]:
         launches = self._spec.baseline_launches(self.names(workload))
+        if not launches:
+            raise KernelError(
+                f"no launch of the baseline has a true `when` on {workload}", path=self._spec.path
+            )
         source = self._baseline_source()
         result = self._compiler.submit(self._request(source, launches)).result()
         if not result.ok:

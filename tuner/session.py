@@ -298,6 +298,15 @@ class Session:
         """Close the database and let others write; closing twice is allowed."""
         self._store.close()
 
+    @property
+    def unused(self) -> bool:
+        """Whether nothing was measured or tried yet."""
+        return not (self._records or self._baselines)
+
+    def discard(self) -> None:
+        """Close the session and delete its files; for one that nothing was recorded in."""
+        self._store.discard()
+
     def __enter__(self) -> Self:
         return self
 

@@ -139,6 +139,12 @@ class Store:
         with held_back(), _reported(self.path), self._connection.begin():
             yield self._connection
 
+    def discard(self) -> None:
+        """Close the database and delete all that this class has written."""
+        self.close()
+        for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK):
+            (self.path.parent / name).unlink(missing_ok=True)
+
 
 def _require(directory: Path, path: Path) -> None:
     remedy = "name the folder that the run printed, or start a new session without `--resume`"

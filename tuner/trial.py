@@ -147,3 +147,10 @@ class Result:
     def different(self) -> bool:
         """Whether the interval excludes 1."""
         return not self.interval[0] <= 1.0 <= self.interval[1]
+
+    @property
+    def isolated_speedup(self) -> float | None:
+        """The speedup without programmatic dependent launch, None where it isn't used."""
+        if self.isolated_us is None:
+            return None
+        return (self.isolated_baseline_us or self.baseline_us) / self.isolated_us

@@ -50,12 +50,11 @@ def command(
     from rich.console import Console
 
     from tuner.checking import check, target_info
-    from tuner.cli.plans import chosen_operators
+    from tuner.cli.plans import chosen_operators, read_definition
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.space_file import load_definition
 
-    definition = load_definition(space)
+    definition = read_definition(space)
     spec = definition.spec
     operators = chosen_operators(spec, options.unique(operator, "operator"))
     info = target_info(target)

@@ -115,11 +115,10 @@ class Summary:
 
 
 def _blanks(drafted: Draft, *, with_reference: bool) -> Iterator[Blank]:
-    from tuner.draft import blanks
+    from tuner.draft import blanks, reference_blanks
 
     for line, what in blanks(drafted.space_yaml):
         yield Blank(str(drafted.space_path), line, what)
     if with_reference:
-        rows = drafted.reference.splitlines()
-        body = next(line for line, row in enumerate(rows, 1) if "raise ValueError" in row)
-        yield Blank(str(drafted.reference_path), body, "the body of reference(), in float64")
+        for line, what in reference_blanks(drafted.reference):
+            yield Blank(str(drafted.reference_path), line, what)

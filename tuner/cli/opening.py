@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tuner.errors import TunerError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import ExitStack
+    from pathlib import Path
 
     from tuner.cli.plans import Request
     from tuner.compiler.base import Compiler
@@ -47,7 +52,9 @@ def started(
     folder = request.session or new_session_folder(plan.spec.name, datetime.now())
     manifest = manifest_of(plan, device=name, words=request.words)
     environment = environment_of(device, compiler, plan.spec.path.parent)
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     session = stack.enter_context(Session.create(folder, manifest, environment))
+    stack.push(partial(_leave_nothing_unused, session, made))
     return Run(plan, session, device, compiler)
 
 
@@ -68,6 +75,18 @@ def resumed(
     stack.callback(device.close)
     require_same_device(session, device)
     return Run(plan, session, device, _compiler(request.jobs, stack))
+
+
+def _leave_nothing_unused(
+    session: Session, made: Iterable[Path], kind: object, error: BaseException | None, trace: object
+) -> None:
+    """Take back a session that was refused before anything was measured, with its folders."""
+    if not (isinstance(error, TunerError) and session.unused):
+        return
+    session.discard()
+    for folder in made:
+        with suppress(OSError):  # somebody else has put something there
+            folder.rmdir()
 
 
 def _compiler(jobs: int | None, stack: ExitStack) -> Compiler:

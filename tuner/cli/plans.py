@@ -53,7 +53,7 @@ def new_plan(request: Request) -> Plan:
         raise click.UsageError("no kernel given; name a .cu file, or a session with --resume")
     require_kernel(request.kernel)
     path = request.space or find_space(request.kernel, Path.cwd())
-    definition = _definition(path, request.template)
+    definition = read_definition(path, request.template)
     _require_same(request.kernel, definition.spec)
     workloads = asked_workloads(definition.spec, request.workload)
     require_strategy(request.searcher)
@@ -73,7 +73,7 @@ def resumed_plan(directory: Path, manifest: Manifest, request: Request) -> Plan:
     space, template = Path(manifest.space_path), Path(manifest.template_path)
     if not space.exists():
         raise SessionError(f"its search space is gone: {space}", path=directory)
-    definition = _definition(space, template)
+    definition = read_definition(space, template)
     _require_unchanged(directory, manifest, definition.spec)
     plan = _plan(
         definition,
@@ -148,6 +148,19 @@ def require_strategy(searcher: str) -> None:
         find_strategy(searcher.removeprefix(STRATEGIES))
 
 
+def read_definition(space: Path, template: Path | None = None) -> Definition:
+    """Read a search space that is no draft any more; `template` takes the place of its own."""
+    from tuner.draft import require_filled
+    from tuner.space_file import load_definition
+
+    require_filled(space)
+    definition = load_definition(space)
+    require_filled(definition.spec.reference)
+    if template is None:
+        return definition
+    return replace(definition, spec=replace(definition.spec, template=template.resolve()))
+
+
 def new_session_folder(kernel: str, now: datetime) -> Path:
     """Name a folder under `sessions/` that isn't there yet."""
     name = f"{kernel}-{now:%Y%m%d-%H%M%S}"
@@ -156,15 +169,6 @@ def new_session_folder(kernel: str, now: datetime) -> Path:
         number += 1
         folder = Path("sessions") / f"{name}-{number}"
     return folder
-
-
-def _definition(space: Path, template: Path | None) -> Definition:
-    from tuner.space_file import load_definition
-
-    definition = load_definition(space)
-    if template is None:
-        return definition
-    return replace(definition, spec=replace(definition.spec, template=template.resolve()))
 
 
 def _plan(

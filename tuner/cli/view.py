@@ -97,7 +97,7 @@ class LiveView:
 
 
 class PlainView:
-    """Print a line at every change of phase and of workload, and otherwise now and then."""
+    """Print a line at every change of phase, after every workload, and otherwise now and then."""
 
     EVERY_S = 5.0
     EVERY_SHARE = 0.1
@@ -107,12 +107,16 @@ class PlainView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._phase: Phase | None = None
-        self._workload: Workload | None = None
+        self._searching: Workload | None = None
         self._printed_s = 0.0
         self._printed_share = 0.0
 
     def update(self, progress: Progress) -> None:
         """Print a line if one is due, by the clock of the run itself."""
+        searched, moved = self._searching, progress.current != self._searching
+        self._searching = progress.current if progress.phase == "search" else None
+        if searched is not None and (moved or progress.phase != "search"):
+            self._line(progress, search_status(progress, searched))
         if progress.phase != self._phase:
             self._phase = progress.phase
             self._line(progress, PHASES[progress.phase])
@@ -130,13 +134,11 @@ class PlainView:
         if elapsed_s >= self.EVERY_S:
             return True
         stepped = share_done(progress) - self._printed_share >= self.EVERY_SHARE
-        moved = progress.current != self._workload
-        return elapsed_s >= self.AT_LEAST_S and (stepped or moved)
+        return elapsed_s >= self.AT_LEAST_S and stepped
 
     def _line(self, progress: Progress, text: str) -> None:
         self._printed_s = progress.seconds
         self._printed_share = share_done(progress)
-        self._workload = progress.current
         self._console.print(
             f"{progress.seconds:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
         )
@@ -149,12 +151,16 @@ def share_done(progress: Progress) -> float:
 
 
 def plain_status(progress: Progress) -> str:
-    """Describe the current workload and what is left of the run in one line."""
-    current = str(progress.current)
-    found = next((w for w in progress.workloads if w.workload == progress.current), None)
-    if progress.phase != "search" or found is None:
-        return f"{PHASES[progress.phase]}, {current}"
-    parts = [current, f"{found.done}/{found.budget} trials ({counts(found) or 'none yet'})"]
+    """Describe where the run stands and what is left of it in one line."""
+    if progress.phase == "search" and progress.current is not None:
+        return search_status(progress, progress.current)
+    return f"{PHASES[progress.phase]}, {progress.current}"
+
+
+def search_status(progress: Progress, workload: Workload) -> str:
+    """Describe the search of one workload and what is left of the run in one line."""
+    found = next(w for w in progress.workloads if w.workload == workload)
+    parts = [str(workload), f"{found.done}/{found.budget} trials ({counts(found) or 'none yet'})"]
     if found.best_us is not None:
         parts.append(f"best {found.best_us:.2f} us {speedup(found)}".rstrip())
     return ", ".join((*parts, *pace(progress)))

@@ -226,7 +226,7 @@ class Dispatcher:
         words = worker.last_words()
         status = self._remove(worker)
         if not worker.ready:
-            self._give_up(words or f"exit status {status}")
+            self._failed_to_start(words or f"exit status {status}")
         elif worker.job is not None:
             how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             error = f"the compiler crashed ({how}) {words}".rstrip()
@@ -238,13 +238,16 @@ class Dispatcher:
         for worker in overdue:
             self._remove(worker)
             if worker.job is None:
-                self._give_up(f"no answer in {START_TIMEOUT_S:g} s")
+                self._failed_to_start(f"no answer in {START_TIMEOUT_S:g} s")
                 continue
             error = f"compiling took over {self._timeout_s:g} s and was stopped"
             result = CompileResult(error=error, timed_out=True, seconds=self._timeout_s)
             self._finish(worker.job, result)
 
-    def _give_up(self, reason: str) -> None:
+    def _failed_to_start(self, reason: str) -> None:
+        self._most_workers -= 1
+        if self.compiler.done() and self._most_workers:
+            return  # others do start: memory is short, say, and fewer of them will do
         with self._lock:
             self._ended = self._ended or WorkerError(
                 f"the CUDA compiler cannot start: {reason}",

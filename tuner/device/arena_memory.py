@@ -10,6 +10,9 @@ import numpy as np
 from tuner.device.layout import Arena, Layout
 from tuner.device.number_formats import Array
 
+# Smaller allocations share a block of this size, and an IPC handle opens the whole block.
+BLOCK_BYTES = 2 << 20
+
 
 class ArenaMemory(Protocol):
     """Bytes that the judge fills and reads and that a kernel is launched on.
@@ -57,7 +60,12 @@ class CudaMemory:
         self.close()
         cupy = self.xp
         # Not from CuPy's pool: an IPC handle covers a whole cudaMalloc allocation.
-        memory = cupy.cuda.Memory(layout.total_bytes)
+        blocks = -(-layout.total_bytes // BLOCK_BYTES)
+        try:
+            memory = cupy.cuda.Memory(blocks * BLOCK_BYTES)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            wanted = f"{layout.total_bytes / 1e9:.3g} GB on the GPU"
+            raise MemoryError(f"{wanted}: {error}") from error
         self.data = cupy.ndarray(
             (layout.total_bytes,), cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0)
         )

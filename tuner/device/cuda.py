@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
-from tuner.device.cuda_driver import CudaError
+from tuner.device.cuda_driver import CudaError, gpu_uuid
 from tuner.device.inputs import FILLS
 from tuner.device.judge import cuda_judge
 from tuner.device.layout import lay_out
@@ -28,6 +28,8 @@ from tuner.trial import Correctness, Measurement, Status
 RUN_TIMEOUT_S = 10.0
 TIMING_TIMEOUT_S = 60.0
 JUDGE_TIMEOUT_S = 120.0
+# A comparison takes long where calls do: 20 of 100 ms make a replay of 2 s.
+REPLAY_TIMEOUT_S = 3.0
 
 
 class CudaDevice:
@@ -43,8 +45,9 @@ class CudaDevice:
         self._attached: Workload | None = None
         self._opened: Workload | None = None
         self._arena: Any = None
+        uuid = gpu_uuid(ordinal)
         with ExitStack() as undo:
-            self._lock = _lock(ordinal)
+            self._lock = _lock(ordinal, uuid)
             undo.callback(self._lock.release)
             try:
                 self._judge = Child(cuda_judge, (ordinal, spec, dict(operators)), "tune-judge")
@@ -52,9 +55,9 @@ class CudaDevice:
                 undo.callback(self._drop_worker)
                 facts = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
                 streaming = self._judge.call("streaming_gbps", timeout_s=JUDGE_TIMEOUT_S)
-            except (ChildDiedError, ChildTimeoutError) as error:
+            except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
                 raise DeviceError(f"the GPU's processes did not start: {error}") from error
-            self.info = _info(facts, streaming, _gpu_state(ordinal))
+            self.info = _info(facts, streaming, _gpu_state(uuid))
             undo.pop_all()
 
     def run(
@@ -85,16 +88,23 @@ class CudaDevice:
             if error.sticky:
                 self._drop_worker()
             return Outcome(Status.LAUNCH, error.message)
+        except MemoryError as error:
+            raise _too_large(program.workload, error) from error
         return _outcome(timed, correctness, after)
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
         """Time verified programs interleaved in the worker."""
+        workload = programs[0].workload
+        replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
+        timeout_s = TIMING_TIMEOUT_S * 5 + replays_s
         try:
-            self._enter(programs[0].workload)
-            self._ask_judge("prepare", programs[0].workload, "normal", _seed())
+            self._enter(workload)
+            self._ask_judge("prepare", workload, "normal", _seed())
             rows, isolated = self._live_worker().call(
-                "compare", programs, FINALS, rounds, _seed(), timeout_s=TIMING_TIMEOUT_S * 5
+                "compare", programs, FINALS, rounds, _seed(), timeout_s=timeout_s
             )
+        except MemoryError as error:
+            raise _too_large(workload, error) from error
         except (ChildTimeoutError, ChildDiedError, CudaError) as error:
             self._drop_worker()
             raise DeviceError(f"a verified program failed when timed again: {error}") from error
@@ -153,12 +163,21 @@ class CudaDevice:
     def _drop_arena(self) -> None:
         # The worker lets go first: the judge may not free what another process has mapped.
         if self._worker is not None and self._attached is not None:
-            self._worker.call("detach", timeout_s=RUN_TIMEOUT_S)
+            try:
+                self._worker.call("detach", timeout_s=RUN_TIMEOUT_S)
+            except (ChildTimeoutError, ChildDiedError, CudaError):
+                self._drop_worker()  # nothing ran in it: the next program is not to blame
         self._attached = self._opened = None
 
     def _live_worker(self) -> Child:
         if self._worker is None:
-            self._worker = Child(Worker, (self._ordinal,), "tune-worker")
+            try:
+                self._worker = Child(Worker, (self._ordinal,), "tune-worker")
+            except (ChildTimeoutError, ChildDiedError, CudaError) as error:
+                raise WorkerError(
+                    f"no process can be started on GPU {self._ordinal}: {error}",
+                    remedy="nvidia-smi tells whether the GPU still works",
+                ) from error
             if self._opened is not None:
                 self._worker.call("attach", self._arena, timeout_s=RUN_TIMEOUT_S)
                 self._attached = self._opened
@@ -233,9 +252,17 @@ def _seed() -> int:
     return secrets.randbits(62)
 
 
-def _lock(ordinal: int) -> FileLock:
+def _too_large(workload: Workload, error: MemoryError) -> DeviceError:
+    return DeviceError(
+        f"not enough memory for {workload}: {error}",
+        remedy="leave the workload out, or free the GPU: checking it takes its arguments twice "
+        "and float64 copies of them",
+    )
+
+
+def _lock(ordinal: int, uuid: str) -> FileLock:
     folder = user_cache_path("kernel-tune", ensure_exists=True)
-    lock = FileLock(folder / f"gpu-{ordinal}.lock")
+    lock = FileLock(folder / f"{uuid}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
@@ -247,17 +274,18 @@ def _lock(ordinal: int) -> FileLock:
     return lock
 
 
-def _gpu_state(ordinal: int) -> dict[str, str]:
-    """Ask nvidia-smi for what the driver API doesn't say; empty where it isn't installed."""
+def _gpu_state(uuid: str) -> dict[str, str]:
+    """Ask nvidia-smi for what the driver API doesn't say; empty where it gives no answer."""
     program = which("nvidia-smi")
     if program is None:
         return {}
     fields = ("driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
     command = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i"]
-    answer = subprocess.run(  # noqa: S603 - a fixed command
-        [*command, str(ordinal)], capture_output=True, text=True, timeout=30, check=False
-    )
-    if answer.returncode != 0:
+    try:
+        answer = subprocess.run(  # noqa: S603 - a fixed command
+            [*command, uuid], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
         return {}
     values = [value.strip() for value in answer.stdout.split(",")]
     return dict(zip((f"gpu_{field}" for field in fields), values, strict=False))

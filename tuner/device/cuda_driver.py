@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,6 +67,34 @@ def call(function: Any, *arguments: Any) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def allocate(size_bytes: int) -> int:
+    """Allocate memory of this process's own on the GPU; raise `MemoryError` where it is full."""
+    try:
+        return int(call(driver.cuMemAlloc, size_bytes))
+    except CudaError as error:
+        if error.sticky:
+            raise
+        raise MemoryError(f"{size_bytes / 1e9:.3g} GB on the GPU: {error.message}") from error
+
+
+def gpu_uuid(ordinal: int) -> str:
+    """Identify a GPU as nvidia-smi does, `GPU-...`, whatever CUDA_VISIBLE_DEVICES numbers it."""
+    try:
+        call(driver.cuInit, 0)
+    except RuntimeError as error:  # raised by the bindings where libcuda is not installed
+        raise CudaError(f"no NVIDIA driver: {error}") from error
+    identity = call(driver.cuDeviceGetUuid, call(driver.cuDeviceGet, ordinal))
+    return f"GPU-{uuid.UUID(bytes=identity.bytes)}"
+
+
+def reset_persisting_l2() -> None:
+    """Give back what of the L2 was set aside for persisting lines; before 8.0 there is none."""
+    (status,) = driver.cuCtxResetPersistingL2Cache()
+    known = (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_SUPPORTED)
+    if status not in known:
+        raise CudaError(f"cuCtxResetPersistingL2Cache: {status.name}")
+
+
 class LoadedProgram:
     """A cubin in this context, with its functions by the names that launches use."""
 
@@ -73,14 +102,18 @@ class LoadedProgram:
         self, cubin: bytes, lowered: Mapping[str, str], launches: tuple[Launch, ...]
     ) -> None:
         self._module = call(driver.cuModuleLoadData, cubin)
-        self._functions = {
-            launch.kernel: call(
-                driver.cuModuleGetFunction, self._module, lowered[launch.kernel].encode()
-            )
-            for launch in launches
-        }
-        for launch in launches:
-            self._permit(launch)
+        try:
+            self._functions = {
+                launch.kernel: call(
+                    driver.cuModuleGetFunction, self._module, lowered[launch.kernel].encode()
+                )
+                for launch in launches
+            }
+            for launch in launches:
+                self._permit(launch)
+        except CudaError:
+            driver.cuModuleUnload(self._module)
+            raise
 
     def function(self, kernel: str) -> Any:
         """Return the driver's handle of one kernel."""

@@ -83,8 +83,15 @@ def lay_out(spec: KernelSpec, names: Mapping[str, Value]) -> Layout:
         if argument.is_scalar:
             continue
         offset = _align(end + GUARD_BYTES)
-        size = argument.size_bytes(names)
         shape = argument.dimensions(names)
+        if min(shape, default=1) < 1:
+            raise KernelError(
+                f"the argument {argument.name!r} has the shape {shape} for {_listed(names)}",
+                path=spec.path,
+                line=argument.line,
+                remedy="every dimension must be 1 or more: change the shape or the workload",
+            )
+        size = argument.size_bytes(names)
         slots.append(Slot(argument.name, argument.dtype, shape, argument.role, offset, size))
         end = offset + size
     order = tuple(_parameter(spec, argument, names) for argument in spec.arguments)
@@ -116,6 +123,10 @@ def _parameter(
             remedy="make it int64, in the kernel too, or leave out the workload",
         )
     return argument.dtype, value
+
+
+def _listed(names: Mapping[str, Value]) -> str:
+    return " ".join(f"{name}={value}" for name, value in names.items())
 
 
 def _align(offset: int) -> int:

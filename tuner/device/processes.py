@@ -29,8 +29,8 @@ class Child:
     """Run `factory(*arguments)` in a process of its own and call its methods from here.
 
     The process is spawned, not forked: a CUDA context does not survive a fork. Exceptions of the
-    handler are raised here again when they are `TunerError`s; anything else is a `TunerError` with
-    the child's traceback.
+    handler are raised here again when they are `TunerError`s or a `MemoryError`; anything else is
+    a `TunerError` with the child's traceback.
     """
 
     def __init__(self, factory: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> None:
@@ -98,6 +98,8 @@ def _serve(connection: Connection, factory: Callable[..., Any], arguments: tuple
                 answer = ("value", getattr(handler, request[0])(*request[1]))
         except TunerError as error:
             answer = ("raise", error)
+        except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
+            answer = ("raise", MemoryError(str(error)))
         except Exception:  # noqa: BLE001 - the traceback must reach the parent, whatever it is
             answer = ("raise", TunerError(f"in a worker process:\n{traceback.format_exc()}"))
         try:

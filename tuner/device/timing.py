@@ -15,7 +15,7 @@ MAX_CALLS = 4096
 WALL_RATIO = 1.5
 WALL_ALLOWANCE_S = 300e-6
 # A busy CPU delays single batches; work that leaks to another stream delays all of them.
-SECOND_LOOKS = 5
+SECOND_LOOKS = 20
 
 
 @dataclass(frozen=True, slots=True)

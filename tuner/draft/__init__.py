@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.draft.blanks import blanks, reference_blanks, require_filled
 from tuner.draft.host_launch import HostLaunch
 from tuner.draft.launches import sizes
 from tuner.draft.lifted import lift
@@ -16,9 +16,6 @@ from tuner.draft.space import BLANK, MARK, Paths, space_yaml
 from tuner.errors import KernelError
 from tuner.source import KernelFunction, SourceFile
 from tuner.source.facts import bare_name
-
-_BLANK = re.compile(rf"\b{BLANK}\b")
-
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -61,17 +58,6 @@ def draft(source: SourceFile, kernel: str | None = None, folder: Path | None = N
     )
 
 
-def blanks(text: str) -> list[tuple[int, str]]:
-    """List the blanks that are left in a drafted file: the line, and what is needed there."""
-    found = []
-    for line, row in enumerate(text.splitlines(), start=1):
-        code, _, comment = row.partition(" #")
-        if _BLANK.search(code) and not code.lstrip().startswith("#"):
-            what = f"#{comment}".partition(MARK)[2].strip()
-            found.append((line, what or f"a value for {BLANK}"))
-    return found
-
-
 def _chosen(source: SourceFile, name: str | None) -> KernelFunction:
     if name is not None:
         return source.kernel(name)
@@ -91,4 +77,4 @@ def _relative(path: Path, space_path: Path) -> str:
     return Path(os.path.relpath(path.resolve(), start)).as_posix()
 
 
-__all__ = ["BLANK", "MARK", "Draft", "blanks", "draft"]
+__all__ = ["BLANK", "MARK", "Draft", "blanks", "draft", "reference_blanks", "require_filled"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tuner.source import KernelFunction
 
+# How the body of a stub begins: what tells a draft from a reference.
+UNWRITTEN = 'raise ValueError("fill in reference()'
+
 _STUB = '''"""The float64 reference of {kernel}: what its outputs must be."""
 
 

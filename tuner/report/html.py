@@ -12,12 +12,13 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from tuner.expressions import Value
 from tuner.report import charts, wording
 from tuner.report.data import ReportData
 from tuner.report.importance import average, importance
 from tuner.report.sections import MEANING, REASONS_SHOWN, rejections, top_tables, variants
 from tuner.report.verdict import verdict
-from tuner.space import Config, format_value
+from tuner.space import format_value
 from tuner.trial import Status, Trial
 
 
@@ -66,6 +67,7 @@ def _environment() -> Environment:
         occupancy=wording.occupancy,
         seconds=wording.seconds,
         pairs=_pairs,
+        without=wording.without,
     )
     return environment
 
@@ -83,10 +85,8 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
     points = _roofline_points(data)
     streaming = data.streaming_gbps or 0.0
     return {
-        "isolated": any(
-            result.isolated_us is not None or result.isolated_baseline_us is not None
-            for result in data.results
-        ),
+        "isolated": any(result.isolated_us is not None for result in data.results),
+        "common": wording.common(data.results),
         "unpaired": sum(not result.paired for result in data.results),
         "speedup_chart": charts.speedups(
             [
@@ -228,7 +228,7 @@ def _method(data: ReportData) -> list[str]:
     ]
 
 
-def _pairs(config: Config) -> Markup:
+def _pairs(config: Mapping[str, Value]) -> Markup:
     """Write a config so that a line never breaks inside `name=value`."""
     pairs = (escape(f"{name}={format_value(value)}") for name, value in config.items())
     return Markup(" ").join(Markup('<span class="pair">{}</span>').format(pair) for pair in pairs)

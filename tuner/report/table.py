@@ -11,7 +11,6 @@ from tuner.expressions import Value
 from tuner.kernel import Workload
 from tuner.report import wording
 from tuner.report.data import ReportData
-from tuner.space import format_value
 from tuner.trial import Occupancy, Result, Status
 
 
@@ -21,7 +20,7 @@ def results_table(results: Sequence[Result]) -> Table:
     The config column holds the parameters that differ between workloads; those with one value
     everywhere are named once, below.
     """
-    common = _common(results)
+    common = wording.common(results)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("workload", no_wrap=True)
     table.add_column("baseline\nus", justify="right", no_wrap=True)
@@ -34,7 +33,7 @@ def results_table(results: Sequence[Result]) -> Table:
     for result in sorted(results, key=lambda result: result.workload.held_out):
         table.add_row(*_cells(result, common))
     if common:
-        table.caption = Text("everywhere: " + _pairs(common))
+        table.caption = Text("everywhere: " + wording.pairs(common))
         table.caption_justify = "left"
     return table
 
@@ -74,22 +73,10 @@ def json_of(data: ReportData) -> dict[str, object]:
     )
 
 
-def _common(results: Sequence[Result]) -> Mapping[str, Value]:
-    configs = [result.config for result in results if not result.baseline_wins]
-    if len(configs) < 2:
-        return {}
-    first, *others = configs
-    return {
-        name: value
-        for name, value in first.items()
-        if all(name in other and other[name] == value for other in others)
-    }
-
-
 def _cells(result: Result, common: Mapping[str, Value]) -> tuple[str | Text, ...]:
     registers = "-" if result.resources is None else str(result.resources.registers)
-    own = {name: value for name, value in result.config.items() if name not in common}
-    config = "baseline" if result.baseline_wins else _pairs(own) or "-"
+    own = wording.without(result.config, common)
+    config = "baseline" if result.baseline_wins else wording.pairs(own) or "-"
     return (
         _workload(result.workload),
         wording.microseconds(result.baseline_us),
@@ -100,10 +87,6 @@ def _cells(result: Result, common: Mapping[str, Value]) -> tuple[str | Text, ...
         _occupancy(result.occupancy),
         Text(config),  # not str: brackets in a value are no markup
     )
-
-
-def _pairs(values: Mapping[str, Value]) -> str:
-    return " ".join(f"{name}={format_value(value)}" for name, value in values.items())
 
 
 def _workload(workload: Workload) -> Text:

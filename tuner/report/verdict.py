@@ -41,7 +41,7 @@ def verdict(data: ReportData) -> Verdict:
     judged = data.tuned or data.results
     tone, headline = _judge(judged, "tuned" if data.tuned else "held-out")
     held_out = _held_out(data.held_out) if data.tuned and data.held_out else ""
-    return Verdict(_origin(data), headline, held_out, tone)
+    return Verdict(_origin(data), headline + _isolated(judged), held_out, tone)
 
 
 def _origin(data: ReportData) -> str:
@@ -85,6 +85,15 @@ def _judge(results: Sequence[Result], kind: str) -> tuple[Tone, str]:
         )
     word: Tone = "faster" if faster else "slower"
     return word, f"{word.capitalize()} on {faster or slower} of {scope}; {average}: {ratio(mean)}."
+
+
+def _isolated(results: Sequence[Result]) -> str:
+    """Where calls overlap their neighbours, say what is left when they don't."""
+    overlapping = [result for result in results if result.isolated_speedup is not None]
+    if not overlapping:
+        return ""
+    mean = geometric_mean([result.isolated_speedup or result.speedup for result in results])
+    return f" Without overlapping the calls before and after: {ratio(mean)}."
 
 
 def _held_out(results: Sequence[Result]) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from tuner.expressions import Value
+from tuner.space import format_value
 from tuner.trial import Occupancy, Result
 
 
@@ -63,3 +67,26 @@ def significance(result: Result) -> str:
     if not result.different:
         return "no difference"
     return "faster" if result.speedup > 1.0 else "slower"
+
+
+def common(results: Sequence[Result]) -> dict[str, Value]:
+    """Collect the parameters that have one value in every winning config."""
+    configs = [result.config for result in results if not result.baseline_wins]
+    if len(configs) < 2:
+        return {}
+    first, *others = configs
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in other and other[name] == value for other in others)
+    }
+
+
+def without(config: Mapping[str, Value], left_out: Mapping[str, Value]) -> dict[str, Value]:
+    """Leave out the parameters that are said elsewhere."""
+    return {name: value for name, value in config.items() if name not in left_out}
+
+
+def pairs(values: Mapping[str, Value]) -> str:
+    """Write a config as the command line takes it: `name=value name=value`."""
+    return " ".join(f"{name}={format_value(value)}" for name, value in values.items())

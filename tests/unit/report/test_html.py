@@ -132,10 +132,8 @@ def test_charts_and_tables_are_named_for_screen_readers(page):
 
 
 def test_the_table_shows_a_workload_as_it_was_measured(page):
-    assert (
-        "T=8192 D=14336 359.9 211.7 1.70x [1.69, 1.71] 79 % 48 75 % (registers) "
-        "block_size=256 vector_bytes=16 keep_row=false"
-    ) in page.plain
+    assert ("T=8192 D=14336 359.9 211.7 1.70x [1.69, 1.71] 79 % 48 75 % (registers) ") in page.plain
+    assert "Every config has block_size=256 vector_bytes=16 keep_row=false" in page.plain
     assert "T=100 D=4096 held out 2.731 2.731 1.00x [0.99, 1.01] no difference" in page.plain
 
 
@@ -230,7 +228,7 @@ def test_operations_add_the_classic_roofline(data, page):
 def test_isolated_times_are_shown_where_launches_overlap(data, page):
     first = replace(data.results[0], isolated_us=2.5, isolated_baseline_us=3.25)
     shown = Page(render_report(replace(data, results=(first, *data.results[1:]))))
-    assert "3.250, 2.500" in shown.plain
+    assert "2.500 1.30x" in shown.plain
     assert "the isolated times are taken without it" in shown.plain
     assert "Isolated" not in page.text
 

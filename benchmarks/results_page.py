@@ -1,0 +1,139 @@
+"""Write docs/results.md from the result files beside this: every figure has a file behind it.
+
+python benchmarks/results_page.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from against_production import geometric_mean, misses, rows_of  # noqa: E402
+
+PAGE = ROOT / "docs/results.md"
+RESULTS = ROOT / "benchmarks/results"
+
+
+def page():
+    """Compose the whole page."""
+    result = _json("results/h200/silu_and_mul.json")
+    targets = _json("targets/silu_and_mul_h200.json")
+    parts = [
+        "# Results\n",
+        "Made by `python benchmarks/results_page.py` from the files under `benchmarks/results/`; "
+        "a test keeps the two equal.\n",
+        *_operator(result, targets),
+        *_search(_json("results/cpu/recorded_search.json")),
+        *_throughput(_json("results/h200/throughput.json")),
+        *_filter(_json("results/cpu/filter_space.json")),
+    ]
+    return "\n".join(parts)
+
+
+def _operator(result, targets):
+    rows = rows_of(result, targets)
+    environment = result["environment"]
+    yield f"## silu_and_mul on an {result['device']}\n"
+    yield (
+        "Microseconds per call, bf16. Baseline: our kernel with the launch choices of SGLang's "
+        "prebuilt operator. `sgl-aot` (that operator itself) and `sgl-jit` (SGLang's JIT kernel) "
+        f"were measured on {targets['measured']} on the same kind of GPU by the same protocol, "
+        "but not in the same run. Winners use programmatic dependent launch, as `sgl-jit` does: "
+        "calls overlap their neighbours. *Isolated* is the same config without it.\n"
+    )
+    yield "| workload | baseline | tuned | speedup | 95 % interval | isolated | sgl-aot | sgl-jit |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for key, workload, peers in rows:
+        low, high = workload["interval"]
+        isolated = result["isolated_us"][key]
+        yield (
+            f"| {key} | {workload['baseline_us']:.2f} | {workload['tuned_us']:.2f} "
+            f"| {workload['speedup']:.2f}x | {low:.3f} to {high:.3f} "
+            f"| {'-' if isolated is None else format(isolated, '.2f')} "
+            f"| {peers['sgl-aot']:.2f} | {peers['sgl-jit']:.2f} |"
+        )
+    over_baseline = geometric_mean([workload["speedup"] for _, workload, _ in rows])
+    over_best = geometric_mean([min(p.values()) / w["tuned_us"] for _, w, p in rows])
+    alone = geometric_mean(
+        [w["baseline_us"] / (result["isolated_us"][key] or w["tuned_us"]) for key, w, _ in rows]
+    )
+    yield (
+        f"\nGeometric mean over the baseline: {over_baseline:.2f}x, and {alone:.2f}x with isolated "
+        f"times. Over the better peer of each cell: {over_best:.2f}x. Most of that is at T of 1 "
+        "and 16, where the winners fetch their input into the L2 while the call before them "
+        "ends; in a model that input was just written and is there already, so expect less.\n"
+    )
+    missed = list(misses(rows))
+    yield from (f"Missed: {line}\n" for line in missed)
+    yield (
+        f"{environment['compiler']}, driver {environment.get('gpu_driver_version', '?')}, "
+        "`benchmarks/results/h200/silu_and_mul.json`; compare with "
+        "`python benchmarks/against_production.py`.\n"
+    )
+
+
+def _search(content):
+    shares = [share for values in content["shares"].values() for share in values]
+    reached = sum(share >= 0.99 for share in shares)
+    yield "## The search on the recording\n"
+    yield (
+        f"`{content['searcher']}`, {content['trials']} trials a workload, {content['seeds']} "
+        f"seeds, 10 workloads: {reached} of {len(shares)} searches reach 99 % of the best config "
+        f"of the whole space; the worst reaches {min(shares):.1%}. "
+        "`benchmarks/recorded_search.py`, `benchmarks/results/cpu/recorded_search.json`.\n"
+    )
+
+
+def _throughput(content):
+    rates, environment = content["rates"], content["environment"]
+    yield "## Configs compiled, verified and timed per second\n"
+    yield (
+        f"96 configs, cold compile cache, {environment['cpus']} cores, {environment['device']}, "
+        "both programs in turn, median of three.\n"
+    )
+    yield "| program | configs a second |"
+    yield "|---|---|"
+    yield f"| tune | {rates['tune']:.1f} |"
+    yield (
+        f"| Kernel Tuner {environment['kernel_tuner']}, one verification in NumPy "
+        f"| {rates['kernel_tuner']:.1f} |"
+    )
+    unchecked = rates["kernel_tuner, nothing verified"]
+    yield f"| Kernel Tuner, nothing verified | {unchecked:.1f} |"
+    yield (
+        f"\n{rates['tune'] / rates['kernel_tuner']:.1f} times its rate, and "
+        f"{rates['tune'] / unchecked:.1f} times that of a run that verifies nothing. "
+        "`benchmarks/throughput.py`, `benchmarks/results/h200/throughput.json`.\n"
+    )
+
+
+def _filter(content):
+    yield "## Filtering\n"
+    yield (
+        f"{content['combinations']:,} combinations of {content['parameters']} parameters to "
+        f"{content['valid']:,} valid ones: {content['median_seconds']:.2f} s. "
+        "`benchmarks/filter_space.py`, `benchmarks/results/cpu/filter_space.json`."
+    )
+    yield ""
+
+
+def _json(name):
+    return json.loads((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only compare; exit 1 if different")
+    text = page()
+    if parser.parse_args().check:
+        raise SystemExit(PAGE.read_text(encoding="utf-8") != text)
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
