@@ -31,6 +31,7 @@ def page():
         *_search(_json("results/cpu/recorded_search.json")),
         *_throughput(_json("results/h200/throughput.json")),
         *_filter(_json("results/cpu/filter_space.json")),
+        *_start(_json("results/cpu/start_time.json")),
     ]
     return "\n".join(parts)
 
@@ -118,6 +119,16 @@ def _filter(content):
         f"{content['combinations']:,} combinations of {content['parameters']} parameters to "
         f"{content['valid']:,} valid ones: {content['median_seconds']:.2f} s. "
         "`benchmarks/filter_space.py`, `benchmarks/results/cpu/filter_space.json`."
+    )
+    yield ""
+
+
+def _start(content):
+    yield "## Start\n"
+    yield (
+        f"`tune --help`: {content['median_seconds']:.2f} s, the longest of "
+        f"{len(content['seconds'])} runs {max(content['seconds']):.2f} s. "
+        "`benchmarks/start_time.py`, `benchmarks/results/cpu/start_time.json`."
     )
     yield ""
 

@@ -36,6 +36,12 @@ class Store:
     def create(cls, directory: Path, session: Row, environment: Mapping[str, str]) -> Store:
         """Make the folder and the database; raise `SessionError` where there is one already."""
         path = directory / DATABASE
+        if directory.is_file():
+            raise SessionError(
+                "cannot write here: a session is a folder, this is a file",
+                path=directory,
+                remedy="name a folder that can be written with `--session`",
+            )
         with _place(directory):
             directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:

@@ -25,7 +25,7 @@ from tuner.kernel import (
 )
 from tuner.space import SearchSpace
 from tuner.space_choices import check_names, expression, identifier, optional, search_space
-from tuner.space_schema import ArgumentModel, LaunchModel, SpaceModel, validated
+from tuner.space_schema import LARGEST, ArgumentModel, LaunchModel, SpaceModel, validated
 from tuner.strict_yaml import Document, read
 
 Names = frozenset[str]
@@ -66,15 +66,20 @@ def workload_from_text(spec: KernelSpec, text: str) -> Workload:
             raise KernelError(f"workload {text!r}: no axis is named {axis!r}", remedy=remedy)
         if axis in sizes:
             raise KernelError(f"workload {text!r}: {axis} is given twice", remedy=remedy)
-        if not re.fullmatch("[1-9][0-9]{0,9}", number):
+        if not re.fullmatch("[1-9][0-9]*", number):
             message = f"workload {text!r}: {axis} is {number!r}, not a positive whole number"
+            raise KernelError(message, remedy=remedy)
+        if len(number) > len(str(LARGEST)) or int(number) > LARGEST:
+            message = f"workload {text!r}: {axis} is over {LARGEST}, the largest size"
             raise KernelError(message, remedy=remedy)
         sizes[axis] = int(number)
     missing = [axis for axis in spec.axes if axis not in sizes]
     if missing:
         message = f"workload {text!r} gives no value for {', '.join(missing)}"
         raise KernelError(message, remedy=remedy)
-    return Workload.of({axis: sizes[axis] for axis in spec.axes})
+    workload = Workload.of({axis: sizes[axis] for axis in spec.axes})
+    _check_sizes(spec, workload)
+    return workload
 
 
 def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSpec:
@@ -267,6 +272,18 @@ def _tolerances(
 def _check_workload(
     document: Document, spec: KernelSpec, space: SearchSpace, workload: Workload
 ) -> None:
+    _check_sizes(spec, workload)
+    key = "held_out" if workload.held_out else "tuned"
+    group = spec.held_out if workload.held_out else spec.tuned
+    for constraint in space.constraints:
+        if constraint.names <= set(spec.axes) and not constraint.evaluate(workload.values):
+            message = f"the workload {workload} breaks the constraint `{constraint.text}`"
+            remedy = f"change the workload, or the constraint on line {constraint.line}"
+            here = ("workloads", key, group.index(workload))
+            raise document.error(message, *here, remedy=remedy)
+
+
+def _check_sizes(spec: KernelSpec, workload: Workload) -> None:
     for argument in spec.arguments:
         for size in argument.shape:
             _check_positive(size, workload)
@@ -279,14 +296,6 @@ def _check_workload(
         if launch.when is None:
             for size in (*launch.grid, *launch.block, *launch.cluster):
                 _check_positive(size, workload)
-    key = "held_out" if workload.held_out else "tuned"
-    group = spec.held_out if workload.held_out else spec.tuned
-    for constraint in space.constraints:
-        if constraint.names <= set(spec.axes) and not constraint.evaluate(workload.values):
-            message = f"the workload {workload} breaks the constraint `{constraint.text}`"
-            remedy = f"change the workload, or the constraint on line {constraint.line}"
-            here = ("workloads", key, group.index(workload))
-            raise document.error(message, *here, remedy=remedy)
 
 
 def _check_positive(amount: Expression, workload: Workload) -> None:

@@ -28,7 +28,9 @@ def _scalar(value: object) -> object:
 # a number or a boolean is an expression too
 Scalar = Annotated[Any, AfterValidator(_scalar)]
 Sizes = Annotated[list[Scalar], Field(min_length=1, max_length=3)]
-Size = Annotated[int, Field(gt=0, lt=2**31)]
+# The largest size of an axis.
+LARGEST = 2**31 - 1
+Size = Annotated[int, Field(gt=0, le=LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 

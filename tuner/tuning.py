@@ -129,6 +129,8 @@ class _Run:
         self._phase, self._current = "search", workload
         budget, deadline_s = self._budget(workload), self._deadline_s(workload)
         searcher = self._searcher(workload, budget)
+        if self._is_over(workload):
+            budget, deadline_s = len(self._session.trials(CANDIDATE, workload)), None
         under_way: deque[Pending | Trial] = deque()
         asked = 0
         while True:
@@ -238,6 +240,14 @@ class _Run:
         left_s = self._plan.time_s - self._before_s - (now_s - self._started_s)
         waiting = len(self._plan.tuned) - self._plan.tuned.index(workload)
         return now_s + max(0.0, left_s) / waiting
+
+    def _is_over(self, workload: Workload) -> bool:
+        """Whether an earlier run ended this search for want of time and went on to what follows."""
+        if self._plan.time_s is None:
+            return False
+        later = self._plan.tuned[self._plan.tuned.index(workload) + 1 :]
+        follows = self._session.trials(CANDIDATE, stage="finals")
+        return bool(follows) or any(self._session.trials(CANDIDATE, w) for w in later)
 
     def _searcher(self, workload: Workload, budget: int) -> Searcher:
         return make_searcher(

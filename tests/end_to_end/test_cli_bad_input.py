@@ -28,6 +28,12 @@ def edited_recording(project, change) -> None:
     path.write_bytes(lzma.compress(json.dumps(content).encode()))
 
 
+def trials_in(session: Path) -> int:
+    with closing(sqlite3.connect(session / "session.db")) as connection:
+        (count,) = connection.execute("select count(*) from trials").fetchone()
+    return count
+
+
 # What `check` and a run both refuse
 
 
@@ -38,6 +44,8 @@ def refuse(request: pytest.FixtureRequest, project, tune):
 
     def refused(*parts: str) -> None:
         assert_refused(tune(*words), *parts)
+        for session in (project.root / "sessions").glob("*"):
+            assert trials_in(session) > 0, "refused before a trial: the folder should be gone"
 
     return refused
 
@@ -131,6 +139,55 @@ def test_a_baseline_that_is_wrong_against_its_reference(project, tune) -> None:
     edited_recording(project, spoil)
     wrong = "the baseline is wrong against its reference on N=4096: out[0] is 3"
     assert_refused(tune(project.kernel, "--json"), wrong, "scale.py")
+    assert not (project.root / "sessions").exists()
+
+
+def test_a_refusal_before_the_first_measurement_spares_the_folder_that_was_there(
+    project, tune
+) -> None:
+    mine = project.root / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("keep", encoding="utf-8")
+    assert_refused(
+        tune(project.kernel, "--json", "--session", mine / "run", "--workload", "N=5"), "N=5"
+    )
+    assert_refused(tune(project.kernel, "--json", "--session", mine, "--workload", "N=5"), "N=5")
+    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+
+
+def test_a_template_that_does_not_render_costs_no_measurement(project, tune) -> None:
+    project.edit(project.template, "@{ per_thread }@", "@{ per_thread // 0 }@")
+    assert_refused(tune(project.kernel, "--json"), "scale.cu.j2:2", "division")
+    assert not (project.root / "sessions").exists()
+
+
+def test_an_empty_folder_name_is_not_the_current_folder(project, tune) -> None:
+    before = set(project.root.iterdir())
+    assert_refused(tune(project.kernel, "--session", ""), "--session", "no folder is named")
+    assert_refused(tune("--resume", " "), "--resume", "no folder is named")
+    assert set(project.root.iterdir()) == before
+
+
+def test_something_else_in_place_of_a_search_space(project, tune) -> None:
+    for path in (project.kernel, project.template):
+        assert_refused(tune("check", path), "is not a search space", "scale.yaml")
+        assert_refused(tune("render", path), "is not a search space", "scale.yaml")
+
+
+def test_a_draft_with_blanks_left_lists_them_all(project, refuse) -> None:
+    project.edit(project.space, "value: N}", "value: FILL_IN}  # FILL IN: the value of N")
+    project.edit(project.space, "traffic: 8 * N", "traffic: FILL_IN")
+    refuse(
+        "scale.yaml: 2 blanks are left to fill in",
+        "scale.yaml:12: the value of N",
+        "scale.yaml:16: a value for FILL_IN",
+    )
+
+
+def test_a_drafted_reference_that_nobody_wrote(project, refuse) -> None:
+    body = 'raise ValueError("fill in reference() in scale.py: return ...")'
+    project.edit(project.kernel.with_suffix(".py"), 'return {"out": 2.0 * inputs["in"]}', body)
+    refuse("scale.py:5: still to fill in: the body of reference()")
 
 
 def test_a_workload_that_breaks_a_constraint(project, tune) -> None:
@@ -138,7 +195,9 @@ def test_a_workload_that_breaks_a_constraint(project, tune) -> None:
     assert_refused(tune(project.kernel, "--json", "--workload", "N=4095"), "`N % 4 == 0`", "N=4095")
 
 
-@pytest.mark.parametrize("text", ["4096", "M=4096", "N=0", "N=-1", "N=x", "N=1,N=2", ""])
+@pytest.mark.parametrize(
+    "text", ["4096", "M=4096", "N=0", "N=-1", "N=x", "N=1,N=2", "", "N=2147483648"]
+)
 def test_a_workload_that_cannot_be_read(project, tune, text: str) -> None:
     assert_refused(tune(project.kernel, "--json", "--workload", text), f"workload {text!r}", "N=1")
     assert not (project.root / "sessions").exists()

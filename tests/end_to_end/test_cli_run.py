@@ -83,6 +83,16 @@ def test_quiet_shows_only_the_end(tune) -> None:
     assert "report" in done.stdout.splitlines()[-1]
 
 
+def test_a_run_without_a_result_says_why(project, tune) -> None:
+    project.edit(project.space, "tolerance:", "limits: {max_registers: 1}\ntolerance:")
+    done = tune("kernels/scale.cu", "--trials", "2", "--quiet")
+    assert done.exit_code == 0
+    assert "No result: none of 4 trials was correct." in done.stdout
+    assert "x limit: " in done.stdout
+    assert "over `max_registers: 1`" in done.stdout
+    assert "tuned kernels" not in done.stdout
+
+
 def test_given_workloads_take_the_place_of_the_declared_ones(tune) -> None:
     done = tune("kernels/scale.cu", "--json", "--workload", "N=4096", "--workload", "N=4096")
     (workload,) = json.loads(done.stdout)["workloads"]

@@ -115,6 +115,25 @@ def test_a_kernel_that_works_only_while_it_is_checked_is_caught(
     assert outcome.reason.startswith("after timing")
 
 
+def test_a_kernel_that_keeps_what_an_earlier_call_wrote_is_caught(
+    run: Callable[..., Outcome],
+) -> None:
+    written = "__bfloat16_as_ushort(out[i])"
+    outcome = run(silu(each=f"if ({written} != 0xFFFF && {written} != 0x7B7B) continue;"))
+    assert outcome.status is Status.WRONG
+    assert outcome.reason.startswith("after timing")
+
+
+def test_a_kernel_that_writes_outside_only_while_it_is_timed_is_caught(
+    run: Callable[..., Outcome],
+) -> None:
+    stray = "if (seen >= 2 && thread == 0) out[count] = __float2bfloat16(1.0f);"
+    outcome = run(silu(before=COUNTED, after=stray), ONE_BLOCK)
+    assert outcome.status is Status.WRONG
+    assert outcome.reason.startswith("after timing")
+    assert "wrote outside its buffers" in outcome.reason
+
+
 def test_an_illegal_address_costs_one_trial(run: Callable[..., Outcome]) -> None:
     outcome = run(silu(after="if (thread == 0) out[1ll << 42] = __float2bfloat16(1.0f);"))
     assert outcome.status is Status.LAUNCH

@@ -7,6 +7,8 @@ import signal
 import threading
 from pathlib import Path
 
+import numpy as np
+
 from tuner.errors import KernelError
 
 
@@ -35,6 +37,9 @@ class Handler:
 
     def divide_by_zero(self) -> float:
         return 1 / 0
+
+    def exhaust(self) -> object:
+        return np.ones(1 << 58)
 
     def leave(self, code: int) -> None:
         os._exit(code)

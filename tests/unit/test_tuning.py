@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tuner.device.simulated import SimulatedDevice
@@ -105,6 +107,30 @@ def test_a_resumed_run_measures_nothing_twice_and_ends_as_an_uninterrupted_one(
     assert found == expected
     assert [(r.workload, r.config) for r in results] == [(r.workload, r.config) for r in whole]
     assert len(first.ran) + len(second.ran) == len(undisturbed.ran)
+
+
+def test_a_search_that_time_has_ended_is_not_taken_up_again(
+    make_plan, make_session, compiler, listener, monkeypatch
+):
+    seconds = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+
+    class Slow(Interrupting):
+        def run(self, program, **options):
+            seconds[0] += 1.0 if len(self.ran) < 7 else 0.0  # 3 baselines, 4 trials
+            return super().run(program, **options)
+
+    plan = make_plan(searcher="optuna", time_s=11.0)
+    first, second = plan.tuned
+    with make_session(plan) as session, pytest.raises(KeyboardInterrupt):
+        run(plan, session, compiler, listener, device=Slow(flat, 20))
+    with make_session(plan) as session:
+        before = session.trials(CANDIDATE, first)
+        assert 8 < len(before) < 19
+        assert session.trials(CANDIDATE, second)
+        results, _ = run(plan, session, compiler, listener, device=Slow(flat, 1000))
+        assert session.trials(CANDIDATE, first) == before
+    assert len(results) == 3
 
 
 def test_failed_trials_are_recorded_with_their_reason(make_plan, make_session, compiler, listener):
@@ -237,3 +263,29 @@ def test_a_time_below_what_memory_allows_is_wrong(make_plan, make_session, compi
         run(plan, session, compiler, listener, answer)
         wrong = [t for t in session.trials(CANDIDATE) if t.status is Status.WRONG]
         assert {(t.workload.values["N"], t.config["block"]) for t in wrong} == {(100000, 32)}
+
+
+def test_a_baseline_below_what_memory_allows_ends_the_run(
+    make_plan, make_session, compiler, listener
+):
+    plan = make_plan()
+    with make_session(plan) as session, pytest.raises(KernelError) as caught:
+        run(plan, session, compiler, listener, lambda program: 1e-4)
+    assert "faster on N=1000 than its `traffic`" in caught.value.message
+
+
+def test_a_config_without_a_launch_is_a_failed_trial(
+    project, make_plan, make_session, compiler, listener
+):
+    space = project / "scale.yaml"
+    launch = "block: [block]}]"
+    text = space.read_text()
+    assert text.count(launch) == 1
+    space.write_text(text.replace(launch, 'block: [block], when: "block > 64"}]'))
+    plan = make_plan()
+    with make_session(plan) as session:
+        results, _ = run(plan, session, compiler, listener)
+        failed = [t for t in session.trials(CANDIDATE) if t.status is Status.LAUNCH]
+        assert {trial.config["block"] for trial in failed} == {32, 64}
+        assert failed[0].reason == "no launch's `when` is true"
+        assert all(result.config["block"] == 128 for result in results)

@@ -111,7 +111,10 @@ def as_text(spec: KernelSpec, found: Findings) -> Iterator[RenderableType]:
         yield f"  {trial.workload}: {_outcome(trial)}\n    {trial.config}"
     for reason, count in found.rejected.items():
         yield f"rejected by a limit: {count} ({reason})"
-    yield "\nno mistakes found"
+    if _fitting(found):
+        yield "\nno mistakes found"
+    else:
+        yield "\nno mistakes found, but none of the sampled configs can run: see the reasons above"
 
 
 def _fitting(found: Findings) -> int:

@@ -44,6 +44,16 @@ def require_kernel(kernel: Path) -> None:
         )
 
 
+def require_space(path: Path) -> None:
+    """Raise `SpaceError` for a file that is plainly something else than a search space."""
+    if path.is_file() and path.suffix in {".cu", ".cuh", ".h", ".py", ".j2"}:
+        raise SpaceError(
+            "is not a search space",
+            path=path,
+            remedy=f"name the .yaml file, such as {FOLDER}/{path.name.partition('.')[0]}.yaml",
+        )
+
+
 def find_recordings(start: Path, suffix: str) -> tuple[Path, ...]:
     """List the recordings under `kernels/` of a tree, sorted."""
     return tuple(sorted((start / "kernels").glob(f"**/recordings/*/*{suffix}")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -40,6 +41,13 @@ def searcher(text: str) -> str:
     if text in SEARCHERS or (text.startswith(STRATEGIES) and text != STRATEGIES):
         return text
     raise click.BadParameter(f"{text!r} is none of {', '.join(SEARCHERS)}, {STRATEGIES}<strategy>")
+
+
+def folder(text: str) -> Path:
+    """Read a folder's name; an empty one, as of an unset variable, is not the current folder."""
+    if not text.strip():
+        raise click.BadParameter("no folder is named; `.` is the current one")
+    return Path(text)
 
 
 def assignment(text: str) -> tuple[str, str]:

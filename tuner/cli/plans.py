@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner import __version__
-from tuner.cli.locate import find_space, require_kernel
+from tuner.cli.locate import find_space, require_kernel, require_space
 from tuner.cli.options import STRATEGIES, unique
 from tuner.errors import KernelError, SessionError
 
@@ -153,6 +153,7 @@ def read_definition(space: Path, template: Path | None = None) -> Definition:
     from tuner.draft import require_filled
     from tuner.space_file import load_definition
 
+    require_space(space)
     require_filled(space)
     definition = load_definition(space)
     require_filled(definition.spec.reference)
@@ -188,6 +189,10 @@ def _plan(
     template = Template.load(definition.spec.template)
     template.check(definition.space, definition.spec)
     check_signature(definition.spec)
+    if definition.space.default is not None:
+        # Some mistakes show only in what comes out: found here, they cost no measurement.
+        for workload in workloads:
+            template.render({**workload.values, **operators, **definition.space.default})
     return Plan(
         spec=definition.spec,
         space=definition.space,

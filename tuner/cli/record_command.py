@@ -11,7 +11,6 @@ from tuner.cli import options
 from tuner.cli.exits import interrupted, program_name, terminated_as_interrupted
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER = click.Path(path_type=Path)
 
 
 @click.command("record")
@@ -31,9 +30,17 @@ FOLDER = click.Path(path_type=Path)
     type=options.assignment,
     help="Which of the operator's variants to record; repeatable.",
 )
-@click.option("--out", type=FOLDER, help="File; otherwise recordings/GPU/ beside the kernel.")
-@click.option("--session", type=FOLDER, help="Folder for the session; new or empty.")
-@click.option("--resume", type=FOLDER, help="Go on with the session in this folder.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="File; otherwise recordings/GPU/ beside the kernel.",
+)
+@click.option(
+    "--session", metavar="DIR", type=options.folder, help="Folder for the session; new or empty."
+)
+@click.option(
+    "--resume", metavar="DIR", type=options.folder, help="Go on with the session in this folder."
+)
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
 def command(
     kernel: Path | None,

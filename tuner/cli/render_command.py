@@ -43,11 +43,13 @@ def command(
 
     A parameter that isn't named takes its value from the space's default config.
     """
+    from tuner.cli.locate import require_space
     from tuner.cli.plans import chosen_operators
     from tuner.draft import require_filled
     from tuner.space_file import load_definition, workload_from_text
     from tuner.template import Template
 
+    require_space(space)
     require_filled(space)
     definition = load_definition(space)
     spec = definition.spec

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 WORDS = "tuner.cli.words"
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER = click.Path(path_type=Path)
 REPORT = "report.html"
 # Where there is no terminal to fit into: a config then takes two or three lines.
 FILE_COLUMNS = 140
+# Of why there is no result: the report has the others.
+REASONS = 5
 
 
 class TopLevelCommand(click.Command):
@@ -97,9 +98,14 @@ class TopLevelCommand(click.Command):
     help="Which of the operator's variants to tune, such as ACTIVATION=gelu; repeatable.",
 )
 @click.option(
-    "--session", metavar="DIR", type=FOLDER, help="Folder for all that is found; sessions/... else."
+    "--session",
+    metavar="DIR",
+    type=options.folder,
+    help="Folder for all that is found; sessions/... else.",
 )
-@click.option("--resume", metavar="DIR", type=FOLDER, help="Go on with the session in this folder.")
+@click.option(
+    "--resume", metavar="DIR", type=options.folder, help="Go on with the session in this folder."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 @click.option("--quiet", is_flag=True, help="Show only the end.")
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
@@ -164,14 +170,24 @@ def _print_end(data: ReportData, folder: Path, console: Console) -> None:
     from tuner.report.verdict import verdict
     from tuner.trial import Status
 
-    console.print(results_table(data.results))
-    console.print()
+    if data.results:
+        console.print(results_table(data.results))
+        console.print()
     missing = data.counts()[Status.MISSING]
     lines = [
         verdict(data).headline,
         f"{missing} trials had no answer in the recording" if missing else "",
+        *(() if data.results else _why_none(data)),
         f"session        {folder}",
-        f"tuned kernels  {folder / 'tuned'}",
+        f"tuned kernels  {folder / 'tuned'}" if data.results else "",
         f"report         {folder / REPORT}",
     ]
     console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
+
+
+def _why_none(data: ReportData) -> list[str]:
+    """Count what became of the trials of a run without a result, the commonest first."""
+    from collections import Counter
+
+    reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
+    return [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]

@@ -29,7 +29,7 @@ RUN_TIMEOUT_S = 10.0
 TIMING_TIMEOUT_S = 60.0
 JUDGE_TIMEOUT_S = 120.0
 # A comparison takes long where calls do: 20 of 100 ms make a replay of 2 s.
-REPLAY_TIMEOUT_S = 3.0
+REPLAY_TIMEOUT_S = 2.0
 
 
 class CudaDevice:

@@ -17,6 +17,7 @@ from tuner.errors import KernelError
 from tuner.source import KernelFunction, SourceFile
 from tuner.source.facts import bare_name
 
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Three drafted files with the places where they belong."""

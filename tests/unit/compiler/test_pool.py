@@ -309,6 +309,7 @@ def test_a_crash_of_the_compiler_is_an_error_and_others_go_on(folder):
         endless = pool.submit(request(ENDLESS))
         other = pool.submit(request(COPY))
         [worker] = worker_ids(folder / "crash")
+        assert until(lambda: any(w.job for w in pool._dispatcher._workers))
         os.kill(worker, signal.SIGSEGV)
 
         assert endless.result().error == "the compiler crashed (SIGSEGV)"
@@ -346,6 +347,25 @@ def test_without_the_bindings_it_says_what_to_install(monkeypatch, tmp_path):
         assert "pip install" in str(caught.value)
         with pytest.raises(WorkerError, match="no CUDA bindings here"):
             pool.submit(request(COPY))
+
+
+def test_goes_on_with_the_workers_that_start(monkeypatch, tmp_path):
+    hook = """\
+        import os, sys
+        from pathlib import Path
+        if "tuner.compiler.worker" in " ".join(sys.orig_argv):
+            started = Path(__file__).with_name("started")
+            if started.exists():
+                os._exit(3)
+            started.touch()
+    """
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hook))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with NvrtcPool(workers=3) as pool:
+        for copies in range(4):
+            result = pool.submit(request(COPY + "//" * copies)).result()
+            assert result.ok, result.error
 
 
 def script(folder, body):

@@ -10,6 +10,8 @@ import pytest
 from filelock import FileLock
 
 from tuner.device.cuda import CudaDevice
+from tuner.device.cuda_driver import CudaError
+from tuner.device.select import gpu_count
 from tuner.errors import DeviceError, KernelError, TunerError
 from tuner.kernel import KernelSpec
 
@@ -18,12 +20,13 @@ ARGUMENTS = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLock:
-    """The lock of GPU 0, in a cache folder of this test; no GPU can be seen."""
+    """The lock of a GPU that is called 0, in a cache folder of this test; none can be seen."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("tuner.device.cuda.gpu_uuid", lambda ordinal: "GPU-none")
     folder = tmp_path / "kernel-tune"
     folder.mkdir()
-    return FileLock(folder / "gpu-0.lock")
+    return FileLock(folder / "GPU-none.lock")
 
 
 def test_a_gpu_in_use_is_refused_before_anything_starts(
@@ -47,3 +50,13 @@ def test_a_device_that_does_not_start_leaves_the_gpu_and_no_process(
             for process in multiprocessing.active_children()
             if process.name in ("tune-judge", "tune-worker")
         ]
+
+
+def test_without_a_driver_or_a_gpu_there_is_nothing_to_lock(
+    monkeypatch: pytest.MonkeyPatch, make_spec: Callable[..., KernelSpec]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    if gpu_count():
+        pytest.skip("the driver was started before the GPU could be hidden")
+    with pytest.raises(CudaError):
+        CudaDevice(0, make_spec(*ARGUMENTS), {})

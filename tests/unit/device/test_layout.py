@@ -96,3 +96,11 @@ def test_a_half_precision_scalar_is_refused(make_spec: MakeSpec) -> None:
 def test_a_fraction_for_an_integer_is_refused(make_spec: MakeSpec) -> None:
     with pytest.raises(ExpressionError, match="whole number"):
         lay_out(make_spec(("s", "int32", "T / 2")), {"T": 5})
+
+
+@pytest.mark.parametrize("rows", ["T // 8", "T - 9"])
+def test_an_array_without_elements_is_refused(make_spec: MakeSpec, rows: str) -> None:
+    spec = make_spec(("y", "float32", (rows, "4"), "output"))
+    with pytest.raises(KernelError, match=r"'y' has the shape \(.*, 4\) for T=5") as caught:
+        lay_out(spec, {"T": 5})
+    assert caught.value.remedy is not None

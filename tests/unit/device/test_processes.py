@@ -76,6 +76,12 @@ def test_other_errors_come_with_the_childs_traceback(shared: Child) -> None:
     assert shared.call("echo", 1, timeout_s=SOON_S) == 1
 
 
+def test_a_lack_of_memory_is_told_from_other_errors(shared: Child) -> None:
+    with pytest.raises(MemoryError, match="Unable to allocate"):
+        shared.call("exhaust", timeout_s=SOON_S)
+    assert shared.call("echo", 1, timeout_s=SOON_S) == 1
+
+
 def test_ctrl_c_is_the_parents_affair(shared: Child) -> None:
     os.kill(shared.call("pid", timeout_s=SOON_S), signal.SIGINT)
     assert shared.call("echo", 1, timeout_s=SOON_S) == 1
