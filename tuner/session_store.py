@@ -153,7 +153,7 @@ class Store:
 
 
 def _require(directory: Path, path: Path) -> None:
-    remedy = "name the folder that the run printed, or start a new session without `--resume`"
+    remedy = "name the folder that a run printed as its session"
     if not directory.exists():
         raise SessionError("no such session", path=directory, remedy=remedy)
     if not directory.is_dir():

@@ -179,8 +179,8 @@ def test_a_draft_with_blanks_left_lists_them_all(project, refuse) -> None:
     project.edit(project.space, "traffic: 8 * N", "traffic: FILL_IN")
     refuse(
         "scale.yaml: 2 blanks are left to fill in",
-        "scale.yaml:12: the value of N",
-        "scale.yaml:16: a value for FILL_IN",
+        "scale.yaml:11: the value of N",
+        "scale.yaml:15: a value for FILL_IN",
     )
 
 

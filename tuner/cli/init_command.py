@@ -66,7 +66,12 @@ def _write(drafted: Draft, *, force: bool) -> list[Path]:
             path.write_text(text, encoding="utf-8", newline="")
         except OSError as error:
             reason = error.strerror or str(error)
-            raise InputError(f"cannot be written: {reason.lower()}", path=path) from error
+            raise InputError(
+                f"cannot be written: {reason.lower()}",
+                path=path,
+                remedy="--out DIR writes search space and template elsewhere; the reference "
+                "belongs beside the kernel",
+            ) from error
     return list(files)
 
 
