@@ -49,8 +49,9 @@ def best_recorded(path):
 def search(plan, device, compiler, folder):
     """Run the loop once; return the best time found and the trials needed, by workload."""
     from tuner.cli.plans import manifest_of
+    from tuner.plan import CANDIDATE
     from tuner.session import Session
-    from tuner.tuning import CANDIDATE, tune
+    from tuner.tuning import tune
 
     manifest = manifest_of(plan, device="recorded", words=("recorded_search",))
     with Session.create(folder, manifest, {}) as session:
@@ -74,9 +75,9 @@ def main():
     from tuner.compiler.pool import NvrtcPool
     from tuner.device.recorded import RecordedDevice
     from tuner.device.recording import recordings_of
+    from tuner.plan import Plan
     from tuner.space_file import load_definition
     from tuner.template import Template
-    from tuner.tuning import Plan
 
     definition = load_definition(SPACE)
     spec = definition.spec

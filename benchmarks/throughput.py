@@ -48,9 +48,10 @@ def ours(definition, template, folder):
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.device.select import open_device
+    from tuner.plan import Plan
     from tuner.session import Session
     from tuner.trial import Status
-    from tuner.tuning import Plan, tune
+    from tuner.tuning import tune
 
     spec = definition.spec
     plan = Plan(

@@ -19,10 +19,11 @@ from tuner.device.recording import (
 )
 from tuner.evaluate import Candidate, Evaluator
 from tuner.kernel import KernelSpec, Workload
+from tuner.plan import CANDIDATE, Plan
 from tuner.progress import Listener
 from tuner.session import Session
 from tuner.trial import Comparison, Measurement, Status, Trial
-from tuner.tuning import CANDIDATE, Plan, tune
+from tuner.tuning import tune
 
 # The best of each workload are compared with the baseline in the same rounds. A search that ends
 # near the optimum ends in one of them, and so has a paired interval without a GPU too.

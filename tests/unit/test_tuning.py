@@ -9,8 +9,9 @@ import pytest
 from tuner.device.simulated import SimulatedDevice
 from tuner.errors import KernelError, SpaceError, TemplateError
 from tuner.kernel import Workload
+from tuner.plan import CANDIDATE
 from tuner.trial import Status
-from tuner.tuning import CANDIDATE, tune
+from tuner.tuning import tune
 
 
 def flat(program) -> float:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tuner.cli.plans import Request
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
+    from tuner.plan import Plan
     from tuner.session import Session
-    from tuner.tuning import Plan
 
 
 @dataclass(frozen=True, slots=True)

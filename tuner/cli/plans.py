@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tuner.kernel import KernelSpec, Workload
+    from tuner.plan import Plan
     from tuner.session import Manifest
     from tuner.space_file import Definition
-    from tuner.tuning import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +183,8 @@ def _plan(
     operators: Mapping[str, str],
 ) -> Plan:
     from tuner.checking import check_signature
+    from tuner.plan import Plan
     from tuner.template import Template
-    from tuner.tuning import Plan
 
     template = Template.load(definition.spec.template)
     template.check(definition.space, definition.spec)
