@@ -6,16 +6,19 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from tuner.compiler.base import Compiler
+from tuner.device.arena_memory import HostMemory
 from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
-from tuner.device.inputs import load_reference
-from tuner.errors import DeviceError, SpaceError, TemplateError
+from tuner.device.inputs import FILLS
+from tuner.device.judge import Judge
+from tuner.device.layout import lay_out
+from tuner.errors import DeviceError
 from tuner.evaluate import Candidate, Evaluator
 from tuner.hardware import COMPUTE_CAPABILITIES, architecture_for
 from tuner.kernel import KernelSpec, Workload
 from tuner.search.pool import Pool, valid_configs
+from tuner.searching import no_valid_config, require_one_compiles
 from tuner.source import check_arguments, read_source
 from tuner.space import Config, SearchSpace
 from tuner.template import Template
@@ -36,6 +39,8 @@ _MULTIPROCESSORS = {
     (12, 0): 170,
     (12, 1): 48,
 }
+# NumPy takes about a second for it; a larger problem is left to the GPU.
+LARGEST_REFERENCE_BYTES = 64 << 20
 _TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
 
 
@@ -90,6 +95,22 @@ def check_signature(spec: KernelSpec) -> None:
         check_arguments(spec, source.kernel(name))
 
 
+def check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
+    """Compute the reference with NumPy on the smallest workload.
+
+    Raises `KernelError` where it fails, returns another shape, or where its tolerance would let
+    an output of zeros pass.
+    """
+    workload = min(spec.workloads, key=spec.footprint_bytes)
+    judge = Judge(HostMemory(), spec, operators)
+    if spec.footprint_bytes(workload) > LARGEST_REFERENCE_BYTES:
+        return
+    judge.open_arena(workload, lay_out(spec, workload.values))
+    judge.prepare(workload, FILLS[0], seed=0)
+    judge.check()
+    judge.close_arena()
+
+
 def target_info(text: str) -> DeviceInfo:
     """Read a compile target such as `sm_90a`, `sm_89` or `90`; raise `DeviceError` otherwise."""
     match = _TARGET.fullmatch(text)
@@ -125,20 +146,20 @@ def check(
     """
     template = Template.load(spec.template)
     template.check(space, spec)
-    load_reference(spec.reference)
     check_signature(spec)
+    check_reference(spec, operators)
     device = UnavailableDevice(target)
     candidate = Candidate("checked", space, template)
     evaluator = Evaluator(spec, candidate, operators, compiler, device)
     pools = {w: valid_configs(space, evaluator.names(w)) for w in spec.workloads}
     for workload in spec.tuned:
         if not len(pools[workload]):
-            _raise_no_config(spec, workload, pools[workload])
+            raise no_valid_config(spec, workload, pools[workload])
     for workload in spec.workloads:
         evaluator.baseline_program(workload)
     pending = [evaluator.start(*chosen) for chosen in _spread(spec, space, pools, sample)]
     trials = tuple(evaluator.finish(each) for each in pending)
-    _require_one_compiles(trials, template)
+    require_one_compiles(trials, template)
     valid = {workload: len(pool) for workload, pool in pools.items()}
     return Findings(target, compiler.version, space.size, valid, trials)
 
@@ -157,24 +178,3 @@ def _spread(
         if config is not None and (workload, config) not in chosen:
             chosen.add((workload, config))
             yield workload, config
-
-
-def _raise_no_config(spec: KernelSpec, workload: Workload, pool: Pool) -> NoReturn:
-    constraint = pool.emptied_by
-    which = "all constraints" if constraint is None else f"`{constraint.text}`"
-    raise SpaceError(
-        f"no config satisfies {which} for workload {workload}",
-        path=spec.path,
-        line=None if constraint is None else constraint.line,
-        remedy="change the workload, the parameters' values or the constraints",
-    )
-
-
-def _require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
-    failed = [trial for trial in trials if trial.status in (Status.COMPILE, Status.TIMEOUT)]
-    if failed and len(failed) == len(trials):
-        raise TemplateError(
-            f"none of {len(trials)} configs compiles; the first error, for {failed[0].config}:\n"
-            f"{failed[0].reason}",
-            path=template.path,
-        )

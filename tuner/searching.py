@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
-from tuner.errors import InputError, SpaceError, TemplateError
+from tuner.errors import SpaceError, TemplateError
 from tuner.evaluate import Evaluator, Pending
-from tuner.kernel import Workload
+from tuner.kernel import KernelSpec, Workload
 from tuner.plan import CANDIDATE, Plan, distance
 from tuner.search.base import Searcher
 from tuner.search.factory import default_budget, make_searcher
@@ -15,6 +16,7 @@ from tuner.search.pool import Pool, valid_configs
 from tuner.session import Session
 from tuner.space import Config
 from tuner.standing import Standing
+from tuner.template import Template
 from tuner.trial import Status, Trial
 
 JOURNAL = "optuna.journal"
@@ -31,7 +33,7 @@ def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
     for workload in plan.tuned:
         pool = valid_configs(plan.space, evaluator.names(workload))
         if not len(pool):
-            raise _no_config(workload, pool)
+            raise no_valid_config(plan.spec, workload, pool)
         pools[workload] = pool
     return pools
 
@@ -128,22 +130,27 @@ class Search:
 
     def _require_a_compiled_config(self, workload: Workload) -> None:
         trials = self._session.trials(CANDIDATE, workload)
-        if not trials or any(trial.status is not Status.COMPILE for trial in trials):
-            return
+        require_one_compiles(trials, self._plan.template)
+
+
+def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
+    """Raise `TemplateError` with the compiler's first error where no config compiled."""
+    failed = [trial for trial in trials if trial.status in (Status.COMPILE, Status.TIMEOUT)]
+    if failed and len(failed) == len(trials):
         raise TemplateError(
-            f"none of {len(trials)} configs compiles; the first error, for {trials[0].config}:\n"
-            f"{trials[0].reason}",
-            path=self._plan.template.path,
+            f"none of {len(trials)} configs compiles; the first error, for {failed[0].config}:\n"
+            f"{failed[0].reason}",
+            path=template.path,
         )
 
 
-def _no_config(workload: Workload, pool: Pool) -> InputError:
+def no_valid_config(spec: KernelSpec, workload: Workload, pool: Pool) -> SpaceError:
+    """Say which constraint leaves a workload without any config."""
     constraint = pool.emptied_by
-    if constraint is None:
-        return SpaceError(f"no config satisfies all constraints for workload {workload}")
+    which = "all constraints" if constraint is None else f"`{constraint.text}`"
     return SpaceError(
-        f"no config satisfies `{constraint.text}` for workload {workload}",
-        path=constraint.path,
-        line=constraint.line,
-        remedy="change the workload, the parameter's values or the constraint",
+        f"no config satisfies {which} for workload {workload}",
+        path=spec.path,
+        line=None if constraint is None else constraint.line,
+        remedy="change the workload, the parameters' values or the constraints",
     )

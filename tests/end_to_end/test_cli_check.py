@@ -54,6 +54,14 @@ def test_a_reference_without_its_function_is_a_mistake(project, tune) -> None:
     assert "scale.py: defines no `reference` function" in done.stderr
 
 
+def test_a_reference_of_another_shape_is_a_mistake(project, tune) -> None:
+    text = "def reference(xp, inputs, axes):\n    return {'out': xp.ones(1), 'y': xp.ones(1)}\n"
+    project.kernel.with_suffix(".py").write_text(text, encoding="utf-8")
+    done = tune("check", project.space)
+    assert done.exit_code == 2
+    assert "scale.py: the reference returns" in done.stderr
+
+
 def test_render_prints_the_source_alone(project, tune) -> None:
     done = tune("render", project.space, "per_thread=4", "block_size=128")
     assert done.exit_code == 0

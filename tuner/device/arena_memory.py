@@ -1,4 +1,4 @@
-"""The judge's memory on the GPU, and how another process reaches it."""
+"""The judge's memory, and how another process reaches it."""
 
 from __future__ import annotations
 
@@ -42,6 +42,32 @@ class ArenaMemory(Protocol):
     def synchronize(self) -> None:
         """Wait for the array library's work."""
         ...
+
+
+class HostMemory:
+    """Memory of this process, for NumPy: enough to check a reference without a GPU."""
+
+    def __init__(self) -> None:
+        self.xp: Any = np
+        self.data: Array = None
+
+    def open(self, key: str, layout: Layout) -> Arena:
+        """Allocate; no other process can reach it."""
+        self.data = np.zeros(layout.total_bytes, np.uint8)
+        return Arena(key, layout, None, None)
+
+    def close(self) -> None:
+        """Release the array."""
+        self.data = None
+
+    def push(self) -> None:
+        """Nothing to do: there is one memory."""
+
+    def pull(self) -> None:
+        """Nothing to do: there is one memory."""
+
+    def synchronize(self) -> None:
+        """Nothing to do: NumPy has finished when it returns."""
 
 
 class CudaMemory:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +42,8 @@ def load_reference(path: Path) -> Reference:
     if module_spec is None or module_spec.loader is None:
         raise KernelError("is not a Python file", path=path)
     module = importlib.util.module_from_spec(module_spec)
-    try:
+    with blamed_on(path, "cannot be imported"):
         module_spec.loader.exec_module(module)
-    except (SyntaxError, ImportError) as error:
-        raise KernelError(f"cannot be imported: {error}", path=path) from error
     compute = getattr(module, "reference", None)
     if not callable(compute):
         raise KernelError(
@@ -52,6 +52,21 @@ def load_reference(path: Path) -> Reference:
             remedy="define reference(xp, inputs, axes, **operator) -> {output name: array}",
         )
     return Reference(compute, getattr(module, "inputs", None))
+
+
+@contextmanager
+def blamed_on(path: Path, what: str) -> Iterator[None]:
+    """Turn whatever code of the user's file raises into one `KernelError` at its line."""
+    try:
+        yield
+    except (KernelError, MemoryError):
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        message = f"{what}: {type(error).__name__}: {error}"
+        raise KernelError(message, path=path, line=line) from error
 
 
 def generator(xp: Any, seed: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tuner.device.arena_memory import ArenaMemory, CudaMemory
-from tuner.device.inputs import fill_values, generator, load_reference
+from tuner.device.inputs import blamed_on, fill_values, generator, load_reference
 from tuner.device.layout import GUARD_BYTE, POISONS, Arena, Layout, Slot
 from tuner.device.number_formats import Array, decode, encode, storage_dtype
 from tuner.device.verify import Verdict, compare
@@ -97,9 +97,10 @@ class Judge:
             slot.name: decode(self._xp, prepared.inputs[slot.name], slot.dtype)
             for slot in self._layout.with_role("input", "inout")
         }
-        prepared.reference = self._reference.compute(
-            self._xp, decoded, prepared.workload.values, **self._operators
-        )
+        with blamed_on(self._spec.reference, f"fails on {prepared.workload}"):
+            prepared.reference = self._reference.compute(
+                self._xp, decoded, prepared.workload.values, **self._operators
+            )
         self._memory.synchronize()
 
     def check(self, first: bool = True) -> Correctness:
@@ -156,7 +157,8 @@ class Judge:
     def _given_inputs(self, rng: Any, workload: Workload, fill: str) -> Mapping[str, Array]:
         if self._reference.inputs is None:
             return {}
-        given = self._reference.inputs(self._xp, rng, workload.values, fill)
+        with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
+            given = self._reference.inputs(self._xp, rng, workload.values, fill)
         slots = {slot.name: slot for slot in self._layout.with_role("input", "inout")}
         for name, values in given.items():
             if name in slots and tuple(values.shape) == slots[name].shape:

@@ -20,7 +20,9 @@ class RecordedDevice:
         self._recording = load_recording(path)
         if self._recording.kernel != kernel:
             raise DeviceError(
-                f"is a recording of {self._recording.kernel}, not of {kernel}", path=path
+                f"is a recording of {self._recording.kernel}, not of {kernel}",
+                path=path,
+                remedy="`tune devices` lists the recordings and their kernels",
             )
         if self._recording.operators != dict(operators):
             raise DeviceError(

@@ -97,7 +97,9 @@ def load_recording(path: Path) -> Recording:
     try:
         content: Any = json.loads(lzma.decompress(path.read_bytes()))
     except FileNotFoundError as error:
-        raise DeviceError("there is no such recording", path=path) from error
+        raise DeviceError(
+            "there is no such recording", path=path, remedy="`tune devices` lists those there are"
+        ) from error
     except (OSError, lzma.LZMAError, ValueError) as error:
         raise DeviceError(
             f"is not a recording: {error}",
@@ -116,7 +118,11 @@ def load_recording(path: Path) -> Recording:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise DeviceError(f"is damaged at {place}: {first['msg']}", path=path) from error
+        raise DeviceError(
+            f"is damaged at {place}: {first['msg']}",
+            path=path,
+            remedy="get it again, or make a new one on a GPU with `tune record`",
+        ) from error
 
 
 def save_recording(recording: Recording, path: Path) -> None:

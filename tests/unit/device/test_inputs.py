@@ -118,3 +118,20 @@ def test_a_reference_that_is_no_python_file_is_refused(tmp_path: Path) -> None:
     path.write_text("y = 2 x")
     with pytest.raises(KernelError, match="not a Python file"):
         load_reference(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("x = 1\ny = x / 0\n", 2, "ZeroDivisionError"),
+        ("def reference(xp:\n", 1, "SyntaxError"),
+        ("\nimport no_such_module_of_ours\n", 2, "ModuleNotFoundError"),
+    ],
+)
+def test_whatever_a_reference_file_raises_is_one_error_at_its_line(
+    tmp_path: Path, text: str, line: int, what: str
+) -> None:
+    with pytest.raises(KernelError) as caught:
+        load_reference(written(tmp_path, text))
+    assert caught.value.line == line
+    assert what in caught.value.message

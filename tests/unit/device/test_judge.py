@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
+from tuner.device.arena_memory import HostMemory
 from tuner.device.inputs import FILLS
 from tuner.device.judge import Judge
-from tuner.device.layout import Arena, Layout, lay_out
+from tuner.device.layout import lay_out
 from tuner.device.number_formats import decode, encode, storage_dtype
 from tuner.errors import KernelError
 from tuner.kernel import KernelSpec, Tolerance, Workload
@@ -25,35 +25,11 @@ ARGUMENTS = (
 )
 
 
-class NumpyMemory:
-    """Memory of this process, for kernels that are Python functions."""
-
-    def __init__(self) -> None:
-        self.xp: Any = np
-        self.data: Any = None
-
-    def open(self, key: str, layout: Layout) -> Arena:
-        self.data = np.zeros(layout.total_bytes, np.uint8)
-        return Arena(key, layout, None, None)
-
-    def close(self) -> None:
-        self.data = None
-
-    def push(self) -> None:
-        pass
-
-    def pull(self) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-
 class Bench:
     """A judge, its memory, and kernels to launch on it."""
 
     def __init__(self, spec: KernelSpec, operators: dict[str, str] | None = None) -> None:
-        self.memory = NumpyMemory()
+        self.memory = HostMemory()
         self.judge = Judge(self.memory, spec, operators or {})
         self.layout = lay_out(spec, WORKLOAD.values)
         self.judge.open_arena(WORKLOAD, self.layout)
@@ -301,3 +277,13 @@ def test_a_new_workload_gets_memory_of_its_own(make_spec: MakeSpec) -> None:
     assert bench.judge.check().passed
     bench.judge.close_arena()
     assert bench.memory.data is None
+
+
+def test_a_reference_that_fails_is_one_error_at_its_line(make_spec: MakeSpec) -> None:
+    text = "def reference(xp, inputs, axes):\n    return {'y': inputs['z']}\n"
+    bench = Bench(make_spec(*ARGUMENTS, reference=text))
+    bench.judge.prepare(WORKLOAD, "normal", 1)
+    with pytest.raises(KernelError) as caught:
+        bench.judge.compute_reference()
+    assert caught.value.line == 2
+    assert "fails on T=300: KeyError: 'z'" in caught.value.message
