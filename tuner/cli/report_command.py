@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -15,22 +17,39 @@ import click
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where to write it; report.html in the session by default.",
 )
+@click.option(
+    "--csv",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write every trial to this file as well, one a row.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
-def command(session: Path, out: Path | None, as_json: bool) -> None:
+def command(session: Path, out: Path | None, csv: Path | None, as_json: bool) -> None:
     """Write the report of a session and print where it is."""
-    from tuner.errors import InputError
     from tuner.report.html import write_report
     from tuner.report.loading import load
     from tuner.report.table import json_of
 
     data = load(session)
     path = out or session / "report.html"
-    try:
+    with _writing(path, "report", "--out"):
         write_report(data, path)
+    if csv is not None:
+        from tuner.report.frame import trials_frame
+
+        with _writing(csv, "table", "--csv"):
+            trials_frame(data).to_csv(csv, index=False)
+    click.echo(json.dumps(json_of(data)) if as_json else str(path))
+
+
+@contextmanager
+def _writing(path: Path, what: str, option: str) -> Iterator[None]:
+    from tuner.errors import InputError
+
+    try:
+        yield
     except OSError as error:
         raise InputError(
-            f"the report cannot be written: {error.strerror}",
+            f"the {what} cannot be written: {error.strerror or error}",
             path=path,
-            remedy="choose another place with --out",
+            remedy=f"choose another place with {option}",
         ) from error
-    click.echo(json.dumps(json_of(data)) if as_json else str(path))

@@ -1,0 +1,29 @@
+"""Every trial as a row."""
+
+from __future__ import annotations
+
+from tuner.report.frame import trials_frame
+from tuner.trial import Status
+
+
+def test_every_trial_is_a_row_with_its_axes_and_parameters(data):
+    frame = trials_frame(data)
+    assert len(frame) == len(data.records)
+    trial = data.records[0][0]
+    first = frame.iloc[0]
+    assert {name: first[name] for name in trial.workload.values} == trial.workload.values
+    assert first["config.block_size"] == trial.config["block_size"]
+
+
+def test_a_trial_without_a_time_has_an_empty_one_and_its_reason(data):
+    frame = trials_frame(data)
+    failed = frame[frame["status"] != Status.CORRECT.value]
+    assert len(failed) > 0
+    assert failed["time_us"].isna().all()
+    assert (failed["reason"] != "").all()
+
+
+def test_times_are_those_of_the_trials(data):
+    frame = trials_frame(data)
+    expected = [trial.time_us for trial, _ in data.records if trial.time_us is not None]
+    assert frame["time_us"].dropna().tolist() == expected
