@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.compiler.base import Compiler
@@ -15,7 +15,7 @@ from tuner.device.judge import Judge
 from tuner.device.layout import lay_out
 from tuner.errors import DeviceError
 from tuner.evaluate import Candidate, Evaluator
-from tuner.hardware import COMPUTE_CAPABILITIES, architecture_for
+from tuner.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architecture_for
 from tuner.kernel import KernelSpec, Workload
 from tuner.search.pool import Pool, valid_configs
 from tuner.searching import no_valid_config, require_one_compiles
@@ -24,21 +24,6 @@ from tuner.space import Config, SearchSpace
 from tuner.template import Template
 from tuner.trial import Status, Trial
 
-# Of the generation's best known product, for constraints that ask for it: T4, A100, RTX 3090,
-# AGX Orin, RTX 4090, H200, B200, B300, AGX Thor, RTX 5090, GB10.
-_MULTIPROCESSORS = {
-    (7, 5): 40,
-    (8, 0): 108,
-    (8, 6): 82,
-    (8, 7): 16,
-    (8, 9): 128,
-    (9, 0): 132,
-    (10, 0): 148,
-    (10, 3): 148,
-    (11, 0): 20,
-    (12, 0): 170,
-    (12, 1): 48,
-}
 # NumPy takes about a second for it; a larger problem is left to the GPU.
 LARGEST_REFERENCE_BYTES = 64 << 20
 _TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
@@ -123,7 +108,7 @@ def target_info(text: str) -> DeviceInfo:
         name=architecture,
         architecture=architecture,
         compute_capability=capability,
-        multiprocessors=_MULTIPROCESSORS[capability],
+        multiprocessors=MULTIPROCESSORS[capability],
         l2_bytes=0,
         streaming_gbps=0.0,
         recorded=False,
@@ -166,15 +151,12 @@ def check(
 
 def _spread(
     spec: KernelSpec, space: SearchSpace, pools: Mapping[Workload, Pool], count: int
-) -> Iterator[tuple[Workload, Config]]:
+) -> Iterable[tuple[Workload, Config]]:
     """Choose the default and `count` configs evenly from the tuned workloads' pools."""
-    chosen: set[tuple[Workload, Config]] = set()
-    picks = [(spec.tuned[0], space.default)] if space.default in pools[spec.tuned[0]] else []
+    first, default = spec.tuned[0], space.default
+    picks = [(first, default)] if default is not None and default in pools[first] else []
     for number in range(count):
         workload = spec.tuned[number % len(spec.tuned)]
         pool = pools[workload]
         picks.append((workload, pool[(2 * number + 1) * len(pool) // (2 * count)]))
-    for workload, config in picks:
-        if config is not None and (workload, config) not in chosen:
-            chosen.add((workload, config))
-            yield workload, config
+    return dict.fromkeys(picks)

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
+from tuner.compiler.includes import UNIT_NAME
 from tuner.device.base import Device, Program
 from tuner.errors import KernelError
 from tuner.expressions import Value
@@ -106,12 +107,10 @@ class Evaluator:
         self, pending: Pending, *, incumbent_us: float | None = None, stage: Stage = "search"
     ) -> Trial:
         """Wait for the compilation, apply the limits, and let the device verify and time."""
-        if pending.decided is not None:
-            return pending.decided
         result = self._compiled(pending)
-        workload, config = pending.workload, pending.config
         if isinstance(result, Trial):
             return result
+        workload, config = pending.workload, pending.config
         resources = result.resources[pending.launches[0].kernel]
         for launch in pending.launches:
             reason = refusal(
@@ -243,7 +242,7 @@ class Evaluator:
             return result
         status = Status.TIMEOUT if result.timed_out else Status.COMPILE
         template = self._candidate.template
-        reason = map_errors(result.error, pending.rendered, template.path)
+        reason = map_errors(result.error, pending.rendered, template.path, unit=UNIT_NAME)
         return self._trial(pending.workload, pending.config, status, reason)
 
     def _program(self, pending: Pending, result: CompileResult) -> Program:

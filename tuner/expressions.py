@@ -34,10 +34,10 @@ def power(base: int | float, exponent: int | float) -> Value:
     """Raise to a power that fits a size; raise `ExpressionError` for a larger one."""
     if abs(exponent) > MAX_EXPONENT or abs(base) > 2**32:
         raise ExpressionError(f"{base} ** {exponent} is too large")
-    power: Value | complex = base**exponent
-    if isinstance(power, complex):
+    raised: Value | complex = base**exponent
+    if isinstance(raised, complex):
         raise ExpressionError(f"{base} ** {exponent} is not a real number")
-    return power
+    return raised
 
 
 def _shift_left(value: int, count: int) -> int:

@@ -14,7 +14,7 @@ from tuner.space import Config
 from tuner.statistics import paired_interval, roofline_share, unpaired_interval
 from tuner.trial import Comparison, Result, Status, Trial
 
-Rounds = tuple[tuple[float, ...], ...]
+RoundTimes = tuple[tuple[float, ...], ...]
 
 # One in this many rounds chooses among several finalists; the others report.
 CHOOSING_SHARE = 4
@@ -125,7 +125,7 @@ class Finals:
         )
 
 
-def _split(rounds: Rounds, finalists: int) -> tuple[Rounds, Rounds]:
+def _split(rounds: RoundTimes, finalists: int) -> tuple[RoundTimes, RoundTimes]:
     """Keep the rounds that choose apart from those that report; one finalist needs no choice."""
     count = len(rounds) // CHOOSING_SHARE
     return (rounds[:count], rounds[count:]) if count and finalists > 1 else (rounds, rounds)

@@ -74,6 +74,21 @@ _LIMITS = {
     )
 }
 COMPUTE_CAPABILITIES = tuple(_LIMITS)
+# Of the generation's best known product, for constraints that ask without a device: T4, A100,
+# RTX 3090, AGX Orin, RTX 4090, H200, B200, B300, AGX Thor, RTX 5090, GB10.
+MULTIPROCESSORS = {
+    (7, 5): 40,
+    (8, 0): 108,
+    (8, 6): 82,
+    (8, 7): 16,
+    (8, 9): 128,
+    (9, 0): 132,
+    (10, 0): 148,
+    (10, 3): 148,
+    (11, 0): 20,
+    (12, 0): 170,
+    (12, 1): 48,
+}
 
 
 def limits_for(compute_capability: tuple[int, int]) -> DeviceLimits:

@@ -202,7 +202,6 @@ class KernelSpec:
     operations: Expression | None = None
     include_dirs: tuple[Path, ...] = ()
     compile_options: tuple[str, ...] = ()
-    default_workload: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def workloads(self) -> tuple[Workload, ...]:

@@ -47,7 +47,7 @@ def refusal(
         _shape_refusal(limits, launch)
         or _cluster_refusal(limits, launch)
         or _device_refusal(limits, resources, launch)
-        or _user_refusal(limits, resources, launch, user_limits)
+        or next(_broken_limits(limits, resources, launch, user_limits), None)
     )
 
 
@@ -147,12 +147,6 @@ def _device_refusal(limits: DeviceLimits, resources: Resources, launch: Launch) 
             f"over the device's {limits.shared_bytes_per_block} a block"
         )
     return None
-
-
-def _user_refusal(
-    limits: DeviceLimits, resources: Resources, launch: Launch, allowed: Limits
-) -> str | None:
-    return next(_broken_limits(limits, resources, launch, allowed), None)
 
 
 def _broken_limits(

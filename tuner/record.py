@@ -15,7 +15,6 @@ from tuner.device.recording import (
     RecordedProgram,
     RecordedWorkload,
     Recording,
-    save_recording,
 )
 from tuner.evaluate import Candidate, Evaluator
 from tuner.kernel import KernelSpec, Workload
@@ -74,12 +73,6 @@ def recording_path(spec: KernelSpec, device: Device) -> Path:
     """Name the file that the `recorded` device looks for: `recordings/<gpu>/<kernel>.json.xz`."""
     gpu = device.info.name.lower().removeprefix("nvidia ").replace(" ", "-")
     return spec.source.parent / "recordings" / gpu / f"{spec.source.stem}{SUFFIX}"
-
-
-def save(recording: Recording, path: Path) -> Path:
-    """Write the recording and return where."""
-    save_recording(recording, path)
-    return path
 
 
 def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDeviceInfo:

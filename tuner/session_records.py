@@ -24,6 +24,17 @@ from tuner.trial import (
 Row = dict[str, Any]
 State = Literal["running", "interrupted", "complete"]
 
+_PLAIN_RESULT_COLUMNS = (
+    "baseline_us",
+    "tuned_us",
+    "speedup",
+    "paired",
+    "roofline_share",
+    "baseline_wins",
+    "isolated_us",
+    "isolated_baseline_us",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -230,18 +241,6 @@ def result_of(row: Row) -> Result:
         occupancy=_occupancy_of(row),
         **plain,
     )
-
-
-_PLAIN_RESULT_COLUMNS = (
-    "baseline_us",
-    "tuned_us",
-    "speedup",
-    "paired",
-    "roofline_share",
-    "baseline_wins",
-    "isolated_us",
-    "isolated_baseline_us",
-)
 
 
 def config_text(config: Config) -> str:

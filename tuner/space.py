@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import keyword
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from tuner.expressions import Expression, Value
+from tuner.expressions import FUNCTIONS, Expression, Value
+from tuner.kernel import DEVICE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+# They mean something else in an expression or in a template, so no parameter may have them.
+TEMPLATE_WORDS = frozenset(
+    {"caller", "false", "kwargs", "loop", "none", "range", "self", "true", "varargs"}
+)
+RESERVED_NAMES = frozenset(keyword.kwlist) | TEMPLATE_WORDS | frozenset(FUNCTIONS) | DEVICE_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +80,6 @@ class SearchSpace:
     def size(self) -> int:
         """The number of combinations before any constraint."""
         return prod(len(parameter.values) for parameter in self.parameters)
-
-    @property
-    def fingerprint(self) -> str:
-        """A content hash: equal when parameters, values and constraints are equal."""
-        content = {
-            "parameters": [[p.name, list(p.values)] for p in self.parameters],
-            "constraints": [constraint.text for constraint in self.constraints],
-        }
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def violated(self, config: Config, axes: Mapping[str, Value]) -> Expression | None:
         """Return the first constraint that `config` breaks for `axes`, or None."""

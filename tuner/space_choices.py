@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Collection, Iterator
 
-from tuner.expressions import FUNCTIONS, Expression, Value
+from tuner.expressions import Expression, Value
 from tuner.kernel import DEVICE_NAMES
-from tuner.space import Config, Parameter, SearchSpace, format_value
+from tuner.space import RESERVED_NAMES, Config, Parameter, SearchSpace, format_value
 from tuner.space_schema import SpaceModel
 from tuner.strict_yaml import Document
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BOOLEAN_WORDS = {"on": "true", "yes": "true", "off": "false", "no": "false"}
-# These mean something else in an expression or in a template.
-_TEMPLATE_WORDS = {"caller", "false", "kwargs", "loop", "none", "range", "self", "true", "varargs"}
-_TAKEN = frozenset(keyword.kwlist) | _TEMPLATE_WORDS | frozenset(FUNCTIONS) | DEVICE_NAMES
 
 
 def expression(
@@ -54,7 +50,7 @@ def check_names(document: Document, model: SpaceModel) -> None:
     seen: dict[str, str] = {}
     for name, kind, location in _declared(model):
         identifier(document, name, *location)
-        if name in _TAKEN:
+        if name in RESERVED_NAMES:
             what = "a number of the device" if name in DEVICE_NAMES else "a word of the language"
             message = f"`{name}` cannot be {kind}: it is {what}"
             raise document.error(message, *location, remedy="choose another name")

@@ -18,8 +18,6 @@ from tuner.space import SearchSpace
 from tuner.template_sandbox import MARK_CHARACTERS, MAX_OUTPUT, sandbox
 from tuner.template_tree import Marking, refusal
 
-UNIT_NAME = "kernel.cu"
-
 _MARK = re.compile(f"{MARK_CHARACTERS[0]}([0-9]+){MARK_CHARACTERS[1]}")
 _LEADING = re.compile(f"(?:{_MARK.pattern})+")
 _SYNTAX = "expressions are @{ name }@, statements `//% if name` or `/*% if name %*/`"
@@ -163,7 +161,7 @@ class Template:
         )
 
 
-def map_errors(text: str, rendered: Rendered, path: Path, *, unit: str = UNIT_NAME) -> str:
+def map_errors(text: str, rendered: Rendered, path: Path, *, unit: str) -> str:
     """Rewrite a compiler's messages about `unit` to lines of the template at `path`."""
     name = re.escape(unit)
     own = re.compile(rf"^(?:[^\s():]*/)?{name}(?:\((\d+)\)|:(\d+)(?::\d+)?)(?=:)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 from typing import Literal
@@ -139,7 +139,7 @@ class Result:
     config: Config
     resources: Resources | None
     occupancy: Occupancy | None
-    baseline_wins: bool = field(default=False)
+    baseline_wins: bool = False
     isolated_us: float | None = None
     isolated_baseline_us: float | None = None
 

@@ -1,4 +1,4 @@
-"""Configs and spaces: order, equality, fingerprints and constraints."""
+"""Configs and spaces: order, equality and constraints."""
 
 from __future__ import annotations
 
@@ -44,14 +44,6 @@ def test_the_first_broken_constraint_is_told() -> None:
     broken = both.violated(Config.of({"rows": 2, "keep": True}), {"T": 1})
     assert broken is not None
     assert broken.text == "rows <= T"
-
-
-def test_a_fingerprint_changes_with_values_and_constraints_only() -> None:
-    assert space("rows > 0").fingerprint == space("rows > 0").fingerprint
-    assert space("rows > 0").fingerprint != space("rows > 1").fingerprint
-    assert space().fingerprint != space(values=(2, 1)).fingerprint
-    started = SearchSpace(space().parameters, (), Config.of({"rows": 1, "keep": False}))
-    assert started.fingerprint == space().fingerprint
 
 
 @pytest.mark.parametrize(("value", "text"), [(True, "true"), (8, "8"), (0.5, "0.5"), ("x", "x")])

@@ -450,7 +450,7 @@ def test_a_line_past_the_end_belongs_to_the_last(line: int, found: int) -> None:
     ],
 )  # fmt: skip
 def test_compiler_messages_name_the_template(text: str, found: str) -> None:
-    assert map_errors(text, RENDERED, Path("k.j2")) == found
+    assert map_errors(text, RENDERED, Path("k.j2"), unit="kernel.cu") == found
 
 
 def test_the_trace_of_an_instantiation_is_mapped_too() -> None:
@@ -461,7 +461,7 @@ def test_the_trace_of_an_instantiation_is_mapped_too() -> None:
         '    instantiation of class "A<N>" at line 2\n'
         '    instantiation of class "B<N>" at line 3 of kernel.cu\n'
     )
-    assert map_errors(text, RENDERED, Path("k.j2")) == (
+    assert map_errors(text, RENDERED, Path("k.j2"), unit="kernel.cu") == (
         "k.j2:4: error: static assertion failed\n"
         '    instantiation of class "A<N>" at k.j2:10\n'
         "h.h(7): error: static assertion failed\n"
@@ -492,5 +492,5 @@ def test_the_compilers_own_errors_reach_the_template() -> None:
     log = b" " * size  # the binding writes into it
     nvrtc.nvrtcGetProgramLog(program, log)
     nvrtc.nvrtcDestroyProgram(program)
-    mapped = map_errors(log.decode(), rendered, PATH)
+    mapped = map_errors(log.decode(), rendered, PATH, unit="kernel.cu")
     assert mapped.startswith('scale_rows.cu.j2:5: error: identifier "missing" is undefined')

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli import options
+from tuner.trial import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,8 +119,6 @@ def as_text(spec: KernelSpec, found: Findings) -> Iterator[RenderableType]:
 
 
 def _fitting(found: Findings) -> int:
-    from tuner.trial import Status
-
     return sum(trial.status is Status.MISSING for trial in found.sample)
 
 
@@ -129,8 +128,8 @@ def _sampled(trial: Trial) -> dict[str, object]:
         "config": dict(trial.config),
         "workload": trial.workload.values,
         # What no device was asked for is no failure here.
-        "status": "compiled" if trial.status == "missing" else trial.status,
-        "reason": "" if trial.status == "missing" else trial.reason,
+        "status": "compiled" if trial.status is Status.MISSING else trial.status,
+        "reason": "" if trial.status is Status.MISSING else trial.reason,
         "registers": None if resources is None else resources.registers,
         "spill_bytes": None if resources is None else _spilled(trial),
         "occupancy": None if occupancy is None else occupancy.share,

@@ -45,10 +45,6 @@ def command(kernel_file: Path, kernel: str | None, out: Path, force: bool, as_js
     click.echo(json.dumps(asdict(summary)) if as_json else summary.text())
 
 
-# the name that a program which embeds the command imports
-init = command
-
-
 def _write(drafted: Draft, *, force: bool) -> list[Path]:
     files = {drafted.space_path: drafted.space_yaml, drafted.template_path: drafted.template}
     existing = [path for path in files if path.exists()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 from tuner.errors import KernelError, SpaceError
@@ -16,7 +17,7 @@ def find_space(kernel: Path, start: Path) -> Path:
     """
     folder = kernel.resolve().parent
     for root in (start.resolve(), folder, *folder.parents):
-        matches = sorted((root / FOLDER).glob(f"**/{_escaped(kernel.stem)}.yaml"))
+        matches = sorted((root / FOLDER).glob(f"**/{glob.escape(kernel.stem)}.yaml"))
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -57,7 +58,3 @@ def require_space(path: Path) -> None:
 def find_recordings(start: Path, suffix: str) -> tuple[Path, ...]:
     """List the recordings under `kernels/` of a tree, sorted."""
     return tuple(sorted((start / "kernels").glob(f"**/recordings/*/*{suffix}")))
-
-
-def _escaped(stem: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in stem)

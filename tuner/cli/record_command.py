@@ -59,7 +59,8 @@ def command(
     from tuner.cli.opening import resumed, started
     from tuner.cli.plans import Request
     from tuner.cli.view import make_view
-    from tuner.record import record, recording_path, recording_plan, save
+    from tuner.device.recording import save_recording
+    from tuner.record import record, recording_path, recording_plan
 
     request = Request(
         kernel=kernel,
@@ -95,5 +96,6 @@ def command(
                 )
         except KeyboardInterrupt:
             raise interrupted(run.session.directory, "record") from None
-        path = save(made, out or recording_path(run.plan.spec, run.device))
+        path = out or recording_path(run.plan.spec, run.device)
+        save_recording(made, path)
     console.print(f"{path} ({path.stat().st_size / 1024:.0f} KB)", markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,7 +188,5 @@ def _print_end(data: ReportData, folder: Path, console: Console) -> None:
 
 def _why_none(data: ReportData) -> list[str]:
     """Count what became of the trials of a run without a result, the commonest first."""
-    from collections import Counter
-
     reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
     return [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]

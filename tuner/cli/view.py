@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tuner.report import wording
 from tuner.trial import Status
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ PHASES: Mapping[Phase, str] = {
     "baseline": "measuring the baseline",
     "search": "searching",
     "finals": "measuring the finalists against the baseline",
-    "report": "writing the report",
     "done": "done",
 }
 # Lines besides the workloads': title, head, summary, and two to wrap into.
@@ -187,13 +187,9 @@ def speedup(workload: WorkloadProgress) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration as people say it: `9 s`, `1 min 30 s`, `2 h 05 min`."""
+    """Write a duration in whole seconds: `9 s`, `1 min 30 s`, `2 h 05 min`."""
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole} s" if whole < 60 else wording.seconds(whole)
 
 
 def live_table(progress: Progress, *, rows: int) -> RenderableType:

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
 
+# What the compiler calls the source in its messages.
 UNIT_NAME = "kernel.cu"
 
 _SPLICE = re.compile(r"\\\r?\n")

@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tuner.compiler.wire import Message, Unpacker, packed
-
-READ_BYTES = 1 << 20
+from tuner.compiler.wire import READ_BYTES, Message, Unpacker, packed
 
 # The package's folder goes last: where tuner is installed it is found as usual.
 _START = (

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+READ_BYTES = 1 << 20
 _LENGTHS = struct.Struct("!II")
 
 Message = tuple[dict[str, Any], bytes]

@@ -12,9 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tuner.compiler.wire import Message, Unpacker, packed
-
-READ_BYTES = 1 << 20
+from tuner.compiler.wire import READ_BYTES, Message, Unpacker, packed
 
 
 def main() -> None:

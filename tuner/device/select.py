@@ -52,7 +52,8 @@ def _cuda(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Devic
     if count == 0:
         raise DeviceError("no NVIDIA GPU was found", remedy=instead)
     if ordinal >= count:
-        raise DeviceError(f"there is no GPU {ordinal}", remedy=f"GPUs are 0 to {count - 1}")
+        known = "the only one is 0" if count == 1 else f"there are 0 to {count - 1}"
+        raise DeviceError(f"there is no GPU {ordinal}", remedy=known)
     if importlib.util.find_spec("cupy") is None:
         raise DeviceError(
             "CuPy is not installed, which measuring on a GPU needs",

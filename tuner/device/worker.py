@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import shared_memory
-from typing import Any
 
 from cuda.bindings import driver
 
 from tuner.device.base import Program
 from tuner.device.cuda_driver import (
     Arguments,
-    CudaError,
     Launcher,
     LoadedProgram,
     allocate,
     call,
     reset_persisting_l2,
 )
-from tuner.device.layout import POISONS, Arena
+from tuner.device.layout import Arena
+from tuner.device.rotating import Buffers, Graph, MappedArena, timing_events
 from tuner.device.timing import (
     SECOND_LOOKS,
-    Rotation,
     TimingPolicy,
     calls_per_replay,
     finished,
@@ -62,8 +58,8 @@ class Worker:
         self._context = call(driver.cuDevicePrimaryCtxRetain, self._device)
         call(driver.cuCtxSetCurrent, self._context)
         self._stream = call(driver.cuStreamCreate, 1)
-        self._arena: _MappedArena | None = None
-        self._buffers: _Buffers | None = None
+        self._arena: MappedArena | None = None
+        self._buffers: Buffers | None = None
         self._loaded: OrderedDict[str, LoadedProgram] = OrderedDict()
         self._scrub: tuple[int, int] | None = None
 
@@ -87,7 +83,7 @@ class Worker:
     def attach(self, arena: Arena) -> None:
         """Map the judge's memory for one workload and forget the previous workload."""
         self.detach()
-        self._arena = _MappedArena(arena)
+        self._arena = MappedArena(arena)
 
     def detach(self) -> None:
         """Unmap the judge's memory and free the copies of it."""
@@ -124,7 +120,7 @@ class Worker:
             return Timed(tuple(times), graph.calls, buffers.sets, slow, ratio)
 
     def _sample(
-        self, graph: _Graph, policy: TimingPolicy, buffers: _Buffers, incumbent_us: float | None
+        self, graph: Graph, policy: TimingPolicy, buffers: Buffers, incumbent_us: float | None
     ) -> tuple[list[float], float]:
         """Replay in batches until that is enough; return times and the least wall ratio."""
         times: list[float] = []
@@ -178,7 +174,7 @@ class Worker:
         return rows, [self._isolated_us(program, policy, buffers) for program in programs]
 
     @property
-    def _mapped(self) -> _MappedArena:
+    def _mapped(self) -> MappedArena:
         assert self._arena is not None
         return self._arena
 
@@ -196,35 +192,35 @@ class Worker:
         while len(self._loaded) > LOADED_PROGRAMS:
             self._loaded.popitem(last=False)[1].unload()
 
-    def _rotating(self, policy: TimingPolicy) -> _Buffers:
+    def _rotating(self, policy: TimingPolicy) -> Buffers:
         if self._buffers is None:
             layout = self._mapped.layout
             free_bytes, _ = call(driver.cuMemGetInfo)
             l2 = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
             l2_bytes = call(driver.cuDeviceGetAttribute, l2, self._device)
             chosen = rotation(policy, layout.footprint_bytes, l2_bytes, free_bytes)
-            self._buffers = _Buffers(self._mapped, chosen, self._stream)
+            self._buffers = Buffers(self._mapped, chosen, self._stream)
             if chosen.scrub and self._scrub is None:
                 size = int(policy.l2_multiple * l2_bytes)
                 self._scrub = (allocate(size), size)
         return self._buffers
 
     def _graph(
-        self, launcher: Launcher, policy: TimingPolicy, buffers: _Buffers, guess_us: float | None
-    ) -> _Graph:
+        self, launcher: Launcher, policy: TimingPolicy, buffers: Buffers, guess_us: float | None
+    ) -> Graph:
         """Capture a graph long enough to time, measuring a first one where nothing is known."""
         if guess_us is None:
-            first = _Graph(launcher, buffers, max(buffers.sets, policy.min_calls), self._stream)
+            first = Graph(launcher, buffers, max(buffers.sets, policy.min_calls), self._stream)
             guess_us = self._replay([first, first], buffers.scrub)[1] / first.calls
             if first.calls == calls_per_replay(policy, buffers.sets, guess_us):
                 return first
             first.close()
         calls = calls_per_replay(policy, buffers.sets, guess_us)
-        return _Graph(launcher, buffers, calls, self._stream)
+        return Graph(launcher, buffers, calls, self._stream)
 
-    def _replay(self, graphs: Sequence[_Graph], scrub: bool) -> list[float]:
+    def _replay(self, graphs: Sequence[Graph], scrub: bool) -> list[float]:
         """Replay graphs back to back and return each one's time in microseconds."""
-        with _events(2 * len(graphs)) as events:
+        with timing_events(2 * len(graphs)) as events:
             pairs = list(zip(events[::2], events[1::2], strict=True))
             for graph, (start, stop) in zip(graphs, pairs, strict=True):
                 if scrub and self._scrub is not None:
@@ -235,13 +231,13 @@ class Worker:
             call(driver.cuStreamSynchronize, self._stream)
             return [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
 
-    def _warm_up(self, graph: _Graph, policy: TimingPolicy) -> None:
+    def _warm_up(self, graph: Graph, policy: TimingPolicy) -> None:
         ends = time.perf_counter() + policy.warm_up_s
         while time.perf_counter() < ends:
             self._replay([graph], scrub=False)
 
     def _isolated_us(
-        self, program: Program, policy: TimingPolicy, buffers: _Buffers
+        self, program: Program, policy: TimingPolicy, buffers: Buffers
     ) -> float | None:
         if not any(launch.programmatic for launch in program.launches):
             return None
@@ -250,125 +246,6 @@ class Worker:
         times = sorted(self._replay([graph] * ISOLATED_REPLAYS, buffers.scrub))
         graph.close()
         return times[len(times) // 2] / graph.calls
-
-
-class _MappedArena:
-    """The judge's memory as this process sees it."""
-
-    def __init__(self, arena: Arena) -> None:
-        self.layout = arena.layout
-        self._host: shared_memory.SharedMemory | None = None
-        if arena.ipc_handle is not None:
-            handle = driver.CUipcMemHandle()
-            ctypes.memmove(handle.getPtr(), arena.ipc_handle, len(arena.ipc_handle))
-            flags = driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-            self.base = int(call(driver.cuIpcOpenMemHandle, handle, flags))
-        else:
-            self._host = shared_memory.SharedMemory(name=arena.host_name)
-            self.base = allocate(arena.layout.total_bytes)
-
-    def pull(self) -> None:
-        """Fetch the judge's inputs where memory is not shared on the GPU."""
-        if self._host is not None:
-            call(driver.cuMemcpyHtoD, self.base, self._address, self.layout.total_bytes)
-            # It may return before the copy ends, and our stream does not wait for the default one.
-            call(driver.cuCtxSynchronize)
-
-    def push(self) -> None:
-        """Hand the outputs back where memory is not shared on the GPU."""
-        if self._host is not None:
-            call(driver.cuMemcpyDtoH, self._address, self.base, self.layout.total_bytes)
-
-    def close(self) -> None:
-        """Unmap."""
-        if self._host is None:
-            call(driver.cuIpcCloseMemHandle, self.base)
-            return
-        call(driver.cuMemFree, self.base)
-        self._host.close()
-
-    @property
-    def _address(self) -> int:
-        assert self._host is not None
-        assert self._host.buf is not None
-        return ctypes.addressof(ctypes.c_char.from_buffer(self._host.buf))
-
-
-class _Buffers:
-    """Copies of one workload's arrays, enough of them that the L2 holds none between two uses."""
-
-    def __init__(self, arena: _MappedArena, chosen: Rotation, stream: Any) -> None:
-        self.sets, self.scrub = chosen.sets, chosen.scrub
-        self._arena, self._stream = arena, stream
-        self._size = arena.layout.total_bytes
-        self._base = allocate(self._size * self.sets)
-        for index in range(self.sets):
-            self.copy_from_arena(index, poison=POISONS[0])
-        self.arguments = [
-            Arguments(arena.layout, self._base + index * self._size) for index in range(self.sets)
-        ]
-
-    def copy_from_arena(self, index: int, poison: int) -> None:
-        """Give one set the arena's inputs and spoil its outputs."""
-        base = self._base + index * self._size
-        call(driver.cuMemcpyDtoDAsync, base, self._arena.base, self._size, self._stream)
-        for slot in self._arena.layout.with_role("output", "scratch"):
-            call(driver.cuMemsetD8Async, base + slot.offset, poison, slot.size_bytes, self._stream)
-        call(driver.cuStreamSynchronize, self._stream)
-
-    def copy_to_arena(self, index: int) -> None:
-        """Put one set where the judge looks, with its inputs and guards."""
-        base = self._base + index * self._size
-        call(driver.cuMemcpyDtoDAsync, self._arena.base, base, self._size, self._stream)
-        call(driver.cuStreamSynchronize, self._stream)
-
-    def close(self) -> None:
-        """Free the copies."""
-        call(driver.cuMemFree, self._base)
-
-
-class _Graph:
-    """A captured sequence of operator calls that rotates over the buffer sets."""
-
-    def __init__(self, launcher: Launcher, buffers: _Buffers, calls: int, stream: Any) -> None:
-        self.calls = calls
-        self.last_set = (calls - 1) % buffers.sets
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        call(driver.cuStreamBeginCapture, stream, mode)
-        try:
-            for index in range(calls):
-                launcher.issue(buffers.arguments[index % buffers.sets])
-        except CudaError:
-            status, *unfinished = driver.cuStreamEndCapture(stream)
-            if status == driver.CUresult.CUDA_SUCCESS:
-                driver.cuGraphDestroy(*unfinished)
-            raise
-        graph = call(driver.cuStreamEndCapture, stream)
-        try:
-            self._executable = call(driver.cuGraphInstantiate, graph, 0)
-        finally:
-            driver.cuGraphDestroy(graph)
-        call(driver.cuGraphUpload, self._executable, stream)
-
-    def launch(self, stream: Any) -> None:
-        """Enqueue one replay."""
-        call(driver.cuGraphLaunch, self._executable, stream)
-
-    def close(self) -> None:
-        """Release the graph; a failure here would only hide the one that led here."""
-        driver.cuGraphExecDestroy(self._executable)
-
-
-@contextmanager
-def _events(count: int) -> Iterator[list[Any]]:
-    events: list[Any] = []
-    try:
-        for _ in range(count):
-            events.append(call(driver.cuEventCreate, 0))
-        yield events
-    finally:
-        for event in events:
-            driver.cuEventDestroy(event)
 
 
 def _plausible_byte() -> int:

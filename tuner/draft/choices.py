@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import keyword
 import re
 from dataclasses import dataclass
 
-from tuner.expressions import FUNCTIONS, Value
-from tuner.kernel import DEVICE_NAMES
+from tuner.expressions import Value
 from tuner.source import Edit
+from tuner.space import RESERVED_NAMES
 
 MAX_THREADS = 1024
 WARP = 32
@@ -28,9 +27,6 @@ _BLOCK = re.compile(
 )
 _SWITCH = re.compile(r"(USE|ENABLE|HAS|WITH|DO|IS)_.*|.*_ENABLED?")
 _SMALL = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPELINE).*")
-_RESERVED = frozenset(
-    (*keyword.kwlist, *FUNCTIONS, *DEVICE_NAMES, "true", "false", "none", "range", "loop")
-) | {"self", "super", "caller", "varargs", "kwargs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +51,12 @@ class Names:
     """Hand out names for parameters: snake case, none twice, none that means something else."""
 
     def __init__(self, taken: tuple[str, ...]) -> None:
-        self._taken = {*taken, *_RESERVED}
+        self._taken = {*taken, *RESERVED_NAMES}
 
     def of(self, name: str) -> str:
         """Turn `kBlockSize` or `BLOCK_SIZE` into a free `block_size`."""
         base = snake_case(name)
-        base = f"{base}_value" if base in _RESERVED else base
+        base = f"{base}_value" if base in RESERVED_NAMES else base
         free, count = base, 2
         while free in self._taken:
             free, count = f"{base}_{count}", count + 1

@@ -50,22 +50,18 @@ def sizes(launch: HostLaunch) -> dict[str, str]:
 
 def baseline_launch(launch: HostLaunch, axes: Mapping[str, str]) -> LaunchDraft:
     """Draft the launch of the source as it is; `axes` maps kernel parameters to axes."""
-    instance = launch.instance
-    resolved = None if instance is None else tuple(_argument(text, launch) for text in instance)
-    return _launch(launch, _name(launch, resolved), _scope(launch, axes, ()), ())
+    return _launch(launch, _name(launch, launch.instance), _scope(launch, axes, ()), ())
 
 
 def template_launch(
     launch: HostLaunch, axes: Mapping[str, str], proposals: Proposals
 ) -> LaunchDraft:
     """Draft the launch of the template: proposed constants are parameters in it."""
-    instance = proposals.instance
-    resolved = None if instance is None else tuple(_argument(text, launch) for text in instance)
     scope = _scope(launch, axes, proposals.choices)
-    drafted = _launch(launch, _name(launch, resolved), scope, proposals.choices)
+    drafted = _launch(launch, _name(launch, proposals.instance), scope, proposals.choices)
     if launch.site is not None or not (block := _own_block(proposals.choices)):
         return drafted
-    return LaunchDraft(drafted.kernel, drafted.grid, block, drafted.shared_memory, drafted.hints)
+    return replace(drafted, block=block)
 
 
 def exact_divisions(launch: HostLaunch, choices: tuple[Choice, ...]) -> Iterator[str]:
@@ -95,7 +91,9 @@ def _name(launch: HostLaunch, instance: tuple[str, ...] | None) -> str | None:
     name = launch.kernel.qualified_name
     if not launch.kernel.template:
         return name
-    return None if instance is None else f"{name}<{', '.join(instance)}>"
+    if instance is None:
+        return None
+    return f"{name}<{', '.join(_argument(text, launch) for text in instance)}>"
 
 
 def _argument(text: str, launch: HostLaunch) -> str:

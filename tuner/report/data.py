@@ -1,4 +1,4 @@
-"""Everything a report shows, as plain values, and how to read it from a session."""
+"""Everything a report shows, as plain values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tuner.kernel import Workload
 from tuner.space import Config
+from tuner.statistics import floor_us
 from tuner.trial import Comparison, Result, Status, Trial
 
 
@@ -87,7 +88,7 @@ class ReportData:
         traffic = self.traffic_bytes.get(workload.key)
         if traffic is None or not self.streaming_gbps:
             return None
-        return traffic / (self.streaming_gbps * 1e3)
+        return floor_us(traffic, self.streaming_gbps)
 
     def shared_bytes(self, trial: Trial) -> int | None:
         """Sum static and dynamic shared memory per block, as far as they are known."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.space import format_value
@@ -64,6 +63,8 @@ def _ped_anova(
 ) -> list[tuple[str, float]]:
     import optuna
 
+    from tuner.search.optuna_searcher import quiet_optuna
+
     # as text, for a categorical distribution takes False for 0 and True for 1
     rows = [{name: format_value(trial.config[name]) for name in names} for trial in trials]
     choices = {name: sorted({row[name] for row in rows}) for name in names}
@@ -71,7 +72,7 @@ def _ped_anova(
         name: optuna.distributions.CategoricalDistribution(values)
         for name, values in choices.items()
     }
-    with _quiet():
+    with quiet_optuna():
         study = optuna.create_study(direction="minimize")
         study.add_trials(
             optuna.trial.create_trial(params=row, distributions=distributions, value=trial.time_us)
@@ -80,15 +81,3 @@ def _ped_anova(
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=quantile)
         shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
     return [(name, float(share)) for name, share in shares.items()]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    import optuna
-
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(level)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from tuner.report.sections import TOP_CONFIGS
 from tuner.session import Session
 from tuner.space_file import load_definition
 from tuner.trial import Trial
+
+_SHOWN_ELSEWHERE = frozenset({"device", "recorded", "date", "streaming_gbps"})
 
 
 def load(directory: Path) -> ReportData:
@@ -41,7 +43,7 @@ def from_session(
     created = manifest.created.partition("T")[0]
     records = tuple((record.trial, record.elapsed_s) for record in session.records())
     results = tuple(session.results())
-    workloads = dict.fromkeys([result.workload for result in results])
+    workloads = [result.workload for result in results]
     data = ReportData(
         kernel=manifest.kernel,
         device=environment.get("device", manifest.device),
@@ -70,9 +72,6 @@ def from_session(
     return data if spec is None else _with_spec(data, spec, workloads)
 
 
-_SHOWN_ELSEWHERE = frozenset({"device", "recorded", "date", "streaming_gbps"})
-
-
 def _operators(choices: Mapping[str, str]) -> dict[str, str]:
     return {f"operator {name}": value for name, value in choices.items()}
 
@@ -81,9 +80,7 @@ def _remaining(environment: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE}
 
 
-def _with_spec(
-    data: ReportData, spec: KernelSpec, workloads: Mapping[Workload, None]
-) -> ReportData:
+def _with_spec(data: ReportData, spec: KernelSpec, workloads: Sequence[Workload]) -> ReportData:
     operations = spec.operations
     return replace(
         data,
@@ -108,9 +105,7 @@ def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...
     return spec, ()
 
 
-def _tuned_sources(
-    session: Session, workloads: Mapping[Workload, None]
-) -> Iterator[tuple[str, str]]:
+def _tuned_sources(session: Session, workloads: Sequence[Workload]) -> Iterator[tuple[str, str]]:
     for workload in workloads:
         path = session.variant_path(workload)
         if path.exists():

@@ -51,7 +51,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class TopConfig:
-    """One of the fastest configs; `varied` are the values in which it differs from the first."""
+    """One of the fastest configs; `differs` marks the values that the first has not."""
 
     rank: int
     trial: Trial

@@ -11,7 +11,7 @@ from tuner.expressions import Value
 from tuner.kernel import Workload
 from tuner.report import wording
 from tuner.report.data import ReportData
-from tuner.trial import Occupancy, Result, Status
+from tuner.trial import Occupancy, Result
 
 # 0.1 ns, and a hundredth of a per cent: far below the noise of any measurement.
 DIGITS = 4
@@ -41,39 +41,17 @@ def results_table(results: Sequence[Result]) -> Table:
     return table
 
 
-def json_object(
-    *,
-    kernel: str,
-    device: str,
-    recorded: bool,
-    session: str,
-    seconds: float,
-    trials: Mapping[Status, int],
-    results: Sequence[Result],
-) -> dict[str, object]:
+def json_of(data: ReportData) -> dict[str, object]:
     """Make the object that `--json` prints; every status is counted, those at 0 too."""
     return {
-        "kernel": kernel,
-        "device": device,
-        "recorded": recorded,
-        "session": session,
-        "seconds": round(seconds, 3),
-        "trials": {status.value: trials.get(status, 0) for status in Status},
-        "workloads": [_json_result(result) for result in results],
+        "kernel": data.kernel,
+        "device": data.device,
+        "recorded": data.recorded,
+        "session": data.session,
+        "seconds": round(data.seconds, 3),
+        "trials": {status.value: count for status, count in data.counts().items()},
+        "workloads": [_json_result(result) for result in data.results],
     }
-
-
-def json_of(data: ReportData) -> dict[str, object]:
-    """Make the object that `--json` prints from a run's data."""
-    return json_object(
-        kernel=data.kernel,
-        device=data.device,
-        recorded=data.recorded,
-        session=data.session,
-        seconds=data.seconds,
-        trials=data.counts(),
-        results=data.results,
-    )
 
 
 def _cells(result: Result, common: Mapping[str, Value]) -> tuple[str | Text, ...]:

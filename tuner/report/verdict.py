@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, fsum, log
 from typing import Literal
 
 from tuner.report.data import ReportData
 from tuner.report.wording import ratio, significance
+from tuner.statistics import geometric_mean
 from tuner.trial import Result, Status
 
 Tone = Literal["faster", "same", "slower", "none"]
@@ -25,13 +25,6 @@ class Verdict:
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.origin, self.headline, self.held_out) if part)
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Average ratios; raise `ValueError` for no values."""
-    if not values:
-        raise ValueError("the geometric mean of no values is not defined")
-    return exp(fsum(log(value) for value in values) / len(values))
 
 
 def verdict(data: ReportData) -> Verdict:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tuner.source.arguments import check_arguments
 from tuner.source.facts import (
     Constant,
@@ -18,12 +16,6 @@ from tuner.source.facts import (
 )
 from tuner.source.host import Edit, apply_edits, hide_host_code, host_edits
 from tuner.source.reader import parse_source, read_source
-
-
-def signature(path: Path, kernel_name: str) -> tuple[KernelParameter, ...]:
-    """List the parameters of one kernel of a file; `kernel_name` may be an instantiation."""
-    return read_source(path).kernel(kernel_name).parameters
-
 
 __all__ = [
     "Constant",
@@ -42,5 +34,4 @@ __all__ = [
     "host_edits",
     "parse_source",
     "read_source",
-    "signature",
 ]

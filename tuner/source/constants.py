@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tuner.source.facts import Constant, Lines, SharedArray, Unroll
+from tuner.source.facts import Constant, ConstantKind, Lines, SharedArray, Unroll
 from tuner.source.text import fold, number
 from tuner.source.tree import Node, text_of
 
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 _SHARED = re.compile(
     r"(?P<extern>\bextern\b[^;{}]*?)?\b__shared__\b(?P<type>[^;{}=\[]*?)"
-    r"\b(?P<name>\w+)\s*(?P<dimensions>(?:\[[^\]]*\]\s*)*)[;,=]"
+    r"\b(?P<name>\w+)\s*(?:\[[^\]]*\]\s*)*[;,=]"
 )
 
 
@@ -21,26 +21,25 @@ def find_constants(nodes: tuple[Node, ...], masked: str, lines: Lines) -> Iterat
         if node.type == "preproc_def":
             name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
             if name is not None and value is not None and text_of(value, masked).strip():
-                yield _constant(name, value, masked, lines, "define", "")
+                yield _constant(name, value, masked, lines, "define")
         elif node.type == "init_declarator" and node.parent is not None:
             yield from _declared(node, node.parent, masked, lines)
         elif node.type == "field_declaration":
             name, value = (node.child_by_field_name(f) for f in ("declarator", "default_value"))
             qualifiers = masked[node.start_byte : name.start_byte] if name is not None else ""
             if name is not None and value is not None and "constexpr" in qualifiers.split():
-                yield _constant(name, value, masked, lines, "constexpr", qualifiers)
+                yield _constant(name, value, masked, lines, "constexpr")
 
 
 def _declared(node: Node, declaration: Node, masked: str, lines: Lines) -> Iterator[Constant]:
     name, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
     first = next((c for c in declaration.named_children if c.type.endswith("declarator")), node)
-    qualifiers = masked[declaration.start_byte : first.start_byte]
-    words = qualifiers.split()
+    words = masked[declaration.start_byte : first.start_byte].split()
     if name is None or value is None or name.type != "identifier":
         return
     if "constexpr" in words or "const" in words:
-        kind = "constexpr" if "constexpr" in words else "const"
-        yield _constant(name, value, masked, lines, kind, qualifiers)
+        kind: ConstantKind = "constexpr" if "constexpr" in words else "const"
+        yield _constant(name, value, masked, lines, kind)
 
 
 def _constant(
@@ -48,22 +47,20 @@ def _constant(
     value: Node,
     masked: str,
     lines: Lines,
-    kind: str,
-    qualifiers: str,
+    kind: ConstantKind,
 ) -> Constant:
     raw = text_of(value, masked)
     if value.type == "initializer_list":
         raw = raw[1:-1]
-    start = masked.index(raw.strip(), value.start_byte) if raw.strip() else value.start_byte
     stripped = raw.strip()
+    start = masked.index(stripped, value.start_byte)
     return Constant(
         name=text_of(name, masked),
-        kind="define" if kind == "define" else "constexpr" if kind == "constexpr" else "const",
+        kind=kind,
         value=stripped,
         span=(start, start + len(stripped)),
         line=lines.at(name.start_byte),
         number=number(fold(stripped)),
-        c_type=fold(re.sub(r"\b(?:static|inline|constexpr|const|__device__)\b", " ", qualifiers)),
     )
 
 
@@ -79,11 +76,8 @@ def find_unrolls(nodes: tuple[Node, ...], masked: str, lines: Lines) -> Iterator
 
 def find_shared(masked: str, lines: Lines) -> Iterator[SharedArray]:
     for match in _SHARED.finditer(masked):
-        kind = re.sub(r"\b(?:__align__|alignas)\s*\([^)]*\)|\bextern\b", " ", match["type"])
         yield SharedArray(
             name=match["name"],
-            c_type=fold(kind),
-            dimensions=tuple(fold(d) for d in re.findall(r"\[([^\]]*)\]", match["dimensions"])),
             dynamic=match["extern"] is not None or "extern" in match["type"].split(),
             line=lines.at(match.start()),
             at=match.start(),

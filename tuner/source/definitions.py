@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from tuner.source.facts import Definition
@@ -31,7 +30,6 @@ def find_aliases(nodes: tuple[Node, ...], masked: str) -> dict[str, str]:
 
 def find_definitions(nodes: tuple[Node, ...], masked: str) -> Iterator[Definition]:
     for node in nodes:
-        name: Node | None = None
         if node.type == "function_definition":
             yield from _function(node, masked)
         elif node.type in _CLASSES and node.child_by_field_name("body") is not None:
@@ -56,9 +54,6 @@ def find_definitions(nodes: tuple[Node, ...], masked: str) -> Iterator[Definitio
 
 
 def _function(node: Node, masked: str) -> Iterator[Definition]:
-    body = node.child_by_field_name("body")
-    start, end = span_of(node)
-    head = masked[start : body.start_byte if body is not None else end]
     declarator = node.child_by_field_name("declarator")
     while declarator is not None and declarator.type != "function_declarator":
         declarator = declarator.child_by_field_name("declarator") or next(
@@ -67,8 +62,7 @@ def _function(node: Node, masked: str) -> Iterator[Definition]:
     named = declarator.child_by_field_name("declarator") if declarator is not None else None
     if named is not None:
         name = text_of(named, masked).split("<")[0].rsplit("::", 1)[-1].strip()
-        device = re.search(r"\b__(?:global|device)__\b", head) is not None
-        yield Definition(name, "function", (start, end), device)
+        yield Definition(name, "function", span_of(node))
 
 
 def _at_file_level(node: Node) -> bool:

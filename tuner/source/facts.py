@@ -78,7 +78,6 @@ class KernelFunction:
     name: str
     path: Path
     line: int
-    end_line: int
     span: Span
     body: Span
     name_at: int
@@ -99,13 +98,15 @@ class KernelFunction:
 class Definition:
     """Anything with a name that code can refer to: a function, class, alias, macro or constant.
 
-    `kind` tells them apart; `device` says that a function carries `__device__` or `__global__`.
+    `kind` tells them apart.
     """
 
     name: str
     kind: Literal["function", "class", "alias", "macro", "constant"]
     span: Span
-    device: bool = False
+
+
+ConstantKind = Literal["define", "constexpr", "const"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,11 @@ class Constant:
     """A named value known when the source is compiled; `number` is None for other expressions."""
 
     name: str
-    kind: Literal["define", "constexpr", "const"]
+    kind: ConstantKind
     value: str
     span: Span
     line: int
     number: int | bool | None = None
-    c_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,9 @@ class Unroll:
 
 @dataclass(frozen=True, slots=True)
 class SharedArray:
-    """A `__shared__` array; an `extern` one has the size that the launch gives it."""
+    """A `__shared__` array; a `dynamic` one has the size that the launch gives it."""
 
     name: str
-    c_type: str
-    dimensions: tuple[str, ...]
     dynamic: bool
     line: int
     at: int
@@ -155,7 +153,6 @@ class LaunchSite:
     grid: tuple[str, ...]
     block: tuple[str, ...]
     shared: str
-    stream: str
     arguments: tuple[str, ...]
     line: int
     definitions: Mapping[str, str] = field(default_factory=dict)

@@ -41,7 +41,7 @@ def read_kernel(
     namespace: tuple[str, ...] = (),
 ) -> KernelFunction | None:
     """Read the kernel that `span` holds; None where its head has no name and parameter list."""
-    start, end = span
+    start = span[0]
     head = masked[start : body[0]]
     template, after = _template(head, start, lines)
     bounds, head = _bounds(head, start, lines)
@@ -58,7 +58,6 @@ def read_kernel(
         name=name[1],
         path=path,
         line=lines.at(start + name.start()),
-        end_line=lines.at(end - 1),
         span=span,
         body=body,
         name_at=start + name.start(),

@@ -56,7 +56,7 @@ def _runtime(masked: str, lines: Lines, functions: tuple[Span, ...]) -> Iterator
             config = _config(pieces[0].lstrip("& "), known)
             yield _site(called, config, pieces[2:], line, known)
         elif len(pieces) >= 3 and (called := _callee(pieces[0], known)) is not None:
-            yield _site(called, [*pieces[1:3], *pieces[4:6]], [], line, known)
+            yield _site(called, [*pieces[1:3], *pieces[4:5]], [], line, known)
 
 
 def _site(
@@ -66,7 +66,7 @@ def _site(
     line: int,
     known: Mapping[str, str],
 ) -> LaunchSite:
-    grid, block, shared, stream = [*config, "", "", "", ""][:4]
+    grid, block, shared = [*config, "", "", ""][:3]
     name, template_arguments = called
     if not template_arguments:
         name, template_arguments = _callee(name, known) or called
@@ -76,7 +76,6 @@ def _site(
         grid=_extents(grid, known),
         block=_extents(block, known),
         shared=shared or "0",
-        stream=stream or "0",
         arguments=tuple(arguments),
         line=line,
         definitions=known,
@@ -137,7 +136,7 @@ def _config(name: str, known: Mapping[str, str]) -> list[str]:
     whole = known.get(name, "")
     if pieces := split_list(whole[whole.find("{") + 1 : -1]):
         return [fold(piece) for piece, _ in pieces]
-    fields = ("gridDim", "blockDim", "dynamicSmemBytes", "stream")
+    fields = ("gridDim", "blockDim", "dynamicSmemBytes")
     return [known.get(f"{name}.{field}", "") for field in fields]
 
 

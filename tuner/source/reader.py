@@ -82,9 +82,7 @@ def _kernels(
     marks = "|".join(["__global__", *_GLOBAL_MACRO.findall(masked)])
     mark = re.compile(rf"\b(?:{marks})\b")
     directives = [
-        span_of(node)
-        for node in nodes
-        if node.type.startswith("preproc_") and node.type in ("preproc_def", "preproc_function_def")
+        span_of(node) for node in nodes if node.type in ("preproc_def", "preproc_function_def")
     ]
     pieces: list[tuple[Span, Span, tuple[str, ...]]] = []
     for node in nodes:

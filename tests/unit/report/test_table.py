@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tuner.report import wording
-from tuner.report.table import json_object, json_of, results_table
+from tuner.report.table import json_of, results_table
 from tuner.space import Config
 from tuner.trial import Occupancy, Status
 
@@ -98,15 +98,7 @@ def test_the_json_object_has_the_documented_shape(data):
 
 def test_what_is_unknown_is_null_in_json(data):
     result = replace(data.results[0], resources=None, occupancy=None)
-    made = json_object(
-        kernel="k",
-        device="GPU",
-        recorded=False,
-        session="s",
-        seconds=1.23456,
-        trials={Status.CORRECT: 2},
-        results=[result],
-    )
+    made = json_of(replace(data, results=(result,), seconds=1.23456))
     (workload,) = made["workloads"]
     assert (workload["registers"], workload["occupancy"]) == (None, None)
     assert made["seconds"] == 1.235

@@ -8,7 +8,7 @@ import pytest
 
 from tuner.kernel import Workload
 from tuner.report.data import ReportData
-from tuner.report.verdict import geometric_mean, verdict
+from tuner.report.verdict import verdict
 from tuner.space import Config
 from tuner.trial import Result, Status, Trial
 
@@ -137,9 +137,3 @@ def failed(status: Status) -> tuple[Trial, float]:
 def test_a_run_without_a_result_says_why(records, finished, headline):
     said = verdict(ReportData("k", "GPU", False, records=records, finished=finished))
     assert (said.tone, said.headline) == ("none", headline)
-
-
-def test_the_geometric_mean_of_a_ratio_and_its_inverse_is_one():
-    assert geometric_mean([4.0, 0.25]) == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="no values"):
-        geometric_mean([])

@@ -1,0 +1,135 @@
+"""Copies of a workload's arrays on the GPU, and captured graphs of calls that rotate over them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import shared_memory
+from typing import Any
+
+from cuda.bindings import driver
+
+from tuner.device.cuda_driver import Arguments, CudaError, Launcher, allocate, call
+from tuner.device.layout import POISONS, Arena
+from tuner.device.timing import Rotation
+
+
+class MappedArena:
+    """The judge's memory as this process sees it."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.layout = arena.layout
+        self._host: shared_memory.SharedMemory | None = None
+        if arena.ipc_handle is not None:
+            handle = driver.CUipcMemHandle()
+            ctypes.memmove(handle.getPtr(), arena.ipc_handle, len(arena.ipc_handle))
+            flags = driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+            self.base = int(call(driver.cuIpcOpenMemHandle, handle, flags))
+        else:
+            self._host = shared_memory.SharedMemory(name=arena.host_name)
+            self.base = allocate(arena.layout.total_bytes)
+
+    def pull(self) -> None:
+        """Fetch the judge's inputs where memory is not shared on the GPU."""
+        if self._host is not None:
+            call(driver.cuMemcpyHtoD, self.base, self._address, self.layout.total_bytes)
+            # It may return before the copy ends, and our stream does not wait for the default one.
+            call(driver.cuCtxSynchronize)
+
+    def push(self) -> None:
+        """Hand the outputs back where memory is not shared on the GPU."""
+        if self._host is not None:
+            call(driver.cuMemcpyDtoH, self._address, self.base, self.layout.total_bytes)
+
+    def close(self) -> None:
+        """Unmap."""
+        if self._host is None:
+            call(driver.cuIpcCloseMemHandle, self.base)
+            return
+        call(driver.cuMemFree, self.base)
+        self._host.close()
+
+    @property
+    def _address(self) -> int:
+        assert self._host is not None
+        assert self._host.buf is not None
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._host.buf))
+
+
+class Buffers:
+    """Copies of one workload's arrays, enough of them that the L2 holds none between two uses."""
+
+    def __init__(self, arena: MappedArena, chosen: Rotation, stream: Any) -> None:
+        self.sets, self.scrub = chosen.sets, chosen.scrub
+        self._arena, self._stream = arena, stream
+        self._size = arena.layout.total_bytes
+        self._base = allocate(self._size * self.sets)
+        for index in range(self.sets):
+            self.copy_from_arena(index, poison=POISONS[0])
+        self.arguments = [
+            Arguments(arena.layout, self._base + index * self._size) for index in range(self.sets)
+        ]
+
+    def copy_from_arena(self, index: int, poison: int) -> None:
+        """Give one set the arena's inputs and spoil its outputs."""
+        base = self._base + index * self._size
+        call(driver.cuMemcpyDtoDAsync, base, self._arena.base, self._size, self._stream)
+        for slot in self._arena.layout.with_role("output", "scratch"):
+            call(driver.cuMemsetD8Async, base + slot.offset, poison, slot.size_bytes, self._stream)
+        call(driver.cuStreamSynchronize, self._stream)
+
+    def copy_to_arena(self, index: int) -> None:
+        """Put one set where the judge looks, with its inputs and guards."""
+        base = self._base + index * self._size
+        call(driver.cuMemcpyDtoDAsync, self._arena.base, base, self._size, self._stream)
+        call(driver.cuStreamSynchronize, self._stream)
+
+    def close(self) -> None:
+        """Free the copies."""
+        call(driver.cuMemFree, self._base)
+
+
+class Graph:
+    """A captured sequence of operator calls that rotates over the buffer sets."""
+
+    def __init__(self, launcher: Launcher, buffers: Buffers, calls: int, stream: Any) -> None:
+        self.calls = calls
+        self.last_set = (calls - 1) % buffers.sets
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        call(driver.cuStreamBeginCapture, stream, mode)
+        try:
+            for index in range(calls):
+                launcher.issue(buffers.arguments[index % buffers.sets])
+        except CudaError:
+            status, *unfinished = driver.cuStreamEndCapture(stream)
+            if status == driver.CUresult.CUDA_SUCCESS:
+                driver.cuGraphDestroy(*unfinished)
+            raise
+        graph = call(driver.cuStreamEndCapture, stream)
+        try:
+            self._executable = call(driver.cuGraphInstantiate, graph, 0)
+        finally:
+            driver.cuGraphDestroy(graph)
+        call(driver.cuGraphUpload, self._executable, stream)
+
+    def launch(self, stream: Any) -> None:
+        """Enqueue one replay."""
+        call(driver.cuGraphLaunch, self._executable, stream)
+
+    def close(self) -> None:
+        """Release the graph; a failure here would only hide the one that led here."""
+        driver.cuGraphExecDestroy(self._executable)
+
+
+@contextmanager
+def timing_events(count: int) -> Iterator[list[Any]]:
+    """Make events for the time of a block."""
+    events: list[Any] = []
+    try:
+        for _ in range(count):
+            events.append(call(driver.cuEventCreate, 0))
+        yield events
+    finally:
+        for event in events:
+            driver.cuEventDestroy(event)
