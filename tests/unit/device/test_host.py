@@ -1,0 +1,538 @@
+"""The `host` device: CUDA sources that run on the CPU, and what it says of those that can't."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.host import HostCompiler
+from tuner.device.base import Program
+from tuner.device.host import HostDevice
+from tuner.device.host_memory import SharedMemory
+from tuner.device.host_worker import Code, HostRunError, HostWorker
+from tuner.device.judge import Judge
+from tuner.device.layout import lay_out
+from tuner.device.number_formats import encode, storage_dtype
+from tuner.device.processes import Child
+from tuner.errors import DeviceError
+from tuner.evaluate import Candidate, Evaluator
+from tuner.kernel import KernelSpec, Launch, Tolerance, Workload
+from tuner.search.pool import valid_configs
+from tuner.space_file import load_definition
+from tuner.template import Template
+from tuner.trial import Correctness, Status
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+MakeSpec = Callable[..., KernelSpec]
+SILU = Path(__file__).parents[3] / "search_spaces" / "sglang" / "silu_and_mul.yaml"
+WORKLOAD = Workload.of({"T": 300})
+EXACT = {"y": Tolerance(0.0, 0.0)}
+DOUBLE = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
+KERNEL = 'extern "C" __global__ void run(float* y, const float* x) {{ {} }}'
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[HostCompiler]:
+    compiler = HostCompiler(timeout_s=30.0)
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Child]:
+    child = Child(HostWorker, (1.0,), "tune-worker")
+    yield child
+    child.kill()
+
+
+def compiled(compiler: HostCompiler, source: str, *kernels: str, **more: object) -> CompileResult:
+    request = CompileRequest(source, kernels or ("run",), "sm_90a", **more)  # type: ignore[arg-type]
+    return compiler.submit(request).result()
+
+
+class Bench:
+    """Compile a source, run it in the worker, judge it here."""
+
+    def __init__(self, compiler: HostCompiler, worker: Child) -> None:
+        self._compiler, self._worker = compiler, worker
+        self.judge: Judge | None = None
+        self.memory = SharedMemory()
+
+    def program(self, source: str, workload: Workload, *launches: Launch) -> Program:
+        result = compiled(self._compiler, source, *{launch.kernel for launch in launches})
+        assert result.ok, result.error
+        return Program("key", workload, launches, result.cubin, result.lowered)
+
+    def run(
+        self,
+        spec: KernelSpec,
+        source: str,
+        workload: Workload,
+        *launches: Launch,
+        backwards: bool = False,
+    ) -> Correctness:
+        program = self.program(source, workload, *launches)
+        self.judge = Judge(self.memory, spec, {})
+        arena = self.judge.open_arena(workload, lay_out(spec, workload.values))
+        self._worker.call("attach", arena, timeout_s=10)
+        self.judge.prepare(workload, "normal", 1)
+        self._worker.call("run_once", program, backwards, timeout_s=10)
+        return self.judge.check()
+
+    def output(self, spec: KernelSpec, name: str, workload: Workload) -> np.ndarray:
+        slots = lay_out(spec, workload.values).slots
+        slot = next(slot for slot in slots if slot.name == name)
+        piece = self.memory.data[slot.offset : slot.offset + slot.size_bytes]
+        return piece.view(storage_dtype(slot.dtype)).reshape(slot.shape).copy()
+
+
+@pytest.fixture
+def bench(compiler: HostCompiler, worker: Child) -> Iterator[Bench]:
+    bench = Bench(compiler, worker)
+    yield bench
+    worker.call("detach", timeout_s=10)
+    if bench.judge is not None:
+        bench.judge.close_arena()
+
+
+def launch(
+    grid: tuple[int, ...] = (1,), block: tuple[int, ...] = (32,), shared: int = 0, name: str = "run"
+) -> Launch:
+    def three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
+        x, y, z = (*sizes, 1, 1)[:3]
+        return x, y, z
+
+    return Launch(name, three(grid), three(block), shared)
+
+
+class TestKernels:
+    def test_a_tiled_matrix_product_with_shared_memory(
+        self, bench: Bench, make_spec: MakeSpec
+    ) -> None:
+        source = """
+        template <int kTile>
+        __global__ void __launch_bounds__(kTile * kTile)
+        sgemm(float* __restrict__ c, const float* __restrict__ a, const float* __restrict__ b,
+              int n) {
+          __shared__ float left[kTile][kTile + 1], right[kTile][kTile];
+          const int row = blockIdx.y * kTile + threadIdx.y;
+          const int column = blockIdx.x * kTile + threadIdx.x;
+          float sum = 0.0f;
+          for (int k = 0; k < n; k += kTile) {
+            const bool in_a = row < n && k + threadIdx.x < n;
+            left[threadIdx.y][threadIdx.x] = in_a ? a[row * n + k + threadIdx.x] : 0.0f;
+            const bool in_b = column < n && k + threadIdx.y < n;
+            right[threadIdx.y][threadIdx.x] = in_b ? b[(k + threadIdx.y) * n + column] : 0.0f;
+            __syncthreads();
+        #pragma unroll
+            for (int i = 0; i < kTile; ++i) sum += left[threadIdx.y][i] * right[i][threadIdx.x];
+            __syncthreads();
+          }
+          if (row < n && column < n) c[row * n + column] = sum;
+        }
+        """
+        matrix = ("N", "N")
+        spec = make_spec(
+            ("c", "float32", matrix, "output"),
+            ("a", "float32", matrix, "input"),
+            ("b", "float32", matrix, "input"),
+            ("n", "int32", "N"),
+            axes=("N",),
+            reference="def reference(xp, inputs, axes):\n"
+            "    return {'c': inputs['a'] @ inputs['b']}\n",
+            tolerances={"c": Tolerance(1e-4, 1e-4)},
+        )
+        for backwards in (False, True):
+            workload = Workload.of({"N": 70})
+            tiles = launch((5, 5), (16, 16), name="sgemm<16>")
+            verdict = bench.run(spec, source, workload, tiles, backwards=backwards)
+            assert verdict.passed, verdict.reason
+
+    def test_a_row_sum_with_warp_shuffles(self, bench: Bench, make_spec: MakeSpec) -> None:
+        source = """
+        extern "C" __global__ void run(double* out, const float* x, int columns) {
+          double sum = 0;
+          for (int i = threadIdx.x; i < columns; i += blockDim.x)
+            sum += x[blockIdx.x * columns + i];
+          for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+          __shared__ double of_warp[32];
+          if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+          __syncthreads();
+          if (threadIdx.x >= 32) return;
+          sum = threadIdx.x < blockDim.x / 32 ? of_warp[threadIdx.x] : 0.0;
+          for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(~0u, sum, step);
+          if (threadIdx.x == 0) out[blockIdx.x] = sum;
+        }
+        """
+        spec = make_spec(
+            ("y", "float64", ("T",), "output"),
+            ("x", "float32", ("T", "100"), "input"),
+            ("columns", "int32", "100"),
+            reference="def reference(xp, inputs, axes):\n    return {'y': inputs['x'].sum(1)}\n",
+            tolerances={"y": Tolerance(1e-9, 1e-9)},
+        )
+        verdict = bench.run(spec, source, WORKLOAD, launch((300,), (128,)))
+        assert verdict.passed, verdict.reason
+
+    def test_a_histogram_with_atomics_and_dynamic_shared_memory(
+        self, bench: Bench, make_spec: MakeSpec
+    ) -> None:
+        source = """
+        extern __shared__ __align__(16) unsigned counts[];
+        extern "C" __global__ void clear(int* y, const int* x, int n) { y[threadIdx.x] = 0; }
+        extern "C" __global__ void run(int* y, const int* x, int n) {
+          counts[threadIdx.x] = 0;
+          __syncthreads();
+          const int i = blockIdx.x * blockDim.x + threadIdx.x;
+          if (i < n) atomicAdd(&counts[x[i] & 63], 1);
+          __syncthreads();
+          atomicAdd(y + threadIdx.x, counts[threadIdx.x]);
+        }
+        """
+        reference = """
+def inputs(xp, rng, axes, fill):
+    return {"x": rng.integers(0, 64, axes["T"]).astype(xp.int32)}
+
+def reference(xp, inputs, axes):
+    return {"y": xp.bincount(inputs["x"].astype(int), minlength=64).astype(float)}
+"""
+        spec = make_spec(
+            ("y", "int32", ("64",), "output"),
+            ("x", "int32", ("T",), "input"),
+            ("n", "int32", "T"),
+            reference=reference,
+            tolerances=EXACT,
+        )
+        clear, count = launch((1,), (64,), name="clear"), launch((5,), (64,), shared=256)
+        verdict = bench.run(spec, source, WORKLOAD, clear, count)
+        assert verdict.passed, verdict.reason
+
+    def test_a_grid_and_blocks_of_three_dimensions(self, bench: Bench, make_spec: MakeSpec) -> None:
+        source = """
+        extern "C" __global__ void run(int* y) {
+          const dim3 n(gridDim.x * blockDim.x, gridDim.y * blockDim.y, gridDim.z * blockDim.z);
+          const int x = blockIdx.x * blockDim.x + threadIdx.x;
+          const int column = blockIdx.y * blockDim.y + threadIdx.y;
+          const int z = blockIdx.z * blockDim.z + threadIdx.z;
+          const int i = (z * n.y + column) * n.x + x;
+          y[i] = 3 * i;
+        }
+        """
+        spec = make_spec(
+            ("y", "int32", ("T",), "output"),
+            reference="def reference(xp, inputs, axes):\n"
+            "    return {'y': 3.0 * xp.arange(axes['T'])}\n",
+            tolerances=EXACT,
+        )
+        workload = Workload.of({"T": 4 * 6 * 8 * 6})
+        verdict = bench.run(spec, source, workload, launch((2, 3, 4), (4, 4, 2)))
+        assert not verdict.passed
+        verdict = bench.run(spec, source, workload, launch((2, 3, 4), (4, 4, 3)))
+        assert verdict.passed, verdict.reason
+
+
+WARP = """
+extern "C" __global__ void run(int* y) {
+  const int lane = threadIdx.x % 32;
+  const unsigned all = ~0u;
+  int k = 0;
+  auto put = [&](int value) { y[k++ * 32 + lane] = value; };
+  put(__shfl_sync(all, lane, lane + 3, 8));
+  put(__shfl_up_sync(all, lane, 3, 8));
+  put(__shfl_down_sync(all, lane, 3, 8));
+  put(__shfl_xor_sync(all, lane, 5, 8));
+  put(__shfl_xor_sync(all, lane, 12, 8));
+  put(__shfl_sync(all, 1ll << lane, 31) == 1ll << 31);
+  put(__shfl_sync(all, 0.5f * lane, 7) == 3.5f);
+  put(__popc(__ballot_sync(all, lane % 3 == 0)));
+  put(__any_sync(all, lane == 5) * 2 + __all_sync(all, lane < 31));
+  put(__reduce_add_sync(all, lane - 20));
+  put(__reduce_min_sync(all, lane - 20));
+  put(__reduce_max_sync(all, static_cast<unsigned>(lane)));
+  put(__reduce_xor_sync(all, 1u << lane) == all);
+  int half = lane < 16 ? __reduce_add_sync(0xFFFFu, 1) : 2 * __reduce_add_sync(0xFFFF0000u, 1);
+  put(half);
+  put(__match_any_sync(all, lane / 4) == 15u << (lane / 4 * 4));
+  __syncwarp();
+  put(__syncthreads_count(lane % 2));
+}
+"""
+
+
+def test_warp_operations_of_every_kind(bench: Bench, make_spec: MakeSpec) -> None:
+    lane = np.arange(32)
+    group = lane // 8 * 8
+    rows = [
+        group + (lane + 3) % 8,
+        np.where(lane - 3 >= group, lane - 3, lane),
+        np.where(lane + 3 < group + 8, lane + 3, lane),
+        lane ^ 5,
+        np.where((lane ^ 12) < group + 8, lane ^ 12, lane),
+        *np.broadcast_to([[1], [1], [11], [2], [31 * 16 - 640], [-20], [31], [1]], (8, 32)),
+        np.where(lane < 16, 16, 32),
+        np.ones(32),
+        np.full(32, 16),
+    ]
+    spec = make_spec(("y", "int32", ("T",), "output"), tolerances=EXACT)
+    workload = Workload.of({"T": len(rows) * 32})
+    program = bench.program(WARP, workload, launch())
+    bench.judge = Judge(bench.memory, spec, {})
+    arena = bench.judge.open_arena(workload, lay_out(spec, workload.values))
+    bench._worker.call("attach", arena, timeout_s=10)
+    bench._worker.call("run_once", program, False, timeout_s=10)
+    np.testing.assert_array_equal(bench.output(spec, "y", workload).reshape(-1, 32), rows)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "convert"),
+    [
+        ("bfloat16", "__bfloat16_as_ushort(__float2bfloat16_rn(x[i]))"),
+        ("float16", "__half_as_ushort(__float2half_rn(x[i]))"),
+        ("float8_e4m3", "__nv_cvt_float_to_fp8(x[i], __NV_SATFINITE, __NV_E4M3)"),
+        ("float8_e5m2", "__nv_cvt_float_to_fp8(x[i], __NV_SATFINITE, __NV_E5M2)"),
+    ],
+)
+def test_conversions_round_as_the_reference_formats_do(
+    bench: Bench, make_spec: MakeSpec, dtype: str, convert: str
+) -> None:
+    back = {
+        "bfloat16": "__bfloat162float(__ushort_as_bfloat16(y[i]))",
+        "float16": "__half2float(__ushort_as_half(y[i]))",
+        "float8_e4m3": "decoded<__nv_fp8_e4m3>(y[i])",
+        "float8_e5m2": "decoded<__nv_fp8_e5m2>(y[i])",
+    }[dtype]
+    stored = storage_dtype(dtype).itemsize * 8
+    source = f"""
+    #include <cuda_bf16.h>
+    #include <cuda_fp16.h>
+    #include <cuda_fp8.h>
+    template <class T> float decoded(unsigned char c) {{ T v; v.__x = c; return float(v); }}
+    extern "C" __global__ void run(uint{stored}_t* y, const float* x, int n) {{
+      for (int i = threadIdx.x; i < n; i += 32) {{
+        const float value = x[i];
+        y[i] = {convert};
+        const float again = {back};
+        if (fabsf(again) < 1e30f && !(fabsf(again - value) <= 0.13f * fabsf(value) + 2e-3f) &&
+            fabsf(value) < 400) y[i] = 0;
+      }}
+    }}
+    """
+    reference = """
+def inputs(xp, rng, axes, fill):
+    bits = rng.integers(0, 2**32, axes["T"], dtype=xp.uint32)
+    x = bits.view(xp.float32)
+    x[: axes["T"] // 2] = rng.standard_normal(axes["T"] // 2) * 2.0 ** rng.integers(-20, 9)
+    ties = xp.arange(1, 4097) / 256.0
+    x[: len(ties)] = ties
+    return {"x": xp.where(xp.isnan(x), 1.0, x)}
+"""
+    spec = make_spec(
+        ("y", f"uint{stored}", ("T",), "output"),
+        ("x", "float32", ("T",), "input"),
+        ("n", "int32", "T"),
+        reference=reference + "\ndef reference(xp, inputs, axes):\n    return {'y': inputs['x']}\n",
+        tolerances={"y": Tolerance(codes=1.0)},
+    )
+    workload = Workload.of({"T": 30000})
+    with np.errstate(all="ignore"):
+        bench.run(spec, source, workload, launch())
+        x = bench.output(spec, "x", workload)
+        expected = encode(np, x, dtype)
+    found = bench.output(spec, "y", workload)
+    if dtype == "float16":
+        expected = expected.view(np.uint16)
+    np.testing.assert_array_equal(found, expected)
+
+
+class TestFaults:
+    def test_a_write_just_after_a_buffer_breaks_a_guard(
+        self, bench: Bench, make_spec: MakeSpec
+    ) -> None:
+        source = KERNEL.format("for (int i = threadIdx.x; i <= 300; i += 32) y[i] = 2 * x[i];")
+        verdict = bench.run(make_spec(*DOUBLE), source, WORKLOAD, launch())
+        assert "wrote outside its buffers" in verdict.reason
+
+    @pytest.mark.parametrize(
+        ("body", "code", "message"),
+        [
+            (
+                "if (threadIdx.x < 8) return;\n__syncthreads();",
+                Code.STUCK,
+                r"divergent barrier in block \(0,0,0\): of its 32 threads 8 have ended, "
+                r"24 wait at __syncthreads \(line 2\)",
+            ),
+            (
+                "if (threadIdx.x < 8)\n__syncthreads();\nelse\n__syncthreads();",
+                Code.STUCK,
+                r"8 wait at __syncthreads \(line 2\), 24 wait at __syncthreads \(line 4\)",
+            ),
+            (
+                "if (threadIdx.x < 8) __syncthreads(); else __syncwarp();",
+                Code.STUCK,
+                "divergent barrier.* 8 wait at __syncthreads .*, 24 wait at __syncwarp",
+            ),
+            ("__syncwarp(1);", Code.STUCK, r"__syncwarp \(line 1\) with the mask 0x00000001"),
+            ("for (;;) {}", Code.TIMEOUT, r"thread \(0,0,0\) of block \(0,0,0\) had not ended"),
+            ("for (;;) __syncthreads();", Code.TIMEOUT, "had not ended in time"),
+            ("y[1ll << 44] = 1;", Code.FAULT, r"thread \(0,0,0\) .* uses an illegal address"),
+            ("y[0] = 7 / int(threadIdx.y);", Code.FAULT, "divides an integer by zero"),
+            (
+                "volatile float big[100000]; for (int i = 0; i < 100000; ++i) big[i] = i;",
+                Code.FAULT,
+                "uses an illegal address",
+            ),
+            (
+                "extern __shared__ float s[]; s[16 + threadIdx.x] = 0;",
+                Code.STUCK,
+                "wrote past the 64 bytes of its dynamic shared memory",
+            ),
+        ],
+    )
+    def test_a_launch_that_cannot_end_well_is_explained(
+        self, bench: Bench, make_spec: MakeSpec, body: str, code: Code, message: str
+    ) -> None:
+        with pytest.raises(HostRunError, match=message) as caught:
+            bench.run(make_spec(*DOUBLE), KERNEL.format(body), WORKLOAD, launch(shared=64))
+        assert caught.value.code is code
+
+    def test_arguments_that_differ_from_the_parameters_are_refused(
+        self, bench: Bench, make_spec: MakeSpec
+    ) -> None:
+        source = 'extern "C" __global__ void run(float* y, const float* x, long n) {}'
+        with pytest.raises(HostRunError, match="3 parameters, but 2 arguments"):
+            bench.run(make_spec(*DOUBLE), source, WORKLOAD, launch())
+        with pytest.raises(HostRunError, match=r"parameter 3 .* has 8 bytes, .* has 4"):
+            spec = make_spec(*DOUBLE, ("n", "int32", "T"))
+            bench.run(spec, source, WORKLOAD, launch())
+
+    def test_a_race_between_warps_gives_wrong_results_in_one_of_the_orders(
+        self, bench: Bench, make_spec: MakeSpec
+    ) -> None:
+        source = KERNEL.format("""
+          __shared__ float staged[64];
+          for (int i = 0; i < 300; i += 64) {
+            if (i + threadIdx.x < 300) staged[threadIdx.x] = x[i + threadIdx.x];
+            __syncwarp();  // would have to be __syncthreads
+            const int other = 63 - threadIdx.x;
+            if (i + other < 300) y[i + other] = 2 * staged[other];
+            __syncthreads();
+          }""")
+        spec = make_spec(*DOUBLE, tolerances=EXACT)
+        orders = [
+            bench.run(spec, source, WORKLOAD, launch(block=(64,)), backwards=order).passed
+            for order in (False, True)
+        ]
+        assert not all(orders)
+
+
+class TestCompiling:
+    def test_inline_ptx_is_named_with_its_line_and_a_remedy(self, compiler: HostCompiler) -> None:
+        source = KERNEL.format('\n\n#define A 1\nasm volatile("mov.u32 %0, %%r1;" :: "r"(A));')
+        result = compiled(compiler, source)
+        assert "kernel.cu(4): error: inline PTX `mov.u32 %0, %%r1`" in result.error
+        assert "#ifdef __CUDA_ON_HOST__" in result.error
+
+    def test_a_substitute_for_inline_ptx_is_taken(self, compiler: HostCompiler) -> None:
+        either = '\n#ifdef __CUDA_ON_HOST__\ny[0] = 1;\n#else\nasm("exit;");\n#endif\n'
+        assert compiled(compiler, KERNEL.format(either)).ok
+
+    @pytest.mark.parametrize(
+        ("statement", "ok"),
+        [
+            ('asm volatile("griddepcontrol.wait;" ::: "memory");', True),
+            ('asm volatile("prefetch.global.L2 [%0];" ::"l"(x));', True),
+            ('asm volatile("" ::: "memory");', True),
+            ('asm volatile("griddepcontrol.wait;\\n\\t" "exit;");', False),
+            ('asm volatile("prefetch.global.L2 [%0], 1;" ::"l"(x));', False),
+            ('y[0] = "asm(" [0];', True),
+        ],
+    )
+    def test_only_hints_in_ptx_are_dropped(
+        self, compiler: HostCompiler, statement: str, ok: bool
+    ) -> None:
+        assert compiled(compiler, KERNEL.format(statement)).ok is ok
+
+    def test_errors_have_the_line_of_the_source(self, compiler: HostCompiler) -> None:
+        result = compiled(compiler, KERNEL.format('asm("");\n\n__shared__ int a;\nunknown();'))
+        assert "kernel.cu(4): error: " in result.error
+        assert "unknown" in result.error
+        assert "cuda_on_host_entry" not in result.error
+
+    @pytest.mark.parametrize("header", ["mma.h", "cooperative_groups.h"])
+    def test_what_only_a_gpu_has_gets_a_remedy(self, compiler: HostCompiler, header: str) -> None:
+        error = compiled(compiler, f"\n#include <{header}>\n").error
+        assert error.startswith("kernel.cu(2): error: ")
+        assert "can't run this" in error
+
+    def test_a_kernel_that_is_absent_is_named(self, compiler: HostCompiler) -> None:
+        error = compiled(compiler, KERNEL.format(""), "run", "walk<3>").error
+        assert "the kernel `walk<3>` cannot be launched" in error
+
+    def test_an_include_outside_the_folders_is_refused(self, compiler: HostCompiler) -> None:
+        assert "absolute path" in compiled(compiler, '#include "/etc/hostname"\n').error
+
+    def test_a_compile_over_its_time_is_killed(self) -> None:
+        compiler = HostCompiler(timeout_s=0.05)
+        result = compiled(compiler, KERNEL.format(""))
+        compiler.close()
+        assert result.timed_out
+        assert "killed after 0.05 s" in result.error
+
+    def test_without_a_compiler_it_says_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PATH", "")
+        with pytest.raises(DeviceError, match=r"needs g\+\+"):
+            HostCompiler()
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_silu_and_mul_and_configs_of_its_template_are_right(
+    compiler: HostCompiler, activation: str
+) -> None:
+    definition = load_definition(SILU)
+    spec, operators = definition.spec, {"ACTIVATION": activation}
+    device = HostDevice(spec, operators)
+    try:
+        template = Template.load(spec.template)
+        candidate = Candidate("template", definition.space, template)
+        evaluator = Evaluator(spec, candidate, operators, compiler, device)
+        workload = Workload.of({"T": 3, "D": 512})
+        baseline = evaluator.baseline(workload)
+        assert baseline.status is Status.CORRECT
+        configs = list(valid_configs(definition.space, evaluator.names(workload)))
+        sample = random.Random(7).sample(configs, 6)  # noqa: S311
+        for pending in [evaluator.start(workload, config) for config in sample]:
+            trial = evaluator.finish(pending)
+            assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
+        rounds = device.compare([evaluator.baseline_program(workload)] * 2, rounds=3)
+        assert len(rounds.times_us) == 3
+    finally:
+        device.close()
+
+
+def test_an_endless_loop_costs_one_outcome(compiler: HostCompiler, make_spec: MakeSpec) -> None:
+    spec = make_spec(*DOUBLE)
+    right = KERNEL.format("for (int i = threadIdx.x; i < 300; i += 32) y[i] = 2 * x[i];")
+    bodies = {
+        Status.TIMEOUT: KERNEL.format("for (;;) {}"),
+        Status.LAUNCH: KERNEL.format("y[1ll << 44] = 1;"),
+        Status.WRONG: KERNEL.format(""),
+        Status.CORRECT: right,
+    }
+    device = HostDevice(spec, {}, run_timeout_s=0.5)
+    try:
+        for status, source in bodies.items():
+            result = compiled(compiler, source)
+            program = Program(source, WORKLOAD, (launch(),), result.cubin, result.lowered)
+            assert device.run(program).status is status
+        assert device.info.name.startswith("host CPU (")
+    finally:
+        device.close()

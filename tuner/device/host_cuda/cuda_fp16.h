@@ -1,0 +1,2 @@
+#pragma once
+#include "on_host/narrow_floats.h"

@@ -1,0 +1,38 @@
+// CUDA C++ for a C++17 compiler: what a kernel needs to run on the CPU, one fiber per thread.
+//
+// The kernel's blocks run one after another. `__shared__`, `__noinline__` and `asm` are handled in
+// the preprocessed source, by the compile step: they can't be written as macros.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __managed__
+#define __grid_constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define __maxnreg__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __builtin_assume(condition) ((void)0)
+#define __assume(condition) ((void)0)
+#define CUDART_INF_F __builtin_inff()
+#define CUDART_NAN_F __builtin_nanf("")
+
+extern "C" int printf(const char*, ...);
+
+#include "on_host/vector_types.h"
+
+#include "on_host/scheduler.h"
+
+#include "on_host/warp.h"
+
+#include "on_host/intrinsics.h"

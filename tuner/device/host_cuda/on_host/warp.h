@@ -1,0 +1,248 @@
+// Operations among the lanes of a warp: every lane of the mask posts its value and waits.
+//
+// The last lane to arrive computes the result of each lane, so that a fast lane's next operation
+// can't overwrite what a slow one still has to read. Lanes that have ended count as arrived.
+#pragma once
+
+namespace cuda_on_host {
+
+// A lane that isn't there gives NaN, or -1: CUDA leaves its value undefined.
+constexpr unsigned long long kNoValue = ~0ull;
+
+
+inline unsigned lane_of(unsigned thread) { return thread % 32; }
+
+inline Thread* lanes_of(unsigned thread) { return threads + thread / 32 * 32; }
+
+static unsigned lanes_in(const Thread* lanes) {
+  const unsigned left = thread_count - static_cast<unsigned>(lanes - threads);
+  return left < 32 ? left : 32;
+}
+
+// Whether all lanes of the mask wait at the same operation or have ended; `present` are those
+// that wait.
+static bool complete(const Thread* lanes, const Thread& one, unsigned& present) {
+  present = 0;
+  const unsigned count = lanes_in(lanes);
+  for (unsigned i = 0; i < count; ++i) {
+    const Thread& lane = lanes[i];
+    if (!(one.mask >> i & 1) || lane.state == State::exited) continue;
+    if (lane.state != State::in_warp || lane.waits != one.waits || lane.mask != one.mask)
+      return false;
+    present |= 1u << i;
+  }
+  return true;
+}
+
+using Finish = void (*)(Thread* lanes, unsigned present);
+static Finish finishers[kMaxThreads];
+
+static void release_lanes(Thread* lanes, unsigned present, Finish finish) {
+  finish(lanes, present);
+  for (unsigned i = 0; i < 32; ++i)
+    if (present >> i & 1) lanes[i].state = State::ready;
+}
+
+static bool release_warps() {
+  bool released = false;
+  for (unsigned i = 0; i < thread_count; ++i) {
+    unsigned present;
+    if (threads[i].state != State::in_warp || !complete(lanes_of(i), threads[i], present)) continue;
+    release_lanes(lanes_of(i), present, finishers[i]);
+    released = true;
+  }
+  return released;
+}
+
+static unsigned long long in_warp(const char* name, Finish finish, unsigned mask,
+                                  unsigned long long value, unsigned source, int line) {
+  const unsigned me = current;
+  Thread& thread = threads[me];
+  thread.waits = name;
+  thread.line = line;
+  thread.mask = mask;
+  thread.value = value;
+  thread.source = source;
+  thread.state = State::in_warp;
+  finishers[me] = finish;
+  if (!(mask >> lane_of(me) & 1)) {
+    say("thread (%u,%u,%u) calls %s (line %d) with the mask 0x%08x, which its lane is not in",
+        threadIdx.x, threadIdx.y, threadIdx.z, name, line, mask);
+    give_up(kStuck);
+  }
+  unsigned present;
+  if (complete(lanes_of(me), thread, present)) {
+    release_lanes(lanes_of(me), present, finish);
+  } else {
+    suspend();
+  }
+  return thread.result;
+}
+
+inline void finish_sync(Thread*, unsigned) {}
+
+inline void finish_shuffle(Thread* lanes, unsigned present) {
+  for (unsigned i = 0; i < 32; ++i) {
+    if (!(present >> i & 1)) continue;
+    const unsigned source = lanes[i].source;
+    lanes[i].result = present >> source & 1 ? lanes[source].value : kNoValue;
+  }
+}
+
+inline void finish_ballot(Thread* lanes, unsigned present) {
+  unsigned votes = 0;
+  for (unsigned i = 0; i < 32; ++i)
+    if ((present >> i & 1) && lanes[i].value) votes |= 1u << i;
+  for (unsigned i = 0; i < 32; ++i)
+    if (present >> i & 1) lanes[i].result = votes | 1ull * present << 32;
+}
+
+inline void finish_match(Thread* lanes, unsigned present) {
+  for (unsigned i = 0; i < 32; ++i) {
+    if (!(present >> i & 1)) continue;
+    unsigned same = 0;
+    for (unsigned k = 0; k < 32; ++k)
+      if ((present >> k & 1) && lanes[k].value == lanes[i].value) same |= 1u << k;
+    lanes[i].result = same | 1ull * present << 32;
+  }
+}
+
+template <class T, class Combine>
+void finish_reduce(Thread* lanes, unsigned present) {
+  T total = T();
+  bool first = true;
+  for (unsigned i = 0; i < 32; ++i) {
+    if (!(present >> i & 1)) continue;
+    const T value = static_cast<T>(lanes[i].value);
+    total = first ? value : Combine()(total, value);
+    first = false;
+  }
+  for (unsigned i = 0; i < 32; ++i)
+    if (present >> i & 1) lanes[i].result = static_cast<unsigned long long>(total);
+}
+
+template <class T>
+unsigned long long to_bits(const T& value) {
+  static_assert(sizeof(T) <= 8 && std::is_trivially_copyable<T>::value,
+                "a warp operation exchanges values of at most 8 bytes");
+  unsigned long long bits = 0;
+  memcpy(&bits, &value, sizeof value);
+  return bits;
+}
+
+template <class T>
+T from_bits(unsigned long long bits) {
+  T value;
+  memcpy(static_cast<void*>(&value), &bits, sizeof value);
+  return value;
+}
+
+template <class T>
+T shuffle(const char* name, unsigned mask, T value, unsigned source, int line) {
+  return from_bits<T>(in_warp(name, finish_shuffle, mask, to_bits(value), source, line));
+}
+
+struct Add { template <class T> T operator()(T a, T b) const { return a + b; } };
+struct Least { template <class T> T operator()(T a, T b) const { return b < a ? b : a; } };
+struct Greatest { template <class T> T operator()(T a, T b) const { return a < b ? b : a; } };
+struct And { template <class T> T operator()(T a, T b) const { return a & b; } };
+struct Or { template <class T> T operator()(T a, T b) const { return a | b; } };
+struct Xor { template <class T> T operator()(T a, T b) const { return a ^ b; } };
+
+}  // namespace cuda_on_host
+
+#define ON_HOST_LINE int line = __builtin_LINE()
+
+inline void __syncwarp(unsigned mask = 0xffffffffu, ON_HOST_LINE) {
+  cuda_on_host::in_warp("__syncwarp", cuda_on_host::finish_sync, mask, 0, 0, line);
+}
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, ON_HOST_LINE) {
+  const int lane = cuda_on_host::lane_of(cuda_on_host::current);
+  const int from = (lane & ~(width - 1)) + (source & (width - 1));
+  return cuda_on_host::shuffle("__shfl_sync", mask, value, from, line);
+}
+
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, ON_HOST_LINE) {
+  const int lane = cuda_on_host::lane_of(cuda_on_host::current);
+  const int from = lane - static_cast<int>(delta);
+  const bool inside = delta < 32 && from >= (lane & ~(width - 1));
+  return cuda_on_host::shuffle("__shfl_up_sync", mask, value, inside ? from : lane, line);
+}
+
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, ON_HOST_LINE) {
+  const int lane = cuda_on_host::lane_of(cuda_on_host::current);
+  const int from = lane + static_cast<int>(delta);
+  const bool inside = delta < 32 && from < (lane & ~(width - 1)) + width;
+  return cuda_on_host::shuffle("__shfl_down_sync", mask, value, inside ? from : lane, line);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, ON_HOST_LINE) {
+  const int lane = cuda_on_host::lane_of(cuda_on_host::current);
+  const int from = lane ^ lane_mask;
+  // A lane of an earlier group may be read, one of a later group may not.
+  const bool inside = from < (lane & ~(width - 1)) + width && from >= 0;
+  return cuda_on_host::shuffle("__shfl_xor_sync", mask, value, inside ? from : lane, line);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate, ON_HOST_LINE) {
+  return static_cast<unsigned>(cuda_on_host::in_warp(
+      "__ballot_sync", cuda_on_host::finish_ballot, mask, predicate != 0, 0, line));
+}
+
+inline int __any_sync(unsigned mask, int predicate, ON_HOST_LINE) {
+  return static_cast<unsigned>(cuda_on_host::in_warp("__any_sync", cuda_on_host::finish_ballot,
+                                                     mask, predicate != 0, 0, line)) != 0;
+}
+
+inline int __all_sync(unsigned mask, int predicate, ON_HOST_LINE) {
+  const unsigned long long votes = cuda_on_host::in_warp(
+      "__all_sync", cuda_on_host::finish_ballot, mask, predicate != 0, 0, line);
+  return static_cast<unsigned>(votes) == static_cast<unsigned>(votes >> 32);
+}
+
+template <class T>
+unsigned __match_any_sync(unsigned mask, T value, ON_HOST_LINE) {
+  return static_cast<unsigned>(cuda_on_host::in_warp("__match_any_sync", cuda_on_host::finish_match,
+                                                     mask, cuda_on_host::to_bits(value), 0, line));
+}
+
+template <class T>
+unsigned __match_all_sync(unsigned mask, T value, int* all, ON_HOST_LINE) {
+  const unsigned long long found =
+      cuda_on_host::in_warp("__match_all_sync", cuda_on_host::finish_match, mask,
+                            cuda_on_host::to_bits(value), 0, line);
+  *all = static_cast<unsigned>(found) == static_cast<unsigned>(found >> 32);
+  return *all ? static_cast<unsigned>(found) : 0;
+}
+
+// The lanes that have not ended: all that a program may rely on.
+inline unsigned __activemask() {
+  const cuda_on_host::Thread* lanes = cuda_on_host::lanes_of(cuda_on_host::current);
+  unsigned mask = 0;
+  for (unsigned i = 0; i < cuda_on_host::lanes_in(lanes); ++i)
+    if (lanes[i].state != cuda_on_host::State::exited) mask |= 1u << i;
+  return mask;
+}
+
+#define ON_HOST_REDUCE(NAME, COMBINE, TYPE)                                              \
+  inline TYPE __reduce_##NAME##_sync(unsigned mask, TYPE value, ON_HOST_LINE) {          \
+    return static_cast<TYPE>(cuda_on_host::in_warp(                                      \
+        "__reduce_" #NAME "_sync", cuda_on_host::finish_reduce<TYPE, cuda_on_host::COMBINE>, \
+        mask, static_cast<unsigned long long>(value), 0, line));                         \
+  }
+ON_HOST_REDUCE(add, Add, unsigned)
+ON_HOST_REDUCE(add, Add, int)
+ON_HOST_REDUCE(min, Least, unsigned)
+ON_HOST_REDUCE(min, Least, int)
+ON_HOST_REDUCE(max, Greatest, unsigned)
+ON_HOST_REDUCE(max, Greatest, int)
+ON_HOST_REDUCE(and, And, unsigned)
+ON_HOST_REDUCE(or, Or, unsigned)
+ON_HOST_REDUCE(xor, Xor, unsigned)
+#undef ON_HOST_REDUCE
+#undef ON_HOST_LINE
