@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from shutil import which
 from typing import Any
 
@@ -16,6 +16,7 @@ from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
 from tuner.device.cuda_driver import CudaError, gpu_uuid
 from tuner.device.inputs import FILLS
 from tuner.device.judge import cuda_judge
+from tuner.device.judging import fresh_seed, judging, merged
 from tuner.device.layout import lay_out
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO
@@ -99,9 +100,9 @@ class CudaDevice:
         timeout_s = TIMING_TIMEOUT_S * 5 + replays_s
         try:
             self._enter(workload)
-            self._ask_judge("prepare", workload, "normal", _seed())
+            self._ask_judge("prepare", workload, "normal", fresh_seed())
             rows, isolated = self._live_worker().call(
-                "compare", programs, FINALS, rounds, _seed(), timeout_s=timeout_s
+                "compare", programs, FINALS, rounds, fresh_seed(), timeout_s=timeout_s
             )
         except MemoryError as error:
             raise _too_large(workload, error) from error
@@ -130,22 +131,22 @@ class CudaDevice:
             again = self._ask_judge("check", False)
             if not again.passed:
                 return Correctness(False, again.fills, again.errors, again.reason)
-        return _merged(verdicts)
+        return merged(verdicts)
 
     def _check(self, program: Program, fill: str) -> Correctness:
-        self._ask_judge("prepare", program.workload, fill, _seed())
-        with _judging():
+        self._ask_judge("prepare", program.workload, fill, fresh_seed())
+        with judging():
             self._judge.send("compute_reference")
         try:
             self._live_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
         finally:
-            with _judging():
+            with judging():
                 self._judge.receive(JUDGE_TIMEOUT_S)
         verdict: Correctness = self._ask_judge("check")
         return verdict
 
     def _ask_judge(self, method: str, *arguments: Any) -> Any:
-        with _judging():
+        with judging():
             return self._judge.call(method, *arguments, timeout_s=JUDGE_TIMEOUT_S)
 
     def _enter(self, workload: Workload) -> None:
@@ -154,7 +155,7 @@ class CudaDevice:
             self._drop_arena()
             layout = lay_out(self._spec, workload.values)
             self._arena = self._ask_judge("open_arena", workload, layout)
-            self._ask_judge("prepare", workload, "normal", _seed())
+            self._ask_judge("prepare", workload, "normal", fresh_seed())
             self._opened = workload
         if self._attached != workload:
             self._live_worker().call("attach", self._arena, timeout_s=RUN_TIMEOUT_S)
@@ -222,34 +223,6 @@ def _outcome(timed: Timed, before: Correctness, after: Correctness) -> Outcome:
             before,
         )
     return Outcome(Status.CORRECT, "", measurement, before)
-
-
-def _merged(verdicts: Sequence[Correctness]) -> Correctness:
-    worst: dict[str, float] = {}
-    for verdict in verdicts:
-        for name, error in verdict.errors:
-            worst[name] = max(error, worst.get(name, 0.0))
-    fills = tuple(fill for verdict in verdicts for fill in verdict.fills)
-    return Correctness(True, fills, tuple(worst.items()))
-
-
-@contextmanager
-def _judging() -> Iterator[None]:
-    """Tell the judge's end from a candidate's: without it no verdict is possible any more."""
-    try:
-        yield
-    except ChildTimeoutError as error:
-        raise WorkerError(f"the process that judges results gave {error}") from error
-    except ChildDiedError as error:
-        raise WorkerError(
-            f"the process that judges results ended (exit code {error})",
-            remedy="it holds the inputs and the float64 reference of a workload: the system may "
-            "have run out of memory",
-        ) from error
-
-
-def _seed() -> int:
-    return secrets.randbits(62)
 
 
 def _too_large(workload: Workload, error: MemoryError) -> DeviceError:

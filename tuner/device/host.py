@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
 from tuner.device.host_memory import host_judge
 from tuner.device.host_worker import Code, HostRunError, HostTimed, HostWorker
 from tuner.device.inputs import FILLS
+from tuner.device.judging import fresh_seed, judging, merged
 from tuner.device.layout import lay_out
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
 from tuner.device.timing import FINALS, SEARCH
@@ -99,9 +100,9 @@ class HostDevice:
         timeout_s = GRACE_S + self._run_timeout_s * (rounds + 1) * len(programs)
         try:
             self._enter(workload)
-            self._ask_judge("prepare", workload, "normal", _seed())
+            self._ask_judge("prepare", workload, "normal", fresh_seed())
             rows = self._live_worker().call(
-                "compare", programs, rounds, _seed(), timeout_s=timeout_s
+                "compare", programs, rounds, fresh_seed(), timeout_s=timeout_s
             )
         except (ChildTimeoutError, ChildDiedError, HostRunError) as error:
             self._drop_worker()
@@ -130,16 +131,16 @@ class HostDevice:
             again: Correctness = self._ask_judge("check", False)
             if not again.passed:
                 return again
-        return _merged(verdicts)
+        return merged(verdicts)
 
     def _check(self, program: Program, fill: str, backwards: bool) -> Correctness:
-        self._ask_judge("prepare", program.workload, fill, _seed())
-        with _judging():
+        self._ask_judge("prepare", program.workload, fill, fresh_seed())
+        with judging():
             self._judge.send("compute_reference")
         try:
             self._run_once(program, backwards)
         finally:
-            with _judging():
+            with judging():
                 self._judge.receive(JUDGE_TIMEOUT_S)
         verdict: Correctness = self._ask_judge("check")
         return verdict
@@ -149,7 +150,7 @@ class HostDevice:
         self._live_worker().call("run_once", program, backwards, timeout_s=timeout_s)
 
     def _ask_judge(self, method: str, *arguments: Any) -> Any:
-        with _judging():
+        with judging():
             return self._judge.call(method, *arguments, timeout_s=JUDGE_TIMEOUT_S)
 
     def _enter(self, workload: Workload) -> None:
@@ -158,7 +159,7 @@ class HostDevice:
             self._attached = self._opened = None
             layout = lay_out(self._spec, workload.values)
             self._arena = self._ask_judge("open_arena", workload, layout)
-            self._ask_judge("prepare", workload, "normal", _seed())
+            self._ask_judge("prepare", workload, "normal", fresh_seed())
             self._opened = workload
         if self._attached != workload:
             self._live_worker().call("attach", self._arena, timeout_s=GRACE_S)
@@ -206,29 +207,3 @@ def _cpu_name() -> str:
 def _l2_bytes() -> int:
     size = os.sysconf("SC_LEVEL2_CACHE_SIZE") if "SC_LEVEL2_CACHE_SIZE" in os.sysconf_names else 0
     return size if size > 0 else 1 << 20
-
-
-def _merged(verdicts: Sequence[Correctness]) -> Correctness:
-    worst: dict[str, float] = {}
-    for verdict in verdicts:
-        for name, error in verdict.errors:
-            worst[name] = max(error, worst.get(name, 0.0))
-    fills = tuple(fill for verdict in verdicts for fill in verdict.fills)
-    return Correctness(True, fills, tuple(worst.items()))
-
-
-@contextmanager
-def _judging() -> Iterator[None]:
-    """Tell the judge's end from a candidate's: without it no verdict is possible any more."""
-    try:
-        yield
-    except (ChildTimeoutError, ChildDiedError) as error:
-        raise WorkerError(
-            f"the process that judges results ended: {error}",
-            remedy="it holds the inputs and the float64 reference of a workload: the system may "
-            "have run out of memory",
-        ) from error
-
-
-def _seed() -> int:
-    return secrets.randbits(62)
