@@ -9,7 +9,7 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from tuner.device.layout import Layout
+from tuner.device.layout import SCALARS, Layout
 from tuner.errors import WorkerError
 from tuner.kernel import Launch
 
@@ -30,20 +30,6 @@ REFUSALS = frozenset(
 # Above this a launch must ask for its dynamic shared memory (CUDA programming guide).
 DEFAULT_SHARED_BYTES = 48 * 1024
 PORTABLE_CLUSTER_BLOCKS = 8
-
-_SCALARS: dict[str, type[Any]] = {
-    "bool": ctypes.c_bool,
-    "int8": ctypes.c_int8,
-    "uint8": ctypes.c_uint8,
-    "int16": ctypes.c_int16,
-    "uint16": ctypes.c_uint16,
-    "int32": ctypes.c_int32,
-    "uint32": ctypes.c_uint32,
-    "int64": ctypes.c_int64,
-    "uint64": ctypes.c_uint64,
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-}
 
 
 class CudaError(WorkerError):
@@ -143,7 +129,7 @@ class Arguments:
         self._values = [
             ctypes.c_void_p(base + offsets[item])
             if isinstance(item, str)
-            else _SCALARS[item[0]](item[1])
+            else SCALARS[item[0]](item[1])
             for item in layout.order
         ]
         pointers = (ctypes.c_void_p * len(self._values))()

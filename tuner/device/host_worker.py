@@ -9,17 +9,16 @@ import random
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing import shared_memory
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from tuner.device.base import Program
-from tuner.device.layout import Arena
+from tuner.device.layout import SCALARS, Arena
 from tuner.device.timing import TimingPolicy, finished, hopeless
 from tuner.errors import TunerError
 from tuner.kernel import Launch
@@ -28,20 +27,6 @@ LOADED_PROGRAMS = 16
 MESSAGE_BYTES = 1024
 PROBE_BYTES = 1 << 18
 PROBE_REPEATS = 50
-
-_SCALARS: dict[str, Callable[..., Any]] = {
-    "bool": ctypes.c_bool,
-    "int8": ctypes.c_int8,
-    "uint8": ctypes.c_uint8,
-    "int16": ctypes.c_int16,
-    "uint16": ctypes.c_uint16,
-    "int32": ctypes.c_int32,
-    "uint32": ctypes.c_uint32,
-    "int64": ctypes.c_int64,
-    "uint64": ctypes.c_uint64,
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-}
 
 
 class Code(IntEnum):
@@ -210,7 +195,7 @@ class _Arguments:
         self.values = [
             ctypes.c_void_p(base + offsets[item])
             if isinstance(item, str)
-            else _SCALARS[item[0]](item[1])
+            else SCALARS[item[0]](item[1])
             for item in arena.layout.order
         ]
         count = len(self.values)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ctypes
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,20 @@ ALIGNMENT = 256
 # NaN in every float format, -1 in every signed integer; alternated with a second pattern, so
 # that an output that happens to equal one of them cannot hide an element nobody wrote.
 POISONS = (0xFF, 0x7B)
+# How a kernel receives what is passed by value.
+SCALARS: dict[str, Callable[..., Any]] = {
+    "bool": ctypes.c_bool,
+    "int8": ctypes.c_int8,
+    "uint8": ctypes.c_uint8,
+    "int16": ctypes.c_int16,
+    "uint16": ctypes.c_uint16,
+    "int32": ctypes.c_int32,
+    "uint32": ctypes.c_uint32,
+    "int64": ctypes.c_int64,
+    "uint64": ctypes.c_uint64,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
 
 
 @dataclass(frozen=True, slots=True)
