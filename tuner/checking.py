@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tuner.compiler.base import Compiler
 from tuner.device.arena_memory import HostMemory
 from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
-from tuner.device.inputs import FILLS
+from tuner.device.inputs import NORMAL
 from tuner.device.judge import Judge
 from tuner.device.layout import lay_out
 from tuner.errors import DeviceError
@@ -65,6 +65,10 @@ class UnavailableDevice:
         """Say that nothing was run."""
         return Outcome(Status.MISSING, "compiled within the limits; not run")
 
+    def verify(self, program: Program) -> Outcome:
+        """Say that nothing was run."""
+        return self.run(program)
+
     def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
         """Refuse: there is nothing to time."""
         raise DeviceError("nothing can be timed without a device")
@@ -91,7 +95,7 @@ def check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
     if spec.footprint_bytes(workload) > LARGEST_REFERENCE_BYTES:
         return
     judge.open_arena(workload, lay_out(spec, workload.values))
-    judge.prepare(workload, FILLS[0], seed=0)
+    judge.prepare(workload, NORMAL, seed=0)
     judge.check()
     judge.close_arena()
 

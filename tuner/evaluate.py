@@ -198,7 +198,7 @@ class Evaluator:
             seconds=time.perf_counter() - started_s,
         )
 
-    def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy]:
+    def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy | None]:
         launches = self._spec.baseline_launches(self.names(workload))
         if not launches:
             raise KernelError(

@@ -31,6 +31,7 @@ DTYPE_BYTES: dict[str, int] = {
     "float8_e4m3": 1,
     "float8_e5m2": 1,
 }
+FLOAT_DTYPES = frozenset(name for name in DTYPE_BYTES if "float" in name)
 
 # what constraints and launches may ask of the device; whoever evaluates them supplies the values
 DEVICE_NAMES = frozenset({"max_threads", "max_shared_bytes", "multiprocessors", "warp_size"})
@@ -64,7 +65,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One kernel parameter: an array with a shape and a role, or a scalar with a value."""
+    """One kernel parameter: an array with a shape and a role, or a scalar with a value.
+
+    `nonfinite` says that the operator defines what NaN and infinities in this input give;
+    `deterministic` is False for an output whose bits may differ from run to run.
+    """
 
     name: str
     dtype: str
@@ -73,6 +78,8 @@ class Argument:
     fill: str = "normal"
     value: Expression | None = None
     line: int | None = None
+    nonfinite: bool = False
+    deterministic: bool = True
 
     @property
     def is_scalar(self) -> bool:
@@ -182,7 +189,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One kernel to tune, as its search-space file declares it; all paths are absolute."""
+    """One kernel to tune, as its search-space file declares it; all paths are absolute.
+
+    `boundary` lists workloads that are verified and never timed.
+    """
 
     name: str
     path: Path
@@ -202,6 +212,7 @@ class KernelSpec:
     operations: Expression | None = None
     include_dirs: tuple[Path, ...] = ()
     compile_options: tuple[str, ...] = ()
+    boundary: tuple[Workload, ...] = ()
 
     @property
     def workloads(self) -> tuple[Workload, ...]:

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from tuner.trial import Resources
 
 
-def occupancy(limits: DeviceLimits, resources: Resources, launch: Launch) -> Occupancy:
+def occupancy(limits: DeviceLimits, resources: Resources, launch: Launch) -> Occupancy | None:
     """Compute the resident warps of one multiprocessor as a share of the most it holds.
+
+    None where the compiler reports no registers, without which nothing can be said.
 
     Assumes the largest shared-memory carve-out and ignores clusters, as NVIDIA's calculator does.
     The limiter is one of `warps`, `blocks`, `registers`, `shared memory`, `barriers`; a block that
     cannot launch at all has 0 blocks.
     """
+    if resources.registers is None:
+        return None
     if not 1 <= launch.threads <= limits.threads_per_block:
         return Occupancy(0.0, 0, "warps")
     warps = ceil_div(launch.threads, limits.threads_per_warp)
@@ -128,23 +132,28 @@ def _cluster_refusal(limits: DeviceLimits, launch: Launch) -> str | None:
 
 
 def _device_refusal(limits: DeviceLimits, resources: Resources, launch: Launch) -> str | None:
-    if resources.registers > limits.registers_per_thread:
-        return (
-            f"{resources.registers} registers a thread, "
-            f"over the device's {limits.registers_per_thread}"
-        )
-    warps = ceil_div(launch.threads, limits.threads_per_warp)
-    registers = _registers_checked(limits, resources.registers, warps)
-    if registers > limits.registers_per_block:
-        return (
-            f"{launch.threads} threads of {resources.registers} registers take {registers} "
-            f"registers, over the device's {limits.registers_per_block} a block"
-        )
+    if resources.registers is not None:
+        refused = _registers_refusal(limits, resources.registers, launch)
+        if refused is not None:
+            return refused
     shared_bytes = resources.static_shared_bytes + launch.shared_bytes
     if shared_bytes > limits.shared_bytes_per_block:
         return (
             f"{_shared_text(resources, launch)}, "
             f"over the device's {limits.shared_bytes_per_block} a block"
+        )
+    return None
+
+
+def _registers_refusal(limits: DeviceLimits, registers: int, launch: Launch) -> str | None:
+    if registers > limits.registers_per_thread:
+        return f"{registers} registers a thread, over the device's {limits.registers_per_thread}"
+    warps = ceil_div(launch.threads, limits.threads_per_warp)
+    of_block = _registers_checked(limits, registers, warps)
+    if of_block > limits.registers_per_block:
+        return (
+            f"{launch.threads} threads of {registers} registers take {of_block} "
+            f"registers, over the device's {limits.registers_per_block} a block"
         )
     return None
 
@@ -157,8 +166,10 @@ def _broken_limits(
             f"spills {resources.spill_store_bytes} bytes of stores and "
             f"{resources.spill_load_bytes} of loads where `spills: forbid`"
         )
-    if allowed.max_registers is not None and resources.registers > allowed.max_registers:
-        yield f"{resources.registers} registers, over `max_registers: {allowed.max_registers}`"
+    registers = resources.registers
+    most = allowed.max_registers
+    if most is not None and registers is not None and registers > most:
+        yield f"{registers} registers, over `max_registers: {allowed.max_registers}`"
     shared_bytes = resources.static_shared_bytes + launch.shared_bytes
     if allowed.max_shared_bytes is not None and shared_bytes > allowed.max_shared_bytes:
         yield (
@@ -167,7 +178,7 @@ def _broken_limits(
         )
     if allowed.min_occupancy is not None:
         found = occupancy(limits, resources, launch)
-        if found.share < allowed.min_occupancy:
+        if found is not None and found.share < allowed.min_occupancy:
             yield (
                 f"occupancy {found.share:.1%}, limited by {found.limiter}, "
                 f"under `min_occupancy: {allowed.min_occupancy}`"

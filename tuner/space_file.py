@@ -15,6 +15,7 @@ from tuner.expressions import Expression
 from tuner.kernel import (
     DEVICE_NAMES,
     DTYPE_BYTES,
+    FLOAT_DTYPES,
     Argument,
     KernelSpec,
     LaunchSpec,
@@ -26,12 +27,17 @@ from tuner.kernel import (
 from tuner.space import SearchSpace
 from tuner.space_choices import check_names, expression, identifier, optional, search_space
 from tuner.space_schema import LARGEST, ArgumentModel, LaunchModel, SpaceModel, validated
-from tuner.strict_yaml import Document, read
+from tuner.strict_yaml import Document, Location, read
 
 Names = frozenset[str]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*(<[^\n;{}]*>)?", re.ASCII)
 _FILL = re.compile(r"[a-z][a-z0-9_]*")
+_EARLIER = {"held_out": "as tuned", "boundary": "as tuned or held out"}
+_ALONE = {
+    "held_out": "a held-out workload is one that nothing was tuned on",
+    "boundary": "a boundary workload is one that is verified and never timed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +55,9 @@ def load_definition(path: Path) -> Definition:
     check_names(document, model)
     space = search_space(document, model)
     spec = _spec(document, model, space)
-    for workload in spec.workloads:
-        _check_workload(document, spec, space, workload)
+    for key, group in _groups(spec):
+        for index, workload in enumerate(group):
+            _check_workload(document, spec, space, workload, ("workloads", key, index))
     return Definition(spec, space)
 
 
@@ -87,6 +94,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     names = axes | DEVICE_NAMES
     arguments = _arguments(document, model, axes)
     tuned = _workloads(document, model, "tuned", ())
+    held_out = _workloads(document, model, "held_out", tuned)
     return KernelSpec(
         name=model.kernel,
         path=document.path.resolve(),
@@ -96,7 +104,8 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         axes=tuple(model.axes),
         arguments=arguments,
         tuned=tuned,
-        held_out=_workloads(document, model, "held_out", tuned),
+        held_out=held_out,
+        boundary=_workloads(document, model, "boundary", (*tuned, *held_out)),
         traffic=expression(document, model.traffic, axes, "traffic"),
         operations=optional(document, model.operations, axes, "operations"),
         baseline=_launches(document, model.baseline.launch, names, "baseline", "launch"),
@@ -170,6 +179,7 @@ def _argument(document: Document, item: ArgumentModel, axes: Names, i: int) -> A
         raise document.error(f"the scalar `{name}` cannot be {role}", *here, "role", remedy=remedy)
     if item.fill is not None:
         _check_fill(document, item, role, i)
+    _check_promises(document, item, role, i)
     sizes = enumerate(item.shape or ())
     return Argument(
         name=name,
@@ -179,7 +189,25 @@ def _argument(document: Document, item: ArgumentModel, axes: Names, i: int) -> A
         fill=item.fill or "normal",
         value=optional(document, item.value, axes, *here, "value"),
         line=document.line(*here),
+        nonfinite=bool(item.nonfinite),
+        deterministic=item.deterministic is not False,
     )
+
+
+def _check_promises(document: Document, item: ArgumentModel, role: str, i: int) -> None:
+    read, written = role in ("input", "inout"), role in ("output", "inout")
+    if item.nonfinite is not None and not (read and item.shape and item.dtype in FLOAT_DTYPES):
+        raise document.error(
+            f"`{item.name}` has no NaN or infinity to read",
+            *("arguments", i, "nonfinite"),
+            remedy="`nonfinite` is for an input array of floating-point numbers: delete it",
+        )
+    if item.deterministic is not None and not (written and item.shape):
+        raise document.error(
+            f"`{item.name}` is not written by the kernel",
+            *("arguments", i, "deterministic"),
+            remedy="`deterministic` is for an array of role output or inout: delete it",
+        )
 
 
 def _check_fill(document: Document, item: ArgumentModel, role: str, i: int) -> None:
@@ -195,7 +223,7 @@ def _check_fill(document: Document, item: ArgumentModel, role: str, i: int) -> N
 def _workloads(
     document: Document,
     model: SpaceModel,
-    key: Literal["tuned", "held_out"],
+    key: Literal["tuned", "held_out", "boundary"],
     others: tuple[Workload, ...],
 ) -> tuple[Workload, ...]:
     workloads: list[Workload] = []
@@ -208,10 +236,9 @@ def _workloads(
         held_out = key == "held_out"
         workload = Workload.of({axis: sizes[axis] for axis in model.axes}, held_out=held_out)
         if workload in workloads or workload in others:
-            where = "as tuned" if workload in others else "twice"
+            where = _EARLIER[key] if workload in others else "twice"
             message = f"the workload {workload} is listed {where}"
-            remedy = "a held-out workload is one that nothing was tuned on"
-            raise document.error(message, *here, remedy=remedy if held_out else "delete one")
+            raise document.error(message, *here, remedy=_ALONE.get(key, "delete one"))
         workloads.append(workload)
     return tuple(workloads)
 
@@ -269,17 +296,18 @@ def _tolerances(
     }
 
 
+def _groups(spec: KernelSpec) -> tuple[tuple[str, tuple[Workload, ...]], ...]:
+    return (("tuned", spec.tuned), ("held_out", spec.held_out), ("boundary", spec.boundary))
+
+
 def _check_workload(
-    document: Document, spec: KernelSpec, space: SearchSpace, workload: Workload
+    document: Document, spec: KernelSpec, space: SearchSpace, workload: Workload, here: Location
 ) -> None:
     _check_sizes(spec, workload)
-    key = "held_out" if workload.held_out else "tuned"
-    group = spec.held_out if workload.held_out else spec.tuned
     for constraint in space.constraints:
         if constraint.names <= set(spec.axes) and not constraint.evaluate(workload.values):
             message = f"the workload {workload} breaks the constraint `{constraint.text}`"
             remedy = f"change the workload, or the constraint on line {constraint.line}"
-            here = ("workloads", key, group.index(workload))
             raise document.error(message, *here, remedy=remedy)
 
 

@@ -51,6 +51,12 @@ class ArgumentModel(_Model):
         default=None, description="input, output, inout or scratch"
     )
     fill: str | None = Field(default=None, description="an input's content, `normal`")
+    nonfinite: bool | None = Field(
+        default=None, description="true where the operator defines NaN and infinity in this input"
+    )
+    deterministic: bool | None = Field(
+        default=None, description="false where an output's bits may differ from run to run"
+    )
     value: Scalar = Field(default=None, description="a scalar's value, `K`")
 
 
@@ -63,6 +69,10 @@ class WorkloadsModel(_Model):
     held_out: list[dict[str, Size]] = Field(
         default_factory=list,
         description="a list of workloads, `[{T: 3, K: 7168}]`, in whole numbers",
+    )
+    boundary: list[dict[str, Size]] = Field(
+        default_factory=list,
+        description="a list of workloads, `[{T: 127, K: 7168}]`, in whole numbers",
     )
 
 
@@ -127,7 +137,9 @@ class SpaceModel(_Model):
     arguments: list[ArgumentModel] = Field(
         min_length=1, description="a list of the kernel's arguments, in its order"
     )
-    workloads: WorkloadsModel = Field(description="`tuned` and `held_out` lists of workloads")
+    workloads: WorkloadsModel = Field(
+        description="`tuned`, `held_out` and `boundary` lists of workloads"
+    )
     traffic: Scalar = Field(description="an expression: the fewest bytes to move, `T * K * 4`")
     operations: Scalar = Field(
         default=None, description="an expression: arithmetic operations, `T * K`"

@@ -29,9 +29,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the compiler reports for one kernel, per thread or per block."""
+    """What the compiler reports for one kernel, per thread or per block.
 
-    registers: int
+    `registers` is None where the kernel is compiled for a CPU, which has other ones.
+    """
+
+    registers: int | None
     spill_store_bytes: int = 0
     spill_load_bytes: int = 0
     static_shared_bytes: int = 0
@@ -108,6 +111,22 @@ class Trial:
         if self.status is not Status.CORRECT or self.measurement is None:
             return None
         return self.measurement.median_us
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One further check of a config that may win, on the workload that it was run on.
+
+    `kind` is `verify` (every fill, twice), `boundary` (the same on a boundary workload) or the
+    name of a tool: `memcheck`, `racecheck`, `synccheck`, `initcheck`, `address`, `undefined`.
+    `passed` is None where it could not be run here, and `reason` says why.
+    """
+
+    kind: str
+    workload: Workload
+    config: Config
+    passed: bool | None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

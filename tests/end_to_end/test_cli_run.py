@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-KEYS = {"kernel", "device", "recorded", "session", "seconds", "trials", "workloads"}
+KEYS = {"kernel", "device", "recorded", "on_cpu", "session", "seconds", "trials", "workloads"}
 WORKLOAD_KEYS = {
     "workload",
     "held_out",

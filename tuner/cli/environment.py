@@ -27,6 +27,11 @@ def headline(device: Device) -> str:
     from tuner.device.recorded import RecordedDevice
 
     info = device.info
+    if info.on_cpu:
+        return (
+            f"ON THE CPU: {info.name} runs the kernels; its times are its own and say nothing of "
+            "a GPU's"
+        )
     if not isinstance(device, RecordedDevice):
         return f"{info.name} ({info.architecture}): everything is measured here"
     return (
@@ -49,6 +54,7 @@ def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[
     described = {
         "device": info.name,
         "recorded": str(info.recorded).lower(),
+        "on_cpu": str(info.on_cpu).lower(),
         "streaming_gbps": str(info.streaming_gbps),
         "architecture": info.architecture,
         "multiprocessors": str(info.multiprocessors),

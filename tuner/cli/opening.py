@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tuner.cli.plans import Request
     from tuner.compiler.base import Compiler
-    from tuner.device.base import Device
+    from tuner.device.base import Device, DeviceInfo
     from tuner.plan import Plan
     from tuner.session import Session
 
@@ -45,7 +45,7 @@ def started(
     plan = change(plan) if change else plan
     device = open_device(request.device, plan.spec, plan.operators)
     stack.callback(device.close)
-    compiler = _compiler(request.jobs, stack)
+    compiler = compiler_for(device.info, request.jobs, stack)
     name = request.device
     if name == "auto":
         name = "recorded" if device.info.recorded else "cuda"
@@ -74,7 +74,7 @@ def resumed(
     device = open_device(session.manifest.device, plan.spec, plan.operators)
     stack.callback(device.close)
     require_same_device(session, device)
-    return Run(plan, session, device, _compiler(request.jobs, stack))
+    return Run(plan, session, device, compiler_for(device.info, request.jobs, stack))
 
 
 def _leave_nothing_unused(
@@ -89,10 +89,13 @@ def _leave_nothing_unused(
             folder.rmdir()
 
 
-def _compiler(jobs: int | None, stack: ExitStack) -> Compiler:
+def compiler_for(info: DeviceInfo, jobs: int | None, stack: ExitStack) -> Compiler:
+    """Start the compiler whose results run on a device; the stack ends it."""
     from tuner.compiler.cache import Cache
+    from tuner.compiler.host import HostCompiler
     from tuner.compiler.pool import NvrtcPool
 
-    compiler = NvrtcPool(workers=jobs, cache=Cache())
+    compiler: Compiler
+    compiler = HostCompiler(jobs) if info.on_cpu else NvrtcPool(workers=jobs, cache=Cache())
     stack.callback(compiler.close)
     return compiler

@@ -66,7 +66,8 @@ class TopLevelCommand(click.Command):
     "--device",
     metavar="DEVICE",
     default="auto",
-    help="auto (a GPU if there is one, else a recording), cuda, cuda:N, recorded or recorded:FILE.",
+    help="auto (a GPU if there is one, else a recording), cuda, cuda:N, recorded, recorded:FILE "
+    "or host (the CPU: to verify, not to time).",
 )
 @click.option(
     "--searcher",

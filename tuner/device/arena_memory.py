@@ -12,16 +12,20 @@ from tuner.device.number_formats import Array
 
 # Smaller allocations share a block of this size, and an IPC handle opens the whole block.
 BLOCK_BYTES = 2 << 20
+# One in so many bytes of a GPU's memory holds inputs and references for use again.
+STOCK_SHARE = 16
 
 
 class ArenaMemory(Protocol):
     """Bytes that the judge fills and reads and that a kernel is launched on.
 
-    `xp` is the array library of `data`, which exists between `open` and `close`.
+    `xp` is the array library of `data`, which exists between `open` and `close`; `stock_bytes`
+    is what the judge may keep beside it.
     """
 
     xp: Any
     data: Array
+    stock_bytes: int
 
     def open(self, key: str, layout: Layout) -> Arena:
         """Allocate for one workload, releasing what was open, and say how to reach it."""
@@ -50,6 +54,7 @@ class HostMemory:
     def __init__(self) -> None:
         self.xp: Any = np
         self.data: Array = None
+        self.stock_bytes = 0
 
     def open(self, key: str, layout: Layout) -> Arena:
         """Allocate; no other process can reach it."""
@@ -79,6 +84,7 @@ class CudaMemory:
         cupy.cuda.Device(ordinal).use()
         self.xp: Any = cupy
         self.data: Array = None
+        self.stock_bytes = cupy.cuda.Device(ordinal).mem_info[1] // STOCK_SHARE
         self._host: shared_memory.SharedMemory | None = None
 
     def open(self, key: str, layout: Layout) -> Arena:

@@ -16,8 +16,9 @@ from tuner.trial import Correctness, Measurement, Status
 class DeviceInfo:
     """Which hardware answers, and in which environment it was or is being measured.
 
-    `architecture` is the compile target (`sm_90a`); `recorded` tells a recording from a live GPU.
-    `streaming_gbps` is the measured streaming rate that the roofline uses.
+    `architecture` is the compile target (`sm_90a`); `recorded` tells a recording from a live GPU,
+    and `on_cpu` a CPU, whose times say nothing of a GPU's. `streaming_gbps` is the measured
+    streaming rate that the roofline uses.
     """
 
     name: str
@@ -28,6 +29,7 @@ class DeviceInfo:
     streaming_gbps: float
     recorded: bool
     environment: Mapping[str, str] = field(default_factory=dict)
+    on_cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,10 @@ class Device(Protocol):
 
         `thorough` verifies with every fill and twice for equal bits: for baselines and finalists.
         """
+        ...
+
+    def verify(self, program: Program) -> Outcome:
+        """Verify with every fill and twice for equal bits, without timing."""
         ...
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:

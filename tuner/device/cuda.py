@@ -2,173 +2,155 @@
 
 from __future__ import annotations
 
-import secrets
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from shutil import which
 from typing import Any
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.base import DeviceInfo, Program, Rounds
 from tuner.device.cuda_driver import CudaError, gpu_uuid
-from tuner.device.inputs import FILLS
 from tuner.device.judge import cuda_judge
-from tuner.device.judging import fresh_seed, judging, merged
-from tuner.device.layout import lay_out
+from tuner.device.judged import JUDGE_TIMEOUT_S, JudgedDevice, RunFailedError
+from tuner.device.judging import fresh_seed
+from tuner.device.layout import Arena
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
-from tuner.device.timing import FINALS, SEARCH, WALL_RATIO
-from tuner.device.worker import Timed, Worker
+from tuner.device.timing import FINALS, TimingPolicy
+from tuner.device.worker import Worker
 from tuner.errors import DeviceError, WorkerError
 from tuner.hardware import architecture_for
-from tuner.kernel import KernelSpec, Workload
-from tuner.trial import Correctness, Measurement, Status
+from tuner.kernel import KernelSpec
+from tuner.trial import Measurement, Status
 
 RUN_TIMEOUT_S = 10.0
 TIMING_TIMEOUT_S = 60.0
-JUDGE_TIMEOUT_S = 120.0
 # A comparison takes long where calls do: 20 of 100 ms make a replay of 2 s.
 REPLAY_TIMEOUT_S = 2.0
 
 
-class CudaDevice:
-    """Run programs on one NVIDIA GPU; see `Device` for the contract.
+class CudaDevice(JudgedDevice):
+    """Run programs on one NVIDIA GPU, which no other `tune` uses meanwhile.
 
-    Two child processes share the GPU: the judge owns inputs, reference and verdict; the worker
-    runs candidate code, and is killed and replaced when that code crashes or hangs.
+    The judge and the worker share the GPU. Raises `DeviceError` where it is in use or does not
+    answer.
     """
 
     def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
-        self._ordinal, self._spec = ordinal, spec
-        self._worker: Child | None = None
-        self._attached: Workload | None = None
-        self._opened: Workload | None = None
-        self._arena: Any = None
         uuid = gpu_uuid(ordinal)
         with ExitStack() as undo:
             self._lock = _lock(ordinal, uuid)
             undo.callback(self._lock.release)
             try:
-                self._judge = Child(cuda_judge, (ordinal, spec, dict(operators)), "tune-judge")
-                undo.callback(self._judge.kill)
-                undo.callback(self._drop_worker)
-                facts = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
-                streaming = self._judge.call("streaming_gbps", timeout_s=JUDGE_TIMEOUT_S)
+                judge = Child(cuda_judge, (ordinal, spec, dict(operators)), "tune-judge")
+                undo.callback(judge.kill)
+                runner = CudaRunner(ordinal)
+                undo.callback(runner.close)
+                facts = runner.describe()
+                streaming = judge.call("streaming_gbps", timeout_s=JUDGE_TIMEOUT_S)
             except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
                 raise DeviceError(f"the GPU's processes did not start: {error}") from error
-            self.info = _info(facts, streaming, _gpu_state(uuid))
+            super().__init__(_info(facts, streaming, _gpu_state(uuid)), spec, judge, runner)
             undo.pop_all()
-
-    def run(
-        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
-    ) -> Outcome:
-        """Verify, then time; a crash or a hang costs this outcome and a new worker."""
-        policy = FINALS if thorough else SEARCH
-        try:
-            self._enter(program.workload)
-            correctness = self._verify(program, thorough)
-            if not correctness.passed:
-                return Outcome(Status.WRONG, correctness.reason, correctness=correctness)
-            timed: Timed = self._live_worker().call(
-                "time", program, policy, incumbent_us, timeout_s=TIMING_TIMEOUT_S
-            )
-            if self._arena.layout.with_role("inout"):
-                # Timing applied it to its own results over and over: judge one more call instead.
-                self._ask_judge("poison")
-                self._live_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
-            after = self._ask_judge("check")
-        except ChildTimeoutError as error:
-            self._drop_worker()
-            return Outcome(Status.TIMEOUT, str(error))
-        except ChildDiedError as error:
-            self._drop_worker()
-            return Outcome(Status.LAUNCH, f"the worker process died (exit code {error})")
-        except CudaError as error:
-            if error.sticky:
-                self._drop_worker()
-            return Outcome(Status.LAUNCH, error.message)
-        except MemoryError as error:
-            raise _too_large(program.workload, error) from error
-        return _outcome(timed, correctness, after)
-
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
-        """Time verified programs interleaved in the worker."""
-        workload = programs[0].workload
-        replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
-        timeout_s = TIMING_TIMEOUT_S * 5 + replays_s
-        try:
-            self._enter(workload)
-            self._ask_judge("prepare", workload, "normal", fresh_seed())
-            rows, isolated = self._live_worker().call(
-                "compare", programs, FINALS, rounds, fresh_seed(), timeout_s=timeout_s
-            )
-        except MemoryError as error:
-            raise _too_large(workload, error) from error
-        except (ChildTimeoutError, ChildDiedError, CudaError) as error:
-            self._drop_worker()
-            raise DeviceError(f"a verified program failed when timed again: {error}") from error
-        return Rounds(tuple(tuple(row) for row in rows), paired=True, isolated_us=tuple(isolated))
 
     def close(self) -> None:
         """End both processes and release the GPU for others."""
-        self._drop_worker()
-        self._judge.kill()
+        super().close()
         self._lock.release()
 
-    def _verify(self, program: Program, thorough: bool) -> Correctness:
-        """Check the fills, `normal` last so that its inputs are the ones that are timed."""
-        others = FILLS[1:] if thorough else (secrets.choice(FILLS[1:]),)
-        verdicts = []
-        for fill in (*others, FILLS[0]):
-            verdicts.append(self._check(program, fill))
-            if not verdicts[-1].passed:
-                return verdicts[-1]
-        if thorough:
-            self._ask_judge("poison")
-            self._live_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
-            again = self._ask_judge("check", False)
-            if not again.passed:
-                return Correctness(False, again.fills, again.errors, again.reason)
-        return merged(verdicts)
 
-    def _check(self, program: Program, fill: str) -> Correctness:
-        self._ask_judge("prepare", program.workload, fill, fresh_seed())
-        with judging():
-            self._judge.send("compute_reference")
-        try:
-            self._live_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
-        finally:
-            with judging():
-                self._judge.receive(JUDGE_TIMEOUT_S)
-        verdict: Correctness = self._ask_judge("check")
-        return verdict
+class CudaRunner:
+    """The worker process of one GPU, replaced when a kernel hangs or breaks it."""
 
-    def _ask_judge(self, method: str, *arguments: Any) -> Any:
-        with judging():
-            return self._judge.call(method, *arguments, timeout_s=JUDGE_TIMEOUT_S)
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+        self._worker: Child | None = None
+        self._arena: Arena | None = None
+        self._attached = False
 
-    def _enter(self, workload: Workload) -> None:
-        """Make both processes ready for one workload."""
-        if self._opened != workload:
-            self._drop_arena()
-            layout = lay_out(self._spec, workload.values)
-            self._arena = self._ask_judge("open_arena", workload, layout)
-            self._ask_judge("prepare", workload, "normal", fresh_seed())
-            self._opened = workload
-        if self._attached != workload:
-            self._live_worker().call("attach", self._arena, timeout_s=RUN_TIMEOUT_S)
-            self._attached = workload
+    def describe(self) -> Mapping[str, Any]:
+        """Name the GPU and its numbers."""
+        facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
+        return facts
 
-    def _drop_arena(self) -> None:
-        # The worker lets go first: the judge may not free what another process has mapped.
-        if self._worker is not None and self._attached is not None:
+    def attach(self, arena: Arena) -> None:
+        """Map the judge's memory, unless it is mapped already."""
+        if self._arena is not arena:
+            self.detach()
+            self._arena = arena
+        self._ready_worker()
+
+    def detach(self) -> None:
+        """Let go of the judge's memory."""
+        if self._worker is not None and self._attached:
             try:
                 self._worker.call("detach", timeout_s=RUN_TIMEOUT_S)
             except (ChildTimeoutError, ChildDiedError, CudaError):
                 self._drop_worker()  # nothing ran in it: the next program is not to blame
-        self._attached = self._opened = None
+        self._attached, self._arena = False, None
+
+    def run_once(self, program: Program, order: int) -> None:
+        """Launch the program once; the GPU alone decides on the order of blocks and threads."""
+        with self._blamed_on_the_program():
+            self._ready_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
+
+    def time(
+        self, program: Program, policy: TimingPolicy, incumbent_us: float | None
+    ) -> Measurement:
+        """Time the program over rotating buffers."""
+        with self._blamed_on_the_program():
+            measurement: Measurement = self._ready_worker().call(
+                "time", program, policy, incumbent_us, timeout_s=TIMING_TIMEOUT_S
+            )
+        return measurement
+
+    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+        """Time programs in alternation; any failure ends the worker."""
+        replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
+        timeout_s = TIMING_TIMEOUT_S * 5 + replays_s
+        try:
+            with self._blamed_on_the_program():
+                rows, isolated = self._ready_worker().call(
+                    "compare", programs, FINALS, rounds, fresh_seed(), timeout_s=timeout_s
+                )
+        except RunFailedError:
+            self._drop_worker()
+            raise
+        return Rounds(tuple(tuple(row) for row in rows), paired=True, isolated_us=tuple(isolated))
+
+    def close(self) -> None:
+        """End the process."""
+        self._drop_worker()
+
+    @contextmanager
+    def _blamed_on_the_program(self) -> Iterator[None]:
+        try:
+            yield
+        except ChildTimeoutError as error:
+            self._drop_worker()
+            raise RunFailedError(Status.TIMEOUT, str(error)) from error
+        except ChildDiedError as error:
+            self._drop_worker()
+            reason = f"the worker process died (exit code {error})"
+            raise RunFailedError(Status.LAUNCH, reason) from error
+        except CudaError as error:
+            if error.sticky:
+                self._drop_worker()
+            raise RunFailedError(Status.LAUNCH, error.message) from error
+
+    def _ready_worker(self) -> Child:
+        """Return the worker with the judge's memory mapped; a replaced one maps it again."""
+        worker = self._live_worker()
+        if self._arena is not None and not self._attached:
+            try:
+                worker.call("attach", self._arena, timeout_s=RUN_TIMEOUT_S)
+            except (ChildTimeoutError, ChildDiedError, CudaError) as error:
+                self._drop_worker()
+                raise WorkerError(f"the judge's memory cannot be mapped: {error}") from error
+            self._attached = True
+        return worker
 
     def _live_worker(self) -> Child:
         if self._worker is None:
@@ -179,15 +161,12 @@ class CudaDevice:
                     f"no process can be started on GPU {self._ordinal}: {error}",
                     remedy="nvidia-smi tells whether the GPU still works",
                 ) from error
-            if self._opened is not None:
-                self._worker.call("attach", self._arena, timeout_s=RUN_TIMEOUT_S)
-                self._attached = self._opened
         return self._worker
 
     def _drop_worker(self) -> None:
         if self._worker is not None:
             self._worker.kill()
-        self._worker = self._attached = None
+        self._worker, self._attached = None, False
 
 
 def _info(facts: Mapping[str, Any], streaming_gbps: float, state: Mapping[str, str]) -> DeviceInfo:
@@ -201,35 +180,6 @@ def _info(facts: Mapping[str, Any], streaming_gbps: float, state: Mapping[str, s
         streaming_gbps=round(streaming_gbps, 1),
         recorded=False,
         environment={"cuda_driver_api": str(facts["driver"]), **state},
-    )
-
-
-def _outcome(timed: Timed, before: Correctness, after: Correctness) -> Outcome:
-    measurement = Measurement(
-        times_us=timed.times_us,
-        calls_per_replay=timed.calls_per_replay,
-        buffer_sets=timed.buffer_sets,
-        stopped_early=timed.stopped_early,
-        wall_ratio=timed.wall_ratio,
-    )
-    if not after.passed:
-        return Outcome(Status.WRONG, f"after timing, {after.reason}", correctness=after)
-    if timed.wall_ratio > WALL_RATIO:
-        return Outcome(
-            Status.WRONG,
-            f"wall time is {timed.wall_ratio:.2f} times the event time (at most {WALL_RATIO}): "
-            "work runs outside the timed stream",
-            measurement,
-            before,
-        )
-    return Outcome(Status.CORRECT, "", measurement, before)
-
-
-def _too_large(workload: Workload, error: MemoryError) -> DeviceError:
-    return DeviceError(
-        f"not enough memory for {workload}: {error}",
-        remedy="leave the workload out, or free the GPU: checking it takes its arguments twice "
-        "and float64 copies of them",
     )
 
 

@@ -2,196 +2,232 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+import numpy as np
+
+from tuner.device.base import DeviceInfo, Program, Rounds
 from tuner.device.host_memory import host_judge
-from tuner.device.host_worker import Code, HostRunError, HostTimed, HostWorker
-from tuner.device.inputs import FILLS
-from tuner.device.judging import fresh_seed, judging, merged
-from tuner.device.layout import lay_out
+from tuner.device.host_wire import Code
+from tuner.device.host_worker import HostRunError, HostWorker
+from tuner.device.judged import JudgedDevice, RunFailedError
+from tuner.device.layout import Arena
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
-from tuner.device.timing import FINALS, SEARCH
+from tuner.device.timing import TimingPolicy, finished, hopeless
 from tuner.errors import DeviceError, WorkerError
 from tuner.hardware import architecture_for
-from tuner.kernel import KernelSpec, Workload
-from tuner.trial import Correctness, Measurement, Status
+from tuner.kernel import KernelSpec
+from tuner.trial import Measurement, Status
 
 # Whose limits on threads, shared memory and grids a launch must keep.
 COMPUTE_CAPABILITY = (9, 0)
-JUDGE_TIMEOUT_S = 120.0
-TIMING_TIMEOUT_S = 60.0
-# What the worker may take beyond the kernel's own limit, which it watches itself.
-GRACE_S = 10.0
+# Of what a kernel's process wrote, in a reason.
+LOG_LETTERS = 200
+# For the streaming rate: twice the caches, within what can be touched in a tenth of a second.
+LEAST_PROBE_BYTES, MOST_PROBE_BYTES = 32 << 20, 128 << 20
+PROBE_REPEATS = 3
 
 
-class HostDevice:
-    """Run programs of `HostCompiler` on the CPU; see `Device` for the contract.
+class HostDevice(JudgedDevice):
+    """Run programs of `HostCompiler` on the CPU.
 
-    A judge process owns inputs, reference and verdict; a worker process runs candidate code, and
-    is killed and replaced when that code crashes or runs over `run_timeout_s`. Times are the
-    CPU's own, by the wall clock, with one block at a time on one core: never compare them with a
-    GPU's.
+    Times are the CPU's own, by the wall clock, with one block at a time on one core: never
+    compare them with a GPU's. Programs that were compiled with sanitizers need the `environment`
+    that loads those; `finding` makes a reason of what such a program's process wrote at its end,
+    empty where there is none. Their times say nothing.
     """
 
     def __init__(
-        self, spec: KernelSpec, operators: Mapping[str, str], *, run_timeout_s: float = 10.0
+        self,
+        spec: KernelSpec,
+        operators: Mapping[str, str],
+        *,
+        run_timeout_s: float = 10.0,
+        environment: Mapping[str, str] | None = None,
+        finding: Callable[[str], str] | None = None,
     ) -> None:
-        self._spec, self._run_timeout_s = spec, run_timeout_s
-        self._worker: Child | None = None
-        self._attached: Workload | None = None
-        self._opened: Workload | None = None
-        self._arena: Any = None
-        try:
-            self._judge = Child(host_judge, (spec, dict(operators)), "tune-judge")
-        except (ChildDiedError, ChildTimeoutError) as error:
-            raise DeviceError(f"the judging process did not start: {error}") from error
-        try:
-            streaming = self._live_worker().call("streaming_gbps", timeout_s=GRACE_S)
-        except BaseException:
-            self.close()
-            raise
-        self.info = _info(streaming)
+        deterministic = frozenset(one.name for one in spec.arguments if one.deterministic)
+        with ExitStack() as undo:
+            try:
+                judge = Child(host_judge, (spec, dict(operators)), "tune-judge")
+            except (ChildDiedError, ChildTimeoutError) as error:
+                raise DeviceError(f"the judging process did not start: {error}") from error
+            undo.callback(judge.kill)
+            runner = HostRunner(run_timeout_s, environment or {}, finding, deterministic)
+            undo.callback(runner.close)
+            super().__init__(_info(runner.limits), spec, judge, runner)
+            undo.pop_all()
 
-    def run(
-        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
-    ) -> Outcome:
-        """Verify, then time; a crash or a hang costs this outcome and a new worker."""
-        policy = FINALS if thorough else SEARCH
-        try:
-            self._enter(program.workload)
-            correctness = self._verify(program, thorough)
-            if not correctness.passed:
-                return Outcome(Status.WRONG, correctness.reason, correctness=correctness)
-            timed: HostTimed = self._live_worker().call(
-                "time", program, policy, incumbent_us, timeout_s=TIMING_TIMEOUT_S
-            )
-            if self._arena.layout.with_role("inout"):
-                # Timing applied it to its own results over and over: judge one more call instead.
-                self._ask_judge("poison")
-                self._run_once(program, backwards=False)
-            after = self._ask_judge("check")
-        except ChildTimeoutError as error:
-            self._drop_worker()
-            return Outcome(Status.TIMEOUT, str(error))
-        except ChildDiedError as error:
-            self._drop_worker()
-            return Outcome(Status.LAUNCH, f"the worker process died (exit code {error})")
-        except HostRunError as error:
-            if error.code in (Code.FAULT, Code.TIMEOUT):
-                self._drop_worker()
-            timed_out = error.code is Code.TIMEOUT
-            reason = f"{error.message} ({self._run_timeout_s:g} s)" if timed_out else error.message
-            return Outcome(Status.TIMEOUT if timed_out else Status.LAUNCH, reason)
-        if not after.passed:
-            return Outcome(Status.WRONG, f"after timing, {after.reason}", correctness=after)
-        measurement = Measurement(timed.times_us, 1, 1, timed.stopped_early)
-        return Outcome(Status.CORRECT, "", measurement, correctness)
 
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
-        """Time verified programs interleaved in the worker."""
-        workload = programs[0].workload
-        timeout_s = GRACE_S + self._run_timeout_s * (rounds + 1) * len(programs)
-        try:
-            self._enter(workload)
-            self._ask_judge("prepare", workload, "normal", fresh_seed())
-            rows = self._live_worker().call(
-                "compare", programs, rounds, fresh_seed(), timeout_s=timeout_s
-            )
-        except (ChildTimeoutError, ChildDiedError, HostRunError) as error:
-            self._drop_worker()
-            raise DeviceError(f"a verified program failed when timed again: {error}") from error
-        isolated = tuple(None for _ in programs)
-        return Rounds(tuple(tuple(row) for row in rows), paired=True, isolated_us=isolated)
+class HostRunner:
+    """The server that runs programs on the CPU, replaced should it fail; implements `Runner`.
+
+    `deterministic` names the outputs whose bits may not differ between timed calls.
+    """
+
+    def __init__(
+        self,
+        run_timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+        finding: Callable[[str], str] | None = None,
+        deterministic: frozenset[str] = frozenset(),
+    ) -> None:
+        self._run_timeout_s, self._environment = run_timeout_s, dict(environment or {})
+        self._finding, self._deterministic = finding, deterministic
+        self._worker: HostWorker | None = None
+        self._arena: Arena | None = None
+        self._attached = False
+        self.limits = self._live_worker().limits
+
+    def attach(self, arena: Arena) -> None:
+        """Map the judge's memory, unless it is mapped already."""
+        if self._arena is not arena:
+            self.detach()
+            self._arena = arena
+        self._ready_worker()
+
+    def detach(self) -> None:
+        """Let go of the judge's memory."""
+        if self._worker is not None and self._attached:
+            try:
+                self._worker.detach()
+            except (ChildTimeoutError, ChildDiedError):
+                self._drop_worker()  # nothing ran in it: the next program is not to blame
+        self._attached, self._arena = False, None
+
+    def run_once(self, program: Program, order: int) -> None:
+        """Run the program on the arena, its blocks and threads in the order that is asked for."""
+        with self._blamed_on_the_program():
+            worker = self._ready_worker()
+            worker.keep_only(program)
+            worker.run(program, order)
+
+    def time(
+        self, program: Program, policy: TimingPolicy, incumbent_us: float | None
+    ) -> Measurement:
+        """Time the program by the server's wall clock, the outputs spoiled before every call.
+
+        A call that leaves other bits than the one before is the last: the judge sees its output.
+        """
+        times: list[float] = []
+        with self._blamed_on_the_program():
+            worker = self._ready_worker()
+            worker.keep_only(program)
+            _, expected = worker.run(program, 0)
+            started = time.perf_counter()
+            while not finished(policy, times, time.perf_counter() - started, incumbent_us):
+                time_us, digest = worker.run(program, 0, _plausible_byte())
+                times.append(time_us)
+                if digest != expected:
+                    break
+        return Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
+
+    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+        """Time programs in alternation, each in a process that waits while the others run."""
+        order = list(range(len(programs)))
+        rows = []
+        with self._blamed_on_the_program():
+            worker = self._ready_worker()
+            worker.keep_only(*programs)
+            expected = [worker.run(program, 0)[1] for program in programs]
+            for _ in range(rounds):
+                secrets.SystemRandom().shuffle(order)
+                row = [0.0] * len(programs)
+                for index in order:
+                    row[index], digest = worker.run(programs[index], 0, _plausible_byte())
+                    if digest != expected[index]:
+                        raise RunFailedError(Status.WRONG, "its output differs between timed calls")
+                rows.append(tuple(row))
+        return Rounds(tuple(rows), paired=True, isolated_us=tuple(None for _ in programs))
 
     def close(self) -> None:
-        """End both processes."""
+        """End the server and what it runs."""
         self._drop_worker()
-        with suppress(ChildTimeoutError, ChildDiedError):  # shared memory outlives a killed judge
-            self._judge.call("close_arena", timeout_s=GRACE_S)
-        self._judge.kill()
 
-    def _verify(self, program: Program, thorough: bool) -> Correctness:
-        """Check the fills, blocks and threads in either order: a race shows as a difference."""
-        others = FILLS[1:] if thorough else (secrets.choice(FILLS[1:]),)
-        verdicts: list[Correctness] = []
-        for index, fill in enumerate((*others, FILLS[0])):
-            verdicts.append(self._check(program, fill, backwards=index % 2 == 0))
-            if not verdicts[-1].passed:
-                return verdicts[-1]
-        if thorough:
-            self._ask_judge("poison")
-            self._run_once(program, backwards=len(verdicts) % 2 == 1)
-            again: Correctness = self._ask_judge("check", False)
-            if not again.passed:
-                return again
-        return merged(verdicts)
-
-    def _check(self, program: Program, fill: str, backwards: bool) -> Correctness:
-        self._ask_judge("prepare", program.workload, fill, fresh_seed())
-        with judging():
-            self._judge.send("compute_reference")
+    @contextmanager
+    def _blamed_on_the_program(self) -> Iterator[None]:
         try:
-            self._run_once(program, backwards)
-        finally:
-            with judging():
-                self._judge.receive(JUDGE_TIMEOUT_S)
-        verdict: Correctness = self._ask_judge("check")
-        return verdict
+            yield
+        except (ChildTimeoutError, ChildDiedError) as error:
+            self._drop_worker()
+            reason = f"the process that runs kernels failed: {error}"
+            raise RunFailedError(Status.LAUNCH, reason) from error
+        except HostRunError as error:
+            if error.code is Code.TIMEOUT:
+                reason = f"{error.message} ({self._run_timeout_s:g} s)"
+                raise RunFailedError(Status.TIMEOUT, reason) from error
+            raise RunFailedError(Status.LAUNCH, self._reason(error)) from error
 
-    def _run_once(self, program: Program, backwards: bool) -> None:
-        timeout_s = self._run_timeout_s * len(program.launches) + GRACE_S
-        self._live_worker().call("run_once", program, backwards, timeout_s=timeout_s)
+    def _reason(self, error: HostRunError) -> str:
+        found = self._finding(error.log) if self._finding is not None else ""
+        if found:
+            return found
+        said = next((line.strip() for line in error.log.splitlines() if line.strip()), "")
+        said = "".join(letter for letter in said if letter.isprintable())[:LOG_LETTERS]
+        return f"{error.message}; it wrote: {said}" if said else error.message
 
-    def _ask_judge(self, method: str, *arguments: Any) -> Any:
-        with judging():
-            return self._judge.call(method, *arguments, timeout_s=JUDGE_TIMEOUT_S)
+    def _ready_worker(self) -> HostWorker:
+        """Return the worker with the judge's memory mapped; a replaced one maps it again."""
+        worker = self._live_worker()
+        if self._arena is not None and not self._attached:
+            worker.attach(self._arena, self._deterministic)
+            self._attached = True
+        return worker
 
-    def _enter(self, workload: Workload) -> None:
-        """Make both processes ready for one workload."""
-        if self._opened != workload:
-            self._attached = self._opened = None
-            layout = lay_out(self._spec, workload.values)
-            self._arena = self._ask_judge("open_arena", workload, layout)
-            self._ask_judge("prepare", workload, "normal", fresh_seed())
-            self._opened = workload
-        if self._attached != workload:
-            self._live_worker().call("attach", self._arena, timeout_s=GRACE_S)
-            self._attached = workload
-
-    def _live_worker(self) -> Child:
+    def _live_worker(self) -> HostWorker:
         if self._worker is None:
             try:
-                self._worker = Child(HostWorker, (self._run_timeout_s,), "tune-worker")
-            except (ChildTimeoutError, ChildDiedError) as error:
+                self._worker = HostWorker(self._run_timeout_s, self._environment)
+            except (ChildTimeoutError, ChildDiedError, OSError) as error:
                 raise WorkerError(f"no process can be started to run kernels: {error}") from error
-            if self._opened is not None:
-                self._worker.call("attach", self._arena, timeout_s=GRACE_S)
-                self._attached = self._opened
         return self._worker
 
     def _drop_worker(self) -> None:
         if self._worker is not None:
             self._worker.kill()
-        self._worker = self._attached = None
+        self._worker, self._attached = None, False
 
 
-def _info(streaming_gbps: float) -> DeviceInfo:
+def streaming_gbps() -> float:
+    """Measure adding a number to arrays that are beyond the caches, with one core, in GB/s."""
+    size = min(max(2 * _cache_bytes(), LEAST_PROBE_BYTES), MOST_PROBE_BYTES) // 2
+    source = np.ones(size // 8)
+    target = np.ones(size // 8)
+    best_s = math.inf
+    for _ in range(PROBE_REPEATS):
+        started = time.perf_counter()
+        np.add(source, 1.0, out=target)
+        best_s = min(best_s, time.perf_counter() - started)
+    return 2 * source.nbytes / best_s / 1e9
+
+
+def _plausible_byte() -> int:
+    """Choose a poison that a kernel cannot tell from an output: finite in every float format."""
+    return 0x40 + secrets.randbelow(0x3B)
+
+
+def _info(limits: Sequence[str]) -> DeviceInfo:
     return DeviceInfo(
         name=f"host CPU ({_cpu_name()})",
         architecture=architecture_for(COMPUTE_CAPABILITY),
         compute_capability=COMPUTE_CAPABILITY,
         multiprocessors=len(os.sched_getaffinity(0)),
         l2_bytes=_l2_bytes(),
-        streaming_gbps=round(streaming_gbps, 1),
+        streaming_gbps=round(streaming_gbps(), 1),
         recorded=False,
-        environment={"host_machine": platform.machine(), "host_system": platform.release()},
+        on_cpu=True,
+        environment={
+            "host_machine": platform.machine(),
+            "host_system": platform.release(),
+            "sandbox": ", ".join(limits) or "none",
+        },
     )
 
 
@@ -205,5 +241,13 @@ def _cpu_name() -> str:
 
 
 def _l2_bytes() -> int:
-    size = os.sysconf("SC_LEVEL2_CACHE_SIZE") if "SC_LEVEL2_CACHE_SIZE" in os.sysconf_names else 0
-    return size if size > 0 else 1 << 20
+    return _system_value("SC_LEVEL2_CACHE_SIZE") or 1 << 20
+
+
+def _cache_bytes() -> int:
+    """The largest cache, where the system knows it."""
+    return max(_system_value(f"SC_LEVEL{level}_CACHE_SIZE") for level in (2, 3, 4))
+
+
+def _system_value(name: str) -> int:
+    return max(os.sysconf(name), 0) if name in os.sysconf_names else 0

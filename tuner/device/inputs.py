@@ -9,14 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tuner.device.number_formats import FLOATS, LARGEST, SMALLEST_NORMAL, Array
+from tuner.device.number_formats import LARGEST, SMALLEST_NORMAL, Array
 from tuner.errors import KernelError
+from tuner.kernel import FLOAT_DTYPES, Argument, KernelSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+NORMAL, NONFINITE = "normal", "nonfinite"
 # Each must leave a correct kernel correct; `extreme` mixes in the ends of the dtype's range.
-FILLS = ("normal", "x3", "x0.01", "negated", "zeros", "extreme")
+FILLS = (NORMAL, "x3", "x0.01", "negated", "zeros", "extreme")
+# Rows of an array that get NaN or infinities, and elements of such a row: the others must stay
+# as right as before.
+NONFINITE_SHARE = 0.25
 _SCALE = {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}
 
 Inputs = dict[str, Array]
@@ -69,6 +74,12 @@ def blamed_on(path: Path, what: str) -> Iterator[None]:
         raise KernelError(message, path=path, line=line) from error
 
 
+def fills_for(spec: KernelSpec) -> tuple[str, ...]:
+    """List the fills that the kernel is checked with, `normal` first."""
+    special = any(argument.nonfinite for argument in spec.arguments)
+    return (*FILLS, NONFINITE) if special else FILLS
+
+
 def generator(xp: Any, seed: int) -> Any:
     """Make a random generator of the array library."""
     if xp.__name__ == "numpy":
@@ -77,15 +88,18 @@ def generator(xp: Any, seed: int) -> Any:
     return xp.random.Generator(xp.random.Philox4x3210(seed))
 
 
-def fill_values(xp: Any, rng: Any, kind: str, fill: str, shape: tuple[int, ...], dtype: str) -> Any:
-    """Draw float values for one input: `kind` is the argument's own fill, `fill` the variation."""
-    values = _base(xp, rng, kind, shape)
+def fill_values(xp: Any, rng: Any, argument: Argument, fill: str, shape: tuple[int, ...]) -> Any:
+    """Draw float values for one input: the argument's own fill, varied by `fill`."""
+    values = _base(xp, rng, argument.fill, shape)
+    dtype = argument.dtype
     if fill in _SCALE:
         values *= _SCALE[fill]
     if fill == "zeros":
         values *= rng.random(shape, dtype=xp.float32) < 0.5
-    if fill == "extreme" and dtype in FLOATS:
+    if fill == "extreme" and dtype in FLOAT_DTYPES:
         return _with_extremes(xp, rng, values, dtype)
+    if fill == NONFINITE and argument.nonfinite:
+        return _with_nonfinite(xp, rng, values)
     return values
 
 
@@ -110,3 +124,16 @@ def _with_extremes(xp: Any, rng: Any, values: Any, dtype: str) -> Any:
     choice = (rng.random(values.shape, dtype=xp.float32) * 2 * len(table)).astype(xp.int32)
     picked = extremes[xp.minimum(choice, len(table) - 1)]
     return xp.where(choice < len(table), picked, values)
+
+
+def _with_nonfinite(xp: Any, rng: Any, values: Any) -> Any:
+    rows = values.reshape(len(values), -1)
+    spoiled = rng.random((len(rows), 1), dtype=xp.float32) < NONFINITE_SHARE
+    spoiled[:1] |= ~spoiled.any()
+    chosen = spoiled & (rng.random(rows.shape, dtype=xp.float32) < NONFINITE_SHARE)
+    # One kind a row, or all of them: a NaN hides what becomes of an infinity beside it.
+    kinds = xp.asarray([xp.nan, xp.inf, -xp.inf])
+    of_row = (rng.random((len(rows), 1), dtype=xp.float32) * 4).astype(xp.int32)
+    of_element = (rng.random(rows.shape, dtype=xp.float32) * 3).astype(xp.int32)
+    kind = xp.where(of_row < len(kinds), of_row, of_element)
+    return xp.where(chosen, kinds[xp.minimum(kind, len(kinds) - 1)], rows).reshape(values.shape)

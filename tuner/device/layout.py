@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.device.number_formats import FLOATS
 from tuner.errors import KernelError
-from tuner.kernel import Argument, KernelSpec, Role
+from tuner.kernel import FLOAT_DTYPES, Argument, KernelSpec, Role
 
 if TYPE_CHECKING:
     from tuner.expressions import Value
@@ -122,7 +121,7 @@ def _parameter(
         return argument.dtype, float(argument.value.evaluate(names))
     if argument.dtype == "bool":
         return argument.dtype, bool(argument.value.evaluate(names))
-    if argument.dtype in FLOATS:
+    if argument.dtype in FLOAT_DTYPES:
         raise KernelError(
             f"the scalar {argument.name!r} is {argument.dtype}, which cannot be passed by value",
             path=spec.path,

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tuner.kernel import FLOAT_DTYPES
+
 Array = Any  # numpy.ndarray or cupy.ndarray: the same code runs on both
 
 # The types NumPy lacks are stored as the unsigned integer of their size.
@@ -15,7 +17,6 @@ STORAGE: dict[str, str] = {
     "float8_e4m3": "uint8",
     "float8_e5m2": "uint8",
 }
-FLOATS = frozenset({"float16", "bfloat16", "float32", "float64", "float8_e4m3", "float8_e5m2"})
 
 # Largest finite value: IEEE 754 for NumPy's types, OCP 8-bit floating point for fp8.
 LARGEST: dict[str, float] = {
@@ -58,7 +59,7 @@ def encode(xp: Any, values: Array, dtype: str) -> Array:
         return xp.where(xp.isnan(values), xp.uint32(0x7FFF), rounded).astype(xp.uint16)
     if dtype in STORAGE:
         return _encode_fp8(xp, values, dtype)
-    if dtype in FLOATS:
+    if dtype in FLOAT_DTYPES:
         return values.astype(dtype)
     return xp.rint(values).astype(dtype)
 
@@ -69,7 +70,7 @@ def code_distance(xp: Any, a: Array, b: Array, dtype: str) -> Array:
 
 
 def _ordinal(xp: Any, raw: Array, dtype: str) -> Array:
-    if dtype not in FLOATS:
+    if dtype not in FLOAT_DTYPES:
         return raw.astype(xp.int64)
     size = storage_dtype(dtype).itemsize
     bits = raw.view(f"i{size}").astype(xp.int64)

@@ -11,11 +11,16 @@ from tuner.device.recording import recordings_of
 from tuner.errors import DeviceError
 from tuner.kernel import KernelSpec
 
-CHOICES = "auto, cuda, cuda:N, recorded or recorded:FILE"
+CHOICES = "auto, cuda, cuda:N, recorded, recorded:FILE or host"
+HOST = "host"
 
 
 def open_device(text: str, spec: KernelSpec, operators: Mapping[str, str]) -> Device:
-    """Open `auto`, `cuda[:N]` or `recorded[:FILE]`; raise `DeviceError` with what to do instead."""
+    """Open what `CHOICES` lists; raise `DeviceError` with what to do instead."""
+    if text == HOST:
+        from tuner.device.host import HostDevice
+
+        return HostDevice(spec, operators)
     kind, _, detail = text.partition(":")
     if kind == "recorded":
         return _recorded(spec, operators, detail)

@@ -7,14 +7,13 @@ from math import inf
 from typing import Any
 
 from tuner.device.number_formats import (
-    FLOATS,
     LARGEST,
     Array,
     code_distance,
     decode,
     encode,
 )
-from tuner.kernel import Tolerance
+from tuner.kernel import FLOAT_DTYPES, Tolerance
 
 # Keeps the float64 temporaries of one comparison near 128 MB each.
 CHUNK_ELEMENTS = 1 << 24
@@ -100,7 +99,7 @@ def _errors(
         tiny = xp.maximum(allowed, 1e-300)
         error = xp.abs(out - reference) / tiny
         zero_error = xp.abs(reference) / tiny
-    if dtype in FLOATS:
+    if dtype in FLOAT_DTYPES:
         error = xp.where(_same_overflow(xp, out, reference, LARGEST[dtype]), 0.0, error)
     return _nan_to_inf(xp, error), _nan_to_inf(xp, zero_error)
 
@@ -127,7 +126,7 @@ def _share_of_changed_codes(xp: Any, raw: Array, reference: Array, dtype: str) -
 def _codes_apart(xp: Any, raw: Array, reference: Array, dtype: str) -> Array:
     stored = encode(xp, reference, dtype)
     distance = code_distance(xp, raw, stored, dtype).astype(xp.float64)
-    if dtype not in FLOATS:
+    if dtype not in FLOAT_DTYPES:
         return distance
     # NaN and infinity lie one code beyond the largest number, and are no rounding error of it.
     out, ref = decode(xp, raw, dtype), decode(xp, stored, dtype)

@@ -8,7 +8,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from cuda.bindings import driver
 
@@ -33,20 +32,10 @@ from tuner.device.timing import (
     suspicious,
     wall_ratio,
 )
+from tuner.trial import Measurement
 
 LOADED_PROGRAMS = 16
 ISOLATED_REPLAYS = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """What timing one program gave."""
-
-    times_us: tuple[float, ...]
-    calls_per_replay: int
-    buffer_sets: int
-    stopped_early: bool
-    wall_ratio: float
 
 
 class Worker:
@@ -106,7 +95,7 @@ class Worker:
 
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None = None
-    ) -> Timed:
+    ) -> Measurement:
         """Time the program over rotating buffers; the last call's output is left in the arena."""
         buffers = self._rotating(policy)
         launcher = Launcher(self._load(program), program.launches, self._stream)
@@ -117,7 +106,7 @@ class Worker:
             buffers.copy_to_arena(graph.last_set)
             self._mapped.push()
             slow = hopeless(policy, times, incumbent_us)
-            return Timed(tuple(times), graph.calls, buffers.sets, slow, ratio)
+            return Measurement(tuple(times), graph.calls, buffers.sets, slow, ratio)
 
     def _sample(
         self, graph: Graph, policy: TimingPolicy, buffers: Buffers, incumbent_us: float | None

@@ -45,6 +45,7 @@ class ReportData:
     measured_on: str = ""
     session: str = ""
     finished: bool = True
+    on_cpu: bool = False
     notes: tuple[str, ...] = ()
 
     @property

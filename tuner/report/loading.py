@@ -16,7 +16,7 @@ from tuner.session import Session
 from tuner.space_file import load_definition
 from tuner.trial import Trial
 
-_SHOWN_ELSEWHERE = frozenset({"device", "recorded", "date", "streaming_gbps"})
+_SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming_gbps"})
 
 
 def load(directory: Path) -> ReportData:
@@ -40,6 +40,7 @@ def from_session(
     """
     manifest, environment = session.manifest, session.environment
     recorded = environment.get("recorded") == "true" or manifest.device.startswith("recorded")
+    on_cpu = environment.get("on_cpu") == "true"
     created = manifest.created.partition("T")[0]
     records = tuple((record.trial, record.elapsed_s) for record in session.records())
     results = tuple(session.results())
@@ -58,7 +59,8 @@ def from_session(
         },
         baseline_source="" if spec is None else _text(spec.source),
         tuned_sources=dict(_tuned_sources(session, workloads)),
-        streaming_gbps=_number(environment.get("streaming_gbps", "")),
+        # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
+        streaming_gbps=None if on_cpu else _number(environment.get("streaming_gbps", "")),
         environment={**_operators(manifest.operators), **_remaining(environment)},
         command=shlex.join(manifest.command),
         searcher=manifest.searcher,
@@ -68,6 +70,7 @@ def from_session(
         session=str(session.directory),
         finished=session.state == "complete",
         notes=notes,
+        on_cpu=on_cpu,
     )
     return data if spec is None else _with_spec(data, spec, workloads)
 

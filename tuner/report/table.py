@@ -47,6 +47,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         "kernel": data.kernel,
         "device": data.device,
         "recorded": data.recorded,
+        "on_cpu": data.on_cpu,
         "session": data.session,
         "seconds": round(data.seconds, 3),
         "trials": {status.value: count for status, count in data.counts().items()},
@@ -55,7 +56,7 @@ def json_of(data: ReportData) -> dict[str, object]:
 
 
 def _cells(result: Result, common: Mapping[str, Value]) -> tuple[str | Text, ...]:
-    registers = "-" if result.resources is None else str(result.resources.registers)
+    registers = None if result.resources is None else result.resources.registers
     own = wording.without(result.config, common)
     config = "baseline" if result.baseline_wins else wording.pairs(own) or "-"
     return (
@@ -64,7 +65,7 @@ def _cells(result: Result, common: Mapping[str, Value]) -> tuple[str | Text, ...
         wording.microseconds(result.tuned_us),
         _speedup(result),
         wording.percent(result.roofline_share),
-        registers,
+        "-" if registers is None else str(registers),
         _occupancy(result.occupancy),
         Text(config),  # not str: brackets in a value are no markup
     )

@@ -39,6 +39,8 @@ def verdict(data: ReportData) -> Verdict:
 
 def _origin(data: ReportData) -> str:
     date = f", {data.measured_on}" if data.measured_on else ""
+    if data.on_cpu:
+        return f"Run on the CPU, {data.device}{date}: no time here says anything of a GPU."
     return f"{'RECORDED on' if data.recorded else 'Measured on'} {data.device}{date}."
 
 

@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tuner.device.inputs import FILLS, fill_values, generator, load_reference
-from tuner.device.number_formats import FLOATS, LARGEST, SMALLEST_NORMAL, decode, encode
+from tuner.device.inputs import FILLS, NONFINITE, fill_values, generator, load_reference
+from tuner.device.number_formats import LARGEST, SMALLEST_NORMAL, decode, encode
 from tuner.errors import KernelError
+from tuner.kernel import FLOAT_DTYPES, Argument
 
 SHAPE = (100, 200)
 
 
 def draw(fill: str, *, kind: str = "normal", dtype: str = "float32", seed: int = 1) -> np.ndarray:
-    return fill_values(np, generator(np, seed), kind, fill, SHAPE, dtype)
+    argument = Argument("x", dtype, fill=kind, nonfinite=fill == NONFINITE)
+    return fill_values(np, generator(np, seed), argument, fill, SHAPE)
 
 
 def test_equal_seeds_give_equal_inputs_and_others_do_not() -> None:
@@ -37,7 +39,7 @@ def test_the_fill_zeros_leaves_about_half_of_the_numbers() -> None:
     assert values.std() > 0.5
 
 
-@pytest.mark.parametrize("dtype", sorted(FLOATS))
+@pytest.mark.parametrize("dtype", sorted(FLOAT_DTYPES))
 def test_extreme_values_survive_their_way_into_the_dtype(dtype: str) -> None:
     found = decode(np, encode(np, draw("extreme", dtype=dtype), dtype), dtype)
     assert np.isfinite(found).all()
@@ -64,6 +66,23 @@ def test_an_arguments_own_fill_bounds_its_numbers(kind: str, low: float, high: f
 @pytest.mark.parametrize("kind", ["normal", "uniform", "zeros", "ones"])
 def test_every_fill_keeps_the_shape(kind: str, fill: str) -> None:
     assert draw(fill, kind=kind).shape == SHAPE
+
+
+def test_the_fill_nonfinite_spoils_some_rows_and_leaves_the_others() -> None:
+    values = draw("nonfinite")
+    spoiled = ~np.isfinite(values).all(axis=1)
+    assert 0.1 < spoiled.mean() < 0.4
+    assert np.isnan(values).any()
+    assert {np.inf, -np.inf} <= set(values[np.isinf(values)].tolist())
+    infinite_alone = np.isinf(values).any(axis=1) & ~np.isnan(values).any(axis=1)
+    assert infinite_alone.any(), "a NaN in every row hides what becomes of an infinity"
+
+
+def test_the_fill_nonfinite_spoils_even_a_single_row() -> None:
+    argument = Argument("x", "float32", nonfinite=True)
+    for seed in range(20):
+        values = fill_values(np, generator(np, seed), argument, NONFINITE, (1, 64))
+        assert not np.isfinite(values).all()
 
 
 def test_an_unknown_fill_is_refused_with_those_that_exist() -> None:

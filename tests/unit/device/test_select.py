@@ -59,7 +59,7 @@ def refused(text: str, spec: KernelSpec) -> DeviceError:
 def test_an_unknown_name_is_refused_with_those_that_are_known(text: str, spec: KernelSpec) -> None:
     error = refused(text, spec)
     assert repr(text) in error.message
-    assert error.remedy == "use auto, cuda, cuda:N, recorded or recorded:FILE"
+    assert error.remedy == "use auto, cuda, cuda:N, recorded, recorded:FILE or host"
 
 
 def test_recorded_finds_the_recording_beside_the_kernel(spec: KernelSpec) -> None:

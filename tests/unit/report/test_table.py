@@ -71,6 +71,7 @@ def test_the_json_object_has_the_documented_shape(data):
         "kernel",
         "device",
         "recorded",
+        "on_cpu",
         "session",
         "seconds",
         "trials",

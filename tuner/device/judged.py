@@ -1,0 +1,211 @@
+"""What every device with a judge does: verify, time, verify again; the worker's side differs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.inputs import NORMAL, fills_for
+from tuner.device.judging import fresh_seed, judging, merged
+from tuner.device.layout import Arena, lay_out
+from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
+from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
+from tuner.errors import DeviceError
+from tuner.kernel import KernelSpec, Workload
+from tuner.trial import Correctness, Measurement, Status
+
+JUDGE_TIMEOUT_S = 120.0
+CLOSING_TIMEOUT_S = 10.0
+
+
+class RunFailedError(Exception):
+    """A program did not end as it should; the runner works again, or will when it is asked."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Runner(Protocol):
+    """Run candidate code in a process that may die; raise `RunFailedError` where a program fails.
+
+    Whatever a program does costs that program alone: the runner replaces its process by itself.
+    """
+
+    def attach(self, arena: Arena) -> None:
+        """Map the judge's memory, unless it is mapped already; what was mapped is let go."""
+        ...
+
+    def detach(self) -> None:
+        """Let go of the judge's memory."""
+        ...
+
+    def run_once(self, program: Program, order: int) -> None:
+        """Run the program on the arena.
+
+        `order` is that of blocks and threads where the hardware leaves a choice: 0 ascending, 1
+        descending, else the seed of a random one.
+        """
+        ...
+
+    def time(
+        self, program: Program, policy: TimingPolicy, incumbent_us: float | None
+    ) -> Measurement:
+        """Time the program; the last call's output is left in the arena."""
+        ...
+
+    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+        """Time programs interleaved."""
+        ...
+
+    def close(self) -> None:
+        """End the process."""
+        ...
+
+
+class JudgedDevice:
+    """Verify and time programs of one kernel; see `Device` for the contract.
+
+    The judge process owns inputs, reference and verdict, and no candidate's code runs in it.
+    """
+
+    def __init__(self, info: DeviceInfo, spec: KernelSpec, judge: Child, runner: Runner) -> None:
+        self.info = info
+        self._spec, self._judge, self._runner = spec, judge, runner
+        self._fills = fills_for(spec)
+        self._opened: Workload | None = None
+        self._arena: Arena | None = None
+
+    def run(
+        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+    ) -> Outcome:
+        """Verify, then time, then judge what the last timed call left behind."""
+        policy = FINALS if thorough else SEARCH
+        try:
+            self._enter(program.workload)
+            before = self._verdict(program, thorough)
+            if not before.passed:
+                return Outcome(Status.WRONG, before.reason, correctness=before)
+            measurement = self._runner.time(program, policy, incumbent_us)
+            after = self._judged_again(program)
+        except RunFailedError as error:
+            return Outcome(error.status, str(error))
+        except MemoryError as error:
+            raise _too_large(program.workload, error) from error
+        return _outcome(measurement, before, after)
+
+    def verify(self, program: Program) -> Outcome:
+        """Verify with every fill and twice, without timing."""
+        try:
+            self._enter(program.workload)
+            verdict = self._verdict(program, thorough=True)
+        except RunFailedError as error:
+            return Outcome(error.status, str(error))
+        except MemoryError as error:
+            raise _too_large(program.workload, error) from error
+        status = Status.CORRECT if verdict.passed else Status.WRONG
+        return Outcome(status, verdict.reason, correctness=verdict)
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+        """Time verified programs interleaved."""
+        workload = programs[0].workload
+        try:
+            self._enter(workload)
+            self._ask_judge("prepare", workload, NORMAL, fresh_seed())
+            return self._runner.compare(programs, rounds)
+        except RunFailedError as error:
+            raise DeviceError(f"a verified program failed when timed again: {error}") from error
+        except MemoryError as error:
+            raise _too_large(workload, error) from error
+
+    def close(self) -> None:
+        """End both processes."""
+        self._runner.close()
+        with suppress(ChildTimeoutError, ChildDiedError):  # memory may outlive a killed judge
+            self._judge.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
+        self._judge.kill()
+
+    def _verdict(self, program: Program, thorough: bool) -> Correctness:
+        """Check the fills, `normal` last so that its inputs are the ones that are timed."""
+        others = self._fills[1:] if thorough else (secrets.choice(self._fills[1:]),)
+        verdicts: list[Correctness] = []
+        for index, fill in enumerate((*others, NORMAL)):
+            verdicts.append(self._check(program, fill, _order(index), fresh=thorough))
+            if not verdicts[-1].passed:
+                return verdicts[-1]
+        if thorough:
+            self._ask_judge("poison")
+            self._runner.run_once(program, _order(len(verdicts)))
+            again: Correctness = self._ask_judge("check", False)
+            if not again.passed:
+                return again
+        return merged(verdicts)
+
+    def _check(self, program: Program, fill: str, order: int, *, fresh: bool) -> Correctness:
+        self._ask_judge("prepare", program.workload, fill, fresh_seed(), not fresh)
+        with judging():
+            self._judge.send("compute_reference")
+        try:
+            self._runner.run_once(program, order)
+        finally:
+            with judging():
+                self._judge.receive(JUDGE_TIMEOUT_S)
+        verdict: Correctness = self._ask_judge("check")
+        return verdict
+
+    def _judged_again(self, program: Program) -> Correctness:
+        assert self._arena is not None
+        if self._arena.layout.with_role("inout"):
+            # Timing applied it to its own results over and over: judge one more call instead.
+            self._ask_judge("poison")
+            self._runner.run_once(program, _order(0))
+        verdict: Correctness = self._ask_judge("check")
+        return verdict
+
+    def _ask_judge(self, method: str, *arguments: Any) -> Any:
+        with judging():
+            return self._judge.call(method, *arguments, timeout_s=JUDGE_TIMEOUT_S)
+
+    def _enter(self, workload: Workload) -> None:
+        """Make both processes ready for one workload."""
+        if self._opened != workload:
+            self._opened = None
+            # The runner lets go first: the judge may not free what another process has mapped.
+            self._runner.detach()
+            layout = lay_out(self._spec, workload.values)
+            self._arena = self._ask_judge("open_arena", workload, layout)
+            self._ask_judge("prepare", workload, NORMAL, fresh_seed())
+            self._opened = workload
+        assert self._arena is not None
+        self._runner.attach(self._arena)
+
+
+def _order(index: int) -> int:
+    """Take turns: a race that one order of threads hides shows in another."""
+    return index if index < 2 else fresh_seed() & 0xFFFFFFFF | 2
+
+
+def _outcome(measurement: Measurement, before: Correctness, after: Correctness) -> Outcome:
+    if not after.passed:
+        return Outcome(Status.WRONG, f"after timing, {after.reason}", correctness=after)
+    ratio = measurement.wall_ratio
+    if ratio is not None and ratio > WALL_RATIO:
+        return Outcome(
+            Status.WRONG,
+            f"wall time is {ratio:.2f} times the event time (at most {WALL_RATIO}): "
+            "work runs outside the timed stream",
+            measurement,
+            before,
+        )
+    return Outcome(Status.CORRECT, "", measurement, before)
+
+
+def _too_large(workload: Workload, error: MemoryError) -> DeviceError:
+    return DeviceError(
+        f"not enough memory for {workload}: {error}",
+        remedy="leave the workload out, or free the memory: checking it takes its arguments twice "
+        "and float64 copies of them",
+    )
