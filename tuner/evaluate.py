@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
 from tuner.compiler.includes import UNIT_NAME
-from tuner.device.base import Device, Program
+from tuner.device.base import Device, Outcome, Program
 from tuner.errors import KernelError
 from tuner.expressions import Value
 from tuner.hardware import limits_for
@@ -112,12 +112,9 @@ class Evaluator:
             return result
         workload, config = pending.workload, pending.config
         resources = result.resources[pending.launches[0].kernel]
-        for launch in pending.launches:
-            reason = refusal(
-                self._limits, result.resources[launch.kernel], launch, self._spec.limits
-            )
-            if reason is not None:
-                return self._trial(workload, config, Status.LIMIT, reason, resources)
+        reason = self._over_a_limit(pending, result)
+        if reason is not None:
+            return self._trial(workload, config, Status.LIMIT, reason, resources)
         outcome = self._device.run(
             self._program(pending, result),
             incumbent_us=incumbent_us,
@@ -139,6 +136,26 @@ class Evaluator:
             seconds=time.perf_counter() - pending.started_s,
             stage=stage,
         )
+
+    def verify(self, pending: Pending) -> Outcome:
+        """Wait for the program, and verify it with all checks, untimed."""
+        made = self.ready(pending)
+        return made if isinstance(made, Outcome) else self._device.verify(made)
+
+    def ready(self, pending: Pending) -> Program | Outcome:
+        """Wait for the compilation and apply the limits; what stands against it comes back."""
+        result = self._compiled(pending)
+        if isinstance(result, Trial):
+            return Outcome(result.status, result.reason)
+        reason = self._over_a_limit(pending, result)
+        if reason is not None:
+            return Outcome(Status.LIMIT, reason)
+        return self._program(pending, result)
+
+    def in_template(self, workload: Workload, config: Config, text: str) -> str:
+        """Rewrite a tool's text about the rendered source to the lines of the template."""
+        rendered = self.render(workload, config)
+        return map_errors(text, rendered, self._candidate.template.path, unit=UNIT_NAME)
 
     def key(self, workload: Workload, config: Config) -> str:
         """Compute what a recording is keyed by, without compiling."""
@@ -163,22 +180,19 @@ class Evaluator:
         """Compile the baseline; raise `KernelError` where that fails."""
         return self._baseline(workload)[0]
 
+    def verify_baseline(self, workload: Workload) -> None:
+        """Verify the baseline, untimed; raise `KernelError` where it is wrong."""
+        self._require_right(workload, self._device.verify(self._baseline(workload)[0]))
+
     def baseline(self, workload: Workload) -> Trial:
         """Verify and time the baseline, with every fill; raise `KernelError` where it is wrong."""
         started_s = time.perf_counter()
         program, resources, share = self._baseline(workload)
         outcome = self._device.run(program, thorough=True)
-        if outcome.status is Status.WRONG:
+        self._require_right(workload, outcome)
+        if outcome.status is Status.MISSING:
             raise KernelError(
-                f"the baseline is wrong against its reference on {workload}: {outcome.reason}",
-                path=self._spec.source,
-                remedy=f"one of the two is at fault: compare with {self._spec.reference}, or widen "
-                "the tolerance if the operator allows it",
-            )
-        if outcome.status is not Status.CORRECT:
-            raise KernelError(
-                f"the baseline has no time on {workload}: {outcome.status}: {outcome.reason}",
-                path=self._spec.source,
+                f"the baseline has no time on {workload}: {outcome.reason}", path=self._spec.source
             )
         if self._impossible(workload, outcome.measurement):
             raise KernelError(
@@ -197,6 +211,28 @@ class Evaluator:
             correctness=outcome.correctness,
             seconds=time.perf_counter() - started_s,
         )
+
+    def _require_right(self, workload: Workload, outcome: Outcome) -> None:
+        if outcome.status is Status.WRONG:
+            raise KernelError(
+                f"the baseline is wrong against its reference on {workload}: {outcome.reason}",
+                path=self._spec.source,
+                remedy=f"one of the two is at fault: compare with {self._spec.reference}, or widen "
+                "the tolerance if the operator allows it",
+            )
+        if outcome.status not in (Status.CORRECT, Status.MISSING):
+            raise KernelError(
+                f"the baseline does not run on {workload}: {outcome.status}: {outcome.reason}",
+                path=self._spec.source,
+            )
+
+    def _over_a_limit(self, pending: Pending, result: CompileResult) -> str | None:
+        for launch in pending.launches:
+            resources = result.resources[launch.kernel]
+            reason = refusal(self._limits, resources, launch, self._spec.limits)
+            if reason is not None:
+                return reason
+        return None
 
     def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy | None]:
         launches = self._spec.baseline_launches(self.names(workload))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import operator
+import warnings
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from tuner.errors import ExpressionError
@@ -19,6 +21,7 @@ MAX_LENGTH = 2000
 MAX_DEPTH = 60
 # No size needs more; the bound keeps `9**9**9` from filling the memory.
 MAX_EXPONENT = 64
+MAX_BITS = 2048
 SYNTAX = (
     "an expression has names, numbers, strings, + - * / // % ** << >> & | ^, comparisons, "
     "`in (...)`, and, or, not, `a if c else b`, and calls to abs, ceil_div, max, min"
@@ -109,7 +112,7 @@ class Expression:
                 raise ExpressionError("nothing is written here")
             if len(source) > MAX_LENGTH:
                 raise ExpressionError(f"expression of {len(source)} characters, over {MAX_LENGTH}")
-            tree = ast.parse(source, mode="eval").body
+            tree = _parsed(source)
             _check(tree, 0)
         except SyntaxError as error:
             raise ExpressionError(
@@ -165,12 +168,30 @@ class Expression:
         )
 
 
+def _parsed(source: str) -> ast.expr:
+    # `1if x else 2` is a warning on standard error now and an error in a later Python.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return ast.parse(source, mode="eval").body
+
+
+def _bounded(value: Value) -> Value:
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise ExpressionError(f"gives {value}, which is not finite")
+    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ExpressionError(f"gives a number of over {MAX_BITS} bits")
+    return value
+
+
 def _check(node: ast.expr, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise ExpressionError("nested too deeply")
     match node:
-        case ast.Name() | ast.Constant(value=bool() | int() | float() | str()):
+        case ast.Name():
             pass
+        case ast.Constant(value=bool() | int() | float() | str() as constant):
+            _bounded(constant)
         case ast.BinOp(op=op) if type(op) in _BINARY:
             pass
         case ast.UnaryOp(op=op) if type(op) in _UNARY:
@@ -226,7 +247,7 @@ def _evaluate(node: ast.expr, names: Mapping[str, Value]) -> Value:
             a, b = _evaluate(left, names), _evaluate(right, names)
             if isinstance(a, str) or isinstance(b, str):
                 raise ExpressionError("arithmetic on text")
-            return _BINARY[type(op)](a, b)
+            return _bounded(_BINARY[type(op)](a, b))
         case ast.UnaryOp(op=op, operand=operand):
             return _UNARY[type(op)](_evaluate(operand, names))
         case ast.BoolOp(op=op, values=values):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from statistics import median
 
 from tuner.device.base import Device
+from tuner.errors import KernelError
 from tuner.evaluate import Evaluator
 from tuner.kernel import Workload
 from tuner.plan import CANDIDATE, Plan, distance
 from tuner.session import Session
 from tuner.space import Config
 from tuner.statistics import paired_interval, roofline_share, unpaired_interval
-from tuner.trial import Comparison, Result, Status, Trial
+from tuner.trial import RESOLUTION, Comparison, Result, Status, Trial
+from tuner.verification import COMPARE, Verification
 
 RoundTimes = tuple[tuple[float, ...], ...]
 
@@ -23,25 +26,47 @@ CHOOSING_SHARE = 4
 class Finals:
     """Decide each workload of one plan; what the session holds already stands."""
 
-    def __init__(self, plan: Plan, session: Session, device: Device, evaluator: Evaluator) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        session: Session,
+        device: Device,
+        evaluator: Evaluator,
+        verification: Verification,
+    ) -> None:
         self._plan, self._session = plan, session
         self._device, self._evaluator = device, evaluator
+        self._verification = verification
 
     def decide(self, workload: Workload) -> None:
         """Compare the best configs with the baseline, interleaved, and record the result."""
         if any(result.workload == workload for result in self._session.results()):
             return
         finalists = self._verified(workload, self._finalists(workload))
-        if not finalists:
+        self._verification.on_boundaries(trial.config for trial in finalists)
+        finalists = [trial for trial in finalists if not self._verification.failed(trial.config)]
+        comparison = self._compared(workload, [trial.config for trial in finalists])
+        if comparison is None:
             return
-        comparison = self._compare(workload, [trial.config for trial in finalists])
-        self._session.record_comparison(comparison)
         compared = [trial for trial in finalists if trial.config in comparison.finalists]
         result = self._result(comparison, compared)
         source = self._evaluator.render(workload, result.config).source
         self._session.write_variant(workload, result.config, source)
         # Last: a resumed run takes a result for the end of this step.
         self._session.record_result(result)
+
+    def confirm(self) -> None:
+        """Watch the winners with every tool; where one fails, decide again without it."""
+        while True:
+            results = self._session.results()
+            self._verification.watch((result.workload, result.config) for result in results)
+            out = [r.workload for r in results if self._verification.failed(r.config)]
+            if not out:
+                return
+            for workload in out:
+                self._session.withdraw_result(workload)
+            for workload in sorted(out, key=lambda one: one.held_out):
+                self.decide(workload)
 
     def _finalists(self, workload: Workload) -> list[Config]:
         if workload.held_out:
@@ -78,8 +103,33 @@ class Finals:
                 passed.append(trial)
         return passed
 
-    def _compare(self, workload: Workload, configs: list[Config]) -> Comparison:
-        """Time finalists and baseline interleaved, or as many of them as a recording has so."""
+    def _compared(self, workload: Workload, configs: list[Config]) -> Comparison | None:
+        """Take the comparison from the session where it holds one of all these configs.
+
+        A config whose results were wrong after the rounds is left out, and the others stand; None
+        where none is left.
+        """
+        for known in self._session.comparisons():
+            if known.workload == workload and set(configs) <= set(known.finalists):
+                return _of_some(known, configs)
+        while configs:
+            comparison, faults = self._compare(workload, configs)
+            for config, fault in zip(comparison.finalists, faults, strict=False):
+                if fault:
+                    self._verification.fail(COMPARE, workload, config, fault)
+            configs = [c for c in comparison.finalists if not self._verification.failed(c)]
+            if len(configs) == len(comparison.finalists):
+                self._session.record_comparison(comparison)
+                return comparison
+        return None
+
+    def _compare(
+        self, workload: Workload, configs: list[Config]
+    ) -> tuple[Comparison, tuple[str, ...]]:
+        """Time finalists and baseline interleaved, or as many of them as a recording has so.
+
+        The second part says what was wrong with each finalist's results after the rounds.
+        """
         rounds = self._plan.rounds
         baseline = self._evaluator.baseline_program(workload)
         programs = {config: self._evaluator.program(workload, config) for config in configs}
@@ -91,9 +141,15 @@ class Finals:
                 if self._device.compare([baseline, program], rounds=rounds).paired
             } or dict(list(programs.items())[:1])
             compared = self._device.compare([baseline, *programs.values()], rounds=rounds)
-        return Comparison(
+        if compared.faults and compared.faults[0]:
+            raise KernelError(
+                f"the baseline is wrong on {workload} once it has been timed: {compared.faults[0]}",
+                path=self._plan.spec.source,
+            )
+        comparison = Comparison(
             workload, tuple(programs), compared.times_us, compared.paired, compared.isolated_us
         )
+        return comparison, compared.faults[1:]
 
     def _result(self, comparison: Comparison, finalists: list[Trial]) -> Result:
         """Choose on the first rounds, report on the others: a choice must not judge itself."""
@@ -119,10 +175,24 @@ class Finals:
             config=trial.config,
             resources=trial.resources,
             occupancy=trial.occupancy,
-            baseline_wins=bounds[1] < 1.0,
+            baseline_wins=bounds[1] < 1.0 - RESOLUTION,
             isolated_us=isolated[winner + 1] if isolated else None,
             isolated_baseline_us=isolated[0] if isolated else None,
         )
+
+
+def _of_some(comparison: Comparison, configs: list[Config]) -> Comparison:
+    """Leave out the columns of finalists that have failed a check since."""
+    kept = [k for k, config in enumerate(comparison.finalists) if config in configs]
+    columns = [0, *(k + 1 for k in kept)]
+    return replace(
+        comparison,
+        finalists=tuple(comparison.finalists[k] for k in kept),
+        rounds=tuple(tuple(row[k] for k in columns) for row in comparison.rounds),
+        isolated_us=tuple(comparison.isolated_us[k] for k in columns)
+        if comparison.isolated_us
+        else (),
+    )
 
 
 def _split(rounds: RoundTimes, finalists: int) -> tuple[RoundTimes, RoundTimes]:

@@ -10,7 +10,7 @@ from tuner.kernel import Workload
 from tuner.space import Config
 from tuner.trial import Status
 
-Phase = Literal["baseline", "search", "finals", "done"]
+Phase = Literal["baseline", "search", "finals", "checks", "done"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from tuner.session_records import (
     State,
     baseline_of,
     baseline_row,
+    check_of,
+    check_row,
     comparison_of,
     comparison_row,
     measurement_of,
@@ -31,6 +33,7 @@ from tuner.session_records import (
 )
 from tuner.space import Config
 from tuner.trial import (
+    Check,
     Comparison,
     Correctness,
     Measurement,
@@ -114,6 +117,7 @@ class Session:
         baselines = map(baseline_of, store.rows("baselines"))
         self._baselines = {baseline.workload: baseline for baseline in baselines}
         self._comparisons = [comparison_of(row) for row in store.rows("comparisons")]
+        self._checks = [check_of(row) for row in store.rows("checks")]
         results = map(result_of, store.rows("results"))
         self._results = {result.workload: result for result in results}
 
@@ -229,6 +233,15 @@ class Session:
         """List the comparisons in the order of recording."""
         return list(self._comparisons)
 
+    def record_check(self, check: Check) -> None:
+        """Append a further check of a config."""
+        self._store.append("checks", check_row(check))
+        self._checks.append(check)
+
+    def checks(self) -> list[Check]:
+        """List the further checks in the order of recording."""
+        return list(self._checks)
+
     def record_result(self, result: Result) -> None:
         """Set what is reported for a workload, in place of an earlier result."""
         self._store.replace("results", result_row(result))
@@ -237,6 +250,11 @@ class Session:
     def results(self) -> list[Result]:
         """List the results, one a workload, in the order in which workloads first had one."""
         return list(self._results.values())
+
+    def withdraw_result(self, workload: Workload) -> None:
+        """Take back the result of a workload: its config failed a further check."""
+        self._store.remove("results", workload.key)
+        del self._results[workload]
 
     @property
     def seconds(self) -> float:
@@ -266,10 +284,17 @@ class Session:
     def write_variant(self, workload: Workload, config: Config, source: str) -> Path:
         """Write the kernel tuned for a workload to `tuned/`, with what it is in its first lines."""
         path = self.variant_path(workload)
-        path.parent.mkdir(exist_ok=True)
         unfinished = path.with_suffix(".new")
-        unfinished.write_text(self._header(workload, config) + source, encoding="utf-8")
-        unfinished.replace(path)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            unfinished.write_text(self._header(workload, config) + source, encoding="utf-8")
+            unfinished.replace(path)
+        except OSError as error:
+            raise SessionError(
+                f"cannot write the tuned kernel: {error.strerror}",
+                path=path,
+                remedy=f"once the cause is gone, continue with `--resume {self.directory}`",
+            ) from error
         return path
 
     def _header(self, workload: Workload, config: Config) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from tuner.kernel import Workload
 from tuner.space import Config
 from tuner.trial import (
+    Check,
     Comparison,
     Correctness,
     Measurement,
@@ -60,6 +61,7 @@ class Manifest:
     command: tuple[str, ...]
     created: str
     template_path: str = ""
+    reference_sha: str = ""
 
     def to_json(self) -> str:
         """Write it as JSON text."""
@@ -184,6 +186,32 @@ def baseline_of(row: Row) -> Baseline:
         correctness=_correctness_of(row),
         resources=_resources_of(row),
         occupancy=_occupancy_of(row),
+    )
+
+
+def check_row(check: Check) -> Row:
+    """Make the row of a check."""
+    return {
+        **_workload_columns(check.workload),
+        "kind": check.kind,
+        "config": config_text(check.config),
+        "passed": check.passed,
+        "reason": check.reason,
+        "device": check.device,
+        "created": check.created,
+    }
+
+
+def check_of(row: Row) -> Check:
+    """Read the row of a check."""
+    return Check(
+        kind=row["kind"],
+        workload=_workload_of(row),
+        config=config_of(row["config"]),
+        passed=row["passed"],
+        reason=row["reason"],
+        device=row["device"],
+        created=row["created"],
     )
 
 

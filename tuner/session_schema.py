@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 # Raise it with every change that an older version could not read.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # "tune" in ASCII: tells a session from any other SQLite file
 APPLICATION_ID = 0x74756E65
 
@@ -104,6 +104,18 @@ Table(
     *_learned(),
     Column("correctness", String),
     UniqueConstraint("workload"),
+)
+Table(
+    "checks",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("kind", String, nullable=False),
+    *_workload(),
+    Column("config", String, nullable=False),  # JSON
+    Column("passed", Boolean),
+    Column("reason", String, nullable=False),
+    Column("device", String, nullable=False),
+    Column("created", String, nullable=False),
 )
 Table(
     "comparisons",

@@ -10,7 +10,16 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, StaticPool, create_engine, insert, select, update
+from sqlalchemy import (
+    Connection,
+    StaticPool,
+    create_engine,
+    delete,
+    insert,
+    inspect,
+    select,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 
 from tuner.errors import SessionError
@@ -72,14 +81,23 @@ class Store:
             undo.callback(lock.release)
             store = cls(path, _opened(path, read_only=False), lock)
             undo.callback(store.close)
+            store.upgrade()
             store.set(writer=_this_process())
             undo.pop_all()
         return store
+
+    def upgrade(self) -> None:
+        """Add the tables that an older version of the program did not have."""
+        with self._writing() as connection:
+            metadata.create_all(connection)
+            connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def rows(self, table: str) -> list[Row]:
         """Read all rows of a table in the order in which they were appended."""
         columns = metadata.tables[table].c
         with self._reading() as connection:
+            if not inspect(connection).has_table(table):
+                return []  # written by an older version and opened for reading only
             found = connection.execute(select(*columns).order_by(columns["id"]))
             return [dict(row) for row in found.mappings()]
 
@@ -109,6 +127,12 @@ class Store:
             matching = update(target).where(target.c.workload == row["workload"])
             if connection.execute(matching.values(row)).rowcount == 0:
                 connection.execute(insert(target), row)
+
+    def remove(self, table: str, workload: str) -> None:
+        """Delete the row of a workload and commit."""
+        target = metadata.tables[table]
+        with self._writing() as connection:
+            connection.execute(delete(target).where(target.c.workload == workload))
 
     def set(self, **columns: str | float) -> None:
         """Set columns of the session's own row and commit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isinf
 from pathlib import Path
@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
+    CollectionEndEvent,
     CollectionStartEvent,
     DocumentStartEvent,
     Event,
@@ -28,9 +29,13 @@ from tuner.errors import SpaceError
 Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
 Location = tuple[str | int, ...]
 
-MAX_BYTES = 1_000_000
+# Reading takes up to 3 s for this many; a large space has a tenth.
+MAX_BYTES = 100_000
 MAX_DEPTH = 16
 MAX_DIGITS = 19
+# An expression has no more.
+MAX_JOINED = 2000
+MAX_PIECES = 200
 
 _START = "start with `version: 1`; docs/search-spaces.md has a complete example"
 _NUMBERS = "write 8, -8, 0x1f, 0.5 or 1e-3; a text goes in quotes"
@@ -80,13 +85,15 @@ class Document:
 def read(path: Path) -> Document:
     """Read a file that holds one mapping; raise `SpaceError` for anything doubtful in it."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise SpaceError("no such file", path=path) from error
     except OSError as error:
         raise SpaceError(f"cannot be read: {error.strerror}", path=path) from error
     if len(content) > MAX_BYTES:
-        raise SpaceError(f"{len(content)} bytes, over the {MAX_BYTES} allowed", path=path)
+        size = path.stat().st_size
+        raise SpaceError(f"{size} bytes, over the {MAX_BYTES} allowed", path=path)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -120,12 +127,24 @@ def _check_characters(text: str, path: Path) -> None:
 
 def _events(text: str, path: Path) -> list[Event]:
     try:
-        return list(YAML(typ="safe", pure=True).parse(text))
+        return list(_shallow(YAML(typ="safe", pure=True).parse(text), path))
     except MarkedYAMLError as error:
         raise _syntax_error(error, path) from error
     except (YAMLError, OverflowError, ValueError) as error:
         # ruamel lets the errors of `chr` and `int` through: "\UFFFFFFFF", %YAML 1.x
         raise SpaceError(f"not YAML: {error}", path=path, line=1) from error
+
+
+def _shallow(events: Iterable[Event], path: Path) -> Iterator[Event]:
+    # Far over the bound, and here already: ruamel's time grows with the square of the depth.
+    depth = 0
+    for event in events:
+        depth += isinstance(event, CollectionStartEvent)
+        depth -= isinstance(event, CollectionEndEvent)
+        if depth > MAX_DEPTH + 2:
+            message = f"nested more than {MAX_DEPTH} deep"
+            raise SpaceError(message, path=path, line=_line(event), remedy="no key needs that")
+        yield event
 
 
 def _syntax_error(error: MarkedYAMLError, path: Path) -> SpaceError:
@@ -222,11 +241,15 @@ class _Builder:
         # open parenthesis makes no sense at the end of either, so it runs on to its closing one.
         position = self.position
         joined = text
-        while joined.count("(") > joined.count(")"):
+        still_open = text.count("(") - text.count(")")
+        while still_open > 0:
             event = self.events[position]
             if not isinstance(event, ScalarEvent) or event.style:
                 return text
             joined += f", {event.value}"
+            still_open += event.value.count("(") - event.value.count(")")
+            if len(joined) > MAX_JOINED or position - self.position > MAX_PIECES:
+                return text
             position += 1
             if in_mapping:
                 empty = self.events[position]

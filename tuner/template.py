@@ -20,6 +20,9 @@ from tuner.template_tree import Marking, refusal
 
 _MARK = re.compile(f"{MARK_CHARACTERS[0]}([0-9]+){MARK_CHARACTERS[1]}")
 _LEADING = re.compile(f"(?:{_MARK.pattern})+")
+# Jinja and Python walk a tree by recursion.
+MAX_DEPTH = 100
+MAX_MESSAGE = 500
 _SYNTAX = "expressions are @{ name }@, statements `//% if name` or `/*% if name %*/`"
 # What a template can do wrong while it renders: it may come from a model.
 _FAILURES = (
@@ -61,7 +64,8 @@ class Template:
     def load(cls, path: Path) -> Template:
         """Read and parse a file; raise `TemplateError` with the line of a mistake."""
         try:
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                content = file.read(4 * MAX_OUTPUT + 1)
         except FileNotFoundError as error:
             raise TemplateError("no such template", path=path) from error
         except OSError as error:
@@ -150,6 +154,7 @@ class Template:
         message = error.message if isinstance(error, ExpressionError) else str(error)
         if isinstance(error, KeyError):
             message = f"no key {error}"
+        message = message[:MAX_MESSAGE]
         if isinstance(error, RecursionError):
             message = "a macro calls itself without end"
         remedy = f"known names: {', '.join(sorted(names))}"
@@ -197,7 +202,13 @@ def _parsed(text: str, path: Path) -> nodes.Template:
         raise _syntax_error(error, text, path) from error
     except (RecursionError, MemoryError) as error:
         raise TemplateError("nested too deeply", path=path, line=1) from error
-    for node in _all(tree):
+    except ValueError as error:
+        # Python's bound on the digits of a number.
+        raise TemplateError(f"not a template: {error}", path=path, line=1) from error
+    for node, depth in _all(tree):
+        if depth > MAX_DEPTH:
+            remedy = f"no more than {MAX_DEPTH} levels; long sums and chains count too"
+            raise TemplateError("nested too deeply", path=path, line=node.lineno, remedy=remedy)
         if wrong := refusal(node):
             raise TemplateError(wrong[0], path=path, line=node.lineno, remedy=wrong[1])
     return tree
@@ -215,10 +226,12 @@ def _found(text: str, line: int) -> str:
     return f"`{lines[min(line, len(lines)) - 1].strip()[:120]}`"
 
 
-def _all(node: nodes.Node) -> Iterator[nodes.Node]:
-    yield node
-    for child in node.iter_child_nodes():
-        yield from _all(child)
+def _all(tree: nodes.Template) -> Iterator[tuple[nodes.Node, int]]:
+    waiting: list[tuple[nodes.Node, int]] = [(tree, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        yield node, depth
+        waiting += [(child, depth + 1) for child in reversed([*node.iter_child_nodes()])]
 
 
 def _named(tree: nodes.Template) -> Iterator[nodes.Name | nodes.Macro]:

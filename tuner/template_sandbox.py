@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import reprlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from math import isfinite
 from typing import Any
 
 from jinja2 import StrictUndefined, Undefined, pass_context
-from jinja2.exceptions import SecurityError, TemplateRuntimeError
+from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError
+from jinja2.ext import Extension
+from jinja2.lexer import Token, TokenStream
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tuner.expressions import FUNCTIONS, Value, power
 
 MAX_OUTPUT = 1_000_000
+MAX_SECONDS = 5.0
+# Names, numbers, operators and pieces of text: Jinja takes about 50 us for each to compile it.
+MAX_TOKENS = 10_000
 MAX_STEPS = 50_000
 MAX_RANGE = 4096
 MAX_BITS = 4096
+# What an item of a list costs, in characters.
+ITEM_WEIGHT = 8
 # Marks and the text inside macros count as well, so more may be written than is kept.
 MAX_WRITTEN = 8 * MAX_OUTPUT
 
-JOIN, COUNT, UNMARK = "(join)", "(count)", "(unmark)"
+JOIN, COUNT, UNMARK, WEIGH = "(join)", "(count)", "(unmark)", "(weigh)"
 MARK = "\x02{}\x03"
 MARK_CHARACTERS = "\x02\x03"
 LOOP = frozenset({"first", "index", "index0", "last", "length", "revindex", "revindex0"})
@@ -35,19 +44,34 @@ class Budget:
 
     steps: int = MAX_STEPS
     characters: int = MAX_WRITTEN
+    deadline: float = field(default_factory=lambda: time.monotonic() + MAX_SECONDS)
 
     def step(self, count: int = 1) -> None:
         """Spend steps: loop iterations, calls and items looked at."""
         self.steps -= count
         if self.steps < 0:
             raise TemplateRuntimeError(f"over {MAX_STEPS} loop iterations and calls")
+        self.tick()
 
     def write(self, text: str) -> str:
         """Spend the characters of `text` and hand it back."""
         self.characters -= len(text)
         if self.characters < 0 or len(text) > MAX_OUTPUT:
             raise TemplateRuntimeError(f"over {MAX_OUTPUT} characters of output")
+        self.tick()
         return text
+
+    def weigh(self, value: Any) -> Any:
+        """Spend as many characters as comparing `value` would look at, and hand it back."""
+        self.characters -= _weight(value)
+        if self.characters < 0:
+            raise TemplateRuntimeError(f"over {MAX_OUTPUT} characters and items looked at")
+        return value
+
+    def tick(self) -> None:
+        """Raise when the time is up."""
+        if time.monotonic() > self.deadline:
+            raise TemplateRuntimeError(f"over {MAX_SECONDS:g} s")
 
 
 class _Context(Context):
@@ -56,6 +80,27 @@ class _Context(Context):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.budget = Budget()
+
+
+class _Items(list[Any]):
+    """What a loop runs over, with an eye on the clock."""
+
+    budget: Budget
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self.budget.tick()
+            yield item
+
+
+class _Tokens(Extension):
+    """Stop the parser at a template of too many tokens."""
+
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        for count, token in enumerate(stream):
+            if count >= MAX_TOKENS:
+                raise TemplateSyntaxError(f"over {MAX_TOKENS} words and signs", token.lineno)
+            yield token
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -81,7 +126,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a macro or a function of ours, and count it."""
         if not isinstance(obj, Macro) and obj not in functions().values():
-            raise SecurityError(f"{obj!r} cannot be called")
+            raise SecurityError(f"a {type(obj).__name__} cannot be called")
+        context.budget.weigh([*args, *kwargs.values()])
         context.budget.step(1 + sum(_items(argument) for argument in args))
         return super().call(context, obj, *args, **kwargs)
 
@@ -94,10 +140,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if not isinstance(left, int | float) or not isinstance(right, int | float):
             raise TemplateRuntimeError(f"{operator} needs two numbers; ~ joins texts")
         if operator == "**":
-            return power(left, right)
+            return _bounded(power(left, right))
         if operator == "*" and _bits(left) + _bits(right) > MAX_BITS:
             raise TemplateRuntimeError("the product is too large")
-        return super().call_binop(context, operator, left, right)
+        return _bounded(super().call_binop(context, operator, left, right))
 
 
 @cache
@@ -120,12 +166,14 @@ def sandbox() -> Sandbox:
         optimized=False,
         autoescape=False,
         cache_size=0,
+        extensions=[_Tokens],
     )
     environment.globals = dict(functions())
     filters = {name: _counted(function) for name, function in FILTERS.items()}
     environment.filters = {**filters, **_HIDDEN}
-    allowed = {"boolean", "divisibleby", "even", "false", "in", "number", "odd", "string", "true"}
+    allowed = {"boolean", "false", "in", "number", "string", "true"}
     environment.tests = {n: test for n, test in environment.tests.items() if n in allowed}
+    environment.tests |= {"divisibleby": _divisible, "even": _even, "odd": _odd}
     return environment
 
 
@@ -145,7 +193,8 @@ def as_cuda(value: object) -> str:
             return str(value)
         case Undefined():
             return str(value)  # StrictUndefined raises its own error here
-    raise TemplateRuntimeError(f"{value!r} has no form in CUDA; write a number, a text or a bool")
+    found = reprlib.repr(value)
+    raise TemplateRuntimeError(f"{found} has no form in CUDA; write a number, a text or a bool")
 
 
 @pass_context
@@ -172,21 +221,66 @@ def _round(value: float, digits: int = 0) -> Value:
     return round(value, digits) if digits else round(value)
 
 
+def _divisible(value: object, divisor: object) -> bool:
+    # Jinja's own test formats a text: `"%1000000000d" is even` fills the memory.
+    if not isinstance(value, int | float) or not isinstance(divisor, int | float):
+        raise TemplateRuntimeError("divisibleby, even and odd need numbers")
+    return value % divisor == 0
+
+
+def _even(value: object) -> bool:
+    return _divisible(value, 2)
+
+
+def _odd(value: object) -> bool:
+    return not _divisible(value, 2)
+
+
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     @pass_context
     def apply(context: _Context, value: Any, *args: Any) -> Any:
-        context.budget.step(1 + _items(value))
+        context.budget.step(1 + _items(context.budget.weigh(value)))
         result = function(value, *args)
-        return context.budget.write(result) if isinstance(result, str) else result
+        return context.budget.write(result) if isinstance(result, str) else _bounded(result)
 
     return apply
 
 
 @pass_context
 def _loop(context: _Context, items: Iterable[Any]) -> list[Any]:
-    taken = list(islice(items, context.budget.steps + 1))
+    taken = _Items(islice(items, context.budget.steps + 1))
+    taken.budget = context.budget
     context.budget.step(len(taken))
     return taken
+
+
+@pass_context
+def _weigh(context: _Context, value: Any) -> Any:
+    return context.budget.weigh(value)
+
+
+def _weight(value: Any) -> int:
+    # A list may hold another one many times over, and comparing or showing it walks them all.
+    weight, waiting = 0, [value]
+    while waiting:
+        item = waiting.pop()
+        weight += ITEM_WEIGHT
+        if isinstance(item, str):
+            weight += len(item)
+        elif isinstance(item, list | tuple):
+            waiting += item
+        elif isinstance(item, dict):
+            waiting += item
+            waiting += item.values()
+        if weight + ITEM_WEIGHT * len(waiting) > MAX_OUTPUT:
+            raise TemplateRuntimeError(f"a value of over {MAX_OUTPUT} characters and items")
+    return weight
+
+
+def _bounded(value: Any) -> Any:
+    if _bits(value) > MAX_BITS:
+        raise TemplateRuntimeError("the number is too large")
+    return value
 
 
 def _unmark(value: Any) -> Any:
@@ -202,7 +296,7 @@ def _items(value: object) -> int:
     return len(value) if isinstance(value, list | tuple | dict | range) else 0
 
 
-def _bits(value: float) -> int:
+def _bits(value: object) -> int:
     return value.bit_length() if isinstance(value, int) else 0
 
 
@@ -222,4 +316,5 @@ _HIDDEN: dict[str, Callable[..., Any]] = {
     COUNT: _loop,
     JOIN: _counted(_join),
     UNMARK: _unmark,
+    WEIGH: _weigh,
 }

@@ -14,7 +14,9 @@ from tuner.template_sandbox import (
     LOOP,
     MARK,
     MARK_CHARACTERS,
+    MAX_BITS,
     UNMARK,
+    WEIGH,
     functions,
     sandbox,
 )
@@ -52,6 +54,8 @@ def refusal(node: nodes.Node) -> tuple[str, str] | None:
             return "a text with a control character", "write visible characters"
         case nodes.Const(value=float() as number) if not isfinite(number):
             return "a number that is not finite", "no size needs more than 1e308"
+        case nodes.Const(value=int() as number) if number.bit_length() > MAX_BITS:
+            return "the number is too large", f"no size needs over {MAX_BITS} bits"
     if isinstance(node, _STATEMENTS + _EXPRESSIONS):
         return None
     name = type(node).__name__.lower()
@@ -95,6 +99,44 @@ class Marking(NodeTransformer):
         """Join texts within the budget."""
         self.generic_visit(node)
         return _filter(nodes.List(node.nodes, lineno=node.lineno), JOIN)
+
+    def visit_List(self, node: nodes.List) -> nodes.Filter:  # noqa: N802
+        """Bound what a list holds, itself many times over included."""
+        self.generic_visit(node)
+        return _filter(node, WEIGH)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Filter:  # noqa: N802
+        """Bound what a mapping holds, and the keys that are hashed for it."""
+        for pair in node.items:
+            pair.key = _filter(self.visit(pair.key), WEIGH)
+            pair.value = self.visit(pair.value)
+        return _filter(node, WEIGH)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:  # noqa: N802
+        """Bound what a tuple holds; one that is assigned to holds nothing."""
+        self.generic_visit(node)
+        return node if node.ctx == "store" else _filter(node, WEIGH)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:  # noqa: N802
+        """Compare within the budget."""
+        self.generic_visit(node)
+        node.expr = _filter(node.expr, WEIGH)
+        for operand in node.ops:
+            operand.expr = _filter(operand.expr, WEIGH)
+        return node
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Test:  # noqa: N802
+        """Test within the budget: `is in` compares."""
+        self.generic_visit(node)
+        node.node = _filter(node.node, WEIGH)
+        node.args = [_filter(argument, WEIGH) for argument in node.args]
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Getitem:  # noqa: N802
+        """Look a key up within the budget: a long one is hashed and compared."""
+        self.generic_visit(node)
+        node.arg = _filter(node.arg, WEIGH)
+        return node
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
         """Iterate within the budget."""

@@ -12,6 +12,9 @@ from tuner.space import Config
 
 # `search`: checked with a few fills and timed briefly; `finals`: with all, twice, and for longer.
 Stage = Literal["search", "finals"]
+# A smaller difference is not claimed, however narrow the interval: where code and graphs happen to
+# lie in memory makes as much (benchmarks/same_kernel.py compares kernels with themselves).
+RESOLUTION = 0.002
 
 
 class Status(StrEnum):
@@ -117,9 +120,10 @@ class Trial:
 class Check:
     """One further check of a config that may win, on the workload that it was run on.
 
-    `kind` is `verify` (every fill, twice), `boundary` (the same on a boundary workload) or the
-    name of a tool: `memcheck`, `racecheck`, `synccheck`, `initcheck`, `address`, `undefined`.
-    `passed` is None where it could not be run here, and `reason` says why.
+    `kind` is `verify` (every fill, twice), `boundary` (the same on a boundary workload), `compare`
+    (once more after the final comparison) or a tool's name, such as `memcheck`. `passed` is None
+    where it could not be run, and `reason` says why. `device` is what it was run on, `created`
+    when (ISO 8601).
     """
 
     kind: str
@@ -127,6 +131,8 @@ class Check:
     config: Config
     passed: bool | None
     reason: str = ""
+    device: str = ""
+    created: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +170,9 @@ class Result:
 
     @property
     def different(self) -> bool:
-        """Whether the interval excludes 1."""
-        return not self.interval[0] <= 1.0 <= self.interval[1]
+        """Whether the interval excludes 1, by more than the resolution."""
+        low, high = self.interval
+        return low > 1.0 + RESOLUTION or high < 1.0 - RESOLUTION
 
     @property
     def isolated_speedup(self) -> float | None:

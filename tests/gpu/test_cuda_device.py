@@ -91,15 +91,12 @@ def test_a_second_device_on_the_same_gpu_is_refused(
         CudaDevice(0, definition.spec, OPERATORS)
 
 
-def test_a_worker_that_is_killed_while_idle_costs_one_trial(
+def test_a_worker_that_is_killed_while_idle_costs_no_trial(
     device: CudaDevice, honest: Program
 ) -> None:
     assert device.run(honest).status is Status.CORRECT
     (pid,) = processes("tune-worker")
     os.kill(pid, signal.SIGKILL)
-    lost = device.run(honest)
-    assert lost.status is Status.LAUNCH
-    assert "worker process died" in lost.reason
     assert device.run(honest).status is Status.CORRECT
     (new_pid,) = processes("tune-worker")
     assert new_pid != pid

@@ -28,8 +28,8 @@ LEVELS = {
     },
     3: {"agent", "compiler", "device", "profiler", "search", "source"},
     4: {"evaluate", "plan", "session", "session_records", "session_schema", "session_store"},
-    5: {"checking", "finals", "record", "searching", "standing", "tuning"},
-    6: {"draft", "export", "report"},
+    5: {"checking", "finals", "record", "searching", "standing", "tuning", "verification"},
+    6: {"draft", "export", "mutation", "report"},
     7: {"cli"},
     8: {"__main__"},
 }

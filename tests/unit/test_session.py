@@ -462,7 +462,7 @@ class TestRefusals:
             database.execute("PRAGMA user_version = 7")
         database.close()
         error = self.refused(
-            "newer version of tune: schema 7, this version reads up to 1", tmp_path
+            "newer version of tune: schema 7, this version reads up to 2", tmp_path
         )
         assert error.remedy is not None
         assert "upgrade" in error.remedy

@@ -17,8 +17,10 @@ COMMANDS = {
     "init": "Draft a search space, a template and a reference for a kernel.",
     "check": "Check a search space and its template; no GPU is needed.",
     "render": "Print the CUDA source of one config.",
+    "verify": "Repeat the verification of a session's winners.",
     "report": "Write the report of a session.",
     "devices": "List the GPUs and the recordings to tune on.",
+    "mutate": "Show how strong the check is: break the kernel and see what is caught.",
     "record": "Measure a whole search space on a GPU and keep the answers.",
 }
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tuner.cli.exits import interrupted
 from tuner.errors import TunerError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tuner.device.base import Device, DeviceInfo
     from tuner.plan import Plan
     from tuner.session import Session
+    from tuner.verification import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,22 @@ class Run:
     session: Session
     device: Device
     compiler: Compiler
+    watches: tuple[Watch, ...]
 
 
 def started(
-    request: Request, stack: ExitStack, change: Callable[[Plan], Plan] | None = None
+    request: Request,
+    stack: ExitStack,
+    change: Callable[[Plan], Plan] | None = None,
+    command: tuple[str, ...] = (),
 ) -> Run:
-    """Start a new session for what the request asks, after `change` has had its say."""
+    """Start a new session for what the request asks, after `change` has had its say.
+
+    From then on an interruption says how to resume it with this command.
+    """
     from tuner.cli.environment import environment_of
     from tuner.cli.plans import manifest_of, new_plan, new_session_folder
+    from tuner.cli.watching import watches_for
     from tuner.device.select import open_device
     from tuner.session import Session
 
@@ -46,35 +56,50 @@ def started(
     device = open_device(request.device, plan.spec, plan.operators)
     stack.callback(device.close)
     compiler = compiler_for(device.info, request.jobs, stack)
+    watches = watches_for(plan, device, compiler, stack)
     name = request.device
     if name == "auto":
         name = "recorded" if device.info.recorded else "cuda"
     folder = request.session or new_session_folder(plan.spec.name, datetime.now())
     manifest = manifest_of(plan, device=name, words=request.words)
-    environment = environment_of(device, compiler, plan.spec.path.parent)
+    environment = {
+        **environment_of(device, compiler, plan.spec.path.parent),
+        "watched_by": ", ".join(watch.watcher.kind for watch in watches) or "nothing",
+    }
+    stack.push(partial(_say_how_to_resume, folder, command))
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     session = stack.enter_context(Session.create(folder, manifest, environment))
     stack.push(partial(_leave_nothing_unused, session, made))
-    return Run(plan, session, device, compiler)
+    return Run(plan, session, device, compiler, watches)
 
 
 def resumed(
-    request: Request, stack: ExitStack, change: Callable[[Plan], Plan] | None = None
+    request: Request,
+    stack: ExitStack,
+    change: Callable[[Plan], Plan] | None = None,
+    command: tuple[str, ...] = (),
 ) -> Run:
-    """Open the session that the request names; raise `SessionError` where it cannot go on."""
+    """Open the session that the request names; raise `SessionError` where it cannot go on.
+
+    An interruption says how to resume it with this command.
+    """
     from tuner.cli.environment import require_same_device
     from tuner.cli.plans import resumed_plan
+    from tuner.cli.watching import watches_for
     from tuner.device.select import open_device
     from tuner.session import Session
 
     assert request.resume is not None
+    stack.push(partial(_say_how_to_resume, request.resume, command))
     session = stack.enter_context(Session.open(request.resume))
     plan = resumed_plan(session.directory, session.manifest, request)
     plan = change(plan) if change else plan
     device = open_device(session.manifest.device, plan.spec, plan.operators)
     stack.callback(device.close)
     require_same_device(session, device)
-    return Run(plan, session, device, compiler_for(device.info, request.jobs, stack))
+    compiler = compiler_for(device.info, request.jobs, stack)
+    watches = watches_for(plan, device, compiler, stack)
+    return Run(plan, session, device, compiler, watches)
 
 
 def _leave_nothing_unused(
@@ -89,6 +114,15 @@ def _leave_nothing_unused(
             folder.rmdir()
 
 
+def _say_how_to_resume(
+    folder: Path, command: tuple[str, ...], kind: object, error: BaseException | None, trace: object
+) -> None:
+    from tuner.session_store import DATABASE
+
+    if isinstance(error, KeyboardInterrupt) and (folder / DATABASE).exists():
+        raise interrupted(folder, *command) from None
+
+
 def compiler_for(info: DeviceInfo, jobs: int | None, stack: ExitStack) -> Compiler:
     """Start the compiler whose results run on a device; the stack ends it."""
     from tuner.compiler.cache import Cache
@@ -96,6 +130,9 @@ def compiler_for(info: DeviceInfo, jobs: int | None, stack: ExitStack) -> Compil
     from tuner.compiler.pool import NvrtcPool
 
     compiler: Compiler
-    compiler = HostCompiler(jobs) if info.on_cpu else NvrtcPool(workers=jobs, cache=Cache())
+    if info.on_cpu:
+        compiler = HostCompiler(jobs, cache=Cache())
+    else:
+        compiler = NvrtcPool(workers=jobs, cache=Cache())
     stack.callback(compiler.close)
     return compiler

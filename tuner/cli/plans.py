@@ -75,17 +75,24 @@ def resumed_plan(directory: Path, manifest: Manifest, request: Request) -> Plan:
         raise SessionError(f"its search space is gone: {space}", path=directory)
     definition = read_definition(space, template)
     _require_unchanged(directory, manifest, definition.spec)
-    plan = _plan(
-        definition,
-        searcher=manifest.searcher,
-        trials=manifest.trials,
-        time_s=manifest.time_s,
-        seed=manifest.seed,
-        workloads=manifest.workloads,
-        operators=manifest.operators,
-    )
+    plan = _plan_of(definition, manifest)
     _require_agreement(directory, manifest, plan, request)
     return plan
+
+
+def verified_plan(directory: Path, manifest: Manifest, space: Path | None) -> Plan:
+    """Rebuild a session's plan to verify its winners, with files moved to another place."""
+    path = space or Path(manifest.space_path)
+    if not path.exists():
+        raise SessionError(
+            f"its search space is gone: {path}",
+            path=directory,
+            remedy="name a copy of it with --space",
+        )
+    moved = space is not None or not Path(manifest.template_path).exists()
+    definition = read_definition(path, None if moved else Path(manifest.template_path))
+    _require_unchanged(directory, manifest, definition.spec)
+    return _plan_of(definition, manifest)
 
 
 def manifest_of(plan: Plan, *, device: str, words: tuple[str, ...]) -> Manifest:
@@ -100,6 +107,7 @@ def manifest_of(plan: Plan, *, device: str, words: tuple[str, ...]) -> Manifest:
         space_text_sha=_sha(spec.path),
         template_sha=_sha(spec.template),
         source_sha=_sha(spec.source),
+        reference_sha=_sha(spec.reference),
         device=device,
         searcher=plan.searcher,
         trials=plan.trials,
@@ -172,6 +180,18 @@ def new_session_folder(kernel: str, now: datetime) -> Path:
     return folder
 
 
+def _plan_of(definition: Definition, manifest: Manifest) -> Plan:
+    return _plan(
+        definition,
+        searcher=manifest.searcher,
+        trials=manifest.trials,
+        time_s=manifest.time_s,
+        seed=manifest.seed,
+        workloads=manifest.workloads,
+        operators=manifest.operators,
+    )
+
+
 def _plan(
     definition: Definition,
     *,
@@ -220,8 +240,10 @@ def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) ->
         spec.path: manifest.space_text_sha,
         spec.template: manifest.template_sha,
         spec.source: manifest.source_sha,
+        spec.reference: manifest.reference_sha,
     }
-    changed = [str(path) for path, sha in files.items() if _sha(path) != sha]
+    # Sessions of the first version did not keep the reference's hash.
+    changed = [str(path) for path, sha in files.items() if sha and _sha(path) != sha]
     if changed:
         raise SessionError(
             f"changed since the session began: {', '.join(changed)}",

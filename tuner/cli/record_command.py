@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tuner.cli import options
-from tuner.cli.exits import interrupted, program_name, terminated_as_interrupted
+from tuner.cli.exits import program_name, terminated_as_interrupted
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -83,19 +83,16 @@ def command(
     )
     console = Console(highlight=False)
     with terminated_as_interrupted(), ExitStack() as stack:
-        run = (resumed if resume else started)(request, stack, recording_plan)
+        run = (resumed if resume else started)(request, stack, recording_plan, ("record",))
         console.print(f"session {run.session.directory}", markup=False)
-        try:
-            with make_view(console, quiet=False) as view:
-                made = record(
-                    run.plan,
-                    session=run.session,
-                    device=run.device,
-                    compiler=run.compiler,
-                    listener=view,
-                )
-        except KeyboardInterrupt:
-            raise interrupted(run.session.directory, "record") from None
+        with make_view(console, quiet=False) as view:
+            made = record(
+                run.plan,
+                session=run.session,
+                device=run.device,
+                compiler=run.compiler,
+                listener=view,
+            )
         path = out or recording_path(run.plan.spec, run.device)
         save_recording(made, path)
     console.print(f"{path} ({path.stat().st_size / 1024:.0f} KB)", markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -13,11 +14,11 @@ from click.core import ParameterSource
 
 from tuner.cli import options
 from tuner.cli.exits import (
-    interrupted,
     program_name,
     stdout_kept_for_result,
     terminated_as_interrupted,
 )
+from tuner.errors import SessionError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,7 +142,6 @@ def _tune(request: Request, console: Console, stack: ExitStack) -> ReportData:
     from tuner.cli.environment import headline
     from tuner.cli.opening import resumed, started
     from tuner.cli.view import make_view
-    from tuner.report.html import write_report
     from tuner.report.loading import from_session
     from tuner.tuning import tune
 
@@ -149,22 +149,34 @@ def _tune(request: Request, console: Console, stack: ExitStack) -> ReportData:
     session, silent = run.session, request.quiet and request.as_json
     if not silent:
         console.print(headline(run.device), markup=False, soft_wrap=True)
-    try:
-        with make_view(console, quiet=request.quiet) as view:
-            tune(
-                run.plan,
-                session=session,
-                device=run.device,
-                compiler=run.compiler,
-                listener=view,
-            )
-        data = from_session(session, run.plan.spec)
-        write_report(data, session.directory / REPORT)
-    except KeyboardInterrupt:
-        raise interrupted(session.directory) from None
+    with make_view(console, quiet=request.quiet) as view:
+        tune(
+            run.plan,
+            session=session,
+            device=run.device,
+            compiler=run.compiler,
+            listener=view,
+            watches=run.watches,
+        )
+    data = from_session(session, run.plan.spec)
+    _write_report(data, session.directory)
     if not silent:
         _print_end(data, session.directory, console)
     return data
+
+
+def _write_report(data: ReportData, folder: Path) -> None:
+    from tuner.report.html import write_report
+
+    try:
+        write_report(data, folder / REPORT)
+    except OSError as error:
+        again = shlex.join([program_name(), "report", str(folder)])
+        raise SessionError(
+            f"the report cannot be written: {error.strerror or error}",
+            path=folder / REPORT,
+            remedy=f"the results are kept; once the cause is gone, write it with `{again}`",
+        ) from error
 
 
 def _print_end(data: ReportData, folder: Path, console: Console) -> None:

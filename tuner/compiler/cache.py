@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import tempfile
 import time
 from dataclasses import asdict
@@ -27,7 +28,7 @@ PRUNE_EVERY_S = 24 * 3600
 PRUNE_TO_SHARE = 0.8
 
 # Change it with anything that gives another result for the same request.
-_FORMAT = 1
+_FORMAT = 2
 _MAGIC = b"tuner-compiled\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -72,7 +73,7 @@ class Cache:
             data = path.read_bytes()
         except OSError:
             return None
-        result = _decoded(data)
+        result = _decoded(key, data)
         if result is None:
             logger.warning("damaged cache entry %s: compiling again", path)
             return None
@@ -86,7 +87,7 @@ class Cache:
             return
         path = self._path(key)
         try:
-            self._write(path, _encoded(result))
+            self._write(path, _encoded(key, result))
             self._prune_sometimes()
         except OSError as error:
             logger.warning("cannot write to the cache: %s", error)
@@ -97,6 +98,8 @@ class Cache:
         for path in self._entries.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
+                if not stat.S_ISREG(status.st_mode):
+                    continue
                 entries.append((status.st_mtime, status.st_size, path))
         total = sum(size for _, size, _ in entries)
         if total <= self._max_bytes:
@@ -114,8 +117,14 @@ class Cache:
         if self._puts == 0:
             self._entries.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self._entries, prefix=".", delete=False) as file:
-            file.write(data)
-        Path(file.name).replace(path)
+            unfinished = Path(file.name)
+            try:
+                file.write(data)
+                file.flush()
+                unfinished.replace(path)
+            except OSError:
+                unfinished.unlink(missing_ok=True)
+                raise
 
     def _prune_sometimes(self) -> None:
         self._puts += 1
@@ -129,19 +138,19 @@ class Cache:
             self.prune()
 
 
-def _encoded(result: CompileResult) -> bytes:
+def _encoded(key: str, result: CompileResult) -> bytes:
     content = {
         "lowered": dict(result.lowered),
         "resources": {name: asdict(used) for name, used in result.resources.items()},
         "error": result.error,
     }
     body = packed(content, result.cubin)
-    return _MAGIC + hashlib.sha256(body).digest() + body
+    return _MAGIC + _digest(key, body) + body
 
 
-def _decoded(data: bytes) -> CompileResult | None:
+def _decoded(key: str, data: bytes) -> CompileResult | None:
     body = data[len(_MAGIC) + _DIGEST_BYTES :]
-    if not data.startswith(_MAGIC + hashlib.sha256(body).digest()):
+    if not data.startswith(_MAGIC + _digest(key, body)):
         return None
     [(content, cubin)] = Unpacker().feed(body)
     return CompileResult(
@@ -151,3 +160,8 @@ def _decoded(data: bytes) -> CompileResult | None:
         error=content["error"],
         cached=True,
     )
+
+
+def _digest(key: str, body: bytes) -> bytes:
+    """Hash an entry with its key, so that no other's content passes for it."""
+    return hashlib.sha256(key.encode() + body).digest()

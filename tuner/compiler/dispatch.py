@@ -23,6 +23,10 @@ from tuner.errors import WorkerError
 
 # Covers importing the bindings and extracting headers on a slow disk.
 START_TIMEOUT_S = 120.0
+# SIGKILL may come from outside, from a system that is short of memory say: neither a source nor
+# the installation is to blame before it has come this often.
+MOST_KILLS = 3
+MOST_KILLS_AT_START = 8  # one after the other, with no start between
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class _Job:
     futures: list[Future[CompileResult]] = field(default_factory=list)
     key: str = ""
     state: str = ""
+    kills: int = 0
 
     @property
     def wanted(self) -> bool:
@@ -79,6 +84,7 @@ class Dispatcher:
         self._waiting: deque[_Job] = deque()
         self._workers: list[WorkerProcess] = []
         self._begun = False
+        self._kills_at_start = 0
 
     def start(self) -> None:
         """Start the thread, and with it the first worker."""
@@ -137,7 +143,7 @@ class Dispatcher:
 
     def _without_compiling(self, job: _Job) -> CompileResult | None:
         request = job.request
-        error = refused_include(request.source)
+        error = refused_include(request.source, request.include_dirs)
         if error:
             return CompileResult(error=error)
         job.state = self._includes.of(request.source, request.include_dirs)
@@ -209,6 +215,7 @@ class Dispatcher:
     def _started(self, worker: WorkerProcess, hello: dict[str, Any]) -> None:
         worker.ready = True
         worker.deadline = None
+        self._kills_at_start = 0
         if not self.compiler.done():
             self.compiler.set_result(CompilerInfo(hello["version"], hello["identity"]))
 
@@ -225,12 +232,30 @@ class Dispatcher:
     def _crashed(self, worker: WorkerProcess) -> None:
         words = worker.last_words()
         status = self._remove(worker)
+        if self._forgiven(worker, status):
+            return
         if not worker.ready:
             self._failed_to_start(words or f"exit status {status}")
         elif worker.job is not None:
             how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             error = f"the compiler crashed ({how}) {words}".rstrip()
             self._finish(worker.job, CompileResult(error=error))
+
+    def _forgiven(self, worker: WorkerProcess, status: int) -> bool:
+        """Go on as if a worker that was killed had never been, unless that happens too often."""
+        if status != -signal.SIGKILL:
+            return False
+        if not worker.ready:
+            self._kills_at_start += 1
+            if self._kills_at_start < MOST_KILLS_AT_START:
+                self._start_worker()
+                return True
+        elif worker.job is not None:
+            worker.job.kills += 1
+            if worker.job.kills < MOST_KILLS:
+                self._waiting.appendleft(worker.job)
+                return True
+        return False
 
     def _end_overdue(self) -> None:
         now = time.monotonic()

@@ -2,60 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import os
-import re
-import shutil
-import signal
-import subprocess
-import tempfile
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import cache as once
 from pathlib import Path
 
 from tuner.compiler.base import CompileRequest, CompileResult
-from tuner.compiler.host_source import LAUNCH_UNIT, REMEDY, NotOnHostError, to_host
-from tuner.compiler.includes import UNIT_NAME, refused_include
-from tuner.compiler.report import shortened
+from tuner.compiler.cache import Cache, cache_key
+from tuner.compiler.host_messages import errors
+from tuner.compiler.host_options import (
+    CODE,
+    LINK,
+    SANITIZERS,
+    language,
+    runtime_options,
+    sanitizing,
+    standard,
+)
+from tuner.compiler.host_policy import refusal
+from tuner.compiler.host_source import LAUNCH_UNIT, NotOnHostError, to_host
+from tuner.compiler.host_toolchain import MOST_RUNS, Gxx, ToolError
+from tuner.compiler.includes import UNIT_NAME, IncludeDigest, refused_include
+from tuner.compiler.scratch import remove_left_behind, scratch_folder
 from tuner.errors import DeviceError, WorkerError
 from tuner.trial import Resources
 
 HEADERS = Path(__file__).resolve().parents[1] / "device" / "host_cuda"
-
-_LANGUAGE = ("-D__CUDA_ON_HOST__=1", "-U_FORTIFY_SOURCE", "-w")
-_CODE = (
-    "-O2",
-    "-fPIC",
-    "-shared",
-    "-fvisibility=hidden",
-    # Two libraries' statics of one template would otherwise be one, and unloading leaves it behind.
-    "-fno-gnu-unique",
-    # What CUDA takes for granted: reinterpreted memory, and loops that never end stay in the code.
-    "-fno-strict-aliasing",
-    "-fno-finite-loops",
-    "-fno-threadsafe-statics",
-    "-Wl,-Bsymbolic",
-)
-SANITIZERS = ("undefined",)
-# -Dname, -Uname and the language version mean the same to g++; the rest is for NVRTC alone.
-_SHARED_OPTION = re.compile(r"-[DU].*")
-_STANDARD = re.compile(r"--?std=(c\+\+\d\d)")
-_DIAGNOSTIC = re.compile(
-    r"^(?P<file>[^:\n]+):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: (?P<text>.*)$"
-)
-_GPU_ONLY = re.compile(
-    r"mma\.h|cooperative_groups|cuda/(?:barrier|pipeline|ptx)|cudaTypedefs|wmma|nvcuda|cute/|cutlass"
-    r"|__cvta_generic_to_shared|__pipeline_|__cluster|tensor_?map|CUtensorMap",
-    re.IGNORECASE,
-)
+RUNTIME_TIMEOUT_S = 60.0
 
 
 class HostCompiler:
     """Compile kernels to shared libraries with g++; implements `Compiler`.
 
     A result's `cubin` is the library. A compile over `timeout_s` is killed with all it started.
-    Raises `DeviceError` where there is no g++. `sanitizers` may name `undefined`.
+    `sanitizers` may name `address` and `undefined`: what they find ends a launch with the kernel's
+    line. Code with `address` runs only in a process that was started with `preload`. Raises
+    `DeviceError` where there is no g++.
     """
 
     def __init__(
@@ -63,106 +49,129 @@ class HostCompiler:
         workers: int | None = None,
         timeout_s: float = 60.0,
         sanitizers: tuple[str, ...] = (),
+        cache: Cache | None = None,
     ) -> None:
-        found = shutil.which("g++")
-        if found is None:
-            raise DeviceError(
-                "the `host` device needs g++, which is not installed",
-                remedy="install it (Debian and Ubuntu: apt install g++)",
-            )
         if not set(sanitizers) <= set(SANITIZERS):
             raise DeviceError(f"sanitizers {sanitizers} are not all of {SANITIZERS}")
-        self._gxx, self._timeout_s = found, timeout_s
-        self._sanitizers = tuple(f"-fsanitize={name}" for name in sanitizers)
+        self._gxx, self._timeout_s, self._cache = Gxx(), timeout_s, cache
+        self._sanitizers = tuple(sorted(set(sanitizers)))
+        self._includes = IncludeDigest()
+        remove_left_behind()
         self._pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)), "host-compiler")
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._runtime: Future[bytes] | None = None
         self._lock = threading.Lock()
         self._closed = False
 
     @property
     def version(self) -> str:
         """Name and version, `g++ 12.2.0`."""
-        command = [self._gxx, "-dumpfullversion"]
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)  # noqa: S603
-        return f"g++ {answer.stdout.strip()}"
+        return self._gxx.version
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
         """Start compiling and return at once."""
-        if self._closed:
-            raise WorkerError("the compiler was closed")
-        return self._pool.submit(self._compile, request)
+        with self._lock:
+            if self._closed:
+                raise WorkerError("the compiler was closed")
+            if self._runtime is None:
+                self._runtime = self._pool.submit(self._build_runtime)
+            return self._pool.submit(self._compile, request)
 
     def close(self) -> None:
         """Kill what runs and cancel what waits."""
         with self._lock:
             self._closed = True
-            for process in self._running:
-                _kill(process)
+        self._gxx.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        remove_left_behind()
 
     def _compile(self, request: CompileRequest) -> CompileResult:
         started = time.perf_counter()
-        refused = refused_include(request.source)
+        refused = refused_include(request.source, request.include_dirs)
         if refused is not None:
             return CompileResult(error=refused)
-        with tempfile.TemporaryDirectory(prefix="tuner-host-") as folder:
-            try:
-                library = self._build(request, Path(folder), started + self._timeout_s)
-            except _FailedError as error:
-                seconds = time.perf_counter() - started
-                return CompileResult(error=str(error), timed_out=error.timed_out, seconds=seconds)
-        lowered = {name: entry_name(index) for index, name in enumerate(request.kernels)}
-        resources = {name: Resources(registers=0) for name in request.kernels}
-        return CompileResult(library, lowered, resources, seconds=time.perf_counter() - started)
-
-    def _build(self, request: CompileRequest, folder: Path, deadline: float) -> bytes:
-        (folder / UNIT_NAME).write_text(request.source, encoding="utf-8")
-        standard = [m[1] for o in request.options if (m := _STANDARD.fullmatch(o))] or ["c++17"]
-        language = [*_LANGUAGE, f"-std={standard[-1]}", *_include_options(request)]
-        unit = self._run(["-E", "-x", "c++", *language, UNIT_NAME], folder, deadline, request)
+        key = self._key(request)
+        stored = self._cache.get(key) if self._cache else None
+        if stored is not None:
+            return stored
         try:
-            source = to_host(unit.decode(errors="replace")) + _entries(request.kernels)
-        except NotOnHostError as error:
-            raise _FailedError(str(error)) from error
-        (folder / "unit.ii").write_text(source, encoding="utf-8")
-        code = ["-w", f"-std={standard[-1]}", *_CODE, *self._sanitizers, "-o", "unit.so", "unit.ii"]
-        self._run(code, folder, deadline, request)
-        return (folder / "unit.so").read_bytes()
+            library = self._build(request, started + self._timeout_s)
+            entries = {name: entry_name(index) for index, name in enumerate(request.kernels)}
+            # How many registers a GPU would give the kernel nobody here knows.
+            resources = {name: Resources(registers=None) for name in request.kernels}
+            seconds = time.perf_counter() - started
+            result, lasting = CompileResult(library, entries, resources, seconds=seconds), True
+        except (ToolError, NotOnHostError) as error:
+            result, lasting = self._failed(error, request, time.perf_counter() - started)
+        if self._cache and lasting:
+            self._cache.put(key, result)
+        return result
 
-    def _run(
-        self, options: list[str], folder: Path, deadline: float, request: CompileRequest
-    ) -> bytes:
-        with self._lock:
-            if self._closed:
-                raise _FailedError("the compiler was closed")
-            process = subprocess.Popen(  # noqa: S603
-                [self._gxx, *options],
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**os.environ, "LC_ALL": "C"},
-                start_new_session=True,
-            )
-            self._running.add(process)
-        try:
-            output, log = process.communicate(timeout=max(0.0, deadline - time.perf_counter()))
-        except subprocess.TimeoutExpired as error:
-            _kill(process)
-            process.communicate()
+    def _key(self, request: CompileRequest) -> str:
+        identity = f"{self.version} {headers_digest()} {self._sanitizers}"
+        included = self._includes.of(request.source, request.include_dirs)
+        return cache_key(request, identity, included)
+
+    def _build(self, request: CompileRequest, deadline: float) -> bytes:
+        with scratch_folder() as folder:
+            (folder / UNIT_NAME).write_text(request.source, encoding="utf-8")
+            # As a system folder, so that the rewriting leaves our own headers alone.
+            options = ["-isystem", str(HEADERS), "-include", "cuda_on_host.h", *language(request)]
+            options += self._language_of_sanitizers()
+            options += [f"-I{Path(one).absolute()}" for one in request.include_dirs]
+            unit = self._gxx.run(["-E", "-x", "c++", *options, UNIT_NAME], folder, deadline)
+            text = unit.decode(errors="replace")
+            allowed = (*map(Path, request.include_dirs), folder, HEADERS, *self._gxx.include_dirs)
+            if refused := refusal(text, folder, allowed):
+                raise NotOnHostError(refused)
+            (folder / "unit.ii").write_text(to_host(text) + _entries(request.kernels), "utf-8")
+            (folder / "runtime.o").write_bytes(self._runtime_object(deadline))
+            code = ["-w", standard(request), *CODE, *sanitizing(self._sanitizers)]
+            self._gxx.run([*code, "-o", "unit.so", "unit.ii", "runtime.o", *LINK], folder, deadline)
+            return (folder / "unit.so").read_bytes()
+
+    def _language_of_sanitizers(self) -> list[str]:
+        return [option for option in sanitizing(self._sanitizers) if option.startswith("-D")]
+
+    def _failed(
+        self, error: ToolError | NotOnHostError, request: CompileRequest, seconds: float
+    ) -> tuple[CompileResult, bool]:
+        """Return the result of a failure, and whether compiling again would give it again."""
+        if isinstance(error, NotOnHostError):
+            return CompileResult(error=str(error), seconds=seconds), True
+        if error.timed_out:
             message = f"the compiler was killed after {self._timeout_s:g} s"
-            raise _FailedError(message, timed_out=True) from error
-        finally:
-            with self._lock:
-                self._running.discard(process)
-        if process.returncode != 0:
-            raise _FailedError(_errors(log.decode(errors="replace"), request))
-        return output
+            return CompileResult(error=message, timed_out=True, seconds=seconds), False
+        if error.killed:
+            message = f"the compiler was killed {MOST_RUNS} times: memory may have run out"
+            return CompileResult(error=message, seconds=seconds), False
+        return CompileResult(error=errors(error.log, request), seconds=seconds), error.lasting
 
+    def _runtime_object(self, deadline: float) -> bytes:
+        assert self._runtime is not None
+        try:
+            return self._runtime.result(max(0.0, deadline - time.perf_counter()))
+        except FutureTimeoutError as error:
+            raise ToolError("", timed_out=True) from error
+        except CancelledError as error:
+            raise ToolError("the compiler was closed") from error
 
-class _FailedError(Exception):
-    def __init__(self, message: str, *, timed_out: bool = False) -> None:
-        super().__init__(message)
-        self.timed_out = timed_out
+    def _build_runtime(self) -> bytes:
+        source = '#include "on_host/runtime.h"\n'
+        options = runtime_options(self._sanitizers)
+        request = CompileRequest(source, (), "host", tuple(options))
+        key = cache_key(request, f"{self.version} {headers_digest()}", "")
+        stored = self._cache.get(key) if self._cache else None
+        if stored is not None:
+            return stored.cubin
+        with scratch_folder() as folder:
+            (folder / "runtime.cc").write_text(source, encoding="utf-8")
+            files = ["-isystem", str(HEADERS), "-o", "runtime.o", "runtime.cc"]
+            deadline = time.perf_counter() + RUNTIME_TIMEOUT_S
+            self._gxx.run([*options, *files], folder, deadline)
+            built = (folder / "runtime.o").read_bytes()
+        if self._cache:
+            self._cache.put(key, CompileResult(built))
+        return built
 
 
 def entry_name(index: int) -> str:
@@ -170,11 +179,38 @@ def entry_name(index: int) -> str:
     return f"cuda_on_host_entry_{index}"
 
 
-def _include_options(request: CompileRequest) -> list[str]:
-    # As a system folder, so that the rewriting leaves our own headers alone.
-    options = ["-isystem", str(HEADERS), "-include", "cuda_on_host.h"]
-    options += [option for option in request.options if _SHARED_OPTION.fullmatch(option)]
-    return options + [f"-I{Path(folder).absolute()}" for folder in request.include_dirs]
+def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:
+    """Return the environment of a process that runs code with these sanitizers.
+
+    Such a process needs terabytes of address space (RLIMIT_AS must be unlimited), and children of
+    it inherit the library: a Python of its own is best. Raises `DeviceError` where g++ has no
+    address sanitizer.
+    """
+    if "address" not in sanitizers:
+        return {}
+    library = Gxx().library("libasan.so")
+    if library is None:
+        raise DeviceError(
+            "g++ came without the address sanitizer (libasan.so)",
+            remedy="install it (Debian and Ubuntu: it is in libgcc-12-dev, or your version's)",
+        )
+    options = {
+        "detect_leaks": 0,
+        "detect_stack_use_after_return": 0,
+        "allocator_may_return_null": 1,
+        "use_sigaltstack": 1,
+    }
+    settings = ":".join(f"{name}={value}" for name, value in options.items())
+    return {"LD_PRELOAD": library, "ASAN_OPTIONS": settings}
+
+
+@once
+def headers_digest() -> str:
+    """Hash our headers and the runtime: a result is as old as they are."""
+    content = hashlib.sha256()
+    for path in sorted(HEADERS.rglob("*.h")):
+        content.update(f"{path.relative_to(HEADERS)}\0".encode() + path.read_bytes())
+    return content.hexdigest()
 
 
 def _entries(kernels: tuple[str, ...]) -> str:
@@ -186,26 +222,3 @@ def _entries(kernels: tuple[str, ...]) -> str:
             f"{{ return ::cuda_on_host::launch(launch, &{kernel}); }}"
         )
     return "\n".join(lines) + "\n"
-
-
-def _errors(log: str, request: CompileRequest) -> str:
-    """Rewrite g++'s messages to the form of NVRTC's, naming what only a GPU has."""
-    found: list[str] = []
-    for line in log.splitlines():
-        match = _DIAGNOSTIC.match(line)
-        if match is None:
-            continue
-        file, number, text = match["file"], int(match["line"]), match["text"]
-        if file == LAUNCH_UNIT:
-            kernel = request.kernels[min(number, len(request.kernels)) - 1]
-            found.append(f"error: the kernel `{kernel}` cannot be launched: {text}")
-        else:
-            found.append(f"{UNIT_NAME if file == UNIT_NAME else file}({number}): error: {text}")
-        if _GPU_ONLY.search(text):
-            found.append(f"  {REMEDY}")
-    return shortened("\n".join(found) or log.strip() or "g++ failed without a message")
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

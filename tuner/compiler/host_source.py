@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tuner.compiler.host_lexing import MARKER, TOKEN, line_at, same_lines, unquoted
+from tuner.compiler.host_shared import static_shared, without_dynamic
 from tuner.compiler.includes import UNIT_NAME
 
 LAUNCH_UNIT = "launch"
@@ -13,24 +15,8 @@ REMEDY = (
     "verify on a GPU"
 )
 
-_MARKER = re.compile(r'^# (\d+) "((?:[^"\\\n]|\\.)*)"([ \d]*)\n', re.M)
-_STRING = (
-    r'R"(?P<raw>[^()\\\s]*)\(.*?\)(?P=raw)"|"(?:\\.|[^"\\\n])*"'
-    r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'"
-)
-_PARENTHESES = r"\((?:[^()]|\((?:[^()]|\((?:[^()])*\))*\))*\)"
-_ATTRIBUTE = rf"__attribute__\s*{_PARENTHESES}|alignas\s*{_PARENTHESES}"
-_EXTERN_SHARED = re.compile(
-    rf"\bextern\b(?P<before>(?:{_ATTRIBUTE}|[^;{{}}()])*?)\b__shared__\b"
-    rf"(?P<after>(?:{_ATTRIBUTE}|[^;{{}}()])*?)\b(?P<name>\w+)\s*\[\s*\]\s*;",
-)
-_WORD = re.compile(
-    rf"(?P<string>{_STRING})|\b(?P<asm>asm|__asm__|__asm)\b"
-    r"|(?P<shared>(?:\bstatic\s+)?\b__shared__\b(?:\s+static\b)?)|\b(?P<noinline>__noinline__)\b",
-    re.DOTALL,
-)
+_ASSEMBLY = frozenset({"asm", "__asm__", "__asm"})
 _QUALIFIER = re.compile(r"\s*(?:\b(?:volatile|__volatile__|inline|goto)\b\s*)*\(")
-_PIECE = re.compile(rf"(?P<marker>^#[^\n]*$)|(?P<string>{_STRING})|[():]", re.DOTALL | re.MULTILINE)
 # Without an effect that a result could show: when the next grid may start, and what to fetch early.
 _HINT = re.compile(r"griddepcontrol\.\w+|prefetchu?\.[\w.:]+\s*\[[^\]]*\]")
 
@@ -45,10 +31,10 @@ def to_host(preprocessed: str) -> str:
     `asm` of nothing but `griddepcontrol` and `prefetch` instructions is dropped; any other raises
     `NotOnHostError` with its line.
     """
-    return "".join(_rewritten(text, file, line) for text, file, line in _parts(preprocessed))
+    return "".join(_rewritten(text, file, line) for text, file, line in parts(preprocessed))
 
 
-def _parts(text: str) -> Iterator[tuple[str, str, int]]:
+def parts(text: str) -> Iterator[tuple[str, str, int]]:
     """Yield runs of own source with the file and line of their start; system headers have none.
 
     Consecutive markers of one file stay in one run: a statement may lie across them. Whether a
@@ -56,7 +42,7 @@ def _parts(text: str) -> Iterator[tuple[str, str, int]]:
     """
     start, file, line = 0, "", 1
     own: dict[str, str] = {}
-    for marker in _MARKER.finditer(text):
+    for marker in MARKER.finditer(text):
         system = "3" in marker[3].split() or marker[2].startswith("<")
         name = own.setdefault(marker[2], "" if system else marker[2])
         if name == file:
@@ -69,76 +55,51 @@ def _parts(text: str) -> Iterator[tuple[str, str, int]]:
 def _rewritten(text: str, file: str, line: int) -> str:
     if not file:
         return text
-    text = _EXTERN_SHARED.sub(_dynamic_shared, text)
+    text = without_dynamic(text)
     pieces: list[str] = []
     done = 0
-    for match in _WORD.finditer(text):
-        if match.start() < done or match["string"]:
+    for token in TOKEN.finditer(text):
+        if token.start() < done or not token["word"]:
             continue
-        pieces.append(text[done : match.start()])
-        done = match.end()
-        if match["shared"]:
-            pieces.append(_same_lines(match[0], "static"))
-        elif match["noinline"]:
-            pieces.append("__attribute__((noinline))")
-        else:
-            done, instructions = _assembly(text, match.end())
-            if not all(_HINT.fullmatch(one) for one in instructions):
-                raise NotOnHostError(
-                    _refusal(file, _line_at(text, match.start(), line), instructions)
-                )
-            pieces.append(_same_lines(text[match.start() : done], "(void)0"))
+        end, replacement = _replacement(text, token, file, line)
+        if end:
+            pieces += [text[done : token.start()], replacement]
+            done = end
     return "".join(pieces) + text[done:]
 
 
-def _dynamic_shared(match: re.Match[str]) -> str:
-    kind = re.sub(_ATTRIBUTE, " ", f"{match['before']} {match['after']}")
-    kind = " ".join(_MARKER.sub("", kind).split())
-    pointer = f"{kind}* const {match['name']} __attribute__((unused)) = "
-    cast = f"reinterpret_cast<{kind}*>(::cuda_on_host::dynamic_shared);"
-    return _same_lines(match[0], pointer + cast)
+def _replacement(text: str, word: re.Match[str], file: str, line: int) -> tuple[int, str]:
+    """Return where what replaces a word and what follows it ends, and the text; 0 keeps it."""
+    start, end = word.span()
+    if word[0] == "__shared__":
+        return static_shared(text, start, end)
+    if word[0] == "__noinline__":
+        return end, "__attribute__((noinline))"
+    if word[0] not in _ASSEMBLY:
+        return 0, ""
+    end, instructions = assembly(text, end)
+    if not all(_HINT.fullmatch(one) for one in instructions):
+        raise NotOnHostError(_refusal(file, line_at(text, start, line), instructions))
+    return end, same_lines(text[start:end], "(void)0")
 
 
-def _same_lines(removed: str, replacement: str) -> str:
-    """Keep the line breaks and markers of what is replaced, so that later lines stay right."""
-    kept = ["\n" if line.endswith("\n") else "" for line in removed.splitlines(keepends=True)]
-    lines = removed.splitlines(keepends=True)
-    return replacement + "".join(
-        line if _MARKER.match(line) else end for line, end in zip(lines, kept, strict=True)
-    )
-
-
-def _assembly(text: str, position: int) -> tuple[int, list[str]]:
+def assembly(text: str, position: int) -> tuple[int, list[str]]:
     """Return where the statement that `asm` begins ends, and its instructions."""
     opening = _QUALIFIER.match(text, position)
     if opening is None:
         return position, ["asm"]
     depth, in_template, template = 1, True, ""
-    for piece in _PIECE.finditer(text, opening.end()):
-        if piece["marker"]:
-            continue
-        if piece["string"]:
-            template += _unquoted(piece[0]) if in_template else ""
-        elif piece[0] == ":":
+    for token in TOKEN.finditer(text, opening.end()):
+        if token["string"]:
+            template += unquoted(token[0]) if in_template else ""
+        elif token[0] == ":":
             in_template = False
-        else:
-            depth += 1 if piece[0] == "(" else -1
+        elif token[0] in "()":
+            depth += 1 if token[0] == "(" else -1
         if depth == 0:
-            return piece.end(), [one.strip() for one in re.split(r"[;\n]", template) if one.strip()]
+            instructions = re.split(r"[;\n]", template)
+            return token.end(), [one.strip() for one in instructions if one.strip()]
     return len(text), ["asm"]
-
-
-def _unquoted(literal: str) -> str:
-    if literal.startswith("R"):
-        return literal[literal.index("(") + 1 : literal.rindex(")")]
-    return re.sub(r"\\[nt]", "\n", literal[1:-1])
-
-
-def _line_at(text: str, position: int, line: int) -> int:
-    start = 0
-    for marker in _MARKER.finditer(text, 0, position):
-        start, line = marker.end(), int(marker[1])
-    return line + text.count("\n", start, position)
 
 
 def _refusal(file: str, line: int, instructions: list[str]) -> str:

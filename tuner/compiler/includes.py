@@ -5,106 +5,190 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
 # What the compiler calls the source in its messages.
 UNIT_NAME = "kernel.cu"
 
-_SPLICE = re.compile(r"\\\r?\n")
-_GAP = r"(?:[ \t\v\f\r]|/\*.*?\*/)*"
-_DIRECTIVE = re.compile(
-    rf"(?:\#|%:|\?\?=){_GAP}(?P<name>include_next|include|import|embed)\b{_GAP}"
-    r'(?P<file>"[^"\n]*"|<[^>\n]*>)?',
-    re.DOTALL,
-)
+# g++ takes blanks between the backslash and the end of the line, and a lone CR for one.
+_SPLICE = re.compile(r"\\[ \t\v\f]*+(?:\r\n?|\n)")
+_LINE_END = re.compile(r"\r\n?")
+_LONE_RETURN = re.compile(r"\r(?!\n)")
+_HASH = re.compile(r"#|%:|\?\?=")
+_DIRECTIVE = re.compile(r"[^!-~\n]*+(?P<name>[A-Za-z0-9_\\]*+)")
+# Far more than a name needs; a line of a million directives is looked at in pieces.
+MAX_REST = 2000
+_FILE = re.compile(r'[^!-~\n]*+(?P<file>"[^"\n]*+"|<[^>\n]*+>)?')
+_POSITION = re.compile(r'[^!-~\n]*+([0-9]++[^!-~\n]*+)?(?P<file>"[^"\n]*+")?[0-9\s]*+(?://.*+)?')
+_READING_PRAGMA = re.compile(r"\s*+(GCC\s++(dependency|pch_preprocess)|include_alias)\b")
+_HAS = re.compile(r"__has_(?:include(?:_next)?|embed)\b")
+_HAS_FILE = re.compile(r'\s*+\(\s*+(?P<file>"[^"\n]*+"|<[^>\n]*+>)\s*+\)')
+_HAS_CALL = re.compile(_HAS.pattern + _HAS_FILE.pattern)
+_ASKED = re.compile(r"(?:\bifn?def|\bdefined[ \t]*+\(?|\belifn?def)[ \t]*+$")
 _NAMED = re.compile(
-    r'(?:include\w*[ \t(]*|define[ \t]+\w+[ \t]+)["<]([^">\n]+)[">]',
+    r"(?:include(?:_next)?|define[ \t]++\w++)[ \t(]*+[\"<]([^\">\n]{1,4000}+)[\">]",
 )
-_PRINTABLE = re.compile(r"[!-~]")
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:")
+_COMPARISONS = frozenset({"if", "elif"})
 
 
-def refused_include(source: str) -> str | None:
+def refused_include(source: str, include_dirs: tuple[str, ...] = ()) -> str | None:
     """Return an error for an include that may reach outside the include folders, else None.
 
     The compiler quotes lines of what it includes: an absolute path or `..` in a generated source
     would show any file of this machine. Nothing is skipped that a comment or a string might only
-    seem to hide, so such a line in a block comment is refused too.
+    seem to hide, so such a line in a block comment is refused too. With `include_dirs`, so is a
+    header in them, however deep, that leads out of them by its name or by a link.
     """
     if "\0" in source:
         line = source.count("\n", 0, source.index("\0")) + 1
         return f"{UNIT_NAME}({line}): error: the source has a NUL character"
-    # Trigraphs depend on the language version, so both readings must be harmless.
+    # Trigraphs depend on the language version, and a lone CR ends a line for g++ and is a blank
+    # for NVRTC: every reading must be harmless.
     readings = {source, source.replace("??/", "\\")}
-    return next(filter(None, map(_refusal, sorted(readings))), None)
+    readings |= {_LONE_RETURN.sub(" ", reading) for reading in readings}
+    refused = next(filter(None, map(_refusal, sorted(readings))), None)
+    return refused or _way_out(source, include_dirs)
 
 
 def _refusal(source: str) -> str | None:
     parts = _SPLICE.split(source)
-    text = "".join(parts)
-    splices = list(accumulate(len(part) for part in parts[:-1]))
-    for match in _DIRECTIVE.finditer(text):
-        problem = _problem(match["name"], match["file"])
-        if problem and _may_be_live(text, match.start()):
-            line = text.count("\n", 0, match.start()) + bisect_right(splices, match.start()) + 1
-            return f"{UNIT_NAME}({line}): error: {problem}"
+    joined = "".join(parts)
+    text = _LINE_END.sub("\n", joined)
+    for position, problem in _problems(text):
+        splices = list(accumulate(len(_LINE_END.sub("\n", part)) for part in parts[:-1]))
+        line = text.count("\n", 0, position) + bisect_right(splices, position) + 1
+        return f"{UNIT_NAME}({min(line, source.count(chr(10)) + 1)}): error: {problem}"
     return None
+
+
+def _problems(text: str) -> Iterator[tuple[int, str]]:
+    for match in _HASH.finditer(text):
+        if _may_be_live(text, match.start()):
+            directive = _DIRECTIVE.match(text, match.end())
+            assert directive is not None
+            rest = text[directive.end() : directive.end() + MAX_REST].partition("\n")[0]
+            if problem := _problem(directive["name"], rest):
+                yield match.start(), problem
+    for match in _HAS.finditer(text):
+        before = text[max(match.start() - 20, 0) : match.start()]
+        if (problem := _asking(text, match)) and not _ASKED.search(before):
+            yield match.start(), problem
 
 
 def _may_be_live(text: str, position: int) -> bool:
-    start = max(text.rfind("\n", 0, position), text.rfind("\r", 0, position)) + 1
-    before = text[start:position]
-    return "*/" in before or not _PRINTABLE.search(before)
+    """Whether only blanks stand between this place and the line's start or a comment's end."""
+    while position and not "!" <= text[position - 1] <= "~":
+        position -= 1
+        if text[position] == "\n":
+            return True
+    return position == 0 or text[position - 2 : position] == "*/"
 
 
-def _problem(directive: str, file: str | None) -> str | None:
-    if directive in ("import", "embed"):
-        return f"#{directive} is not allowed"
+def _problem(name: str, rest: str) -> str | None:
+    if "\\" in name:
+        return f"#{name}: an escape in a directive is not allowed"
+    if not name and rest.startswith("/*"):
+        return "a comment after # is not allowed"
+    if name in ("import", "embed"):
+        return f"#{name} is not allowed"
+    if name in ("include", "include_next"):
+        match = _FILE.match(rest)
+        if match is None or match["file"] is None:
+            return f"#{name} of a macro is not allowed: write the file's name"
+        return _outside(f"#{name}", match["file"])
+    if name == "line" or name.isdigit():
+        # Messages quote the file that a line is said to be of.
+        match = _POSITION.fullmatch(rest)
+        if match is None:
+            return f"#{name} needs a number and a file's name"
+        return _outside(f"#{name}", match["file"]) if match["file"] else None
+    if name == "pragma" and (match := _READING_PRAGMA.match(rest)):
+        return f"`#pragma {match[1]}` is not allowed: it reads a file"
+    if name in _COMPARISONS and '"' in _HAS_CALL.sub("", rest):
+        return f"a text in #{name} is not allowed"
+    return None
+
+
+def _asking(text: str, match: re.Match[str]) -> str | None:
+    file = _HAS_FILE.match(text, match.end())
     if file is None:
-        return f"#{directive} of a macro is not allowed: write the file's name"
+        return f"{match[0]} of a macro is not allowed: write the file's name"
+    return _outside(match[0], file["file"])
+
+
+def _outside(directive: str, file: str) -> str | None:
     name = file[1:-1]
     if _ABSOLUTE.match(name.strip()):
-        return f"#{directive} of the absolute path {file} is not allowed"
+        return f"{directive} of the absolute path {file} is not allowed"
     if ".." in re.split(r"[/\\]", name):
-        return f"#{directive} of {file} with `..` is not allowed: add its folder to include_dirs"
+        return f"{directive} of {file} with `..` is not allowed: add its folder to include_dirs"
     return None
+
+
+def _way_out(source: str, include_dirs: tuple[str, ...]) -> str | None:
+    inside = [Path(folder).resolve() for folder in include_dirs]
+    for line, path in _reached(source, include_dirs):
+        target = path.resolve()
+        if not any(target.is_relative_to(folder) for folder in inside):
+            return f"{UNIT_NAME}({line}): error: {path} is {target}, outside the include folders"
+    return None
+
+
+def _reached(source: str, include_dirs: tuple[str, ...]) -> Iterator[tuple[int, Path]]:
+    """Find the files that a source can include from the folders, and from those files on.
+
+    Each comes with the source's line that leads to it. What the compiler would skip (`#if`) is counted in: a superset is safe.
+    """
+    folders = [Path(folder) for folder in include_dirs]
+    found: set[Path] = set()
+    waiting = [(line, name, folders) for line, name in _named(source)] if folders else []
+    while waiting:
+        line, name, places = waiting.pop()
+        for path in (folder / name for folder in places):
+            if path in found or not _is_file(path):
+                continue
+            found.add(path)
+            yield line, path
+            waiting += [(line, inner, [path.parent, *folders]) for inner in _content(path)[1]]
+
+
+def _named(source: str) -> Iterator[tuple[int, str]]:
+    line, end = 1, 0
+    for match in _NAMED.finditer(source):
+        line += source.count("\n", end, match.start())
+        end = match.start()
+        yield line, match[1]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 class IncludeDigest:
     """Hash the files in the user's include folders that a source can reach, however deep."""
 
-    def __init__(self) -> None:
-        self._files: dict[Path, tuple[tuple[int, int], str, tuple[str, ...]]] = {}
-
     def of(self, source: str, include_dirs: tuple[str, ...]) -> str:
-        """Return one hash over all of them; equal when none of them changed.
-
-        What the compiler would skip (`#if`) is counted in: a superset is safe.
-        """
+        """Return one hash over all of them; equal when none of them changed."""
         if not include_dirs:
             return ""
-        folders = [Path(folder) for folder in include_dirs]
-        found: dict[str, str] = {}
-        waiting = [(name, folders) for name in _NAMED.findall(source)]
-        while waiting:
-            name, places = waiting.pop()
-            for path in (folder / name for folder in places):
-                if str(path) in found or not path.is_file():
-                    continue
-                digest, names = self._read(path)
-                found[str(path)] = digest
-                waiting += [(inner, [path.parent, *folders]) for inner in names]
+        found = {str(path): _content(path)[0] for _, path in _reached(source, include_dirs)}
         content = "\n".join(f"{digest} {path}" for path, digest in sorted(found.items()))
         return hashlib.sha256(content.encode()).hexdigest()
 
-    def _read(self, path: Path) -> tuple[str, tuple[str, ...]]:
-        status = path.stat()
-        stamp = (status.st_mtime_ns, status.st_size)
-        known = self._files.get(path)
-        if known is None or known[0] != stamp:
-            data = path.read_bytes()
-            names = tuple(_NAMED.findall(data.decode(errors="replace")))
-            known = (stamp, hashlib.sha256(data).hexdigest(), names)
-            self._files[path] = known
-        return known[1], known[2]
+
+def _content(path: Path) -> tuple[str, tuple[str, ...]]:
+    status = path.stat()
+    return _read(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _read(path: Path, _changed_ns: int, _size: int) -> tuple[str, tuple[str, ...]]:
+    data = path.read_bytes()
+    return hashlib.sha256(data).hexdigest(), tuple(_NAMED.findall(data.decode(errors="replace")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,6 +23,11 @@ _START = (
 )
 # Beside a driver NVRTC keeps results of its own, and on a hit the log lacks ptxas's report.
 _WITHOUT_OWN_CACHE = {"CUDA_CACHE_DISABLE": "1"}
+# Where Python and CUDA are; the rest of the environment may hold keys.
+_VARIABLES = re.compile(
+    r"PATH|HOME|LANG|LC_\w+|LD_LIBRARY_PATH|PYTHON\w+|CUDA_\w+|CONDA_PREFIX|TMPDIR"
+)
+MAX_LAST_WORDS = 65_536
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[2])
 
 
@@ -45,7 +51,7 @@ class WorkerProcess:
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=self._diagnosis,
-                env={**os.environ, **_WITHOUT_OWN_CACHE},
+                env=_environment(),
                 start_new_session=True,
             )
         self.socket.setblocking(False)
@@ -75,11 +81,15 @@ class WorkerProcess:
             return iter(())
         except ConnectionResetError:
             return None
-        return self._unpacker.feed(data) if data else None
+        try:
+            return iter([*self._unpacker.feed(data)]) if data else None
+        except ValueError:
+            return None  # no message of a worker: it is ended like one that died
 
     def last_words(self) -> str:
         """Return the last line that the process wrote to its standard error."""
-        self._diagnosis.seek(0)
+        size = self._diagnosis.seek(0, os.SEEK_END)
+        self._diagnosis.seek(max(size - MAX_LAST_WORDS, 0))
         text = self._diagnosis.read().decode(errors="replace")
         return text.strip().rpartition("\n")[2]
 
@@ -92,3 +102,8 @@ class WorkerProcess:
         self._diagnosis.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
         return status
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
+    return {**kept, **_WITHOUT_OWN_CACHE}

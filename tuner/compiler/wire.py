@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 READ_BYTES = 1 << 20
+# A cubin, or a log; nothing that a worker sends is longer.
+MAX_MESSAGE_BYTES = 1 << 30
 _LENGTHS = struct.Struct("!II")
 
 Message = tuple[dict[str, Any], bytes]
@@ -26,12 +28,17 @@ class Unpacker:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Take the next piece and yield the messages that it completes."""
+        """Take the next piece and yield the messages that it completes.
+
+        Raises `ValueError` for what is no message.
+        """
         self._buffer += data
         while len(self._buffer) >= _LENGTHS.size:
             text_size, payload_size = _LENGTHS.unpack_from(self._buffer)
             text_end = _LENGTHS.size + text_size
             end = text_end + payload_size
+            if end > MAX_MESSAGE_BYTES:
+                raise ValueError(f"a message of {end} bytes")
             if len(self._buffer) < end:
                 return
             content = json.loads(self._buffer[_LENGTHS.size : text_end])

@@ -9,15 +9,21 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tuner.compiler.confinement import confine, forget_environment, limit, system_folders
 from tuner.compiler.wire import READ_BYTES, Message, Unpacker, packed
+
+MAX_LOG_CHARACTERS = 1_000_000
+MAX_CUBIN_BYTES = 256 << 20
 
 
 def main() -> None:
     """Say what compiles here, then answer requests; ends when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    limit()
     replies = os.dup(1)
     os.dup2(2, 1)
     cache_dir, scratch = Path(sys.argv[1]), Path(sys.argv[2])
@@ -29,13 +35,32 @@ def main() -> None:
     from tuner.compiler.nvrtc import Nvrtc
 
     compiler = Nvrtc(cache_dir, scratch)
+    forget_environment(scratch)
+    compiling = _Threads(cache_dir, scratch)
     major, minor = compiler.version
     hello = {"version": f"NVRTC {major}.{minor}", "identity": compiler.identity}
     _write(replies, packed(hello))
     while True:
         request, _ = requests.get()
-        reply, cubin = _answer(compiler, request)
+        reply, cubin = compiling.of(request).submit(_answer, compiler, request).result()
         _write(replies, packed(reply, cubin))
+
+
+class _Threads:
+    """A thread for every set of include folders, which can read these and no other files."""
+
+    def __init__(self, cache_dir: Path, scratch: Path) -> None:
+        self._writable = (cache_dir, scratch)
+        self._threads: dict[tuple[str, ...], ThreadPoolExecutor] = {}
+
+    def of(self, request: dict[str, Any]) -> ThreadPoolExecutor:
+        folders = tuple(option[2:] for option in request["options"] if option.startswith("-I"))
+        if folders not in self._threads:
+            readable = [*system_folders(), *map(Path, folders)]
+            self._threads[folders] = ThreadPoolExecutor(
+                1, initializer=confine, initargs=(readable, self._writable)
+            )
+        return self._threads[folders]
 
 
 def _answer(compiler: Any, request: dict[str, Any]) -> Message:
@@ -43,13 +68,17 @@ def _answer(compiler: Any, request: dict[str, Any]) -> Message:
     unit = compiler.compile(
         request["source"], request["kernels"], request["options"], request["state"]
     )
+    log, cubin = unit.log, unit.cubin
+    if len(cubin) > MAX_CUBIN_BYTES:
+        log = f"error: {len(cubin)} bytes of machine code and data, over {MAX_CUBIN_BYTES}"
+        cubin = b""
     reply = {
-        "log": unit.log,
+        "log": log[:MAX_LOG_CHARACTERS],
         "lowered": unit.lowered,
         "lasting": unit.lasting,
         "seconds": time.perf_counter() - start,
     }
-    return reply, unit.cubin
+    return reply, cubin
 
 
 def _read(requests: queue.SimpleQueue[Message], scratch: Path) -> NoReturn:

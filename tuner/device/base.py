@@ -69,12 +69,14 @@ class Rounds:
     """Interleaved times of several programs: `times_us[round][program]`, first the baseline.
 
     `isolated_us` holds, for programs launched with programmatic dependent launch, the median
-    time without it, else None.
+    time without it, else None. `faults` says of each program what was wrong with its results
+    after the rounds, "" where nothing; it is empty where they are not judged again.
     """
 
     times_us: tuple[tuple[float, ...], ...]
     paired: bool
     isolated_us: tuple[float | None, ...] = ()
+    faults: tuple[str, ...] = ()
 
 
 class Device(Protocol):
@@ -107,4 +109,21 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Release the hardware and end the processes."""
+        ...
+
+
+class Watcher(Protocol):
+    """Run programs under a tool that watches every access. Close it when done."""
+
+    @property
+    def kind(self) -> str:
+        """The tool's name, `memcheck`."""
+        ...
+
+    def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
+        """Run each once: `correct`, `wrong` with what the tool found, `timeout` or `launch`."""
+        ...
+
+    def close(self) -> None:
+        """End the processes."""
         ...

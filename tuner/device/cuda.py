@@ -18,7 +18,7 @@ from tuner.device.judged import JUDGE_TIMEOUT_S, JudgedDevice, RunFailedError
 from tuner.device.judging import fresh_seed
 from tuner.device.layout import Arena
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
-from tuner.device.timing import FINALS, TimingPolicy
+from tuner.device.timing import FINALS, SEARCH, TimingPolicy
 from tuner.device.worker import Worker
 from tuner.errors import DeviceError, WorkerError
 from tuner.hardware import architecture_for
@@ -39,6 +39,7 @@ class CudaDevice(JudgedDevice):
     """
 
     def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
+        self.ordinal = ordinal
         uuid = gpu_uuid(ordinal)
         with ExitStack() as undo:
             self._lock = _lock(ordinal, uuid)
@@ -80,7 +81,8 @@ class CudaRunner:
         if self._arena is not arena:
             self.detach()
             self._arena = arena
-        self._ready_worker()
+        with self._blamed_on_the_program():
+            self._ready_worker()
 
     def detach(self) -> None:
         """Let go of the judge's memory."""
@@ -105,6 +107,12 @@ class CudaRunner:
                 "time", program, policy, incumbent_us, timeout_s=TIMING_TIMEOUT_S
             )
         return measurement
+
+    def rerun(self, program: Program, *, thorough: bool) -> None:
+        """Run the program once more where it was timed."""
+        policy = FINALS if thorough else SEARCH
+        with self._blamed_on_the_program():
+            self._ready_worker().call("rerun", program, policy, timeout_s=RUN_TIMEOUT_S)
 
     def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
         """Time programs in alternation; any failure ends the worker."""
@@ -134,7 +142,7 @@ class CudaRunner:
         except ChildDiedError as error:
             self._drop_worker()
             reason = f"the worker process died (exit code {error})"
-            raise RunFailedError(Status.LAUNCH, reason) from error
+            raise RunFailedError(Status.LAUNCH, reason, killed=error.killed) from error
         except CudaError as error:
             if error.sticky:
                 self._drop_worker()
@@ -148,6 +156,8 @@ class CudaRunner:
                 worker.call("attach", self._arena, timeout_s=RUN_TIMEOUT_S)
             except (ChildTimeoutError, ChildDiedError, CudaError) as error:
                 self._drop_worker()
+                if _killed(error):
+                    raise
                 raise WorkerError(f"the judge's memory cannot be mapped: {error}") from error
             self._attached = True
         return worker
@@ -157,6 +167,8 @@ class CudaRunner:
             try:
                 self._worker = Child(Worker, (self._ordinal,), "tune-worker")
             except (ChildTimeoutError, ChildDiedError, CudaError) as error:
+                if _killed(error):
+                    raise
                 raise WorkerError(
                     f"no process can be started on GPU {self._ordinal}: {error}",
                     remedy="nvidia-smi tells whether the GPU still works",
@@ -167,6 +179,10 @@ class CudaRunner:
         if self._worker is not None:
             self._worker.kill()
         self._worker, self._attached = None, False
+
+
+def _killed(error: Exception) -> bool:
+    return isinstance(error, ChildDiedError) and error.killed
 
 
 def _info(facts: Mapping[str, Any], streaming_gbps: float, state: Mapping[str, str]) -> DeviceInfo:

@@ -91,7 +91,8 @@ class HostRunner:
         if self._arena is not arena:
             self.detach()
             self._arena = arena
-        self._ready_worker()
+        with self._blamed_on_the_program():
+            self._ready_worker()
 
     def detach(self) -> None:
         """Let go of the judge's memory."""
@@ -129,6 +130,11 @@ class HostRunner:
                     break
         return Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
 
+    def rerun(self, program: Program, *, thorough: bool) -> None:
+        """Run the program once more in the process that was timed."""
+        with self._blamed_on_the_program():
+            self._ready_worker().run(program, 0)
+
     def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
         """Time programs in alternation, each in a process that waits while the others run."""
         order = list(range(len(programs)))
@@ -155,15 +161,17 @@ class HostRunner:
     def _blamed_on_the_program(self) -> Iterator[None]:
         try:
             yield
-        except (ChildTimeoutError, ChildDiedError) as error:
+        except ChildTimeoutError as error:
             self._drop_worker()
-            reason = f"the process that runs kernels failed: {error}"
-            raise RunFailedError(Status.LAUNCH, reason) from error
+            raise RunFailedError(Status.TIMEOUT, str(error)) from error
+        except ChildDiedError as error:
+            self._drop_worker()
+            reason = f"the process that starts kernels died (exit code {error})"
+            raise RunFailedError(Status.LAUNCH, reason, killed=error.killed) from error
         except HostRunError as error:
             if error.code is Code.TIMEOUT:
-                reason = f"{error.message} ({self._run_timeout_s:g} s)"
-                raise RunFailedError(Status.TIMEOUT, reason) from error
-            raise RunFailedError(Status.LAUNCH, self._reason(error)) from error
+                raise RunFailedError(Status.TIMEOUT, error.message) from error
+            raise RunFailedError(Status.LAUNCH, self._reason(error), killed=error.killed) from error
 
     def _reason(self, error: HostRunError) -> str:
         found = self._finding(error.log) if self._finding is not None else ""
@@ -186,6 +194,8 @@ class HostRunner:
             try:
                 self._worker = HostWorker(self._run_timeout_s, self._environment)
             except (ChildTimeoutError, ChildDiedError, OSError) as error:
+                if isinstance(error, ChildDiedError) and error.killed:
+                    raise
                 raise WorkerError(f"no process can be started to run kernels: {error}") from error
         return self._worker
 

@@ -1,228 +1,268 @@
-"""The process that runs candidate code on the CPU: it may crash or hang, and is killed then."""
+"""The process that runs candidate code on the CPU, as its parent sees it."""
 
 from __future__ import annotations
 
-import _ctypes
-import ctypes
+import fcntl
 import os
-import random
-import secrets
-import time
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from multiprocessing import shared_memory
-from statistics import median
-
-import numpy as np
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from tuner.device.base import Program
-from tuner.device.layout import SCALARS, Arena
-from tuner.device.timing import TimingPolicy, finished, hopeless
-from tuner.errors import TunerError
+from tuner.device.elf import elf_fault
+from tuner.device.host_wire import (
+    Attach,
+    Call,
+    Code,
+    Detach,
+    Hello,
+    Load,
+    Message,
+    Ran,
+    Run,
+    Unload,
+    receive,
+    send,
+)
+from tuner.device.layout import SCALARS, Arena, Layout
+from tuner.device.processes import ChildDiedError, ChildTimeoutError
+from tuner.device.sandbox import MEMORY_BYTES
+from tuner.errors import TunerError, WorkerError
 from tuner.kernel import Launch
 
-LOADED_PROGRAMS = 16
-MESSAGE_BYTES = 1024
-PROBE_BYTES = 1 << 18
-PROBE_REPEATS = 50
-
-
-class Code(IntEnum):
-    """How a launch ended; equal to `Code` in host_cuda/on_host/scheduler.h."""
-
-    DONE = 0
-    REFUSED = 1
-    STUCK = 2
-    TIMEOUT = 3
-    FAULT = 4
+START_TIMEOUT_S = 60.0
+# What the server may take beyond what it allows a program, which it watches itself.
+GRACE_S = 10.0
+# What a process may take beyond the limit that the kernel's own launch watches, and to load.
+_LATE_S = 1.0
+_LOAD_S = 3.0
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_Key = tuple[bytes, tuple[Launch, ...], tuple[tuple[str, str], ...]]
+_PROGRAM = """
+import sys
+sys.path.append(sys.argv[1])
+from tuner.device.host_server import serve
+serve(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+"""
 
 
 class HostRunError(TunerError):
-    """Report a launch that did not end as it should."""
+    """Report a run that did not end as it should.
 
-    def __init__(self, message: str, code: Code = Code.REFUSED) -> None:
+    `log` is what the kernel's process wrote; `killed` says that SIGKILL ended it.
+    """
+
+    def __init__(
+        self, message: str, code: Code = Code.REFUSED, log: str = "", *, killed: bool = False
+    ) -> None:
         super().__init__(message)
-        self.code = code
-
-    def __reduce__(self) -> tuple[type[HostRunError], tuple[str, Code]]:
-        return HostRunError, (self.message, self.code)
-
-
-class _LaunchRecord(ctypes.Structure):
-    # As `Launch` in host_cuda/on_host/scheduler.h.
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("arguments", ctypes.c_uint),
-        ("backwards", ctypes.c_uint),
-        ("timeout_s", ctypes.c_double),
-        ("values", ctypes.c_void_p),
-        ("sizes", ctypes.c_void_p),
-        ("message", ctypes.c_void_p),
-        ("message_bytes", ctypes.c_size_t),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class HostTimed:
-    """What timing one program gave."""
-
-    times_us: tuple[float, ...]
-    stopped_early: bool
+        self.code, self.log, self.killed = code, log, killed
 
 
 class HostWorker:
-    """Load, launch and time programs on the CPU."""
+    """Start a server that runs programs in confined children, and ask it.
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._arena: Arena | None = None
-        self._shared: shared_memory.SharedMemory | None = None
-        self._arguments: _Arguments | None = None
-        self._loaded: OrderedDict[bytes, _Library] = OrderedDict()
+    `environment` is all that it sees of the outside, apart from where libraries are. Raises
+    `ChildDiedError` or `ChildTimeoutError` where the server itself fails, `WorkerError` where no
+    child of it can be started, and `HostRunError`
+    where a program does, which then has to be loaded again. `compared` names the outputs whose
+    bits may not differ between runs.
+    """
 
-    def streaming_gbps(self) -> float:
-        """Measure adding two arrays that fit in the cache, in GB/s: no kernel can be faster."""
-        a, b, c = (np.ones(PROBE_BYTES // 8) for _ in range(3))
-        times = []
-        for _ in range(PROBE_REPEATS):
-            started = time.perf_counter()
-            np.add(a, b, out=c)
-            times.append(time.perf_counter() - started)
-        return 3 * PROBE_BYTES / median(times) / 1e9
+    def __init__(
+        self,
+        launch_timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._launch_timeout_s = launch_timeout_s
+        self._socket, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = _started(theirs.fileno(), environment or {}, memory_bytes)
+        except BaseException:
+            self._socket.close()
+            raise
+        try:
+            hello = self._answer(START_TIMEOUT_S)
+        except BaseException:
+            self.kill()
+            raise
+        assert isinstance(hello, Hello)
+        if hello.fault:
+            self.kill()
+            raise WorkerError(f"no process can be started to run kernels: {hello.fault}")
+        self.limits = tuple(hello.limits)
+        self._handshake_us = hello.handshake_us
+        self._loaded: dict[_Key, int] = {}
+        self._count = 0
 
-    def attach(self, arena: Arena) -> None:
-        """Map the judge's memory for one workload and forget the previous workload."""
-        self.detach()
-        self._shared = shared_memory.SharedMemory(name=arena.host_name)
-        self._arena = arena
-        self._arguments = _Arguments(arena, self._address(0))
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._process.pid
+
+    def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
+        """Map the judge's memory for one workload and end the programs of the previous one."""
+        assert arena.host_name is not None
+        descriptor = os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._ask(_attach(arena.layout, compared), GRACE_S, descriptor)
+        finally:
+            os.close(descriptor)
+        self._loaded.clear()
 
     def detach(self) -> None:
-        """Unmap the judge's memory."""
-        self._arena = self._arguments = None
-        if self._shared is not None:
-            self._shared.close()
-            self._shared = None
+        """Unmap the judge's memory and end the programs."""
+        self._loaded.clear()
+        self._ask(Detach(), GRACE_S)
 
-    def run_once(self, program: Program, backwards: bool) -> None:
-        """Run the program on the arena, the blocks and threads in either order."""
-        library = self._load(program)
-        for launch in program.launches:
-            self._launch(library, program.lowered[launch.kernel], launch, backwards)
+    def run(self, program: Program, order: int, spoil: int | None = None) -> tuple[float, int]:
+        """Run the program; return microseconds and a checksum of the compared outputs.
 
-    def time(self, program: Program, policy: TimingPolicy, incumbent_us: float | None) -> HostTimed:
-        """Time the program by the wall clock; the last run's output is left in the arena."""
-        self.run_once(program, False)
-        times: list[float] = []
-        started = time.perf_counter()
-        while not finished(policy, times, time.perf_counter() - started, incumbent_us):
-            times.append(self._timed_us(program))
-        return HostTimed(tuple(times), hopeless(policy, times, incumbent_us))
+        The time is the server's, not the word of the process that the program runs in, less what
+        an empty command takes. `spoil` is a byte to fill the outputs with before.
+        """
+        number = self._load(program)
+        timeout_s = self._launch_timeout_s * len(program.launches) + _LATE_S
+        ran = self._ask(Run(number, order, timeout_s, spoil), timeout_s + GRACE_S)
+        self._check(program, ran)
+        return max(ran.wall_us - self._handshake_us, 0.01), ran.digest
 
-    def compare(self, programs: Sequence[Program], rounds: int, seed: int) -> list[list[float]]:
-        """Time programs interleaved, each round in random order: `rounds` rows, in us."""
-        shuffle = random.Random(seed).shuffle  # noqa: S311 - an order, not a secret
-        order = list(range(len(programs)))
-        for program in programs:
-            self.run_once(program, False)
-        rows = []
-        for _ in range(rounds):
-            shuffle(order)
-            row = [0.0] * len(programs)
-            for index in order:
-                row[index] = self._timed_us(programs[index])
-            rows.append(row)
-        return rows
+    def keep_only(self, *programs: Program) -> None:
+        """End the processes of all other programs."""
+        kept = {_key(program) for program in programs}
+        for key in [key for key in self._loaded if key not in kept]:
+            self._ask(Unload(self._loaded.pop(key)), GRACE_S)
 
-    def _timed_us(self, program: Program) -> float:
-        self._spoil_outputs()
-        started = time.perf_counter()
-        self.run_once(program, False)
-        return (time.perf_counter() - started) * 1e6
+    def kill(self) -> None:
+        """End the server, with it whatever runs."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
 
-    def _spoil_outputs(self) -> None:
-        """Overwrite the outputs with numbers that look like results: every run must do its work."""
-        assert self._arena is not None
-        byte = 0x40 + secrets.randbelow(0x3B)
-        for slot in self._arena.layout.with_role("output", "scratch"):
-            ctypes.memset(self._address(slot.offset), byte, slot.size_bytes)
+    def _load(self, program: Program) -> int:
+        """Load a program unless it is; its process keeps its state from run to run.
 
-    def _address(self, offset: int) -> int:
-        assert self._shared is not None
-        assert self._shared.buf is not None
-        return ctypes.addressof(ctypes.c_char.from_buffer(self._shared.buf)) + offset
-
-    def _launch(self, library: _Library, symbol: str, launch: Launch, backwards: bool) -> None:
-        assert self._arguments is not None
-        if launch.cluster is not None:
-            raise HostRunError("thread block clusters can't run on the `host` device")
-        message = ctypes.create_string_buffer(MESSAGE_BYTES)
-        record = _LaunchRecord(
-            grid=launch.grid,
-            block=launch.block,
-            shared_bytes=launch.shared_bytes,
-            arguments=len(self._arguments.values),
-            backwards=backwards,
-            timeout_s=self._timeout_s,
-            values=ctypes.addressof(self._arguments.pointers),
-            sizes=ctypes.addressof(self._arguments.sizes),
-            message=ctypes.addressof(message),
-            message_bytes=MESSAGE_BYTES,
-        )
-        code = Code(library.function(symbol)(ctypes.byref(record)))
-        if code is not Code.DONE:
-            raise HostRunError(message.value.decode(errors="replace"), code)
-
-    def _load(self, program: Program) -> _Library:
-        key = program.cubin
-        if key not in self._loaded:
-            if len(self._loaded) >= LOADED_PROGRAMS:
-                self._loaded.popitem(last=False)[1].unload()
-            self._loaded[key] = _Library(key)
-        self._loaded.move_to_end(key)
-        return self._loaded[key]
-
-
-class _Arguments:
-    """A kernel's parameters: an array of pointers to them, and their sizes."""
-
-    def __init__(self, arena: Arena, base: int) -> None:
-        offsets = {slot.name: slot.offset for slot in arena.layout.slots}
-        self.values = [
-            ctypes.c_void_p(base + offsets[item])
-            if isinstance(item, str)
-            else SCALARS[item[0]](item[1])
-            for item in arena.layout.order
-        ]
-        count = len(self.values)
-        self.pointers = (ctypes.c_void_p * count)(*map(ctypes.addressof, self.values))
-        self.sizes = (ctypes.c_uint * count)(*map(ctypes.sizeof, self.values))
-
-
-class _Library:
-    """A compiled kernel in this process."""
-
-    def __init__(self, content: bytes) -> None:
-        # Without a name in any folder: nothing is left behind when this process is killed. It
-        # stays open, for the loader takes an equal path for the same library.
-        self._file = os.memfd_create("kernel")
-        with open(self._file, "wb", closefd=False) as file:
-            file.write(content)
+        What is right only in a first run, or gives an earlier run's results, would pass if every
+        run had a process of its own.
+        """
+        key = _key(program)
+        if key in self._loaded:
+            return self._loaded[key]
+        fault = elf_fault(program.cubin)
+        if fault:
+            raise HostRunError(f"the compiled kernel {fault}")
+        self._count += 1
+        calls = [_call(program, launch) for launch in program.launches]
+        limit_s = self._launch_timeout_s
+        request = Load(self._count, calls, limit_s, limit_s + _LOAD_S)
+        library = sealed_file("kernel", program.cubin)
         try:
-            self._library = ctypes.CDLL(f"/proc/self/fd/{self._file}")
-        except OSError as error:
-            os.close(self._file)
-            raise HostRunError(f"the compiled kernel cannot be loaded: {error}") from error
+            self._check(program, self._ask(request, request.timeout_s + GRACE_S, library))
+        finally:
+            os.close(library)
+        self._loaded[key] = self._count
+        return self._count
 
-    def function(self, symbol: str) -> ctypes._NamedFuncPointer:
-        """Return the function that launches one kernel."""
-        return self._library[symbol]
+    def _check(self, program: Program, ran: Ran) -> None:
+        code = Code(ran.code)
+        if code is Code.DONE:
+            return
+        self._loaded.pop(_key(program), None)
+        late = f" ({self._launch_timeout_s:g} s)" if code is Code.TIMEOUT else ""
+        raise HostRunError(ran.message + late, code, ran.log, killed=ran.killed)
 
-    def unload(self) -> None:
-        """Release the library."""
-        _ctypes.dlclose(self._library._handle)
-        os.close(self._file)
+    def _ask(self, request: Message, timeout_s: float, *descriptors: int) -> Ran:
+        try:
+            send(self._socket, request, descriptors)
+        except OSError as error:  # a broken pipe, or one that `kill` closed
+            raise ChildDiedError(self._exit_code()) from error
+        answer = self._answer(timeout_s)
+        assert isinstance(answer, Ran)
+        return answer
+
+    def _answer(self, timeout_s: float) -> Message:
+        self._socket.settimeout(timeout_s)
+        try:
+            return receive(self._socket)[0]
+        except TimeoutError as error:
+            self.kill()
+            raise ChildTimeoutError(f"no answer within {timeout_s:g} s") from error
+        except (EOFError, OSError) as error:
+            raise ChildDiedError(self._exit_code()) from error
+
+    def _exit_code(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5.0)
+        return self._process.returncode
+
+
+def sealed_file(name: str, content: bytes) -> int:
+    """Put bytes into a file without a place that nobody can change; return its descriptor."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def _started(
+    descriptor: int, environment: Mapping[str, str], memory_bytes: int
+) -> subprocess.Popen[bytes]:
+    libraries = os.environ.get("LD_LIBRARY_PATH", "")  # Python itself may need it
+    folders = [folder for folder in libraries.split(":") if folder]
+    # A sanitizer that names lines reads the program it is in.
+    readable = [str(Path(sys.executable).resolve()), *folders]
+    arguments = [str(_PACKAGE_ROOT), str(descriptor), str(memory_bytes), *readable]
+    outside = {"LD_LIBRARY_PATH": libraries} if libraries else {}
+    outside |= environment
+    if "ASAN_OPTIONS" in outside:  # a kernel's process may create no files, reports included
+        outside["ASAN_OPTIONS"] += ":log_path=stderr"
+    # Gone as soon as the server is in it: nothing can be created there, nor is left behind.
+    with tempfile.TemporaryDirectory(prefix="tune-kernel-") as folder:
+        return subprocess.Popen(  # noqa: S603 - this Python
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
+            env=outside,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(descriptor,),
+        )
+
+
+def _key(program: Program) -> _Key:
+    return program.cubin, program.launches, tuple(sorted(program.lowered.items()))
+
+
+def _attach(layout: Layout, compared: frozenset[str]) -> Attach:
+    offsets = {slot.name: slot.offset for slot in layout.slots}
+    return Attach(
+        total_bytes=layout.total_bytes,
+        parameters=[
+            offsets[item] if isinstance(item, str) else bytes(SCALARS[item[0]](item[1])).hex()
+            for item in layout.order
+        ],
+        guards=layout.guards,
+        outputs=[
+            (slot.offset, slot.offset + slot.size_bytes)
+            for slot in layout.with_role("output", "scratch")
+        ],
+        compared=[
+            (slot.offset, slot.offset + slot.size_bytes)
+            for slot in layout.with_role("output")
+            if slot.name in compared
+        ],
+    )
+
+
+def _call(program: Program, launch: Launch) -> Call:
+    if launch.cluster is not None:
+        raise HostRunError("thread block clusters can't run on the `host` device")
+    function = program.lowered[launch.kernel]
+    return Call(function, launch.grid, launch.block, launch.shared_bytes)

@@ -22,6 +22,8 @@ FILLS = (NORMAL, "x3", "x0.01", "negated", "zeros", "extreme")
 # Rows of an array that get NaN or infinities, and elements of such a row: the others must stay
 # as right as before.
 NONFINITE_SHARE = 0.25
+# Rows that the fill `zeros` leaves without any number.
+EMPTY_ROWS = 0.25
 _SCALE = {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}
 
 Inputs = dict[str, Array]
@@ -96,6 +98,9 @@ def fill_values(xp: Any, rng: Any, argument: Argument, fill: str, shape: tuple[i
         values *= _SCALE[fill]
     if fill == "zeros":
         values *= rng.random(shape, dtype=xp.float32) < 0.5
+        # Whole rows as well: what is divided by a row's sum is divided by zero there.
+        rows = (*shape[:1], *(1 for _ in shape[1:]))
+        values *= rng.random(rows, dtype=xp.float32) >= EMPTY_ROWS
     if fill == "extreme" and dtype in FLOAT_DTYPES:
         return _with_extremes(xp, rng, values, dtype)
     if fill == NONFINITE and argument.nonfinite:

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from tuner.device.arena_memory import ArenaMemory, CudaMemory
-from tuner.device.inputs import NORMAL, blamed_on, fill_values, generator, load_reference
-from tuner.device.layout import GUARD_BYTE, POISONS, Arena, Layout, Slot
+from tuner.device.inputs import NONFINITE, NORMAL, blamed_on, fill_values, generator, load_reference
+from tuner.device.layout import GUARDS, POISONS, Arena, Layout, Slot
 from tuner.device.number_formats import Array, decode, encode, storage_dtype
 from tuner.device.stock import Prepared, Stock
-from tuner.device.verify import Verdict, compare
+from tuner.device.verify import Verdict, compare, zeros_pass
 from tuner.errors import KernelError
 from tuner.kernel import KernelSpec, Workload
 from tuner.trial import Correctness
 
+TOUCHED_SHARE = 1 / 256
 PROBE_BYTES = 1 << 29
 PROBE_REPEATS = 20
 
@@ -41,12 +42,15 @@ class Judge:
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
         self._stock = Stock(memory.stock_bytes)
-        self._poison = 0
+        self._guarded: Array = None
+        self._poison = self._guard = 0
 
     def open_arena(self, workload: Workload, layout: Layout) -> Arena:
         """Allocate the shared memory for one workload; the previous workload's is released."""
         self.close_arena()
         self._arena = self._memory.open(workload.key, layout)
+        zones = [self._xp.arange(start, stop) for start, stop in layout.guards]
+        self._guarded = self._xp.concatenate(zones)
         return self._arena
 
     def close_arena(self) -> None:
@@ -55,16 +59,21 @@ class Judge:
         self._stock.clear()
         self._memory.close()
 
-    def prepare(self, workload: Workload, fill: str, seed: int, stocked: bool = False) -> None:
+    def prepare(self, workload: Workload, fill: str, seed: int, stocked: bool = False) -> bool:
         """Put inputs into the arena, poison outputs and scratch, renew the guards.
 
-        `stocked` allows inputs that other configs were checked with, with their reference.
+        `stocked` allows inputs that other configs were checked with; true where their reference is
+        known already.
         """
         prepared = self._stock.take(fill) if stocked else None
         if prepared is None:
             prepared = self._drawn(workload, fill, seed)
             if stocked:
                 self._stock.put(prepared)
+        self._use(prepared)
+        return prepared.reference is not None
+
+    def _use(self, prepared: Prepared) -> None:
         for slot in self._layout.with_role("input"):
             self._view(slot)[...] = prepared.inputs[slot.name]
         prepared.first_output = None
@@ -86,13 +95,36 @@ class Judge:
     def poison(self) -> None:
         """Spoil every output and renew the guards, keeping the inputs: a second run can follow."""
         self._poison = POISONS[self._poison == POISONS[0]]
+        if self._current.fill == NONFINITE:
+            # The first pattern is a NaN, which passes for a result where NaN is expected.
+            self._poison = POISONS[1]
         for slot in self._layout.with_role("output", "scratch"):
             self._bytes(slot)[...] = self._poison
         for slot in self._layout.with_role("inout"):
             self._view(slot)[...] = self._current.inputs[slot.name]
-        for start, stop in self._layout.guards:
-            self._memory.data[start:stop] = GUARD_BYTE
+        self._guard = GUARDS[self._guard == GUARDS[0]]
+        self._memory.data[self._guarded] = self._guard
         self._memory.push()
+
+    def touch(self) -> None:
+        """Change a few of the inputs, spoil the outputs and forget the reference.
+
+        A kernel that knows its inputs by a sample of them takes these for the ones it has seen.
+        Inputs that the reference file draws are drawn anew: single numbers may depend on others.
+        """
+        prepared = self._current
+        seed = prepared.seed + 1
+        changed = self._drawn(prepared.workload, prepared.fill, seed)
+        if self._reference.inputs is None:
+            rng = generator(self._xp, seed)
+            for name, before in prepared.inputs.items():
+                new = changed.inputs[name]
+                touched = rng.random(new.shape, dtype=self._xp.float32) < TOUCHED_SHARE
+                # One at least, wherever it is: a kernel may look at the first of them.
+                one = int(float(rng.random(1)[0]) * new.size)
+                touched.reshape(-1)[one : one + 1] = True
+                changed.inputs[name] = self._xp.where(touched, new, before)
+        self._use(changed)
 
     def compute_reference(self) -> None:
         """Compute the expected outputs unless they are known; the worker may launch meanwhile."""
@@ -111,25 +143,36 @@ class Judge:
             )
         self._memory.synchronize()
 
-    def check(self, first: bool = True) -> Correctness:
-        """Judge the outputs in the arena; after `first`, a second run must be bit-identical."""
+    def check(self, keep: bool = False) -> Correctness:
+        """Judge the outputs in the arena; `keep` them for `check_again`."""
+        errors, reason = self._checked()
+        if keep:
+            outputs = self._layout.with_role("output", "inout")
+            self._current.first_output = {slot.name: self._view(slot).copy() for slot in outputs}
+        return self._correctness(errors, reason)
+
+    def check_again(self) -> Correctness:
+        """Judge the outputs of a second run, which must have the bits of the first."""
+        errors, reason = self._checked()
+        return self._correctness(errors, reason or self._changed_output())
+
+    def _checked(self) -> tuple[tuple[tuple[str, float], ...], str]:
         self._memory.pull()
-        prepared = self._current
         self.compute_reference()
         errors: list[tuple[str, float]] = []
-        reason = self._broken_guard() or self._changed_input()
+        reason = "" if self._untouched() else self._broken_guard() or self._changed_input()
         for slot in self._layout.with_role("output", "inout"):
             verdict = self._verdict(slot)
             errors.append((slot.name, verdict.error))
             if not verdict.passed and not reason:
                 reason = verdict.describe(slot.name, slot.shape)
-        if not first and not reason:
-            reason = self._changed_output()
-        outputs = self._layout.with_role("output", "inout")
-        prepared.first_output = {slot.name: self._view(slot).copy() for slot in outputs}
+        return tuple(errors), reason
+
+    def _correctness(self, errors: tuple[tuple[str, float], ...], reason: str) -> Correctness:
+        prepared = self._current
         if reason:
             reason = f"with inputs '{prepared.fill}' (seed {prepared.seed}): {reason}"
-        return Correctness(not reason, (prepared.fill,), tuple(errors), reason)
+        return Correctness(not reason, (prepared.fill,), errors, reason)
 
     def streaming_gbps(self) -> float:
         """Measure the rate of reading two large arrays and writing one, in GB/s.
@@ -195,22 +238,32 @@ class Judge:
                 path=self._spec.reference,
             )
         tolerance = self._spec.tolerances[slot.name]
-        verdict = compare(self._xp, self._view(slot), expected, slot.dtype, tolerance)
-        if prepared.fill == NORMAL and verdict.zeros_pass:
+        judged = (self._xp, self._view(slot), expected, slot.dtype, tolerance)
+        if prepared.fill == NORMAL and slot.name not in prepared.telling and zeros_pass(*judged):
             raise KernelError(
-                f"the tolerance of {slot.name!r} is so wide that an output of zeros would pass",
+                f"the tolerance of {slot.name!r} is so wide that zeros would pass for most of it",
                 path=self._spec.path,
                 remedy="tighten `absolute`, or draw inputs whose outputs are not near zero",
             )
-        return verdict
+        prepared.telling.add(slot.name)
+        return compare(*judged)
+
+    def _untouched(self) -> bool:
+        """Whether guards and inputs are as they were: one question to the GPU, not one each."""
+        inputs = self._layout.with_role("input")
+        pairs = [(self._bytes(slot), self._current.inputs[slot.name]) for slot in inputs]
+        if self._xp.__name__ == "cupy":
+            from tuner.device.verify_cuda import untouched
+
+            return untouched(self._memory.data, self._layout.guards, self._guard, pairs)
+        guards = (self._memory.data[self._guarded] == self._guard).all()
+        return bool(guards) and all(
+            self._equal_bits(slot, self._current.inputs[slot.name]) for slot in inputs
+        )
 
     def _broken_guard(self) -> str:
-        data = self._memory.data
-        guards = [data[start:stop] for start, stop in self._layout.guards]
-        if bool((self._xp.concatenate(guards) == GUARD_BYTE).all()):
-            return ""
         for index, (start, stop) in enumerate(self._layout.guards):
-            if not bool((self._memory.data[start:stop] == GUARD_BYTE).all()):
+            if not bool((self._memory.data[start:stop] == self._guard).all()):
                 names = [slot.name for slot in self._layout.slots]
                 near = f"before {names[index]}" if index < len(names) else f"after {names[-1]}"
                 return f"wrote outside its buffers ({near})"
@@ -218,7 +271,7 @@ class Judge:
 
     def _changed_input(self) -> str:
         for slot in self._layout.with_role("input"):
-            if not self._same_bits(slot, self._current.inputs[slot.name]):
+            if not bool(self._equal_bits(slot, self._current.inputs[slot.name])):
                 return f"changed its input {slot.name!r}"
         return ""
 
@@ -227,10 +280,11 @@ class Judge:
         for slot in self._layout.with_role("output", "inout"):
             if not self._spec.argument(slot.name).deterministic:
                 continue
-            if not self._same_bits(slot, before[slot.name]):
+            if not bool(self._equal_bits(slot, before[slot.name])):
                 return f"gives other bits of {slot.name!r} for the same inputs in a second run"
         return ""
 
-    def _same_bits(self, slot: Slot, other: Array) -> bool:
-        bits = f"u{storage_dtype(slot.dtype).itemsize}"  # as floats, NaN differs from itself
-        return bool((self._view(slot).view(bits) == other.view(bits)).all())
+    def _equal_bits(self, slot: Slot, other: Array) -> Array:
+        """Compare bits, as wide as they come: as floats, NaN differs from itself."""
+        bits = "u8" if slot.size_bytes % 8 == 0 else "u1"
+        return (self._bytes(slot).view(bits) == other.reshape(-1).view(bits)).all()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
 from tuner.device.inputs import NORMAL, fills_for
@@ -19,14 +20,19 @@ from tuner.trial import Correctness, Measurement, Status
 
 JUDGE_TIMEOUT_S = 120.0
 CLOSING_TIMEOUT_S = 10.0
+_T = TypeVar("_T")
 
 
 class RunFailedError(Exception):
-    """A program did not end as it should; the runner works again, or will when it is asked."""
+    """A program did not end as it should; the runner works again, or will when it is asked.
 
-    def __init__(self, status: Status, reason: str) -> None:
+    `killed` says that SIGKILL ended its process, which whoever is short of memory may have sent:
+    the program is to blame only if that happens again.
+    """
+
+    def __init__(self, status: Status, reason: str, *, killed: bool = False) -> None:
         super().__init__(reason)
-        self.status = status
+        self.status, self.killed = status, killed
 
 
 class Runner(Protocol):
@@ -57,6 +63,12 @@ class Runner(Protocol):
         """Time the program; the last call's output is left in the arena."""
         ...
 
+    def rerun(self, program: Program, *, thorough: bool) -> None:
+        """Run the program on what the arena holds now, in the process and the memory it was timed
+        in; the result that is judged is left in the arena.
+        """
+        ...
+
     def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
         """Time programs interleaved."""
         ...
@@ -83,25 +95,17 @@ class JudgedDevice:
         self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
     ) -> Outcome:
         """Verify, then time, then judge what the last timed call left behind."""
-        policy = FINALS if thorough else SEARCH
         try:
-            self._enter(program.workload)
-            before = self._verdict(program, thorough)
-            if not before.passed:
-                return Outcome(Status.WRONG, before.reason, correctness=before)
-            measurement = self._runner.time(program, policy, incumbent_us)
-            after = self._judged_again(program)
+            return _once_more_if_killed(lambda: self._run(program, incumbent_us, thorough))
         except RunFailedError as error:
             return Outcome(error.status, str(error))
         except MemoryError as error:
             raise _too_large(program.workload, error) from error
-        return _outcome(measurement, before, after)
 
     def verify(self, program: Program) -> Outcome:
         """Verify with every fill and twice, without timing."""
         try:
-            self._enter(program.workload)
-            verdict = self._verdict(program, thorough=True)
+            verdict = _once_more_if_killed(lambda: self._verified(program))
         except RunFailedError as error:
             return Outcome(error.status, str(error))
         except MemoryError as error:
@@ -113,9 +117,7 @@ class JudgedDevice:
         """Time verified programs interleaved."""
         workload = programs[0].workload
         try:
-            self._enter(workload)
-            self._ask_judge("prepare", workload, NORMAL, fresh_seed())
-            return self._runner.compare(programs, rounds)
+            return _once_more_if_killed(lambda: self._compared(workload, programs, rounds))
         except RunFailedError as error:
             raise DeviceError(f"a verified program failed when timed again: {error}") from error
         except MemoryError as error:
@@ -128,24 +130,62 @@ class JudgedDevice:
             self._judge.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
         self._judge.kill()
 
+    def _run(self, program: Program, incumbent_us: float | None, thorough: bool) -> Outcome:
+        policy = FINALS if thorough else SEARCH
+        self._enter(program.workload)
+        before = self._verdict(program, thorough)
+        if not before.passed:
+            return Outcome(Status.WRONG, before.reason, correctness=before)
+        measurement = self._runner.time(program, policy, incumbent_us)
+        return _outcome(measurement, before, self._judged_again(program, thorough))
+
+    def _verified(self, program: Program) -> Correctness:
+        self._enter(program.workload)
+        return self._verdict(program, thorough=True)
+
+    def _compared(self, workload: Workload, programs: Sequence[Program], rounds: int) -> Rounds:
+        self._enter(workload)
+        self._ask_judge("prepare", workload, NORMAL, fresh_seed())
+        compared = self._runner.compare(programs, rounds)
+        return replace(compared, faults=tuple(map(self._fault, programs)))
+
+    def _fault(self, program: Program) -> str:
+        """Say what is wrong with a program's results now that it has been compared."""
+        self._ask_judge("touch")
+        try:
+            self._runner.rerun(program, thorough=True)
+        except RunFailedError as error:
+            return str(error)
+        verdict: Correctness = self._ask_judge("check")
+        return verdict.reason
+
     def _verdict(self, program: Program, thorough: bool) -> Correctness:
         """Check the fills, `normal` last so that its inputs are the ones that are timed."""
         others = self._fills[1:] if thorough else (secrets.choice(self._fills[1:]),)
         verdicts: list[Correctness] = []
         for index, fill in enumerate((*others, NORMAL)):
-            verdicts.append(self._check(program, fill, _order(index), fresh=thorough))
+            verdicts.append(self._check(program, fill, _order(index), thorough))
             if not verdicts[-1].passed:
                 return verdicts[-1]
         if thorough:
             self._ask_judge("poison")
             self._runner.run_once(program, _order(len(verdicts)))
-            again: Correctness = self._ask_judge("check", False)
+            again: Correctness = self._ask_judge("check_again")
             if not again.passed:
                 return again
         return merged(verdicts)
 
-    def _check(self, program: Program, fill: str, order: int, *, fresh: bool) -> Correctness:
-        self._ask_judge("prepare", program.workload, fill, fresh_seed(), not fresh)
+    def _check(self, program: Program, fill: str, order: int, thorough: bool) -> Correctness:
+        stocked = not thorough
+        known = self._ask_judge("prepare", program.workload, fill, fresh_seed(), stocked)
+        if known:
+            self._runner.run_once(program, order)
+        else:
+            self._run_beside_the_reference(program, order)
+        verdict: Correctness = self._ask_judge("check", thorough)
+        return verdict
+
+    def _run_beside_the_reference(self, program: Program, order: int) -> None:
         with judging():
             self._judge.send("compute_reference")
         try:
@@ -153,15 +193,21 @@ class JudgedDevice:
         finally:
             with judging():
                 self._judge.receive(JUDGE_TIMEOUT_S)
-        verdict: Correctness = self._ask_judge("check")
-        return verdict
 
-    def _judged_again(self, program: Program) -> Correctness:
+    def _judged_again(self, program: Program, thorough: bool) -> Correctness:
+        """Judge what a timed call left, and the next call on other inputs: results may be kept.
+
+        Where arrays are written in place, timing applied the program to its own results over and
+        over, and only the next call can be judged.
+        """
         assert self._arena is not None
-        if self._arena.layout.with_role("inout"):
-            # Timing applied it to its own results over and over: judge one more call instead.
-            self._ask_judge("poison")
-            self._runner.run_once(program, _order(0))
+        in_place = bool(self._arena.layout.with_role("inout"))
+        if not in_place:
+            left: Correctness = self._ask_judge("check")
+            if not (left.passed and thorough):
+                return left
+        self._ask_judge("touch" if thorough else "poison")
+        self._runner.rerun(program, thorough=thorough)
         verdict: Correctness = self._ask_judge("check")
         return verdict
 
@@ -181,6 +227,15 @@ class JudgedDevice:
             self._opened = workload
         assert self._arena is not None
         self._runner.attach(self._arena)
+
+
+def _once_more_if_killed(attempt: Callable[[], _T]) -> _T:
+    try:
+        return attempt()
+    except RunFailedError as error:
+        if not error.killed:
+            raise
+    return attempt()
 
 
 def _order(index: int) -> int:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tuner.expressions import Value
 
 GUARD_BYTES = 4096
-GUARD_BYTE = 0xA5
+# Whoever reads there gets NaN or a huge number, in turn, and shows it.
+GUARDS = (0xFF, 0x7B)
 ALIGNMENT = 256
 # NaN in every float format, -1 in every signed integer; alternated with a second pattern, so
 # that an output that happens to equal one of them cannot hide an element nobody wrote.

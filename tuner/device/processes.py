@@ -20,6 +20,11 @@ START_TIMEOUT_S = 120.0
 class ChildDiedError(Exception):
     """The process ended without an answer; the argument is its exit code."""
 
+    @property
+    def killed(self) -> bool:
+        """Whether SIGKILL ended it, which whoever is short of memory may have sent."""
+        return self.args == (-signal.SIGKILL,)
+
 
 class ChildTimeoutError(Exception):
     """The process gave no answer in time and was killed."""

@@ -15,6 +15,8 @@ from tuner.errors import DeviceError
 from tuner.trial import Measurement, Status
 
 VERSION = 1
+# A hundred times what the recording of a search of 10,000 configs takes.
+MAX_BYTES = 256 << 20
 SUFFIX = ".json.xz"
 # Times are kept as whole multiples of this: 0.1 ns, far below the noise of any measurement.
 TICK_US = 1e-4
@@ -95,12 +97,12 @@ class Recording(BaseModel):
 def load_recording(path: Path) -> Recording:
     """Read a recording; raise `DeviceError` where the file is missing, damaged or newer."""
     try:
-        content: Any = json.loads(lzma.decompress(path.read_bytes()))
+        content: Any = json.loads(_unpacked(path))
     except FileNotFoundError as error:
         raise DeviceError(
             "there is no such recording", path=path, remedy="`tune devices` lists those there are"
         ) from error
-    except (OSError, lzma.LZMAError, ValueError) as error:
+    except (OSError, lzma.LZMAError, RecursionError, ValueError) as error:
         raise DeviceError(
             f"is not a recording: {error}",
             path=path,
@@ -123,6 +125,18 @@ def load_recording(path: Path) -> Recording:
             path=path,
             remedy="get it again, or make a new one on a GPU with `tune record`",
         ) from error
+
+
+def _unpacked(path: Path) -> bytes:
+    # xz packs 1 MB of zeros into 150 bytes: a stranger's file could fill the memory.
+    unpacker = lzma.LZMADecompressor(memlimit=MAX_BYTES)
+    with path.open("rb") as file:
+        content = unpacker.decompress(file.read(MAX_BYTES), MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"over {MAX_BYTES} bytes when unpacked")
+    if not unpacker.eof:
+        raise ValueError("the file is cut short")
+    return content
 
 
 def save_recording(recording: Recording, path: Path) -> None:

@@ -11,8 +11,11 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.cuda_driver import Arguments, CudaError, Launcher, allocate, call
-from tuner.device.layout import POISONS, Arena
+from tuner.device.layout import Arena
 from tuner.device.timing import Rotation
+
+# The driver limits the pitch of a two-dimensional fill: large arrays, of few sets, go one by one.
+FEW_SETS = 8
 
 
 class MappedArena:
@@ -61,23 +64,51 @@ class Buffers:
     """Copies of one workload's arrays, enough of them that the L2 holds none between two uses."""
 
     def __init__(self, arena: MappedArena, chosen: Rotation, stream: Any) -> None:
-        self.sets, self.scrub = chosen.sets, chosen.scrub
+        self.rotation, self.sets = chosen, chosen.sets
         self._arena, self._stream = arena, stream
         self._size = arena.layout.total_bytes
-        self._base = allocate(self._size * self.sets)
-        for index in range(self.sets):
-            self.copy_from_arena(index, poison=POISONS[0])
+        self.size_bytes = self._size * self.sets
+        self._base = allocate(self.size_bytes)
+        written_in_place = bool(arena.layout.with_role("inout"))
+        self._pristine = allocate(self.size_bytes) if written_in_place else 0
         self.arguments = [
             Arguments(arena.layout, self._base + index * self._size) for index in range(self.sets)
         ]
 
-    def copy_from_arena(self, index: int, poison: int) -> None:
-        """Give one set the arena's inputs and spoil its outputs."""
-        base = self._base + index * self._size
-        call(driver.cuMemcpyDtoDAsync, base, self._arena.base, self._size, self._stream)
-        for slot in self._arena.layout.with_role("output", "scratch"):
-            call(driver.cuMemsetD8Async, base + slot.offset, poison, slot.size_bytes, self._stream)
+    def renew(self) -> None:
+        """Give every set what the arena holds."""
+        call(driver.cuMemcpyDtoDAsync, self._base, self._arena.base, self._size, self._stream)
+        made = 1
+        while made < self.sets:  # each copy doubles what there is: few calls for many sets
+            count = min(made, self.sets - made)
+            target = self._base + made * self._size
+            call(driver.cuMemcpyDtoDAsync, target, self._base, count * self._size, self._stream)
+            made += count
+        if self._pristine:
+            call(driver.cuMemcpyDtoDAsync, self._pristine, *self._all, self._stream)
         call(driver.cuStreamSynchronize, self._stream)
+
+    def spoil(self, byte: int) -> None:
+        """Enqueue what makes every set look as if no call had used it yet.
+
+        Inputs that are written in place are restored, outputs and scratch filled with `byte`.
+        """
+        if self._pristine:
+            base, size_bytes = self._all
+            call(driver.cuMemcpyDtoDAsync, base, self._pristine, size_bytes, self._stream)
+        for slot in self._arena.layout.with_role("output", "scratch"):
+            first, width = self._base + slot.offset, slot.size_bytes
+            if self.sets > FEW_SETS:
+                shape = (width, self.sets)
+                call(driver.cuMemsetD2D8Async, first, self._size, byte, *shape, self._stream)
+                continue
+            for index in range(self.sets):
+                place = first + index * self._size
+                call(driver.cuMemsetD8Async, place, byte, width, self._stream)
+
+    @property
+    def _all(self) -> tuple[int, int]:
+        return self._base, self.size_bytes
 
     def copy_to_arena(self, index: int) -> None:
         """Put one set where the judge looks, with its inputs and guards."""
@@ -88,6 +119,8 @@ class Buffers:
     def close(self) -> None:
         """Free the copies."""
         call(driver.cuMemFree, self._base)
+        if self._pristine:
+            call(driver.cuMemFree, self._pristine)
 
 
 class Graph:
@@ -95,7 +128,6 @@ class Graph:
 
     def __init__(self, launcher: Launcher, buffers: Buffers, calls: int, stream: Any) -> None:
         self.calls = calls
-        self.last_set = (calls - 1) % buffers.sets
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         call(driver.cuStreamBeginCapture, stream, mode)
         try:

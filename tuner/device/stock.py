@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.device.number_formats import Array
 from tuner.kernel import Workload
 
 # A config sees a set once, so to its code the numbers are as new as freshly drawn ones.
-USES = 16
+USES = 32
 
 
 @dataclass(slots=True)
@@ -22,6 +22,7 @@ class Prepared:
     inputs: dict[str, Array]
     reference: Mapping[str, Array] | None = None
     first_output: dict[str, Array] | None = None
+    telling: set[str] = field(default_factory=set)  # outputs that zeros were seen not to pass
 
     @property
     def size_bytes(self) -> int:

@@ -23,31 +23,48 @@ class TimingPolicy:
     """When a measurement is good enough; times in seconds unless the name says otherwise.
 
     `l2_multiple` is how many times the L2 the rotating buffers cover; 0 asks for one set, whose
-    times are those of a hot cache. `slower_margin` ends the measurement of a config that is
+    times are those of a hot cache. Where that takes over `max_sets` sets, a replay uses each of so
+    many only once instead. The warm-up ends when two batches agree to `steady_share`, between
+    `warm_up_s` and `warm_up_most_s`. `slower_margin` ends the measurement of a config that is
     slower than the incumbent by more than that share.
     """
 
     min_calls: int = 20
     min_replay_us: float = 300.0
     l2_multiple: float = 4.0
+    max_sets: int = 384
     warm_up_s: float = 1e-3
-    min_samples: int = 5
-    max_samples: int = 20
-    target_error: float = 0.01
+    warm_up_most_s: float = 20e-3
+    steady_share: float = 0.005
+    min_samples: int = 8
+    max_samples: int = 40
+    target_error: float = 0.003
     budget_s: float = 0.2
     slower_margin: float = 0.3
 
 
 SEARCH = TimingPolicy()
-FINALS = TimingPolicy(warm_up_s=30e-3, target_error=0.003, min_samples=15, max_samples=100)
+FINALS = TimingPolicy(
+    max_sets=MAX_CALLS,
+    warm_up_s=30e-3,
+    warm_up_most_s=0.2,
+    min_samples=30,
+    max_samples=150,
+    target_error=0.002,
+    budget_s=0.5,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How many buffer sets a replay rotates over; `scrub` where they cannot cover the L2."""
+    """How many buffer sets a replay rotates over.
+
+    `once` says that they cannot cover the L2, so that a replay may use each only once; before
+    every replay the L2 is scrubbed.
+    """
 
     sets: int
-    scrub: bool
+    once: bool
 
 
 def rotation(
@@ -55,15 +72,18 @@ def rotation(
 ) -> Rotation:
     """Choose enough sets to cover the L2 several times, inside half of the free memory."""
     if policy.l2_multiple == 0.0:
-        return Rotation(1, scrub=False)
+        return Rotation(1, once=False)
     wanted = ceil(policy.l2_multiple * l2_bytes / footprint_bytes)
     affordable = max(1, free_bytes // 2 // footprint_bytes)
-    sets = max(1, min(max(wanted, 2), affordable, MAX_CALLS))
-    return Rotation(sets, scrub=sets < wanted)
+    sets = max(1, min(max(wanted, 2), affordable, policy.max_sets))
+    return Rotation(sets, once=policy.min_calls <= sets < wanted)
 
 
-def calls_per_replay(policy: TimingPolicy, sets: int, expected_us: float) -> int:
-    """Choose a multiple of `sets` that makes one replay long enough to time."""
+def calls_per_replay(policy: TimingPolicy, chosen: Rotation, expected_us: float) -> int:
+    """Choose a multiple of the sets that makes one replay long enough to time."""
+    sets = chosen.sets
+    if chosen.once:
+        return sets
     wanted = max(policy.min_calls, ceil(policy.min_replay_us / expected_us))
     return max(1, min(ceil(wanted / sets), max(1, MAX_CALLS // sets))) * sets
 
@@ -89,6 +109,16 @@ def hopeless(policy: TimingPolicy, times_us: Sequence[float], incumbent_us: floa
 def suspicious(ratios: Sequence[float]) -> bool:
     """Tell whether wall time exceeded event time in every batch so far."""
     return bool(ratios) and min(ratios) > WALL_RATIO
+
+
+def steady(policy: TimingPolicy, batches_us: Sequence[float], seconds: float) -> bool:
+    """Tell whether the warm-up may end: two batches in a row agree, or its time is over."""
+    if seconds >= policy.warm_up_most_s:
+        return True
+    if seconds < policy.warm_up_s or len(batches_us) < 2:
+        return False
+    before, last = batches_us[-2:]
+    return abs(last / before - 1.0) <= policy.steady_share
 
 
 def wall_ratio(event_s: float, wall_s: float) -> float:

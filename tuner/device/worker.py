@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from statistics import median
 
 from cuda.bindings import driver
 
@@ -16,19 +17,21 @@ from tuner.device.cuda_driver import (
     Arguments,
     Launcher,
     LoadedProgram,
-    allocate,
     call,
     reset_persisting_l2,
 )
 from tuner.device.layout import Arena
+from tuner.device.leftovers import Scrub, SharedSpoiler
 from tuner.device.rotating import Buffers, Graph, MappedArena, timing_events
 from tuner.device.timing import (
     SECOND_LOOKS,
+    Rotation,
     TimingPolicy,
     calls_per_replay,
     finished,
     hopeless,
     rotation,
+    steady,
     suspicious,
     wall_ratio,
 )
@@ -36,6 +39,8 @@ from tuner.trial import Measurement
 
 LOADED_PROGRAMS = 16
 ISOLATED_REPLAYS = 15
+WARM_UP_REPLAYS = 4
+RERUN_SETS = 64
 
 
 class Worker:
@@ -48,26 +53,28 @@ class Worker:
         call(driver.cuCtxSetCurrent, self._context)
         self._stream = call(driver.cuStreamCreate, 1)
         self._arena: MappedArena | None = None
-        self._buffers: Buffers | None = None
+        self._buffers: dict[Rotation, Buffers] = {}
         self._loaded: OrderedDict[str, LoadedProgram] = OrderedDict()
-        self._scrub: tuple[int, int] | None = None
+        self._scrub: Scrub | None = None
+        self._shared = SharedSpoiler(
+            self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            self._attribute("MULTIPROCESSOR_COUNT"),
+        )
 
     def describe(self) -> Mapping[str, int | str]:
         """Name the GPU and its numbers."""
-        names = driver.CUdevice_attribute
-
-        def attribute(name: str) -> int:
-            full = getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}")
-            return int(call(driver.cuDeviceGetAttribute, full, self._device))
-
         return {
             "name": call(driver.cuDeviceGetName, 256, self._device).split(b"\0")[0].decode(),
-            "major": attribute("COMPUTE_CAPABILITY_MAJOR"),
-            "minor": attribute("COMPUTE_CAPABILITY_MINOR"),
-            "multiprocessors": attribute("MULTIPROCESSOR_COUNT"),
-            "l2_bytes": attribute("L2_CACHE_SIZE"),
+            "major": self._attribute("COMPUTE_CAPABILITY_MAJOR"),
+            "minor": self._attribute("COMPUTE_CAPABILITY_MINOR"),
+            "multiprocessors": self._attribute("MULTIPROCESSOR_COUNT"),
+            "l2_bytes": self._attribute("L2_CACHE_SIZE"),
             "driver": int(call(driver.cuDriverGetVersion)),
         }
+
+    def _attribute(self, name: str) -> int:
+        full = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(call(driver.cuDeviceGetAttribute, full, self._device))
 
     def attach(self, arena: Arena) -> None:
         """Map the judge's memory for one workload and forget the previous workload."""
@@ -76,9 +83,9 @@ class Worker:
 
     def detach(self) -> None:
         """Unmap the judge's memory and free the copies of it."""
-        if self._buffers is not None:
-            self._buffers.close()
-            self._buffers = None
+        for buffers in self._buffers.values():
+            buffers.close()
+        self._buffers.clear()
         if self._arena is not None:
             self._arena.close()
             self._arena = None
@@ -89,6 +96,7 @@ class Worker:
         self._unload_oldest()
         arena.pull()
         launcher = Launcher(self._load(program), program.launches, self._stream)
+        self._shared.issue(self._stream)
         launcher.issue(Arguments(arena.layout, arena.base))
         call(driver.cuStreamSynchronize, self._stream)
         arena.push()
@@ -96,15 +104,14 @@ class Worker:
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None = None
     ) -> Measurement:
-        """Time the program over rotating buffers; the last call's output is left in the arena."""
-        buffers = self._rotating(policy)
+        """Time the program over rotating buffers; what one of its last calls made is judged."""
+        buffers = self._renewed(policy)
         launcher = Launcher(self._load(program), program.launches, self._stream)
         reset_persisting_l2()
         with closing(self._graph(launcher, policy, buffers, incumbent_us)) as graph:
-            self._warm_up(graph, policy)
+            self._warm_up(graph, policy, buffers)
             times, ratio = self._sample(graph, policy, buffers, incumbent_us)
-            buffers.copy_to_arena(graph.last_set)
-            self._mapped.push()
+            self._show(buffers, range(min(graph.calls, buffers.sets)))
             slow = hopeless(policy, times, incumbent_us)
             return Measurement(tuple(times), graph.calls, buffers.sets, slow, ratio)
 
@@ -119,14 +126,11 @@ class Worker:
             suspicious(ratios) and len(ratios) < SECOND_LOOKS
         ):
             wanted = 3 if not times else max(2, policy.min_samples - len(times))
-            # The output that is checked in the end must come from the replays that are timed.
-            buffers.copy_from_arena(graph.last_set, poison=_plausible_byte())
             batch_started = time.perf_counter()
             # The first finds the stream idle, so that its events enclose the launch as well.
-            first, *sample = self._replay([graph] * (1 + wanted), buffers.scrub)
+            (_, *sample), event_s = self._replay([graph] * (1 + wanted), buffers)
             wall_s = time.perf_counter() - batch_started
-            event_s = (first + sum(sample)) * 1e-6
-            ratios.append(1.0 if buffers.scrub else wall_ratio(event_s, wall_s))
+            ratios.append(wall_ratio(event_s, wall_s))
             times += [total / graph.calls for total in sample]
         return times, min(ratios)
 
@@ -138,14 +142,14 @@ class Worker:
         Each round replays every program once, in random order. The second list holds, for
         programs with programmatic dependent launch, the median time without it.
         """
-        buffers = self._rotating(policy)
+        buffers = self._renewed(policy)
         reset_persisting_l2()
         graphs = []
         for program in programs:
             launcher = Launcher(self._load(program), program.launches, self._stream)
             graphs.append(self._graph(launcher, policy, buffers, None))
-        self._warm_up(graphs[0], policy)
-        self._replay(graphs, buffers.scrub)
+        self._warm_up(graphs[0], policy, buffers)
+        self._replay(graphs, buffers)
         order = list(range(len(graphs)))
         shuffle = random.Random(seed).shuffle  # noqa: S311 - an order, not a secret
         rows = []
@@ -153,7 +157,7 @@ class Worker:
             shuffle(order)
             # Once more in front, not counted: the stream is idle before the first.
             queue = [graphs[index] for index in (order[0], *order)]
-            _, *sample = self._replay(queue, buffers.scrub)
+            (_, *sample), _ = self._replay(queue, buffers)
             row = [0.0] * len(graphs)
             for index, total in zip(order, sample, strict=True):
                 row[index] = total / graphs[index].calls
@@ -161,6 +165,23 @@ class Worker:
         for graph in graphs:
             graph.close()
         return rows, [self._isolated_us(program, policy, buffers) for program in programs]
+
+    def rerun(self, program: Program, policy: TimingPolicy) -> None:
+        """Run the program where it was timed, on what the arena holds now; one result is judged."""
+        buffers = self._renewed(policy)
+        buffers.spoil(_plausible_byte())
+        launcher = Launcher(self._load(program), program.launches, self._stream)
+        used = random.SystemRandom().sample(range(buffers.sets), min(buffers.sets, RERUN_SETS))
+        for index in used:
+            self._shared.issue(self._stream)
+            launcher.issue(buffers.arguments[index])
+        call(driver.cuStreamSynchronize, self._stream)
+        self._show(buffers, used)
+
+    def _show(self, buffers: Buffers, used: Sequence[int]) -> None:
+        """Put a set where the judge looks, chosen so that no kernel can know which."""
+        buffers.copy_to_arena(secrets.choice(used))
+        self._mapped.push()
 
     @property
     def _mapped(self) -> MappedArena:
@@ -181,18 +202,26 @@ class Worker:
         while len(self._loaded) > LOADED_PROGRAMS:
             self._loaded.popitem(last=False)[1].unload()
 
+    def _renewed(self, policy: TimingPolicy) -> Buffers:
+        buffers = self._rotating(policy)
+        self._mapped.pull()
+        buffers.renew()
+        return buffers
+
     def _rotating(self, policy: TimingPolicy) -> Buffers:
-        if self._buffers is None:
-            layout = self._mapped.layout
-            free_bytes, _ = call(driver.cuMemGetInfo)
-            l2 = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-            l2_bytes = call(driver.cuDeviceGetAttribute, l2, self._device)
-            chosen = rotation(policy, layout.footprint_bytes, l2_bytes, free_bytes)
-            self._buffers = Buffers(self._mapped, chosen, self._stream)
-            if chosen.scrub and self._scrub is None:
-                size = int(policy.l2_multiple * l2_bytes)
-                self._scrub = (allocate(size), size)
-        return self._buffers
+        layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")
+        free_bytes, _ = call(driver.cuMemGetInfo)
+        held_bytes = sum(buffers.size_bytes for buffers in self._buffers.values())
+        free_bytes += held_bytes
+        if layout.with_role("inout"):
+            free_bytes //= 2  # they are kept twice
+        chosen = rotation(policy, layout.footprint_bytes, l2_bytes, free_bytes)
+        if self._scrub is None:
+            size_bytes = int(policy.l2_multiple * l2_bytes)
+            self._scrub = Scrub(size_bytes, self._attribute("MULTIPROCESSOR_COUNT"))
+        if chosen not in self._buffers:
+            self._buffers[chosen] = Buffers(self._mapped, chosen, self._stream)
+        return self._buffers[chosen]
 
     def _graph(
         self, launcher: Launcher, policy: TimingPolicy, buffers: Buffers, guess_us: float | None
@@ -200,30 +229,40 @@ class Worker:
         """Capture a graph long enough to time, measuring a first one where nothing is known."""
         if guess_us is None:
             first = Graph(launcher, buffers, max(buffers.sets, policy.min_calls), self._stream)
-            guess_us = self._replay([first, first], buffers.scrub)[1] / first.calls
-            if first.calls == calls_per_replay(policy, buffers.sets, guess_us):
+            guess_us = self._replay([first, first], buffers)[0][1] / first.calls
+            if first.calls == calls_per_replay(policy, buffers.rotation, guess_us):
                 return first
             first.close()
-        calls = calls_per_replay(policy, buffers.sets, guess_us)
+        calls = calls_per_replay(policy, buffers.rotation, guess_us)
         return Graph(launcher, buffers, calls, self._stream)
 
-    def _replay(self, graphs: Sequence[Graph], scrub: bool) -> list[float]:
-        """Replay graphs back to back and return each one's time in microseconds."""
-        with timing_events(2 * len(graphs)) as events:
-            pairs = list(zip(events[::2], events[1::2], strict=True))
+    def _replay(self, graphs: Sequence[Graph], buffers: Buffers) -> tuple[list[float], float]:
+        """Replay graphs back to back: each one's time in microseconds, and seconds for all.
+
+        Before each, every output is spoiled, so that none can be left as the last replay made it,
+        and the L2 is scrubbed of that.
+        """
+        assert self._scrub is not None
+        with timing_events(1 + 2 * len(graphs)) as events:
+            first, *others = events
+            pairs = list(zip(others[::2], others[1::2], strict=True))
+            call(driver.cuEventRecord, first, self._stream)
             for graph, (start, stop) in zip(graphs, pairs, strict=True):
-                if scrub and self._scrub is not None:
-                    call(driver.cuMemsetD8Async, self._scrub[0], 0, self._scrub[1], self._stream)
+                buffers.spoil(_plausible_byte())
+                self._scrub.issue(self._stream)
                 call(driver.cuEventRecord, start, self._stream)
                 graph.launch(self._stream)
                 call(driver.cuEventRecord, stop, self._stream)
             call(driver.cuStreamSynchronize, self._stream)
-            return [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
+            times = [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
+            return times, call(driver.cuEventElapsedTime, first, events[-1]) * 1e-3
 
-    def _warm_up(self, graph: Graph, policy: TimingPolicy) -> None:
-        ends = time.perf_counter() + policy.warm_up_s
-        while time.perf_counter() < ends:
-            self._replay([graph], scrub=False)
+    def _warm_up(self, graph: Graph, policy: TimingPolicy, buffers: Buffers) -> None:
+        """Replay until the clocks are steady: after a pause they take some milliseconds to rise."""
+        started = time.perf_counter()
+        batches: list[float] = []
+        while not steady(policy, batches, time.perf_counter() - started):
+            batches.append(median(self._replay([graph] * WARM_UP_REPLAYS, buffers)[0]))
 
     def _isolated_us(
         self, program: Program, policy: TimingPolicy, buffers: Buffers
@@ -232,9 +271,9 @@ class Worker:
             return None
         launcher = Launcher(self._load(program), program.launches, self._stream, isolated=True)
         graph = self._graph(launcher, policy, buffers, None)
-        times = sorted(self._replay([graph] * ISOLATED_REPLAYS, buffers.scrub))
+        times, _ = self._replay([graph] * ISOLATED_REPLAYS, buffers)
         graph.close()
-        return times[len(times) // 2] / graph.calls
+        return median(times) / graph.calls
 
 
 def _plausible_byte() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,10 @@ class OptunaJournal:
     def __init__(
         self, path: Path, study_name: str, distributions: Mapping[str, BaseDistribution]
     ) -> None:
-        self._distributions = dict(distributions)
+        self._path, self._distributions = path, dict(distributions)
         lock = JournalFileOpenLock(str(path), grace_period=LOCK_GRACE_S)
         try:
+            _end_last_line(path, lock)
             storage = JournalStorage(JournalFileBackend(str(path), lock))
             self._study = optuna.create_study(
                 storage=storage, study_name=study_name, load_if_exists=True
@@ -41,6 +43,8 @@ class OptunaJournal:
                 path=path,
                 remedy="remove it: resuming the session writes it again",
             ) from error
+        except OSError as error:
+            raise _unwritable(path, error) from error
         self._known = {_key(trial.params) for trial in self._study.get_trials(deepcopy=False)}
 
     def add(self, trial: Trial) -> None:
@@ -54,15 +58,38 @@ class OptunaJournal:
             attributes["registers"] = trial.resources.registers
         if trial.occupancy is not None:
             attributes["occupancy"] = trial.occupancy.share
-        self._study.add_trial(
-            optuna.trial.create_trial(
-                state=TrialState.FAIL if trial.time_us is None else TrialState.COMPLETE,
-                value=trial.time_us,
-                params=dict(trial.config),
-                distributions=self._distributions,
-                user_attrs=attributes,
-            )
+        told = optuna.trial.create_trial(
+            state=TrialState.FAIL if trial.time_us is None else TrialState.COMPLETE,
+            value=trial.time_us,
+            params=dict(trial.config),
+            distributions=self._distributions,
+            user_attrs=attributes,
         )
+        try:
+            self._study.add_trial(told)
+        except OSError as error:
+            raise _unwritable(self._path, error) from error
+
+
+def _end_last_line(path: Path, lock: JournalFileOpenLock) -> None:
+    """Take back what a full disk or a kill cut short: Optuna would go on in the same line."""
+    lock.acquire()
+    try:
+        with suppress(FileNotFoundError), path.open("r+b") as file:
+            content = file.read()
+            end = content.rfind(b"\n") + 1
+            if content[end : end + 1] == b"{":  # else it is no journal
+                file.truncate(end)
+    finally:
+        lock.release()
+
+
+def _unwritable(path: Path, error: OSError) -> SessionError:
+    return SessionError(
+        f"cannot write Optuna's journal: {error.strerror or error}",
+        path=path,
+        remedy=f"once the cause is gone, continue with `--resume {path.parent}`",
+    )
 
 
 def _key(params: Mapping[str, Any]) -> str:

@@ -44,6 +44,24 @@ def test_keeps_errors_but_no_timeouts(cache):
     assert cache.get("ff" * 32) is None
 
 
+def test_the_content_of_another_entry_is_not_trusted(cache):
+    other = cache_key(replace(REQUEST, source="other"), "NVRTC 13.5", "")
+    cache.put(KEY, RESULT)
+    entry(cache).rename(cache.directory / "compiled" / other)
+
+    assert cache.get(other) is None
+
+
+def test_a_folder_in_the_place_of_an_entry_costs_only_the_storing(cache):
+    cache.put("ff" * 32, RESULT)
+    (cache.directory / "compiled" / KEY).mkdir()
+
+    assert cache.get(KEY) is None
+    cache.put(KEY, RESULT)
+    cache.prune()
+    assert {path.name for path in (cache.directory / "compiled").iterdir()} == {KEY, "ff" * 32}
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "emptied"])
 def test_a_damaged_entry_is_ignored_and_replaced(cache, damage, caplog):
     cache.put(KEY, RESULT)

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from tuner.compiler.includes import IncludeDigest, refused_include
@@ -20,8 +22,23 @@ from tuner.compiler.includes import IncludeDigest, refused_include
         ('??=include "/etc/passwd"\n', 1, "absolute path"),
         ('// ??/\n#include "/etc/passwd"\n', 2, "absolute path"),
         ('/* a\n*/ #include "/etc/passwd"\n', 2, "absolute path"),
-        ('#/* a\n*/include/**/"/etc/passwd"\n', 1, "absolute path"),
-        ('#include/* a\n*/"/etc/passwd"\n', 1, "absolute path"),
+        ('#/* a\n*/include/**/"/etc/passwd"\n', 1, "a comment after #"),
+        ('#include/* a\n*/"/etc/passwd"\n', 1, "of a macro"),
+        ('#inc\\ \nlude "/etc/passwd"\n', 1, "absolute path"),
+        ('#inc\\\t\r\nlude "/etc/passwd"\n', 1, "absolute path"),
+        ('#inc\\\rlude "/etc/passwd"\n', 1, "absolute path"),
+        ('int a;\r#include "/etc/passwd"\n', 2, "absolute path"),
+        ('#in\\u0063lude "/etc/passwd"\n', 1, "an escape"),
+        ('\n#line 1 "/etc/passwd"\n', 2, "#line of the absolute path"),
+        ('# 1 "/etc/passwd" 2\n', 1, "absolute path"),
+        ('#define F "/etc/passwd"\n#line 1 F\n', 2, "#line needs a number"),
+        ('\n#if __has_include("/etc/passwd")\n#endif\n', 2, "__has_include of the absolute path"),
+        ("#if __has_include(<../a>)\n#endif\n", 1, "with `..`"),
+        ("#if __has_include(FILE)\n#endif\n", 1, "of a macro"),
+        ("#define HAS __has_include\n", 1, "of a macro"),
+        ('#if P(__has_,include)("/etc/passwd")\n', 1, "a text in #if"),
+        ('#pragma GCC dependency "/etc/passwd"\n', 1, "`#pragma GCC dependency`"),
+        ("#" + "/**/" * 40 + "x\n", 1, "a comment after #"),
         ('/* // */ #include "/etc/passwd"\n', 1, "absolute path"),
         ('#if 0\n\' /*\n#endif\n#include "/etc/passwd"\n', 4, "absolute path"),
         ('const char* a = R"(\n#include "/etc/passwd"\n)";\n', 2, "absolute path"),
@@ -52,6 +69,10 @@ def test_refuses_what_may_reach_outside_with_its_line(source, line, words):
         'int a; // see #include "../old.h"\n',
         'const char* a = "#include <../x.h>";\n',
         "#define include_all(x) #x\n",
+        "#ifdef __has_include\n#if __has_include(<cuda_fp8.h>)\n#endif\n#endif\n",
+        "#if defined(__has_include) && defined __has_embed\n#endif\n",
+        '#line 12 "generated.cu"\n#line 12\n',
+        "#if A < 1 && B > 2 // \n#endif\n",
         "#pragma unroll\n",
     ],
 )
@@ -97,3 +118,54 @@ def test_a_header_that_appears_changes_the_digest(folder):
     (folder / "new.cuh").write_text("int other;\n")
 
     assert digest.of('#include "new.cuh"\n', (str(folder),)) != before
+
+
+@pytest.mark.parametrize(
+    "piece", ["#", "# ", "#/*", "*/#", "/*", "#include ", '#include "a ', "\\ ", "\\\n", "include"]
+)
+def test_a_hostile_source_is_looked_through_in_time_that_grows_with_its_length(piece):
+    source = piece * (400_000 // len(piece))
+    start = time.perf_counter()
+
+    refused_include(source)
+
+    assert time.perf_counter() - start < 2
+
+
+@pytest.fixture
+def secret(tmp_path, folder):
+    # `folder` is `tmp_path` itself, so what must not be read lies in a folder beside it.
+    path = tmp_path.parent / f"{tmp_path.name}-outside" / "secret.h"
+    path.parent.mkdir()
+    path.write_text("int secret;\n")
+    return path
+
+
+def test_a_link_that_leads_out_of_the_include_folders_is_refused(folder, secret):
+    (folder / "deep/link.cuh").symlink_to(secret)
+
+    error = refused_include('#include "deep/link.cuh"\n', (str(folder),))
+
+    assert error is not None
+    assert f"{secret}, outside the include folders" in error
+
+
+@pytest.mark.parametrize("form", ['#include "{}"', "#define NEXT <{}>\n#include NEXT"])
+def test_a_header_that_includes_what_is_outside_is_refused(folder, secret, form):
+    (folder / "deep/b.cuh").write_text(form.format(secret) + "\n")
+
+    assert refused_include('#include "a.cuh"\n', (str(folder),)) is not None
+    assert refused_include('#include "unused.cuh"\n', (str(folder),)) is None
+
+
+def test_a_header_may_step_up_within_the_include_folders(folder):
+    (folder / "deep/c.cuh").write_text('#include "../unused.cuh"\n')
+
+    assert refused_include('#include "a.cuh"\n', (str(folder),)) is None
+
+
+def test_a_link_from_one_include_folder_to_another_is_followed(folder, secret):
+    (folder / "link.cuh").symlink_to(secret)
+    folders = (str(folder), str(secret.parent))
+
+    assert refused_include('#include "link.cuh"\n', folders) is None

@@ -33,9 +33,10 @@ def test_fills_scale_the_same_numbers(fill: str, scale: float) -> None:
     assert draw(fill).std() == pytest.approx(abs(scale), rel=0.05)
 
 
-def test_the_fill_zeros_leaves_about_half_of_the_numbers() -> None:
+def test_the_fill_zeros_leaves_about_half_of_the_numbers_and_no_number_in_some_rows() -> None:
     values = draw("zeros")
-    assert 0.4 < np.mean(values == 0.0) < 0.6
+    assert 0.1 < np.mean(~values.any(axis=1)) < 0.4
+    assert 0.5 < np.mean(values == 0.0) < 0.75
     assert values.std() > 0.5
 
 

@@ -17,6 +17,7 @@ from tuner.device.timing import (
     finished,
     hopeless,
     rotation,
+    steady,
     suspicious,
     wall_ratio,
 )
@@ -27,38 +28,61 @@ FREE = 100 << 30
 
 
 def test_the_rotating_buffers_cover_the_l2_four_times() -> None:
-    assert rotation(SEARCH, 10 * MIB, L2, FREE) == Rotation(24, scrub=False)
-    assert rotation(SEARCH, 7 * MIB, L2, FREE) == Rotation(35, scrub=False)
+    assert rotation(SEARCH, 10 * MIB, L2, FREE) == Rotation(24, once=False)
+    assert rotation(SEARCH, 7 * MIB, L2, FREE) == Rotation(35, once=False)
 
 
 def test_large_arrays_still_alternate_between_two_sets() -> None:
-    assert rotation(SEARCH, 1000 * MIB, L2, FREE) == Rotation(2, scrub=False)
+    assert rotation(SEARCH, 1000 * MIB, L2, FREE) == Rotation(2, once=False)
 
 
-def test_arrays_too_small_to_cover_the_l2_are_scrubbed() -> None:
-    assert rotation(SEARCH, 256, L2, FREE) == Rotation(MAX_CALLS, scrub=True)
+def test_arrays_too_small_to_cover_the_l2_are_used_once_a_replay() -> None:
+    assert rotation(FINALS, 256, L2, FREE) == Rotation(MAX_CALLS, once=True)
 
 
-def test_scarce_memory_leaves_fewer_sets_and_a_scrub() -> None:
-    assert rotation(SEARCH, 10 * MIB, L2, 100 * MIB) == Rotation(5, scrub=True)
-    assert rotation(SEARCH, 10 * MIB, L2, 5 * MIB) == Rotation(1, scrub=True)
+def test_a_search_does_not_capture_thousands_of_calls() -> None:
+    assert rotation(SEARCH, MIB // 4, L2, FREE) == Rotation(384, once=True)
+    assert rotation(FINALS, MIB // 4, L2, FREE) == Rotation(960, once=False)
+
+
+@pytest.mark.parametrize(
+    ("batches", "seconds", "done"),
+    [
+        ([], 0.0, False),
+        ([10.0, 10.0], 0.5e-3, False),  # too early
+        ([10.0], 2e-3, False),
+        ([10.0, 9.0], 2e-3, False),
+        ([10.0, 9.0, 9.02], 2e-3, True),
+        ([10.0, 9.0], 20e-3, True),  # out of time
+    ],
+)
+def test_the_warm_up_ends_when_the_clocks_are_steady(
+    batches: list[float], seconds: float, done: bool
+) -> None:
+    assert steady(SEARCH, batches, seconds) is done
+
+
+def test_scarce_memory_leaves_fewer_sets() -> None:
+    assert rotation(SEARCH, 10 * MIB, L2, 100 * MIB) == Rotation(5, once=False)
+    assert rotation(SEARCH, 10 * MIB, L2, 5 * MIB) == Rotation(1, once=False)
 
 
 def test_a_hot_measurement_has_one_set() -> None:
-    assert rotation(TimingPolicy(l2_multiple=0.0), 10 * MIB, L2, FREE) == Rotation(1, scrub=False)
+    assert rotation(TimingPolicy(l2_multiple=0.0), 10 * MIB, L2, FREE) == Rotation(1, once=False)
 
 
 @given(footprint=st.integers(1, 1 << 36), l2=st.integers(1, 1 << 28), free=st.integers(0, 1 << 38))
-def test_buffers_cover_the_l2_or_are_scrubbed(footprint: int, l2: int, free: int) -> None:
+def test_buffers_cover_the_l2_or_are_used_once(footprint: int, l2: int, free: int) -> None:
     chosen = rotation(SEARCH, footprint, l2, free)
     assert 1 <= chosen.sets <= MAX_CALLS
-    assert chosen.scrub or chosen.sets * footprint >= SEARCH.l2_multiple * l2
+    scarce = chosen.sets < SEARCH.min_calls
+    assert chosen.once or scarce or chosen.sets * footprint >= SEARCH.l2_multiple * l2
     assert chosen.sets == 1 or chosen.sets * footprint <= free // 2
 
 
 @given(sets=st.integers(1, MAX_CALLS), expected_us=st.floats(1e-3, 1e7))
 def test_a_replay_uses_every_set_equally_and_is_long_enough(sets: int, expected_us: float) -> None:
-    calls = calls_per_replay(SEARCH, sets, expected_us)
+    calls = calls_per_replay(SEARCH, Rotation(sets, once=False), expected_us)
     assert calls % sets == 0
     assert sets <= calls <= MAX_CALLS
     fits = calls + sets <= MAX_CALLS
@@ -72,9 +96,11 @@ def test_a_replay_uses_every_set_equally_and_is_long_enough(sets: int, expected_
     [(4, 1000.0, 20), (3, 1000.0, 21), (4, 1.0, 300), (1, 0.01, 4096)],
 )
 def test_calls_per_replay(sets: int, expected_us: float, calls: int) -> None:
-    assert calls_per_replay(SEARCH, sets, expected_us) == calls
+    assert calls_per_replay(SEARCH, Rotation(sets, once=False), expected_us) == calls
+    assert calls_per_replay(SEARCH, Rotation(sets, once=True), expected_us) == sets
 
 
+POLICY = TimingPolicy(min_samples=5, max_samples=20, target_error=0.01)
 STEADY = [10.0] * 5
 UNSTEADY = [10.0, 14.0, 8.0, 12.0, 9.0]
 
@@ -98,7 +124,7 @@ UNSTEADY = [10.0, 14.0, 8.0, 12.0, 9.0]
 def test_sampling_ends(
     times: list[float], seconds: float, incumbent: float | None, done: bool
 ) -> None:
-    assert finished(SEARCH, times, seconds, incumbent) is done
+    assert finished(POLICY, times, seconds, incumbent) is done
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from tuner.kernel import Workload
 from tuner.report.data import ReportData
 from tuner.report.html import render_report, write_report
 from tuner.space import Config
-from tuner.trial import Status, Trial
+from tuner.trial import Check, Resources, Status, Trial
 
 SECTIONS = [
     "Workloads",
+    "How far to trust it",
     "Convergence",
     "Parameter importance",
     "Roofline",
@@ -143,7 +144,9 @@ def test_the_command_and_the_environment_are_shown(page, data):
     assert "at least 30 times each" in page.plain
 
 
-@pytest.mark.parametrize("where", ["reason", "config", "source", "environment", "command", "note"])
+@pytest.mark.parametrize(
+    "where", ["reason", "config", "source", "environment", "command", "note", "check"]
+)
 def test_text_from_outside_is_escaped(data, where):
     trial = data.records[0][0]
     changes = {
@@ -153,6 +156,11 @@ def test_text_from_outside_is_escaped(data, where):
         "environment": {"environment": {ATTACK: ATTACK}},
         "command": {"command": ATTACK, "kernel": ATTACK, "device": ATTACK},
         "note": {"notes": (ATTACK,)},
+        "check": {
+            "checks": (
+                Check(ATTACK, trial.workload, data.results[0].config, False, ATTACK, ATTACK),
+            )
+        },
     }
     page = Page(render_report(replace(data, **changes[where])))
     assert page.tags().isdisjoint({"script", "img"})
@@ -247,6 +255,42 @@ def test_a_baseline_that_wins_and_a_slower_config_are_marked(data):
     text = Page(render_report(replace(data, results=(lost,)))).plain
     assert "Slower on 1 of 1 tuned workload" in text
     assert "slower baseline kept" in text
+
+
+def test_a_recording_names_what_it_could_not_check_and_how_to(page):
+    assert "a recording cannot run a kernel" in page.plain
+    assert "`tune verify sessions/scale-1`, on a GPU or with --device host, does." in page.plain
+    assert "Mutation score" in page.plain
+    assert "not measured: run `tune mutate" in page.plain
+
+
+def test_a_winner_that_failed_a_check_is_never_called_faster(data):
+    first = data.results[0]
+    check = Check("boundary", Workload.of({"T": 1, "D": 8}), first.config, False, "y[0] is 3", "L4")
+    text = Page(render_report(replace(data, checks=(check,)))).plain
+    visible = text.split("tuning report", 1)[1].strip()
+    assert visible.startswith(
+        "RECORDED on NVIDIA H200, 2026-11-20. scale NOT TO BE TRUSTED: what was tuned for "
+        "T=1 D=11008, T=1 D=14336, T=16 D=11008 and 10 more failed a check. "
+        "boundary on T=1 D=8: y[0] is 3."
+    )
+    assert "faster than the baseline" not in text
+    assert "1.70x [1.69, 1.71] failed a check" in text
+    assert "failed y[0] is 3" in text
+
+
+def test_a_run_on_a_cpu_shows_nothing_that_is_a_gpus(data):
+    results = tuple(replace(r, resources=Resources(None), occupancy=None) for r in data.results)
+    cpu = replace(
+        data, on_cpu=True, recorded=False, device="host CPU", results=results, streaming_gbps=None
+    )
+    page = Page(render_report(cpu))
+    assert ("p", {"class": "origin cpu"}) in page.elements
+    assert "no time here says anything of a GPU" in page.plain
+    assert "by the wall clock" in page.plain
+    assert "this was run on a CPU" in page.plain
+    for absent in ("CUDA graph", "L2 cache", "Occupancy", "Registers", "Spills"):
+        assert absent not in page.plain
 
 
 def test_odd_characters_are_written(data, tmp_path):

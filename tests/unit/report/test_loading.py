@@ -18,7 +18,7 @@ from tuner.kernel import Workload
 from tuner.report.loading import load
 from tuner.session import Manifest, Session
 from tuner.space import Config
-from tuner.trial import Comparison, Measurement, Resources, Result, Status, Trial
+from tuner.trial import Check, Comparison, Measurement, Resources, Result, Status, Trial
 
 SPACE = """\
 version: 1
@@ -28,9 +28,10 @@ reference: scale.py
 template: scale.cu.j2
 axes: [T]
 arguments:
-  - {name: x, dtype: float32, shape: [T], role: inout}
+  - {name: x, dtype: float32, shape: [T], role: inout, deterministic: false}
 workloads:
   tuned: [{T: 1024}]
+  boundary: [{T: 7}]
   held_out: [{T: 100}]
 traffic: T * 8
 operations: T * 3
@@ -140,6 +141,41 @@ def test_the_kernels_files_add_the_roofline_the_diff_and_shared_memory(finished)
     assert data.operations == {"T=1024": 3072, "T=100": 300}
     assert data.baseline_source == BASELINE
     assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
+
+
+def test_checks_the_mutation_score_and_what_is_declared_are_read(finished):
+    score = {
+        "kernel": "scale",
+        "subject": "baseline",
+        "mutants": 50,
+        "killed": 39,
+        "survived": 1,
+        "equivalent": 4,
+        "stillborn": 6,
+        "survivors": ["one"],
+        "source_sha": "00",
+        "date": "2026-11-20",
+        "device": "host",
+    }
+    (finished / "mutation.json").write_text(json.dumps(score))
+    check = Check("boundary", Workload.of({"T": 7}), FAST, True, "", "NVIDIA H200")
+    with Session.open(finished) as session:
+        session.record_check(check)
+
+    data = load(finished)
+
+    assert data.checks == (check,)
+    assert data.mutation is not None
+    assert data.mutation.share == 39 / 40
+    assert data.declared is not None
+    assert data.declared.boundary == (Workload.of({"T": 7}),)
+    assert (data.declared.varying, data.declared.nonfinite) == (("x",), ())
+
+
+def test_a_damaged_mutation_score_is_named(finished):
+    (finished / "mutation.json").write_text("{}")
+    with pytest.raises(SessionError, match="is not the score"):
+        load(finished)
 
 
 def test_variants_are_read_without_the_lines_that_tell_them_apart(finished):

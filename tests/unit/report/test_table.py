@@ -11,7 +11,7 @@ from rich.console import Console
 from tuner.report import wording
 from tuner.report.table import json_of, results_table
 from tuner.space import Config
-from tuner.trial import Occupancy, Status
+from tuner.trial import Check, Occupancy, Resources, Status
 
 
 def printed(results, width: int = 100) -> str:
@@ -75,6 +75,7 @@ def test_the_json_object_has_the_documented_shape(data):
         "session",
         "seconds",
         "trials",
+        "checks",
         "workloads",
     ]
     assert made["trials"] == {status.value: 0 for status in Status} | {
@@ -95,6 +96,30 @@ def test_the_json_object_has_the_documented_shape(data):
         "registers": 48,
         "occupancy": 0.75,
     }
+
+
+def test_checks_of_the_winners_are_counted_by_kind(data):
+    here, config = data.results[0].workload, data.results[0].config
+    checks = (
+        Check("boundary", here, config, True),
+        Check("memcheck", here, config, None, "did not start"),
+        Check("memcheck", data.results[1].workload, config, False, "out of bounds"),
+        Check("boundary", here, Config.of({"block_size": 1}), False, "no winner of anything"),
+    )
+    assert json_of(replace(data, checks=checks))["checks"] == {
+        "boundary": {"passed": 1, "failed": 0, "not_run": 0},
+        "memcheck": {"passed": 0, "failed": 1, "not_run": 1},
+    }
+    assert json_of(data)["checks"] == {}
+
+
+def test_what_a_cpu_has_no_use_for_is_left_out(data):
+    result = replace(data.results[0], resources=Resources(None), occupancy=None)
+    row = printed([result]).splitlines()[2]
+    assert "79 %" not in row
+    assert row.split()[5:8] == ["-", "-", "-"]
+    (made,) = json_of(replace(data, on_cpu=True, results=(result,)))["workloads"]
+    assert (made["roofline"], made["registers"], made["occupancy"]) == (None, None, None)
 
 
 def test_what_is_unknown_is_null_in_json(data):

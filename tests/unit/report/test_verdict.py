@@ -10,7 +10,7 @@ from tuner.kernel import Workload
 from tuner.report.data import ReportData
 from tuner.report.verdict import verdict
 from tuner.space import Config
-from tuner.trial import Result, Status, Trial
+from tuner.trial import Check, Result, Status, Trial
 
 
 def result(
@@ -95,6 +95,34 @@ def test_a_recording_is_named_before_anything_else(data):
 
 def test_a_live_run_says_where_it_was_measured(data):
     assert str(verdict(replace(data, recorded=False))).startswith("Measured on NVIDIA H200")
+
+
+def test_a_run_on_a_cpu_is_said_to_be_one_in_every_sentence_on_speed(data):
+    said = verdict(replace(data, recorded=False, on_cpu=True, device="host CPU"))
+    assert said.origin.startswith("Run on the CPU, host CPU, 2026-11-20: no time here")
+    assert said.headline.startswith("On the CPU: 1.49x faster")
+    assert said.tone == "same"
+
+
+def test_a_failed_check_of_a_winner_comes_before_all_else(data):
+    config = data.results[0].config
+    check = Check("memcheck", data.results[0].workload, config, False, "reads past\nthe end.")
+    said = verdict(replace(data, checks=(check, check, replace(check, kind="racecheck"))))
+    assert said.tone == "failed"
+    assert said.headline.startswith("NOT TO BE TRUSTED: what was tuned for T=1 D=11008")
+    assert said.headline.endswith("memcheck on T=1 D=11008: reads past the end (1 more failed).")
+    assert "faster" not in str(said)
+
+
+@pytest.mark.parametrize("passed", [True, None])
+def test_a_check_that_passed_or_could_not_be_run_changes_no_verdict(data, passed):
+    check = Check("verify", data.results[0].workload, data.results[0].config, passed, "why")
+    assert verdict(replace(data, checks=(check,))) == verdict(data)
+
+
+def test_a_failed_check_of_a_config_that_won_nothing_changes_no_verdict(data):
+    check = Check("boundary", data.results[0].workload, Config.of({"a": 1}), False, "wrong")
+    assert verdict(replace(data, checks=(check,))) == verdict(data)
 
 
 def test_held_out_workloads_are_judged_apart(data):

@@ -1,2 +1,2 @@
 #pragma once
-#include "on_host/narrow_floats.h"
+#include "on_host/narrow_arithmetic.h"

@@ -4,12 +4,14 @@
 // the preprocessed source, by the compile step: they can't be written as macros.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 #include <utility>
+// The special functions of C++17 make three quarters of <cmath>, and no GPU has them.
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
+#include <cmath>
 
 #define __global__
 #define __device__
@@ -18,21 +20,32 @@
 #define __managed__
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
+#define __inline_hint__ inline
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
+#define __block_size__(...)
 #define __maxnreg__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __builtin_assume(condition) ((void)0)
 #define __assume(condition) ((void)0)
+#define __builtin_align__(bytes) __attribute__((aligned(bytes)))
 #define CUDART_INF_F __builtin_inff()
 #define CUDART_NAN_F __builtin_nanf("")
+#define CUDART_INF __builtin_inf()
+#define CUDART_NAN __builtin_nan("")
 
 extern "C" int printf(const char*, ...);
 
 #include "on_host/vector_types.h"
 
+#include "on_host/launch.h"
+
 #include "on_host/scheduler.h"
 
 #include "on_host/warp.h"
 
-#include "on_host/intrinsics.h"
+#include "on_host/memory.h"
+
+#include "on_host/arithmetic.h"
+
+#include "on_host/bits.h"

@@ -1,7 +1,4 @@
-// Operations among the lanes of a warp: every lane of the mask posts its value and waits.
-//
-// The last lane to arrive computes the result of each lane, so that a fast lane's next operation
-// can't overwrite what a slow one still has to read. Lanes that have ended count as arrived.
+// Shuffles, votes, matches and reductions among the lanes of a warp.
 #pragma once
 
 namespace cuda_on_host {
@@ -9,75 +6,19 @@ namespace cuda_on_host {
 // A lane that isn't there gives NaN, or -1: CUDA leaves its value undefined.
 constexpr unsigned long long kNoValue = ~0ull;
 
-
 inline unsigned lane_of(unsigned thread) { return thread % 32; }
 
 inline Thread* lanes_of(unsigned thread) { return threads + thread / 32 * 32; }
 
-static unsigned lanes_in(const Thread* lanes) {
+inline unsigned lanes_in(const Thread* lanes) {
   const unsigned left = thread_count - static_cast<unsigned>(lanes - threads);
   return left < 32 ? left : 32;
 }
 
-// Whether all lanes of the mask wait at the same operation or have ended; `present` are those
-// that wait.
-static bool complete(const Thread* lanes, const Thread& one, unsigned& present) {
-  present = 0;
-  const unsigned count = lanes_in(lanes);
-  for (unsigned i = 0; i < count; ++i) {
-    const Thread& lane = lanes[i];
-    if (!(one.mask >> i & 1) || lane.state == State::exited) continue;
-    if (lane.state != State::in_warp || lane.waits != one.waits || lane.mask != one.mask)
-      return false;
-    present |= 1u << i;
-  }
-  return true;
-}
-
-using Finish = void (*)(Thread* lanes, unsigned present);
-static Finish finishers[kMaxThreads];
-
-static void release_lanes(Thread* lanes, unsigned present, Finish finish) {
-  finish(lanes, present);
-  for (unsigned i = 0; i < 32; ++i)
-    if (present >> i & 1) lanes[i].state = State::ready;
-}
-
-static bool release_warps() {
-  bool released = false;
-  for (unsigned i = 0; i < thread_count; ++i) {
-    unsigned present;
-    if (threads[i].state != State::in_warp || !complete(lanes_of(i), threads[i], present)) continue;
-    release_lanes(lanes_of(i), present, finishers[i]);
-    released = true;
-  }
-  return released;
-}
-
-static unsigned long long in_warp(const char* name, Finish finish, unsigned mask,
-                                  unsigned long long value, unsigned source, int line) {
-  const unsigned me = current;
-  Thread& thread = threads[me];
-  thread.waits = name;
-  thread.line = line;
-  thread.mask = mask;
-  thread.value = value;
-  thread.source = source;
-  thread.state = State::in_warp;
-  finishers[me] = finish;
-  if (!(mask >> lane_of(me) & 1)) {
-    say("thread (%u,%u,%u) calls %s (line %d) with the mask 0x%08x, which its lane is not in",
-        threadIdx.x, threadIdx.y, threadIdx.z, name, line, mask);
-    give_up(kStuck);
-  }
-  unsigned present;
-  if (complete(lanes_of(me), thread, present)) {
-    release_lanes(lanes_of(me), present, finish);
-  } else {
-    suspend();
-  }
-  return thread.result;
-}
+#pragma GCC visibility push(hidden)
+unsigned long long in_warp(const char* name, Finish finish, unsigned mask,
+                           unsigned long long value, unsigned source, int line);
+#pragma GCC visibility pop
 
 inline void finish_sync(Thread*, unsigned) {}
 
@@ -142,7 +83,7 @@ T shuffle(const char* name, unsigned mask, T value, unsigned source, int line) {
   return from_bits<T>(in_warp(name, finish_shuffle, mask, to_bits(value), source, line));
 }
 
-struct Add { template <class T> T operator()(T a, T b) const { return a + b; } };
+struct Add { template <class T> ON_HOST_WRAPS T operator()(T a, T b) const { return a + b; } };
 struct Least { template <class T> T operator()(T a, T b) const { return b < a ? b : a; } };
 struct Greatest { template <class T> T operator()(T a, T b) const { return a < b ? b : a; } };
 struct And { template <class T> T operator()(T a, T b) const { return a & b; } };
@@ -150,8 +91,6 @@ struct Or { template <class T> T operator()(T a, T b) const { return a | b; } };
 struct Xor { template <class T> T operator()(T a, T b) const { return a ^ b; } };
 
 }  // namespace cuda_on_host
-
-#define ON_HOST_LINE int line = __builtin_LINE()
 
 inline void __syncwarp(unsigned mask = 0xffffffffu, ON_HOST_LINE) {
   cuda_on_host::in_warp("__syncwarp", cuda_on_host::finish_sync, mask, 0, 0, line);
@@ -245,4 +184,3 @@ ON_HOST_REDUCE(and, And, unsigned)
 ON_HOST_REDUCE(or, Or, unsigned)
 ON_HOST_REDUCE(xor, Xor, unsigned)
 #undef ON_HOST_REDUCE
-#undef ON_HOST_LINE

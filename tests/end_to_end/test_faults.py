@@ -1,0 +1,441 @@
+"""Faults around a run on the CPU: it ends complete and right, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import faults
+import pytest
+from faults import Process, configs, descendants, in_finals, rows, searched, wait_until
+
+from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.host import HostCompiler, entry_name
+from tuner.compiler.pool import NvrtcPool
+from tuner.device.base import Program
+from tuner.device.host import HostDevice
+from tuner.kernel import Launch
+from tuner.space_file import load_definition
+from tuner.trial import Status
+
+TRIALS = 48
+FEW = 6
+# Large enough for the trials to last while the workers are killed.
+SLOW = "R=32,N=2048"
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+# Between a config and the baseline, which differ by their threads, on a busy machine too.
+FACTOR_AT_MOST = 100
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+    pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux"),
+]
+
+
+@dataclass
+class Bench:
+    """A kernel to tune, and `tune` as a process in its folder."""
+
+    project: Path
+    temporary: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def session(self) -> Path:
+        return self.project / "mine"
+
+    def start(self, *words: object, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tuner", *map(str, words)],
+            cwd=self.project,
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "",
+                "TMPDIR": str(self.temporary),
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def search(self, trials: int = TRIALS, *words: str, **environment: str) -> Popen:
+        new = ("scale.cu", "--space", "scale.yaml", "--device", "host", "--session", "mine")
+        how = ("--searcher", "random", "--trials", trials, "--quiet", "--json")
+        return self.start(*new, *how, *words, **environment)
+
+    def resume(self) -> Popen:
+        return self.start("--resume", "mine", "--quiet", "--json")
+
+    def write_space(self, old: str, new: str) -> None:
+        path = self.project / "scale.yaml"
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+Popen = subprocess.Popen[str]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A fresh project; fail if a process, a temporary file or shared memory is left at the end."""
+    shared = set(SHARED_MEMORY.iterdir())
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with faults.orphans_adopted() as left:
+        bench = Bench(faults.written(tmp_path / "project"), temporary)
+        try:
+            yield bench
+        finally:
+            for process in bench.started:
+                process.kill()
+                process.communicate()
+        wait_until(lambda: not left(), f"the end of {left()}")
+    assert list(temporary.iterdir()) == []
+    wait_until(lambda: set(SHARED_MEMORY.iterdir()) <= shared, "the end of new shared memory", 20)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The configs that a run without faults tries; it fills the compiler's cache too."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    bench = Bench(faults.written(folder / "project"), folder)
+    ended(bench.search())
+    return configs(bench.session)
+
+
+def ended(process: Popen, code: int = 0, timeout_s: float = 120.0) -> str:
+    """Wait for the end with this exit code; return what was said on standard error."""
+    out, err = process.communicate(timeout=timeout_s)
+    assert process.returncode == code, (out, err)
+    assert "Traceback" not in err
+    return err
+
+
+def said(process: Popen, code: int) -> str:
+    """Wait for the end; return the one message."""
+    err = ended(process, code)
+    assert err.count("Error: ") == 1, err
+    return err
+
+
+def assert_complete(session: Path, undisturbed: set[str]) -> None:
+    """Fail unless the session has one trial for each config asked for, with status and time."""
+    trials = searched(session)
+    assert rows(session, "session")[0]["state"] == "complete"
+    assert len(trials) == TRIALS
+    assert configs(session) == undisturbed
+    assert {row["status"] for row in trials} <= set(Status)
+    timed = {row["trial"] for row in rows(session, "measurements")}
+    correct = {row["id"] for row in trials if row["status"] == Status.CORRECT}
+    assert correct <= timed
+    assert all(row["reason"] for row in trials if row["status"] != Status.CORRECT)
+    (baseline,) = rows(session, "baselines")
+    for row in rows(session, "measurements"):
+        assert 1 / FACTOR_AT_MOST < row["median_us"] / baseline["median_us"] < FACTOR_AT_MOST
+    assert len(rows(session, "comparisons")) == 1
+    (result,) = rows(session, "results")
+    assert result["low"] <= result["speedup"] <= result["high"]
+    assert (session / "report.html").exists()
+    assert len(list((session / "tuned").iterdir())) == 1
+
+
+def kernel_runners(pid: int) -> list[Process]:
+    """List the processes that run kernels and hold the judge's memory."""
+    below = [one for one in descendants(pid) if one.runs_kernels]
+    servers = {one.pid for one in below if one.maps("memfd:arena")}
+    return [one for one in below if one.pid in servers or one.parent in servers]
+
+
+def wait_for(reached: Callable[[], object], run: Popen) -> None:
+    """Wait for a run to get there, before it ends."""
+    wait_until(lambda: reached() or run.poll() is not None, "a moment of the run")
+    assert run.poll() is None, run.communicate()
+
+
+def kill_repeatedly(
+    run: Popen, victims: Callable[[], list[Process]], times: int, seed: int, most_s: float = 0.2
+) -> None:
+    """Kill one of the victims at random moments, as often as asked, before the run ends."""
+    chance = random.Random(seed)  # noqa: S311 - the same moments every time
+    killed = 0
+    while killed < times:
+        time.sleep(chance.uniform(most_s / 4, most_s))
+        assert run.poll() is None, f"the run ended after {killed} of {times} kills"
+        found = victims()
+        killed += bool(found) and chance.choice(found).kill()
+
+
+def test_a_worker_that_is_killed_fifty_times_costs_no_config(
+    bench: Bench, undisturbed: set[str]
+) -> None:
+    run = bench.search(TRIALS, "--workload", SLOW)
+    wait_until(lambda: searched(bench.session), "a trial")
+    kill_repeatedly(run, lambda: kernel_runners(run.pid), 50, seed=1, most_s=0.1)
+    assert len(searched(bench.session)) < TRIALS, "the kills did not all fall into the search"
+    ended(run)
+    assert_complete(bench.session, undisturbed)
+    failed = [row for row in searched(bench.session) if row["status"] != Status.CORRECT]
+    assert {row["status"] for row in failed} <= {Status.LAUNCH}
+    # Only one that was killed twice over is blamed.
+    assert len(failed) <= 25
+
+
+def test_a_run_that_is_killed_ten_times_goes_on_where_it_was(
+    bench: Bench, undisturbed: set[str]
+) -> None:
+    chance = random.Random(2)  # noqa: S311 - the same moments every time
+    session = bench.session
+    moments: list[Callable[[], object]] = [
+        (session / "session.db").exists,
+        lambda: rows(session, "baselines"),
+        *(lambda most=most: len(searched(session)) >= most for most in (1, 9, 17, 25, 33, 41)),
+        lambda: len(searched(session)) == TRIALS,
+        lambda: in_finals(session),
+    ]
+    before: list[tuple[object, ...]] = []
+    for reached in moments:
+        run = bench.resume() if session.exists() else bench.search()
+        wait_for(reached, run)
+        time.sleep(chance.uniform(0.0, 0.15))
+        assert run.poll() is None, run.communicate()
+        run.kill()
+        run.wait()
+        now = [tuple(row) for row in rows(session, "trials")]
+        assert now[: len(before)] == before
+        before = now
+    ended(bench.resume())
+    assert [tuple(row) for row in rows(session, "trials")][: len(before)] == before
+    assert_complete(session, undisturbed)
+
+
+def test_a_killed_judge_ends_the_run_which_can_be_resumed(
+    bench: Bench, undisturbed: set[str]
+) -> None:
+    run = bench.search()
+    wait_until(lambda: len(searched(bench.session)) > 5, "some trials")
+    next(one for one in descendants(run.pid) if one.judges).kill()
+    assert "the process that judges results ended" in said(run, 1)
+    ended(bench.resume())
+    assert_complete(bench.session, undisturbed)
+
+
+def test_signals_in_every_phase_leave_what_can_be_resumed(
+    bench: Bench, undisturbed: set[str]
+) -> None:
+    session = bench.session
+    moments: list[tuple[signal.Signals, Callable[[], object]]] = [
+        (signal.SIGINT, lambda: rows(session, "candidates")),
+        (signal.SIGTERM, lambda: len(searched(session)) > 3),
+        (signal.SIGINT, lambda: len(searched(session)) > 20),
+        (signal.SIGTERM, lambda: len(searched(session)) == TRIALS),
+        (signal.SIGINT, lambda: len(in_finals(session)) >= 3),
+    ]
+    for number, reached in moments:
+        run = bench.resume() if session.exists() else bench.search()
+        wait_for(reached, run)
+        run.send_signal(number)
+        assert ended(run, 130) == "interrupted; resume with: tune --resume mine\n"
+    ended(bench.resume())
+    assert_complete(session, undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_session_exists_ends_the_run_with_one_line(
+    bench: Bench, number: signal.Signals
+) -> None:
+    run = bench.search(FEW)
+    wait_until(lambda: any(one.judges for one in descendants(run.pid)), "the judge")
+    run.send_signal(number)
+    assert ended(run, 130).startswith("interrupted")
+
+
+def test_two_runs_on_one_session_are_refused(bench: Bench) -> None:
+    first = bench.search()
+    wait_until(lambda: searched(bench.session), "a trial")
+    error = said(bench.resume(), 2)
+    assert f"in use: process {first.pid} on " in error
+    first.send_signal(signal.SIGTERM)
+    ended(first, 130)
+
+
+@pytest.fixture(scope="session")
+def disk_full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that makes the disk of a folder full."""
+    return faults.build_disk_full(tmp_path_factory.mktemp("disk_full"), shutil.which("g++") or "")
+
+
+@pytest.mark.usefixtures("undisturbed")
+@pytest.mark.parametrize("after_bytes", [0, 150_000, 200_000, 250_000, 400_000])
+def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_when_there_is_room(
+    bench: Bench, disk_full: Path, after_bytes: int
+) -> None:
+    limits = {"LD_PRELOAD": str(disk_full), "DISK_FULL_FOLDER": str(bench.session)}
+    error = said(bench.search(FEW, **limits, DISK_FULL_AFTER=str(after_bytes)), 2)
+    assert str(bench.session.relative_to(bench.project)) in error
+    assert "full" in error or "No space left" in error
+    before = [tuple(row) for row in rows(bench.session, "trials")]
+    again = bench.resume() if (bench.session / "session.db").exists() else bench.search(FEW)
+    ended(again)
+    after = [tuple(row) for row in rows(bench.session, "trials")]
+    assert after[: len(before)] == before
+    assert len(searched(bench.session)) == FEW
+    assert len(rows(bench.session, "results")) == 1
+
+
+def test_a_full_cache_costs_no_trial(bench: Bench, disk_full: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    limits = {"LD_PRELOAD": str(disk_full), "DISK_FULL_FOLDER": str(cache)}
+    ended(bench.search(3, TUNER_CACHE_DIR=str(cache), **limits, DISK_FULL_AFTER="100000"))
+    assert {row["status"] for row in searched(bench.session)} == {Status.CORRECT}
+    assert not [path for path in (cache / "compiled").iterdir() if path.name.startswith(".")]
+
+
+FAULTS = {
+    0: Status.CORRECT,
+    1: Status.LAUNCH,  # an illegal address
+    2: Status.LAUNCH,  # exits the process
+    3: Status.LAUNCH,  # allocates without end
+    4: Status.LAUNCH,  # kills its own process
+    5: Status.TIMEOUT,  # never ends
+}
+
+
+def test_every_fault_of_a_config_is_the_status_of_one_trial(bench: Bench) -> None:
+    bench.write_space("fault: [0]", f"fault: {list(FAULTS)}")
+    bench.write_space("block_size: [32, 64, 128, 256]", "block_size: [256]")
+    bench.write_space(
+        "per_thread: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]", "per_thread: [1]"
+    )
+    ended(bench.search(len(FAULTS)))
+    found = {
+        json.loads(row["config"])["fault"]: Status(row["status"]) for row in searched(bench.session)
+    }
+    assert found == FAULTS
+    assert len(rows(bench.session, "results")) == 1
+
+
+CUBIN = struct.pack("<4sBBBB8xHHI", b"\x7fELF", 2, 1, 1, 51, 2, 190, 1).ljust(4096, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"not a library", "is no library"),
+        (b"not a library".ljust(4096), "does not begin as an ELF file"),
+        (CUBIN, "and this machine is"),
+        (Path(sys.executable).read_bytes()[:3000], "cut short|no shared library"),
+    ],
+    ids=["short", "no ELF", "another architecture", "cut short"],
+)
+def test_what_is_no_library_for_this_machine_costs_one_trial(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    spec = load_definition(faults.written(tmp_path / "project") / "scale.yaml").spec
+    workload = spec.workloads[0]
+    launches = (Launch("scale", (8, 1, 1), (256, 1, 1)),)
+    entry = entry_name(0)
+    good = HostCompiler(1)
+    device = HostDevice(spec, {})
+    try:
+        request = CompileRequest(faults.SOURCE, ("scale",), device.info.architecture)
+        library = good.submit(request).result(60).cubin
+        for cubin, status in ((content, Status.LAUNCH), (library, Status.CORRECT)):
+            program = Program("any", workload, launches, cubin, {"scale": entry})
+            outcome = device.run(program)
+            assert outcome.status is status, outcome.reason
+            assert re.search(reason, outcome.reason) or status is Status.CORRECT
+    finally:
+        device.close()
+        good.close()
+
+
+def test_a_workload_beyond_the_memory_is_one_clear_error_and_loses_nothing(bench: Bench) -> None:
+    large = "R=2147483647,N=4096"
+    words = ("--workload", "R=1,N=2048", "--workload", large)
+    error = said(bench.search(FEW, *words), 2)
+    assert "not enough memory for R=2147483647 N=4096" in error
+    assert "leave the workload out" in error
+    assert len(rows(bench.session, "baselines")) == 1
+
+
+def test_a_compiler_that_is_killed_twenty_times_fails_no_trial(
+    bench: Bench, undisturbed: set[str], tmp_path: Path
+) -> None:
+    run = bench.search(TUNER_CACHE_DIR=str(tmp_path / "cache"))
+
+    def compilers() -> list[Process]:
+        return [one for one in descendants(run.pid) if one.compiles]
+
+    wait_until(lambda: searched(bench.session), "a trial")
+    kill_repeatedly(run, compilers, 20, seed=3, most_s=0.8)
+    ended(run)
+    assert_complete(bench.session, undisturbed)
+    assert {row["status"] for row in searched(bench.session)} == {Status.CORRECT}
+
+
+def test_nvrtc_that_is_killed_twenty_times_fails_no_compile() -> None:
+    chance = random.Random(5)  # noqa: S311 - the same moments every time
+    numbers = itertools.count()
+    futures: list[Future[CompileResult]] = []
+    killed = 0
+    with NvrtcPool(workers=2) as pool:
+        while killed < 20:
+            if sum(not future.done() for future in futures) < 30:
+                source = f"{faults.SOURCE}// {next(numbers)}\n"
+                futures.append(pool.submit(CompileRequest(source, ("scale",), "sm_90a")))
+                continue
+            time.sleep(chance.uniform(0.1, 0.5))
+            workers = [one for one in descendants(os.getpid()) if one.compiles]
+            ready = [one for one in workers if one.maps("nvrtc")]
+            killed += bool(ready) and chance.choice(ready).kill()
+        results = [future.result(60) for future in futures]
+    assert [result.error for result in results if not result.ok] == []
+
+
+def test_a_cache_that_is_damaged_in_every_way_is_never_trusted(
+    bench: Bench, undisturbed: set[str], tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    shutil.copytree(os.environ["TUNER_CACHE_DIR"], cache, symlinks=True)
+    entries = sorted((cache / "compiled").iterdir())
+    assert len(entries) > TRIALS
+    for entry, how, other in zip(entries, itertools.cycle(DAMAGES), entries[1:], strict=False):
+        how(entry, other)
+    ended(bench.search(TUNER_CACHE_DIR=str(cache)))
+    assert_complete(bench.session, undisturbed)
+    assert {row["status"] for row in searched(bench.session)} == {Status.CORRECT}
+    assert sorted((cache / "compiled").iterdir()) == entries
+
+
+def _replace_by_a_folder(entry: Path, _: Path) -> None:
+    entry.unlink()
+    entry.mkdir()
+
+
+DAMAGES: list[Callable[[Path, Path], object]] = [
+    lambda entry, _: os.truncate(entry, entry.stat().st_size // 2),
+    lambda entry, _: os.truncate(entry, 0),
+    lambda entry, _: entry.write_bytes(bytes(entry.stat().st_size)),
+    lambda entry, _: entry.write_bytes(random.Random(4).randbytes(5000)),  # noqa: S311
+    lambda entry, other: entry.write_bytes(other.read_bytes() if other.is_file() else b"?"),
+    lambda entry, _: entry.chmod(0),
+    _replace_by_a_folder,
+]

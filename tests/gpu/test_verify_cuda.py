@@ -1,0 +1,62 @@
+"""The comparison in one pass on the GPU says what the one in NumPy says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tuner.device.number_formats import LARGEST, decode, storage_dtype
+from tuner.device.verify import compare
+from tuner.device.verify_cuda import largest_error, untouched
+from tuner.kernel import DTYPE_BYTES, FLOAT_DTYPES, Tolerance
+
+TOLERANCES = (Tolerance(1e-2, 1e-6), Tolerance(4e-3), Tolerance(0.0, 0.5), Tolerance(0.0, 0.0))
+SIZE = 20_000
+
+
+def random_bits(rng: np.random.Generator, dtype: str) -> np.ndarray:
+    stored = np.dtype(storage_dtype(dtype))
+    if dtype == "bool":
+        return rng.integers(0, 2, SIZE).astype(np.bool_)
+    return np.frombuffer(rng.bytes(SIZE * stored.itemsize), stored).copy()
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPE_BYTES))
+@pytest.mark.parametrize("tolerance", TOLERANCES, ids=str)
+@pytest.mark.parametrize("case", ["near", "equal", "specials"])
+def test_both_comparisons_agree(dtype: str, tolerance: Tolerance, case: str) -> None:
+    import cupy
+
+    rng = np.random.default_rng(7)
+    with np.errstate(all="ignore"):
+        raw = random_bits(rng, dtype)
+        reference = decode(np, raw, dtype).astype(np.float64)
+        if case == "near":
+            reference *= 1 + rng.normal(0, 2e-3, SIZE)
+        if case == "specials":
+            largest = LARGEST.get(dtype, 1e9) if dtype in FLOAT_DTYPES else 1e9
+            table = [np.nan, np.inf, -np.inf, 0.0, -0.0, largest, -largest, 2 * largest]
+            reference = rng.choice(table, SIZE)
+        expected = compare(np, raw, reference, dtype, tolerance).error
+        found = largest_error(cupy.asarray(raw), cupy.asarray(reference), dtype, tolerance)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_untouched_memory_is_told_from_touched() -> None:
+    import cupy
+
+    data = cupy.zeros(20_000, cupy.uint8)
+    guards = ((0, 4096), (12_288, 20_000))
+    for start, stop in guards:
+        data[start:stop] = 0x7B
+    now, before = data[4096:8192], data[4096:8192].copy()
+    odd, odd_before = data[8192:8201], data[8192:8201].copy()
+    pairs = [(now, before), (odd, odd_before)]
+    assert untouched(data, guards, 0x7B, pairs)
+    assert not untouched(data, guards, 0xFF, pairs)
+    for place in (0, 4095, 12_288, 19_999, 4096, 8191, 8192, 8200):
+        kept = int(data[place])
+        data[place] = 1
+        assert not untouched(data, guards, 0x7B, pairs), place
+        data[place] = kept
+    assert untouched(data, guards, 0x7B, pairs)

@@ -1,0 +1,128 @@
+"""Launches one compiled kernel in a fresh process: a script, and the function that runs it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+GUARD_BYTES = 256
+PATTERN = 0x5A
+
+
+@dataclass(frozen=True)
+class Launched:
+    """How a launch ended, and what its buffers hold then."""
+
+    code: int
+    message: str
+    buffers: list[list[float]]
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+class _Record(ctypes.Structure):
+    # As `Launch` in host_cuda/on_host/launch.h.
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("arguments", ctypes.c_uint),
+        ("order", ctypes.c_uint),
+        ("timeout_s", ctypes.c_double),
+        ("values", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
+        ("message", ctypes.c_void_p),
+        ("message_bytes", ctypes.c_size_t),
+        ("guards", ctypes.c_void_p),
+        ("guard_count", ctypes.c_uint),
+    )
+
+
+def launch(
+    library: bytes,
+    *buffers: tuple[str, int],
+    grid: tuple[int, int, int] = (1, 1, 1),
+    block: tuple[int, int, int] = (32, 1, 1),
+    shared_bytes: int = 0,
+    order: int = 0,
+    times: int = 1,
+    environment: dict[str, str] | None = None,
+) -> Launched:
+    """Run the first kernel of `library` on buffers (ctypes name, length) that hold 0, 1, 2, ..."""
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(library)
+        file.flush()
+        wanted = {
+            "library": file.name,
+            "buffers": buffers,
+            "grid": grid,
+            "block": block,
+            "shared_bytes": shared_bytes,
+            "order": order,
+            "times": times,
+        }
+        done = subprocess.run(
+            [sys.executable, "-S", "-E", __file__],
+            input=json.dumps(wanted),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={"PATH": os.environ["PATH"], **(environment or {})},
+            check=False,
+        )
+    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
+    return Launched(**json.loads(done.stdout))
+
+
+def _run(wanted: dict[str, Any]) -> dict[str, Any]:
+    memory, starts, guards, views = [], [], [], []
+    for name, length in wanted["buffers"]:
+        kind = getattr(ctypes, name)
+        size = length * ctypes.sizeof(kind)
+        block = (ctypes.c_char * (size + 3 * GUARD_BYTES))()
+        first = -(-ctypes.addressof(block) // GUARD_BYTES) * GUARD_BYTES + GUARD_BYTES
+        view = (kind * length).from_address(first)
+        view[:] = [kind(i).value for i in range(length)]
+        ctypes.memset(first - GUARD_BYTES, PATTERN, GUARD_BYTES)
+        memory.append(block)
+        views.append(view)
+        starts.append(ctypes.c_void_p(first))
+        guards += [
+            _Range(first - GUARD_BYTES, GUARD_BYTES),
+            _Range(first + size, GUARD_BYTES - size % 8),
+        ]
+    count = len(starts)
+    values = (ctypes.c_void_p * max(count, 1))(*map(ctypes.addressof, starts))
+    sizes = (ctypes.c_uint * max(count, 1))(*[8] * count)
+    message = ctypes.create_string_buffer(1024)
+    zones = (_Range * max(len(guards), 1))(*guards)
+    record = _Record(
+        tuple(wanted["grid"]),
+        tuple(wanted["block"]),
+        wanted["shared_bytes"],
+        count,
+        wanted["order"],
+        2.0,
+        ctypes.addressof(values),
+        ctypes.addressof(sizes),
+        ctypes.addressof(message),
+        len(message),
+        ctypes.addressof(zones),
+        len(guards),
+    )
+    entry = ctypes.CDLL(wanted["library"])["cuda_on_host_entry_0"]
+    codes = [entry(ctypes.byref(record)) for _ in range(wanted["times"])]
+    buffers = [list(view) for view in views]
+    return {"code": max(codes), "message": message.value.decode(), "buffers": buffers}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(json.load(sys.stdin))))

@@ -1,0 +1,104 @@
+"""Put kernels before a device: it must catch the adversaries and pass the honest ones."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from adversaries import PAUSE_S, Adversary, Caught
+from operators import Operator
+from unusual_kernels import Unusual
+
+from tuner.device.base import Device, Program
+from tuner.errors import DeviceError
+from tuner.kernel import Launch, Workload
+from tuner.trial import Status
+
+# Source, workload, launches and sanitizers to a program.
+Build = Callable[[str, Workload, tuple[Launch, ...], tuple[str, ...]], Program]
+# With them a kernel has run oftener on the host than `run` makes it.
+ROUNDS = 400
+
+
+class OneDevice:
+    """Keep one device open at a time: two on one GPU are refused."""
+
+    def __init__(self, make: Callable[[Operator, tuple[str, ...]], Device]) -> None:
+        self._make = make
+        self._what: tuple[Operator, tuple[str, ...]] | None = None
+        self._device: Device | None = None
+
+    def of(self, operator: Operator, sanitizers: tuple[str, ...] = ()) -> Device:
+        """Return the operator's device for code with these sanitizers, closing another."""
+        if self._device is None or self._what != (operator, sanitizers):
+            self.close()
+            self._device = self._make(operator, sanitizers)
+            self._what = operator, sanitizers
+        return self._device
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._device is not None:
+            self._device.close()
+        self._device = None
+
+
+def check_caught(device: Device, build: Build, adversary: Adversary, expected: Caught) -> None:
+    """Fail unless the device catches the kernel as it should and works on afterwards."""
+    passes_on = adversary.passes_on
+    if passes_on is not None:
+        check_passes(device, _program(build, adversary, passes_on))
+    program = _program(build, adversary, adversary.where)
+    if adversary.stage == "compare":
+        _check_caught_comparing(device, build, adversary, program, expected)
+    else:
+        verify_only = adversary.stage == "verify"
+        outcome = device.verify(program) if verify_only else device.run(program, thorough=True)
+        assert outcome.status is expected.status, outcome.reason or "nothing was wrong with it"
+        assert re.search(expected.reason, outcome.reason, re.DOTALL), outcome.reason
+        assert outcome.measurement is None
+    check_passes(device, honest(build, adversary.operator, adversary.sanitizers))
+
+
+def check_passes(device: Device, program: Program) -> None:
+    """Fail unless the device finds nothing wrong with the program."""
+    outcome = device.verify(program)
+    assert outcome.status is Status.CORRECT, outcome.reason
+
+
+def check_unusual_passes(device: Device, build: Build, unusual: Unusual) -> None:
+    """Fail unless the kernel is right in every respect, and timed."""
+    program = build(unusual.source, unusual.operator.workload, unusual.launched, ())
+    outcome = device.run(program, thorough=True)
+    assert outcome.status is Status.CORRECT, outcome.reason
+    assert outcome.measurement is not None
+    assert outcome.measurement.median_us > 0
+
+
+def honest(build: Build, operator: Operator, sanitizers: tuple[str, ...] = ()) -> Program:
+    """Build the operator's plain kernel."""
+    return build(operator.honest, operator.workload, operator.launches, sanitizers)
+
+
+def _program(build: Build, adversary: Adversary, workload: Workload) -> Program:
+    return build(adversary.source, workload, adversary.launched, adversary.sanitizers)
+
+
+def _check_caught_comparing(
+    device: Device,
+    build: Build,
+    adversary: Adversary,
+    program: Program,
+    expected: Caught,
+) -> None:
+    outcome = device.run(program, thorough=True)
+    assert outcome.status is Status.CORRECT, outcome.reason
+    time.sleep(PAUSE_S)
+    programs = [honest(build, adversary.operator), program]
+    try:
+        (right, wrong) = device.compare(programs, rounds=ROUNDS).faults
+    except DeviceError as error:
+        right, wrong = "", str(error)
+    assert not right
+    assert re.search(expected.reason, wrong, re.DOTALL), wrong or "nothing was wrong with it"

@@ -1,0 +1,223 @@
+"""Compiling for the `host` device: what is taken, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.cache import Cache
+from tuner.compiler.host import HostCompiler, preload
+from tuner.compiler.host_messages import errors
+from tuner.compiler.host_source import to_host
+from tuner.errors import DeviceError
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+KERNEL = 'extern "C" __global__ void run(int* y) {{ {} }}\n'
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
+    compiler = HostCompiler(timeout_s=60.0, cache=Cache(tmp_path_factory.mktemp("cache")))
+    yield compiler
+    compiler.close()
+
+
+def compiled(compiler: HostCompiler, source: str, **more: object) -> CompileResult:
+    return compiler.submit(CompileRequest(source, ("run",), "sm_90a", **more)).result()  # type: ignore[arg-type]
+
+
+class TestIncludes:
+    def test_a_file_of_a_declared_folder_is_taken(
+        self, compiler: HostCompiler, tmp_path: Path
+    ) -> None:
+        (tmp_path / "two.cuh").write_text("constexpr int kTwo = 2;\n")
+        source = '#include "two.cuh"\n#include <cfloat>\n' + KERNEL.format("y[0] = kTwo;")
+        result = compiled(compiler, source, include_dirs=(str(tmp_path),))
+        assert result.ok, result.error
+
+    def test_a_link_out_of_a_declared_folder_is_refused_with_its_line(
+        self, compiler: HostCompiler, tmp_path: Path
+    ) -> None:
+        (tmp_path / "inside").mkdir()
+        (tmp_path / "secret.txt").write_text("int secret;\n")
+        (tmp_path / "inside" / "shown.h").symlink_to(tmp_path / "secret.txt")
+        source = "\n\n#include <shown.h>\n" + KERNEL.format("")
+        error = compiled(compiler, source, include_dirs=(str(tmp_path / "inside"),)).error
+        assert error.startswith("kernel.cu(3): error: ")
+        assert error.endswith("outside the include folders")
+
+    def test_the_folders_of_the_environment_are_not_searched(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "hidden.h").write_text("")
+        monkeypatch.setenv("CPATH", str(tmp_path))
+        compiler = HostCompiler(workers=1)
+        error = compiled(compiler, "#include <hidden.h>\n" + KERNEL.format("")).error
+        compiler.close()
+        assert "kernel.cu(1): error: hidden.h: No such file" in error
+
+
+READ_FILE = r".text,\"ax\"\n.incbin \"/etc/hostname\"\n#"
+
+
+class TestUntrustedSource:
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            (f'__attribute__((section("{READ_FILE}"))) int a;', "a name in `section`"),
+            (f'[[gnu::__section__ ("a" "{READ_FILE}")]] int a;', "a name in `section`"),
+            (
+                'int b; extern int a __attribute__((alias("b\\n.incbin \\"/etc/hostname\\"")));',
+                "a name in `alias`",
+            ),
+            ('#pragma GCC pch_preprocess "made.gch"', "pragma GCC pch_preprocess"),
+            ('_Pragma("GCC pch_preprocess \\"made.gch\\"")', "pragma GCC pch_preprocess"),
+            ('asm(".incbin \\"/etc/hostname\\"");', "inline PTX `.incbin"),
+            ('int a asm("b");', "inline PTX"),
+            (
+                "char16_t q = u'\"'; asm(\".incbin 1\"); char16_t r = u'\"';",
+                "inline PTX `.incbin 1`",
+            ),
+            ("int d = 1'0; asm(\".incbin 1\"); int e = 1'0;", "inline PTX `.incbin 1`"),
+            (
+                '# 1 "claimed.h" 3\nasm(".incbin \\"/etc/hostname\\"");',
+                "`asm` that may name a file",
+            ),
+            (
+                '#pragma GCC system_header\n# 5 "claimed.h" 3\n'
+                '__attribute__((section(R"(a"b)"))) int a;',
+                "a name in `section`",
+            ),
+        ],
+    )
+    def test_what_could_read_a_file_is_refused(
+        self, compiler: HostCompiler, source: str, message: str
+    ) -> None:
+        result = compiled(compiler, source + "\n" + KERNEL.format(""))
+        assert message in result.error
+        assert "error: " in result.error
+
+    def test_a_plain_section_is_taken(self, compiler: HostCompiler) -> None:
+        source = '__attribute__((section(".data.mine"))) int a = 1;\n' + KERNEL.format("y[0] = a;")
+        assert compiled(compiler, source).ok
+
+    def test_it_may_not_take_all_memory(self, compiler: HostCompiler) -> None:
+        source = "char big[1ll << 33] = {1};\n" + KERNEL.format("y[0] = big[3];")
+        assert not compiled(compiler, source).ok
+
+    def test_the_environment_is_not_passed_on(
+        self, compiler: HostCompiler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GCC_EXEC_PREFIX", "/nowhere/")
+        monkeypatch.setenv("COMPILER_PATH", "/nowhere")
+        assert compiled(compiler, "// another\n" + KERNEL.format("y[0] = 5;")).ok
+
+
+class TestMessages:
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "nvcuda::wmma::fragment<int> f;",
+            "__cluster_barrier_arrive();",
+            "namespace cg = cooperative_groups;",
+            "CUtensorMap map;",
+        ],
+    )
+    def test_what_only_a_gpu_has_is_named_with_its_line_and_a_remedy(
+        self, compiler: HostCompiler, line: str
+    ) -> None:
+        error = compiled(compiler, KERNEL.format(f"\n{line}\n")).error
+        assert error.startswith("kernel.cu(2): error: ")
+        assert "`#ifdef __CUDA_ON_HOST__`" in error
+
+    def test_a_log_without_errors_is_shown_as_it_is(self) -> None:
+        request = CompileRequest("", ("run",), "sm_90a")
+        assert errors("cc1plus: out of memory\n", request) == "cc1plus: out of memory"
+        assert errors("", request) == "g++ failed without a message"
+
+    def test_the_branch_of_the_gpus_architecture_is_taken(self, compiler: HostCompiler) -> None:
+        body = "\n#if __CUDA_ARCH__ != 900\n#error not Hopper\n#endif\n"
+        assert compiled(compiler, KERNEL.format(body)).ok
+        request = CompileRequest(KERNEL.format(body), ("run",), "sm_80")
+        assert "not Hopper" in compiler.submit(request).result().error
+
+
+class TestSharedDeclarations:
+    @pytest.mark.parametrize(
+        ("declaration", "names"),
+        [
+            ("__shared__ float a[4], b[2][3 < 4 ? 1 : 2], c;", "a b c"),
+            ("__shared__ __attribute__((aligned(16))) char a[4];", "a"),
+            ("volatile __shared__ alignas(16) int a[4];", "a"),
+            ("static __shared__ typename Sum<int, 3>::Storage storage;", "storage"),
+            ("__shared__ union { float f; int i; } u;", "u"),
+            ("__shared__ static const float* rows[4], *row;", "rows row"),
+        ],
+    )
+    def test_each_declared_name_is_watched(self, declaration: str, names: str) -> None:
+        text = to_host(f'# 1 "kernel.cu"\n{declaration}\n')
+        for name in names.split():
+            assert f"static auto& {name} " in text
+        assert text.count(".enter(") == len(names.split())
+
+    def test_a_pointer_to_an_array_stays_a_plain_static(self) -> None:
+        text = to_host('# 1 "kernel.cu"\n__shared__ float (*rows)[4];\n')
+        assert text == '# 1 "kernel.cu"\nstatic float (*rows)[4];\n'
+
+    def test_lines_stay_where_they_are(self) -> None:
+        text = to_host('# 1 "kernel.cu"\n__shared__\nfloat a[\n4];\nint b;\n')
+        assert text.splitlines()[4] == "int b;"
+
+
+class TestCache:
+    def test_an_equal_request_is_answered_from_it(self, tmp_path: Path) -> None:
+        cache, source = Cache(tmp_path), KERNEL.format("y[0] = 1;")
+        first, again = (HostCompiler(workers=1, cache=cache) for _ in range(2))
+        sanitized = HostCompiler(workers=1, cache=cache, sanitizers=("undefined",))
+        try:
+            assert not compiled(first, source).cached
+            stored = compiled(again, source)
+            assert stored.cached
+            assert stored.lowered == {"run": "cuda_on_host_entry_0"}
+            assert not compiled(sanitized, source).cached
+        finally:
+            for compiler in (first, again, sanitized):
+                compiler.close()
+
+    def test_a_changed_header_is_compiled_again(self, tmp_path: Path) -> None:
+        header = tmp_path / "value.h"
+        source = '#include "value.h"\n' + KERNEL.format("y[0] = kValue;")
+        compiler = HostCompiler(workers=1, cache=Cache(tmp_path / "cache"))
+        folders = (str(tmp_path),)
+        try:
+            for value in (1, 22):
+                header.write_text(f"constexpr int kValue = {value};\n")
+                assert not compiled(compiler, source, include_dirs=folders).cached
+            assert compiled(compiler, source, include_dirs=folders).cached
+        finally:
+            compiler.close()
+
+    def test_an_error_is_kept_but_a_kill_is_not(self, tmp_path: Path) -> None:
+        cache = Cache(tmp_path)
+        for timeout_s, source in ((60.0, KERNEL.format("unknown();")), (0.01, KERNEL.format(""))):
+            compiler = HostCompiler(workers=1, cache=cache, timeout_s=timeout_s)
+            compiled(compiler, source)
+            assert compiled(compiler, source).cached is (timeout_s > 1)
+            compiler.close()
+
+
+class TestPreload:
+    def test_only_the_address_sanitizer_needs_a_library(self) -> None:
+        assert preload(()) == preload(("undefined",)) == {}
+        environment = preload(("address", "undefined"))
+        assert Path(environment["LD_PRELOAD"]).is_absolute()
+        assert "detect_leaks=0" in environment["ASAN_OPTIONS"]
+
+    def test_an_unknown_sanitizer_is_refused(self) -> None:
+        with pytest.raises(DeviceError, match="not all of"):
+            HostCompiler(sanitizers=("thread",))

@@ -1,0 +1,503 @@
+"""compute-sanitizer: its reports, who a finding belongs to, and every way in which it may end.
+
+The tool itself needs a GPU (tests/gpu); here a script of its name says what a real one says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tuner.compile_options import refusal
+from tuner.compiler.includes import UNIT_NAME
+from tuner.device import compute_sanitizer, sanitizer_report
+from tuner.device.base import Program
+from tuner.device.compute_sanitizer import (
+    COMPILE_OPTIONS,
+    KINDS,
+    ComputeSanitizer,
+    find_compute_sanitizer,
+)
+from tuner.device.sanitizer_report import Signs, State, findings, read
+from tuner.errors import DeviceError
+from tuner.kernel import KernelSpec, Launch, Workload
+from tuner.template import Rendered, map_errors
+from tuner.trial import Status
+
+MakeSpec = Callable[..., KernelSpec]
+Put = Callable[[str], Path]
+
+MEMCHECK = """\
+========= COMPUTE-SANITIZER
+job: {"event": "ready"}
+job: {"event": "started", "job": 0}
+job: {"event": "done", "job": 0}
+job: {"event": "started", "job": 1}
+job: {"event": "arrays", "job": 1, "arrays": [["x", 139639341973504, 64], ["y", 4096, 8]]}
+========= Invalid __global__ write of size 4 bytes
+=========     at scale+0x100 in kernel.cu:12
+=========     by thread (1,0,0) in block (0,0,0)
+=========     Access to 0x7f0051600040 is out of bounds
+=========     and is 1 bytes after the nearest allocation at 0x7f0051600000 of size 64 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: main [0xacd4] in python3.12
+=========
+========= Invalid __global__ read of size 4 bytes
+=========     at scale+0x80 in kernel.cu:9
+=========     by thread (2,0,0) in block (0,0,0)
+=========     Access at 0x1004 is misaligned
+=========     and is inside the nearest allocation at 0x1000 of size 8 bytes
+job: {"event": "failed", "job": 1, "error": "CUDA_ERROR_LAUNCH_FAILED"}
+========= Target application returned an error
+========= ERROR SUMMARY: 2 errors
+"""
+RACECHECK = """\
+========= COMPUTE-SANITIZER
+job: {"event": "ready"}
+job: {"event": "started", "job": 0}
+========= Warning: Race reported between Read access at scale+0x60 in kernel.cu:7
+=========     and Write access at scale+0x20 in kernel.cu:6 [8 hazards]
+=========
+========= Error: Race reported between Write access at scale+0x90 in kernel.cu:10
+=========     and Read access at scale+0x100 in kernel.cu:14 [508 hazards]
+=========     and Write access at scale+0x120 in kernel.cu:15 [4 hazards]
+=========
+job: {"event": "done", "job": 0}
+========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
+"""
+SYNCCHECK = """\
+========= COMPUTE-SANITIZER
+job: {"event": "ready"}
+job: {"event": "started", "job": 0}
+========= Barrier error detected. Divergent thread(s) in block.
+=========     at __syncwarp+0x30 in sm_30_intrinsics.hpp:110
+=========     by thread (32,0,0) in block (0,0,0)
+=========         Device Frame: scale+0xe40 in kernel.cu:60
+=========
+========= Barrier error detected. Invalid arguments
+=========     at __cuda_sm70_warpsync+0x30
+=========     by thread (0,0,0) in block (0,0,0)
+=========
+========= ERROR SUMMARY: 2 errors
+"""
+INITCHECK = """\
+========= COMPUTE-SANITIZER
+job: {"event": "ready"}
+job: {"event": "started", "job": 0}
+job: {"event": "arrays", "job": 0, "arrays": [["y", 4096, 512]]}
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at scale+0x70 in /home/user/kernel.cu:41
+=========     by thread (31,0,0) in block (1,0,0)
+=========     Address 0x10fc
+=========
+job: {"event": "done", "job": 0}
+========= ERROR SUMMARY: 257 errors
+========= ERROR SUMMARY: 157 errors were not printed. Use --print-limit option to adjust it
+"""
+CLEAN = """\
+========= COMPUTE-SANITIZER
+job: {"event": "ready"}
+job: {"event": "started", "job": 0}
+job: {"event": "done", "job": 0}
+========= ERROR SUMMARY: 0 errors
+"""
+
+
+def test_a_bad_access_names_its_line_thread_and_array() -> None:
+    first, second = findings(MEMCHECK, "memcheck", 2)
+    assert first == []
+    assert second == [
+        "kernel.cu(12): memcheck: Invalid __global__ write of size 4 bytes by thread (1,0,0) in "
+        "block (0,0,0), Access to 0x7f0051600040 is out of bounds and is 1 bytes after the "
+        "nearest allocation at `x` of size 64 bytes",
+        "kernel.cu(9): memcheck: Invalid __global__ read of size 4 bytes by thread (2,0,0) in "
+        "block (0,0,0), Access at `y` + 4 bytes is misaligned and is inside the nearest "
+        "allocation at `y` of size 8 bytes",
+    ]
+
+
+def test_a_race_names_every_line_and_a_warning_of_one_is_none() -> None:
+    assert findings(RACECHECK, "racecheck", 1) == [
+        [
+            "kernel.cu(10): racecheck: Race reported between Write access\n"
+            "  and Read access [508 hazards] at line 14 of kernel.cu\n"
+            "  and Write access [4 hazards] at line 15 of kernel.cu"
+        ]
+    ]
+    assert read(RACECHECK, "racecheck", 1).errors == 1
+
+
+def test_a_barrier_names_the_line_of_the_source_and_not_of_a_header() -> None:
+    assert findings(SYNCCHECK, "synccheck", 1) == [
+        [
+            "kernel.cu(60): synccheck: Barrier error detected. Divergent thread(s) in block "
+            "by thread (32,0,0) in block (0,0,0)",
+            "synccheck: Barrier error detected. Invalid arguments at __cuda_sm70_warpsync+0x30 "
+            "by thread (0,0,0) in block (0,0,0)",
+        ]
+    ]
+
+
+def test_an_uninitialised_read_names_the_element() -> None:
+    assert findings(INITCHECK, "initcheck", 1) == [
+        [
+            "kernel.cu(41): initcheck: Uninitialized __global__ memory read of size 4 bytes "
+            "by thread (31,0,0) in block (1,0,0), Address `y` + 252 bytes"
+        ]
+    ]
+    assert read(INITCHECK, "initcheck", 1).errors == 257
+
+
+def test_every_line_maps_to_the_template() -> None:
+    assert sanitizer_report.UNIT == UNIT_NAME
+    rendered = Rendered("", tuple(range(101, 200)))
+    path = Path("scale.cu.j2")
+    (access,) = findings(INITCHECK, "initcheck", 1)[0]
+    assert map_errors(access, rendered, path, unit=UNIT_NAME).startswith(
+        "scale.cu.j2:141: initcheck: Uninitialized"
+    )
+    (race,) = findings(RACECHECK, "racecheck", 1)[0]
+    assert map_errors(race, rendered, path, unit=UNIT_NAME).splitlines() == [
+        "scale.cu.j2:110: racecheck: Race reported between Write access",
+        "  and Read access [508 hazards] at scale.cu.j2:114",
+        "  and Write access [4 hazards] at scale.cu.j2:115",
+    ]
+
+
+def test_only_a_whole_output_without_findings_is_clean() -> None:
+    assert read(CLEAN, "memcheck", 1).clean
+    for missing in ('{"event": "done", "job": 0}', "ERROR SUMMARY"):
+        lines = [line for line in CLEAN.splitlines() if missing not in line]
+        assert not read("\n".join(lines), "memcheck", 1).clean
+    assert not read(CLEAN.replace("0 errors", "3 errors"), "memcheck", 1).clean
+    assert not read(CLEAN, "memcheck", 2).clean
+    assert not read("", "memcheck", 1).clean
+    for text in (RACECHECK, SYNCCHECK, INITCHECK):
+        assert not read(text, "memcheck", 1).clean
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "Internal Sanitizer Error: The Sanitizer encountered an error while launching scale and "
+        "didn't track the launch. Errors might go undetected.",
+        "Error: Device not supported. Please refer to the documentation",
+        "Warning: Detected overflow of tracked cuda::barrier structures.",
+        "Something that this version has never said",
+    ],
+)
+def test_what_the_tool_says_of_itself_is_no_finding_but_not_clean_either(trouble: str) -> None:
+    report = read(CLEAN + f"========= {trouble}\n", "memcheck", 1)
+    assert report.troubles == [trouble]
+    assert not report.findings
+    assert not report.clean
+
+
+def test_an_event_in_the_middle_of_a_message_does_not_cut_it() -> None:
+    event = 'job: {"event": "done", "job": 0}\n'
+    place = "=========     by thread (31"
+    cut = INITCHECK.replace(event, "").replace(place, event + place)
+    assert read(cut, "initcheck", 1).jobs == read(INITCHECK, "initcheck", 1).jobs
+
+
+def test_lines_without_the_secret_signs_say_nothing() -> None:
+    signs = Signs("tool-5f", "job-5f")
+    report = read(CLEAN, "memcheck", 1, signs)
+    assert not report.clean
+    assert not report.ready
+    real = CLEAN.replace("=========", signs.tool).replace("job:", signs.program)
+    assert read(f"printed {real}", "memcheck", 1, signs).clean
+    assert read(f"{MEMCHECK}{real}", "memcheck", 1, signs).clean
+
+
+def test_the_option_that_keeps_the_lines_may_be_passed() -> None:
+    assert [refusal(option) for option in COMPILE_OPTIONS] == [None]
+
+
+# Says what the real tool says, of programs whose `source_key` tells what they do.
+TOOL = """\
+#!{python} -IS
+import json, os, pickle, subprocess, sys, time
+
+class Values:
+    def __setstate__(self, values):
+        self.values = values
+
+class Reader(pickle.Unpickler):  # without the package, which takes long to import
+    def find_class(self, module, name):
+        return Values
+
+options, watched = sys.argv[1:-5], sys.argv[-5:]
+kind = options[options.index("--tool") + 1]
+tool = options[options.index("--prefix") + 1]
+_, sign, written_only, _, jobs = Reader(open(watched[-1], "rb")).load().values
+keys = [job.values[0].values[0] for job in jobs]
+with open({log!r}, "a") as log:
+    sizes = [os.path.getsize(job.values[2]) for job in jobs]
+    print(json.dumps([os.getpid(), keys, sizes, written_only]), file=log)
+
+def say(event, **content):
+    print(sign, json.dumps(dict(content, event=event)), flush=True)
+
+def end(errors, code):
+    print(tool, "ERROR SUMMARY:", errors, "errors")
+    sys.exit(code)
+
+print(tool, "COMPUTE-SANITIZER", flush=True)
+if {unsupported}:
+    print(tool, "Error: Device not supported.")
+    end(0, 1)
+say("ready")
+late, errors = [], 0
+for index, what in enumerate(keys):
+    say("started", job=index)
+    found = [tool + " Invalid __global__ write of size 4 bytes",
+             tool + "     at scale+0x10 in kernel.cu:3",
+             tool + "     by thread (0,0,0) in block (0,0,0)", tool]
+    if what == "hangs":
+        subprocess.Popen(["sleep", "600"])
+        time.sleep(600)
+    if what == "dies":
+        sys.exit(3)
+    if what == "refused":
+        say("failed", job=index, error="CUDA_ERROR_INVALID_VALUE")
+        continue
+    if what == "too large":
+        say("failed", job=index, error="CUDA_ERROR_OUT_OF_MEMORY", shortage=True)
+        continue
+    if what == "untracked":
+        print(tool, "Internal Sanitizer Error: it didn't track the launch.", flush=True)
+    if what == "breaks":
+        print("\\n".join(found), flush=True)
+        say("failed", job=index, error="CUDA_ERROR_LAUNCH_FAILED")
+        end(1, 97)
+    if what == "found late":
+        late += found
+        errors += 1
+    say("done", job=index)
+if late:
+    print("\\n".join(late), flush=True)
+end(errors, 97 if errors else 0)
+"""
+WORKLOAD, OTHER = Workload.of({"T": 8}), Workload.of({"T": 3})
+
+
+@pytest.fixture
+def spec(make_spec: MakeSpec) -> KernelSpec:
+    return make_spec(("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def put_tool(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def put(*, unsupported: bool = False) -> None:
+        path = tmp_path / "bin" / "compute-sanitizer"
+        path.parent.mkdir(exist_ok=True)
+        text = TOOL.replace("{python}", sys.executable).replace("{log!r}", repr(str(log)))
+        path.write_text(text.replace("{unsupported}", str(unsupported)), encoding="utf-8")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+
+    return put
+
+
+@pytest.fixture
+def watch(
+    put_tool: Callable[..., None], spec: KernelSpec
+) -> Callable[..., list[tuple[Status, str]]]:
+    put_tool()
+
+    def watch(*programs: str | Program, kind: str = "memcheck") -> list[tuple[Status, str]]:
+        watcher = ComputeSanitizer(kind, 0, spec, {})
+        listed = [made(one) if isinstance(one, str) else one for one in programs]
+        outcomes = watcher.watch(listed)
+        watcher.close()
+        return [(outcome.status, outcome.reason) for outcome in outcomes]
+
+    return watch
+
+
+def made(key: str, workload: Workload = WORKLOAD) -> Program:
+    return Program(key, workload, (Launch("scale", (1, 1, 1), (32, 1, 1)),))
+
+
+def runs(log: Path) -> list[list[str]]:
+    """The programs of every process of the tool, in order."""
+    return [json.loads(line)[1] for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+Watch = Callable[..., list[tuple[Status, str]]]
+FOUND = (
+    Status.WRONG,
+    "kernel.cu(3): memcheck: Invalid __global__ write of size 4 bytes "
+    "by thread (0,0,0) in block (0,0,0)",
+)
+RIGHT = (Status.CORRECT, "")
+
+
+def test_honest_programs_share_one_process(watch: Watch, log: Path) -> None:
+    assert watch("a", "b", "c") == [RIGHT] * 3
+    assert runs(log) == [["a", "b", "c"]]
+    assert watch() == []
+
+
+def test_arrays_are_drawn_once_a_workload(watch: Watch, log: Path, spec: KernelSpec) -> None:
+    assert watch(made("a"), made("b", OTHER), made("c"), kind="initcheck") == [RIGHT] * 3
+    _, _, sizes, written_only = json.loads(log.read_text(encoding="utf-8"))
+    assert sizes[0] == sizes[2] >= 2 * spec.footprint_bytes(WORKLOAD)
+    assert written_only
+    watch("a", kind="racecheck")
+    assert not json.loads(log.read_text(encoding="utf-8").splitlines()[-1])[3]
+
+
+def test_one_that_breaks_the_context_is_tried_alone_and_the_others_together(
+    watch: Watch, log: Path
+) -> None:
+    assert watch("a", "breaks", "b", "breaks", "c") == [RIGHT, FOUND, RIGHT, FOUND, RIGHT]
+    assert runs(log) == [
+        ["a", "breaks", "b", "breaks", "c"],
+        ["breaks"],
+        ["a", "b", "breaks", "c"],
+        ["breaks"],
+        ["a", "b", "c"],
+    ]
+
+
+def test_a_finding_that_is_told_during_another_program_is_still_given_to_its_own(
+    watch: Watch,
+) -> None:
+    assert watch("found late", "a", "b") == [FOUND, RIGHT, RIGHT]
+    assert watch("a", "found late", "b", "found late") == [RIGHT, FOUND, RIGHT, FOUND]
+
+
+def test_other_failures_have_their_own_status(watch: Watch) -> None:
+    outcomes = watch("a", "refused", "dies", "too large", "untracked")
+    assert outcomes[0] == RIGHT
+    assert outcomes[1] == (Status.LAUNCH, "memcheck: CUDA_ERROR_INVALID_VALUE")
+    assert outcomes[2][0] is Status.LAUNCH
+    assert "the process ended before the kernel did: exit code 3" in outcomes[2][1]
+    assert outcomes[3] == (Status.MISSING, "memcheck: CUDA_ERROR_OUT_OF_MEMORY")
+    assert outcomes[4][0] is Status.MISSING
+    assert "didn't track the launch" in outcomes[4][1]
+
+
+def test_a_machine_on_which_the_tool_cannot_work_is_no_verdict(
+    put_tool: Callable[..., None], watch: Watch, log: Path
+) -> None:
+    put_tool(unsupported=True)
+    outcomes = watch("a", "b")
+    assert {status for status, _ in outcomes} == {Status.MISSING}
+    assert "did not start: Error: Device not supported." in outcomes[0][1]
+    assert runs(log) == [["a", "b"]]
+
+
+def test_a_hang_is_ended_with_all_that_it_started(
+    watch: Watch, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_sanitizer, "START_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(compute_sanitizer, "JOB_TIMEOUT_S", 0.5)
+    started = time.monotonic()
+    outcomes = watch("a", "hangs", "b")
+    assert time.monotonic() - started < 60
+    assert outcomes == [RIGHT, (Status.TIMEOUT, "memcheck: no end within 3.5 s"), RIGHT]
+    assert len(runs(log)) == 3
+    groups = {json.loads(line)[0] for line in log.read_text(encoding="utf-8").splitlines()}
+    for group in groups:
+        assert not alive(group), f"process group {group} still runs"
+
+
+def alive(group: int) -> bool:
+    """Whether a process group has members that are not dead already."""
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (OSError, ValueError):
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            return True
+    return False
+
+
+def test_no_variable_of_the_environment_switches_the_tool_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NV_COMPUTE_SANITIZER_BINARY_PATCHING", "0")
+    assert not [name for name in compute_sanitizer._environment() if name.startswith("NV_")]
+
+
+def test_the_newest_cuda_is_found_unless_path_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PATH", "CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    named, found = tmp_path / "cuda-9.2", tmp_path / "found"
+    for folder in (named / "bin", found):
+        folder.mkdir(parents=True)
+        (folder / "compute-sanitizer").write_text("#!/bin/sh\n", encoding="utf-8")
+    monkeypatch.setenv("CUDA_HOME", str(named))
+    assert find_compute_sanitizer() != named / "bin" / "compute-sanitizer"  # cannot be executed
+    (named / "bin" / "compute-sanitizer").chmod(0o755)
+    assert find_compute_sanitizer() == named / "bin" / "compute-sanitizer"
+    (found / "compute-sanitizer").chmod(0o755)
+    monkeypatch.setenv("PATH", str(found))
+    assert find_compute_sanitizer() == found / "compute-sanitizer"
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    names = ["cuda-9.2", "cuda-13.0", "cuda-12.9", "cuda", "cuda-13.10"]
+    ordered = sorted(map(Path, names), key=compute_sanitizer._version, reverse=True)
+    assert [path.name for path in ordered] == [
+        "cuda",
+        "cuda-13.10",
+        "cuda-13.0",
+        "cuda-12.9",
+        "cuda-9.2",
+    ]
+
+
+def test_an_installation_that_lacks_its_launcher_is_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    tool = folder / "compute-sanitizer"
+    tool.write_text("#!/bin/sh\n", encoding="utf-8")
+    tool.chmod(0o755)
+    assert compute_sanitizer._works(tool)
+    (folder / "libsanitizer-collection.so").touch()
+    assert not compute_sanitizer._works(tool)
+    (folder / "TreeLauncherSubreaper").touch()
+    assert compute_sanitizer._works(tool)
+
+
+def test_without_the_tool_there_is_an_error_with_a_remedy(
+    spec: KernelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_sanitizer, "find_compute_sanitizer", lambda: None)
+    with pytest.raises(DeviceError, match="was not found") as caught:
+        ComputeSanitizer("memcheck", 0, spec, {})
+    assert caught.value.remedy is not None
+    assert "CUDA_HOME" in caught.value.remedy
+
+
+def test_an_unknown_tool_is_refused(put_tool: Callable[..., None], spec: KernelSpec) -> None:
+    put_tool()
+    with pytest.raises(DeviceError, match="no tool 'leakcheck'"):
+        ComputeSanitizer("leakcheck", 0, spec, {})
+    for kind in KINDS:
+        assert ComputeSanitizer(kind, 0, spec, {}).kind == kind
+
+
+def test_states_are_those_that_the_watched_program_tells() -> None:
+    text = CLEAN.replace('"done", "job": 0', '"failed", "job": 0, "error": "no", "shortage": true')
+    (job,) = read(text, "memcheck", 1).jobs
+    assert (job.state, job.error, job.shortage) == (State.FAILED, "no", True)

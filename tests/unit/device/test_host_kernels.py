@@ -1,0 +1,372 @@
+"""Kernels compiled for the CPU, each launched in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.host_launch import Launched, launch
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.host import HostCompiler, preload
+from tuner.device.host_worker import Code
+from tuner.errors import DeviceError
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+INTS, FLOATS = ("c_int", 64), ("c_float", 64)
+ORDERS = (0, 1, 7, 123456789)
+
+
+class Compilers:
+    """One compiler for each choice of sanitizers, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], HostCompiler] = {}
+
+    def library(self, source: str, sanitizers: tuple[str, ...], kernel: str = "run") -> bytes:
+        if sanitizers not in self._known:
+            self._known[sanitizers] = HostCompiler(sanitizers=sanitizers)
+        request = CompileRequest(source, (kernel,), "sm_90a")
+        result = self._known[sanitizers].submit(request).result()
+        assert result.ok, result.error
+        return result.cubin
+
+    def close(self) -> None:
+        for compiler in self._known.values():
+            compiler.close()
+
+
+@pytest.fixture(scope="module")
+def compilers() -> Iterator[Compilers]:
+    compilers = Compilers()
+    yield compilers
+    compilers.close()
+
+
+def kernel(body: str) -> str:
+    return f'#include <cuda_fp8.h>\nextern "C" __global__ void run(int* y) {{\n{body}\n}}\n'
+
+
+def ran(
+    compilers: Compilers, body: str, *sanitizers: str, buffer: tuple[str, int] = INTS, **more: Any
+) -> Launched:
+    library = compilers.library(kernel(body), sanitizers)
+    return launch(library, buffer, environment=preload(sanitizers), **more)
+
+
+class TestOrder:
+    def test_each_order_runs_every_block_and_thread_once(self, compilers: Compilers) -> None:
+        body = "atomicAdd(y + blockIdx.x, (int)threadIdx.x);"
+        library = compilers.library(kernel(body), ())
+        for order in ORDERS:
+            end = launch(library, INTS, grid=(64, 1, 1), block=(100, 1, 1), order=order)
+            assert end.buffers[0] == [4950 + i for i in range(64)]
+
+    def test_ascending_descending_and_seeded(self, compilers: Compilers) -> None:
+        body = "__shared__ int n; if (threadIdx.x < 64) y[threadIdx.x] = atomicAdd(y + 64, 1);"
+        library = compilers.library(kernel(body), ())
+        taken = [
+            launch(library, ("c_int", 65), block=(64, 1, 1), order=order).buffers[0][:64]
+            for order in (0, 1, 7, 7, 8)
+        ]
+        assert taken[0] == [64 + i for i in range(64)]
+        assert taken[1] == taken[0][::-1]
+        assert taken[2] == taken[3] != taken[4]
+        assert sorted(taken[2]) == taken[0]
+
+    def test_warps_take_turns_in_another_order_after_every_barrier(
+        self, compilers: Compilers
+    ) -> None:
+        body = """for (int k = 0; k < 16; ++k) {
+          __syncthreads();
+          if (threadIdx.x % 32 == 0) y[4 * k + atomicAdd(y + 64, 1) % 4] = threadIdx.x / 32;
+        }"""
+        library = compilers.library(kernel(body), ())
+        buffer = launch(library, ("c_int", 65), block=(128, 1, 1), order=99).buffers[0]
+        rounds = {tuple(buffer[4 * k : 4 * k + 4]) for k in range(16)}
+        assert len(rounds) > 4
+        assert all(sorted(one) == [0, 1, 2, 3] for one in rounds)
+
+
+class TestBarriers:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "if (threadIdx.x < 8) return;\n__syncthreads(); y[threadIdx.x] = -1;",
+            "if (threadIdx.x >= 8) { __syncthreads(); y[threadIdx.x] = -1; }",
+            "if (threadIdx.x < 8) return;\nif (__syncthreads_and(1)) y[threadIdx.x] = -1;",
+            "if (threadIdx.x >= 8 && __shfl_xor_sync(~0xffu, 1, 1)) y[threadIdx.x] = -1;",
+        ],
+    )
+    def test_threads_that_have_ended_are_not_waited_for(
+        self, compilers: Compilers, body: str
+    ) -> None:
+        end = ran(compilers, body)
+        assert (end.code, end.message) == (Code.DONE, "")
+        assert end.buffers[0][:32] == [*range(8), *[-1] * 24]
+
+    def test_two_groups_at_different_barriers_are_an_error(self, compilers: Compilers) -> None:
+        body = "if (threadIdx.x < 8) {\n__syncthreads();\n} else {\n__syncthreads();\n}"
+        for order in ORDERS:
+            end = ran(compilers, body, order=order)
+            assert end.code == Code.STUCK
+            assert "8 wait at __syncthreads (line 4), 24 wait at __syncthreads (line 6)" in (
+                end.message
+            )
+
+
+SHARED = """
+struct Storage { float sum; int count[3]; };
+template <class T> struct Sum { using TempStorage = Storage; };
+namespace inner { __shared__ int apart[2]; }
+template <int N, class T> __device__ int worst() {
+  __shared__ int a[N], b[N][2], *p;
+  __shared__ __align__(128) char c[N];
+  __shared__ typename Sum<T>::TempStorage storage;
+  __shared__ union { float f; int i; } u;
+  const bool aligned = reinterpret_cast<size_t>(c) % 128 == 0;
+  const int seen = a[N - 1] & b[N - 1][1] & storage.count[2] & u.i & inner::apart[1];
+  __syncthreads();
+  a[N - 1] = b[N - 1][1] = storage.count[2] = u.i = inner::apart[1] = 0;
+  return aligned ? seen : 77;
+}
+extern "C" __global__ void run(int* y) { y[blockIdx.x] = worst<5, float>(); }
+"""
+
+
+class TestSharedMemory:
+    def test_every_block_finds_all_of_it_spoiled(self, compilers: Compilers) -> None:
+        library = compilers.library(SHARED, ())
+        shown = [
+            launch(library, INTS, grid=(3, 1, 1), order=order, times=2).buffers[0][:3]
+            for order in ORDERS
+        ]
+        assert shown[0] == [-1] * 3
+        assert all(len(set(one)) == 1 for one in shown)
+        assert len({one[0] for one in shown}) == len(ORDERS)
+
+    @pytest.mark.parametrize(
+        ("body", "message"),
+        [
+            ("__shared__ int s[32];\ns[threadIdx.x + 1] = 1;", "past the 128 bytes of its shared"),
+            ("__shared__ int s[32];\ns[(int)threadIdx.x - 1] = 1;", "before the 128 bytes of its"),
+            (
+                "extern __shared__ int s[];\ns[threadIdx.x + 1] = 1;",
+                "past the 128 bytes of its d",
+            ),
+        ],
+    )
+    def test_a_write_beyond_a_variable_is_an_error(
+        self, compilers: Compilers, body: str, message: str
+    ) -> None:
+        end = ran(compilers, body, shared_bytes=128)
+        assert end.code == Code.STUCK
+        assert f"block (0,0,0) wrote {message}" in end.message
+
+    def test_more_than_a_gpu_has_is_refused(self, compilers: Compilers) -> None:
+        static = "__shared__ char s[{}]; s[threadIdx.x] = 1; y[0] = s[y[1]];"
+        end = ran(compilers, static.format(48 * 1024 + 4))
+        assert end.code == Code.REFUSED
+        assert "declares 49156 bytes of static shared memory: at most 49152" in end.message
+        outside = "__shared__ char s[50000];\n" + kernel("s[threadIdx.x] = 1; y[0] = s[y[1]];")
+        assert launch(compilers.library(outside, ()), INTS).code == Code.REFUSED
+        end = ran(compilers, static.format(48 * 1024), shared_bytes=180 * 1024)
+        assert end.code == Code.REFUSED
+        assert "at most 232448 are possible" in end.message
+        assert ran(compilers, static.format(48 * 1024), shared_bytes=100 * 1024).code == Code.DONE
+
+
+BEYOND = [
+    ("y[threadIdx.x + 40] = 1;", r"write of 4 bytes .* 256 bytes from the start of parameter 1"),
+    ("y[0] = y[-1 - (int)threadIdx.x];", "read of 4 bytes .* before the first buffer"),
+    ("atomicAdd(y + 64, 1);", "256 bytes from the start of parameter 1, beyond its end"),
+    ("__stcs(y + 64, 1);", "write of 4 bytes .* beyond its end"),
+    (
+        "__shared__ int s[32]; __syncthreads(); s[threadIdx.x + 1] = 1;",
+        r"0 bytes after the 128 bytes of the shared variable `s`, by thread \(31,0,0\)",
+    ),
+    (
+        "extern __shared__ int s[]; __syncwarp(); s[threadIdx.x + 1] = 1;",
+        "0 bytes after the 128 bytes of dynamic shared memory",
+    ),
+    ("int a[4] = {y[1]}; __syncthreads(); y[0] = a[threadIdx.x];", "stack-buffer-overflow"),
+    ("y[1ll << 44] = 1;", "SEGV on unknown address"),
+]
+
+
+def has_address_sanitizer() -> bool:
+    try:
+        return bool(preload(("address",)))
+    except DeviceError:
+        return False
+
+
+needs_asan = pytest.mark.skipif(not has_address_sanitizer(), reason="needs libasan")
+
+
+@needs_asan
+class TestAddressSanitizer:
+    @pytest.mark.parametrize(("body", "message"), BEYOND)
+    def test_an_access_beyond_its_memory_names_the_line(
+        self, compilers: Compilers, body: str, message: str
+    ) -> None:
+        end = ran(compilers, f"\n{body}\n", "address", shared_bytes=128)
+        assert end.code == Code.SANITIZER
+        assert end.message.startswith("kernel.cu(4): ")
+        assert re.search(message, end.message), end.message
+
+    def test_a_correct_kernel_with_all_kinds_of_switches_is_quiet(
+        self, compilers: Compilers
+    ) -> None:
+        body = """
+          __shared__ float z[33];
+          int local[8];
+          for (int k = 0; k < 8; ++k) local[k] = k;
+          if (threadIdx.x > 40) return;
+          for (int k = 0; k < 5; ++k) {
+            __syncthreads();
+            z[threadIdx.x % 33] = local[(threadIdx.x + k) % 8];
+            local[k] += __shfl_xor_sync(__activemask(), local[k], 1);
+          }
+          y[threadIdx.x] = local[threadIdx.x % 8];"""
+        for order in (0, 7):
+            end = ran(
+                compilers, body, "address", "undefined", order=order, block=(64, 1, 1), times=2
+            )
+            assert (end.code, end.message) == (Code.DONE, "")
+
+    def test_a_launch_after_one_that_was_given_up_is_judged_afresh(
+        self, compilers: Compilers
+    ) -> None:
+        body = """
+          int a[16];
+          for (int i = 0; i < 16; ++i) a[i] = y[i];
+          __syncthreads();
+          if (atomicAdd(y + 63, 1) == 63 + 5) __trap();
+          y[threadIdx.x] = a[threadIdx.x % 16];"""
+        end = ran(compilers, body, "address", times=2)
+        assert end.code == Code.STUCK
+        assert "trapped" in end.message
+
+
+class TestUndefinedBehaviourSanitizer:
+    @pytest.mark.parametrize(
+        ("body", "message"),
+        [
+            ("y[0] = 2147483647 + (int)threadIdx.x;", "overflow: "),
+            ("y[0] = -(y[0] - 2147483647 - 1);", "overflow: -(-2147483648) does not fit 'int'"),
+            ("y[0] = 7 / (int)threadIdx.x;", "division of 7 by 0"),
+            ("y[0] = 1 << (32 + threadIdx.x);", "by 32"),
+            ("int a[4] = {}; y[0] = a[threadIdx.x];", "index 4 is outside 'int [4]'"),
+            ("*(int4*)(y + 1) = int4{};", "misaligned write of 'struct int4'"),
+            ("__stcs((int4*)(y + 1), int4{});", "misaligned access"),
+            ("y[0] = __ldg((const int2*)(y + 1)).x;", "misaligned access"),
+            ("y[0] = (int)(1e20f * y[3]);", "conversion of 3e+20 to 'int'"),
+            ("int* none = y[0] ? y : nullptr; *none = 1;", "through a null pointer"),
+        ],
+    )
+    def test_undefined_behaviour_names_the_line(
+        self, compilers: Compilers, body: str, message: str
+    ) -> None:
+        end = ran(compilers, f"\n{body}\n", "undefined")
+        assert end.code == Code.SANITIZER
+        assert end.message.startswith("kernel.cu(4): ")
+        assert message in end.message
+        assert "by thread (" in end.message
+
+    def test_what_a_gpu_defines_is_quiet(self, compilers: Compilers) -> None:
+        body = """
+          y[0] = (1 << 31) ^ (-1 << 3);
+          y[1] = __float2int_rn(1e20f);
+          y[2] = 1.0f / (float)(threadIdx.x - threadIdx.x) > 1;
+          y[3] = atomicAdd(y + 4, 2147483647) + __dp4a(0x7f7f7f7f, 0x7f7f7f7f, 2147483647) % 2;
+          atomicAdd(y + 4, 2147483647);
+          y[5] = __reduce_add_sync(~0u, 2147483647);
+          float3 f = __ldg((const float3*)(y + 7));
+          y[6] = f.x > 0;"""
+        end = ran(compilers, body, "undefined")
+        assert (end.code, end.message) == (Code.DONE, "")
+
+
+# Each is a condition that a GPU makes true.
+TRUTHS = """
+__fadd_rz(1.0f, 1e-10f) == 1.0f && __fadd_ru(1.0f, 1e-10f) > 1.0f
+__fsub_rd(1.0f, 1e-10f) < 1.0f && __fmul_rn(3.0f, 2.0f) == 6.0f
+__fdiv_ru(1.0f, 3.0f) > __fdiv_rd(1.0f, 3.0f) && __fsqrt_rn(9.0f) == 3.0f
+__frcp_rn(4.0f) == 0.25f && __fmaf_rn(2, 3, 4) == 10 && __dadd_rn(1, 2) == 3
+__fmaf_rd(1.0f, 1.0f, -1e-10f) < 1.0f && __fma_rn(2.0, 3.0, 4.0) == 10
+__int2float_rz(16777217) == 16777216.0f && __int2float_ru(16777217) == 16777218.0f
+__double2float_rd(0.1) < __double2float_ru(0.1) && __uint2float_rn(3u) == 3.0f
+__float2int_rz(-2.7f) == -2 && __float2int_rd(-2.1f) == -3 && __float2uint_rn(-5.0f) == 0
+__float2ull_rz(0x1p62f) == 1ull << 62 && __float2int_rn(2.5f) == 2
+__brev(1) == 0x80000000u && __brevll(1) == 1ull << 63 && __clz(1) == 31 && __clzll(1) == 63
+__ffs(8) == 4 && __ffsll(1ll << 40) == 41 && __popc(255) == 8 && __popcll(~0ull) == 64
+__byte_perm(0x33221100, 0x77665544, 0x7531) == 0x77553311
+__funnelshift_l(0x80000000u, 1, 1) == 3 && __funnelshift_r(2, 1, 1) == 0x80000001u
+__funnelshift_lc(1, 2, 40) == 1 && __funnelshift_rc(1, 2, 40) == 2
+__dp4a(0x01020304, 0x01010101, 5) == 15 && __dp4a(0xffu, 2u, 0u) == 510u
+__vabsdiffu4(0x01ff0005, 0x02000007) == 0x01ff0002 && __vadd4(0xff01, 0x0101) == 0x0002
+__vaddss4(0x7f, 1) == 0x7f && __vsubus2(1, 2) == 0 && __vmaxs4(0xff, 1) == 1
+__mulhi(1 << 30, 8) == 2 && __umul64hi(1ull << 63, 4) == 2 && __mul24(-3, 5) == -15
+__sad(-3, 4, 1) == 8 && __hadd(3, 4) == 3 && __rhadd(3, 4) == 4
+__half2float(h2exp2(__floats2half2_rn(1, 3)).y) == 8.0f
+__half22float2(__hfma2(__float2half2_rn(2), __float2half2_rn(3), __float2half2_rn(1))).x == 7
+__half2float(__hmul2(__halves2half2(2.0f, 3.0f), __half2half2(2.0f)).y) == 6
+__half2float(hexp(__float2half(0.0f))) == 1 && __hgt(__half(2.0f), __half(1.0f))
+__half2float(__float2half_rz(1.0009f)) <= 1.0009f && float(__float2half_ru(1.0001f)) > 1.0001f
+float(__float2bfloat16_rz(1.0077f)) == 1.0f && float(__float2bfloat16_rn(1.0077f)) > 1.0f
+__bfloat1622float2(__floats2bfloat162_rn(1.5f, 2.5f)).y == 2.5f && __low2float(__half2(1, 2)) == 1
+__bfloat1622float2(__float22bfloat162_rn(make_float2(3, 4))).x == 3
+__hbeq2(__half2(1, 2), __half2(1, 2)) && !__hbgt2(__half2(1, 2), __half2(0, 2))
+__half2int_rz(__half(-2.7f)) == -2 && __half2short_rn(__half(7.0f)) == 7
+__half2float(__lowhigh2highlow(__half2(1, 2)).x) == 2
+__nv_cvt_float_to_fp8(448.0f, __NV_SATFINITE, __NV_E4M3) == 0x7e
+float(__nv_fp8_e4m3(1.0f)) == 1.0f && float4(__nv_fp8x4_e4m3(make_float4(1, 2, 3, 4))).w == 4
+float(__half(__nv_cvt_fp8_to_halfraw(0x38, __NV_E4M3))) == 1.0f
+__ldcs(&ones.x) == 1 && __ldcg(&ones) .y == 1 && __ldlu(&ones.z) == 1
+__fdividef(1.0f, 1e38f * 2) == 0.0f && __saturatef(2) == 1 && __expf(0) == 1
+__shfl_sync(~0u, 1.5, 3) == 1.5 && __shfl_xor_sync(~0u, 1ll << 40, 1) == 1ll << 40
+float(__shfl_down_sync(~0u, __half(2.0f), 1)) == 2 && __any_sync(~0u, 1)
+float(__shfl_up_sync(~0u, __nv_bfloat162(1.0f, 2.0f), 1).y) == 2
+__reduce_or_sync(~0u, 1u << threadIdx.x % 32) == ~0u && __reduce_and_sync(~0u, 3u) == 3
+__match_any_sync(~0u, 5) == ~0u && __match_all_sync(~0u, 5, &all) == ~0u && all
+__activemask() == ~0u && __all_sync(~0u, 1) && clock64() > 0 && warpSize == 32
+""".strip().splitlines()
+
+
+class TestIntrinsics:
+    def test_each_computes_what_cuda_documents(self, compilers: Compilers) -> None:
+        lines = "\n".join(f"y[{i}] = ({one});" for i, one in enumerate(TRUTHS))
+        body = "int all = 0;\n__builtin_assume(all == 0);\nfloat4 ones = {1, 1, 1, 1};\n" + lines
+        headers = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n"
+        library = compilers.library(headers + kernel(body), ())
+        found = launch(library, INTS).buffers[0][: len(TRUTHS)]
+        assert [one for one, held in zip(TRUTHS, found, strict=True) if held != 1] == []
+
+    def test_headers_of_the_standard_library_can_be_included(self, compilers: Compilers) -> None:
+        headers = "#include <algorithm>\n#include <array>\n#include <cassert>\n#include <limits>\n"
+        body = "assert(y[1] == 1);\ny[0] = std::max(3, y[2]);\nassert(y[0] == 2);"
+        end = launch(compilers.library(headers + kernel(body), ()), INTS)
+        assert (end.code, end.buffers[0][0]) == (Code.STUCK, 3)
+        assert "thread (0,0,0) of block (0,0,0) fails an assertion (line 9)" in end.message
+
+    def test_atomics_of_vectors_and_narrow_floats(self, compilers: Compilers) -> None:
+        body = """
+          float2* pair = (float2*)y; float4* four = (float4*)(y + 4);
+          __half2* halves = (__half2*)(y + 8); __nv_bfloat162* bf = (__nv_bfloat162*)(y + 9);
+          __half* one = (__half*)(y + 10);
+          if (threadIdx.x == 0) { *pair = {}; *four = {}; y[8] = y[9] = y[10] = 0; }
+          __syncthreads();
+          atomicAdd(pair, make_float2(1, 2));
+          atomicAdd(four, make_float4(1, 2, 3, 4));
+          atomicAdd(halves, __half2(1, 2));
+          atomicAdd(bf, __nv_bfloat162(1.0f, 2.0f));
+          atomicAdd(one, __half(3.0f));
+          __syncthreads();
+          const float sums[] = {pair->y, four->w, float(halves->y), float(bf->y), float(*one)};
+          if (threadIdx.x < 5) y[threadIdx.x] = (int)sums[threadIdx.x];"""
+        assert ran(compilers, body).buffers[0][:5] == [64, 128, 64, 64, 96]

@@ -1,0 +1,105 @@
+"""Reading the file of equivalent mutants, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import SpaceError
+from tuner.mutation.marks import Marks, default_path, entry, read_marks
+from tuner.mutation.subject import Subject
+
+
+def marks_of(subject: Subject, text: str) -> Marks:
+    path = default_path(subject.spec.path)
+    path.write_text(text, encoding="utf-8")
+    return read_marks(path, subject.space)
+
+
+def test_the_file_lies_beside_the_space() -> None:
+    assert default_path(Path("spaces/a.yaml")) == Path("spaces/a.mutants.yaml")
+
+
+def test_every_entry_that_is_printed_finds_its_own_mutant(make_subject) -> None:
+    subject = make_subject()
+    entries = "\n".join(entry(m.identity, f"reason {n}") for n, m in enumerate(subject.mutants))
+    found = marks_of(subject, f"version: 1\nbaseline:\n{entries}\n").matched(subject)
+    assert list(found) == list(subject.mutants)
+    assert list(found.values()) == [f"reason {n}" for n in range(len(subject.mutants))]
+
+
+def test_a_mark_may_hold_for_some_configs_only(make_subject) -> None:
+    subject = make_subject(threads=32)
+    marked = entry(subject.mutants[0].identity, "a reason")
+    text = f"version: 1\ntemplate:\n{marked}\n    config: {{threads: 32}}\n"
+    marks = marks_of(subject, text)
+    assert list(marks.matched(subject)) == [subject.mutants[0]]
+    assert marks.matched(make_subject(threads=64)) == {}
+    assert marks.matched(make_subject()) == {}
+
+
+def test_a_mark_without_a_mutant_is_told_the_nearest(make_subject) -> None:
+    subject = make_subject()
+    text = (
+        "version: 1\nbaseline:\n  - operator: constant\n"
+        '    line: "for (int half = 32; half > 0; half /= 2) {"\n'
+        '    change: "33 -> 34"\n    reason: "a reason"\n'
+    )
+    marks = marks_of(subject, text)
+    with pytest.raises(SpaceError) as caught:
+        marks.matched(subject)
+    assert caught.value.line == 3
+    assert (
+        str(caught.value)
+        .splitlines()[0]
+        .endswith(
+            "no mutant of the baseline is constant `33 -> 34` in "
+            "`for (int half = 32; half > 0; half /= 2) {`"
+        )
+    )
+    assert 'change: "32 -> 33"' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("version: 2\n", 1, "`version`: "),
+        ("baseline: []\n", 1, "the key `version` is missing"),
+        ("version: 1\nequivalent: []\n", 2, "unknown key `equivalent`"),
+        ("version: 1\nbaseline:\n  - operator: cast\n", 3, "the key `line` is missing"),
+        (
+            "version: 1\nbaseline:\n  - {operator: cast, line: a, change: b, reason: ''}\n",
+            3,
+            "the reason is empty",
+        ),
+        (
+            "version: 1\nbaseline:\n  - {operator: cast, line: a, change: b, reason: c}\n"
+            "  - {operator: cast, line: a, change: b, reason: d}\n",
+            4,
+            "is marked twice: line 3 has it too",
+        ),
+        (
+            "version: 1\ntemplate:\n"
+            "  - {operator: a, line: b, change: c, reason: d, config: {threads: 33}}\n",
+            3,
+            "threads cannot be 33\n  values: 32, 64",
+        ),
+        (
+            "version: 1\ntemplate:\n"
+            "  - {operator: a, line: b, change: c, reason: d, config: {thread: 32}}\n",
+            3,
+            "no parameter named 'thread'\n  parameters: threads",
+        ),
+        (
+            "version: 1\nbaseline:\n"
+            "  - {operator: a, line: b, change: c, reason: d, config: {threads: 32}}\n",
+            3,
+            "the baseline has no config",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(make_subject, text: str, line: int, message: str) -> None:
+    with pytest.raises(SpaceError) as caught:
+        marks_of(make_subject(), text)
+    assert (caught.value.line, message in str(caught.value)) == (line, True), str(caught.value)

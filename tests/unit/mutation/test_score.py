@@ -1,0 +1,61 @@
+"""The score of a run, and its file in a session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import SessionError
+from tuner.mutation.examining import Fate, Verdict
+from tuner.mutation.findings import share_text
+from tuner.mutation.score import FILE, Score, load_score, require_same_sources, save_score, score_of
+from tuner.session import Session
+
+
+@pytest.fixture
+def score(make_subject) -> Score:
+    subject = make_subject()
+    cycle = (Fate.KILLED, Fate.KILLED, Fate.KILLED, Fate.SURVIVED, Fate.EQUIVALENT, Fate.STILLBORN)
+    verdicts = [Verdict(m, f) for m, f in zip(subject.reached, 2 * cycle, strict=False)]
+    return score_of(subject, verdicts, "2026-11-20")
+
+
+def test_the_share_leaves_out_equivalent_and_stillborn_mutants(score: Score) -> None:
+    assert (score.killed, score.survived, score.equivalent, score.stillborn) == (6, 2, 2, 2)
+    assert (score.share, score.examined) == (0.75, 12)
+    assert len(score.survivors) == 2
+    assert score.mutants > score.examined
+
+
+def test_no_counted_mutant_gives_no_share(score: Score) -> None:
+    none = replace(score, killed=0, survived=0)
+    assert none.share is None
+    assert share_text(none) == "no share"
+
+
+def test_a_share_with_a_survivor_never_reads_as_all(score: Score) -> None:
+    assert share_text(replace(score, killed=9999, survived=1)) == "99.9 %"
+    assert share_text(replace(score, killed=9999, survived=0)) == "100.0 %"
+
+
+def test_a_score_comes_back_from_its_folder(score: Score, tmp_path: Path) -> None:
+    assert load_score(tmp_path) is None
+    save_score(tmp_path, replace(score, killed=1))
+    save_score(tmp_path, score)
+    assert load_score(tmp_path) == score
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 2}'])
+def test_a_damaged_score_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text, encoding="utf-8")
+    with pytest.raises(SessionError, match="is not the score of `tune mutate`"):
+        load_score(tmp_path)
+
+
+def test_a_session_of_another_source_is_refused(make_subject, make_plan, make_session) -> None:
+    session: Session = make_session(make_plan())
+    session.close()
+    with pytest.raises(SessionError, match="the session is of another kernel"):
+        require_same_sources(session.directory, make_subject())

@@ -1,0 +1,139 @@
+// Fibers: entered once with ucontext, then switched with the compiler's own setjmp.
+//
+// That one saves no signal mask, so a switch needs no system call; and the address sanitizer does
+// not take its jumps for the end of the frames that wait. A thread that never waits costs two
+// switches and no new stack.
+#pragma once
+
+namespace cuda_on_host {
+
+constexpr size_t kStackBytes = 256 * 1024, kGuardBytes = 4096;
+constexpr size_t kFiberBytes = kStackBytes + kGuardBytes;
+
+struct Fiber {
+  void* context[5];
+  ucontext_t entry;
+  char* stack;
+  void* fake_stack;
+  bool started;
+};
+
+static Fiber fibers[kMaxThreads];
+static Fiber* free_fibers[kMaxThreads];
+static unsigned free_count, alive;
+static char* stacks;
+static void* scheduler[5];
+static void (*run_thread)();
+static const void* main_bottom;
+static size_t main_bytes;
+// A grid that was given up leaves fibers in the middle of a thread.
+static bool fibers_left = true;
+
+static void release_stacks() {
+  if (!stacks) return;
+#ifdef ON_HOST_ADDRESS
+  __asan_unpoison_memory_region(stacks, kMaxThreads * kFiberBytes);
+#endif
+  munmap(stacks, kMaxThreads * kFiberBytes);
+}
+
+struct Cleanup {
+  ~Cleanup() { release_stacks(); }
+};
+static Cleanup cleanup;
+
+static bool prepare_stacks() {
+  if (!stacks) {
+    void* memory = mmap(nullptr, kMaxThreads * kFiberBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    stacks = static_cast<char*>(memory);
+    for (unsigned i = 0; i < kMaxThreads; ++i)
+      mprotect(stacks + i * kFiberBytes, kGuardBytes, PROT_NONE);
+  }
+  if (!fibers_left) return true;
+#ifdef ON_HOST_ADDRESS
+  __asan_unpoison_memory_region(stacks, kMaxThreads * kFiberBytes);
+#endif
+  for (unsigned i = 0; i < kMaxThreads; ++i) {
+    fibers[i].stack = stacks + i * kFiberBytes + kGuardBytes;
+    fibers[i].started = false;
+    free_fibers[kMaxThreads - 1 - i] = &fibers[i];
+  }
+  free_count = kMaxThreads;
+  return true;
+}
+
+// Not in one function with the setjmp: the compiler may take such jumps for ordinary ones.
+__attribute__((noinline, noclone)) static void jump(void** context) {
+  __builtin_longjmp(context, 1);
+}
+
+__attribute__((noinline, noclone)) static void leave(Fiber* fiber) {
+  if (__builtin_setjmp(fiber->context)) return;
+  jump(scheduler);
+}
+
+__attribute__((noinline)) static void suspend() {
+  Fiber* fiber = threads[current].fiber;
+#ifdef ON_HOST_ADDRESS
+  __sanitizer_start_switch_fiber(&fiber->fake_stack, main_bottom, main_bytes);
+#endif
+  leave(fiber);
+#ifdef ON_HOST_ADDRESS
+  __sanitizer_finish_switch_fiber(fiber->fake_stack, nullptr, nullptr);
+#endif
+}
+
+static void fiber_main() {
+#ifdef ON_HOST_ADDRESS
+  __sanitizer_finish_switch_fiber(nullptr, &main_bottom, &main_bytes);
+#endif
+  for (;;) {
+    run_thread();
+    threads[current].state = State::exited;
+    suspend();
+  }
+}
+
+__attribute__((noinline)) static void begin(Fiber* fiber) {
+  fiber->started = true;
+  getcontext(&fiber->entry);
+  fiber->entry.uc_stack.ss_sp = fiber->stack;
+  fiber->entry.uc_stack.ss_size = kStackBytes;
+  fiber->entry.uc_link = nullptr;
+  makecontext(&fiber->entry, fiber_main, 0);
+  setcontext(&fiber->entry);
+}
+
+__attribute__((noinline, noclone)) static void switch_to(Fiber* fiber) {
+  if (__builtin_setjmp(scheduler)) return;
+  if (fiber->started) jump(fiber->context);
+  begin(fiber);
+}
+
+static void enter(Fiber* fiber) {
+#ifdef ON_HOST_ADDRESS
+  void* fake_stack;
+  __sanitizer_start_switch_fiber(&fake_stack, fiber->stack, kStackBytes);
+#endif
+  switch_to(fiber);
+#ifdef ON_HOST_ADDRESS
+  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+}
+
+static void resume(unsigned index) {
+  Thread& thread = threads[index];
+  if (thread.state == State::unstarted) thread.fiber = free_fibers[--free_count];
+  thread.state = State::ready;
+  current = index;
+  threadIdx = thread.index;
+  enter(thread.fiber);
+  if (thread.state == State::exited) {
+    free_fibers[free_count++] = thread.fiber;
+    --alive;
+  }
+}
+
+}  // namespace cuda_on_host

@@ -1,0 +1,106 @@
+// Atomics, and loads and stores with hints.
+//
+// Blocks and threads run in turn and switch only at barriers, so plain accesses are atomic.
+#pragma once
+
+namespace cuda_on_host {
+
+// The undefined-behaviour sanitizer would name this header's line, so it is done by hand.
+template <class T>
+__forceinline__ void check_address([[maybe_unused]] const T* address, [[maybe_unused]] int line) {
+#ifdef ON_HOST_UNDEFINED
+  if (reinterpret_cast<uintptr_t>(address) % alignof(T) || !address)
+    misaligned(address, alignof(T), line);
+#endif
+}
+
+}  // namespace cuda_on_host
+
+#define ON_HOST_ATOMIC(NAME, AFTER)                                                          \
+  template <class T>                                                                         \
+  ON_HOST_WRAPS __forceinline__ T NAME(T* address, std::common_type_t<T> value, ON_HOST_LINE) { \
+    cuda_on_host::check_address(address, line);                                              \
+    const T before = *address;                                                               \
+    *address = static_cast<T>(AFTER);                                                        \
+    return before;                                                                           \
+  }                                                                                          \
+  template <class T>                                                                         \
+  __forceinline__ T NAME##_block(T* address, std::common_type_t<T> value, ON_HOST_LINE) {    \
+    return NAME(address, value, line);                                                       \
+  }                                                                                          \
+  template <class T>                                                                         \
+  __forceinline__ T NAME##_system(T* address, std::common_type_t<T> value, ON_HOST_LINE) {   \
+    return NAME(address, value, line);                                                       \
+  }
+ON_HOST_ATOMIC(atomicAdd, before + value)
+ON_HOST_ATOMIC(atomicSub, before - value)
+ON_HOST_ATOMIC(atomicExch, value)
+ON_HOST_ATOMIC(atomicMin, value < before ? value : before)
+ON_HOST_ATOMIC(atomicMax, before < value ? value : before)
+ON_HOST_ATOMIC(atomicAnd, before & value)
+ON_HOST_ATOMIC(atomicOr, before | value)
+ON_HOST_ATOMIC(atomicXor, before ^ value)
+ON_HOST_ATOMIC(atomicInc, before >= value ? 0 : before + 1)
+ON_HOST_ATOMIC(atomicDec, before == 0 || before > value ? value : before - 1)
+#undef ON_HOST_ATOMIC
+
+#define ON_HOST_ATOMIC_VECTOR(TYPE, ...)                                              \
+  __forceinline__ TYPE atomicAdd(TYPE* address, TYPE value, ON_HOST_LINE) {           \
+    cuda_on_host::check_address(address, line);                                       \
+    const TYPE a = *address, b = value;                                               \
+    *address = {__VA_ARGS__};                                                         \
+    return a;                                                                         \
+  }
+ON_HOST_ATOMIC_VECTOR(float2, a.x + b.x, a.y + b.y)
+ON_HOST_ATOMIC_VECTOR(float4, a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w)
+#undef ON_HOST_ATOMIC_VECTOR
+
+template <class T>
+__forceinline__ T atomicCAS(T* address, std::common_type_t<T> expected,
+                            std::common_type_t<T> desired, ON_HOST_LINE) {
+  cuda_on_host::check_address(address, line);
+  const T before = *address;
+  if (before == expected) {
+    *address = desired;
+  } else {
+    cuda_on_host::let_others_run();  // a loop that waits for a lock must not wait forever
+  }
+  return before;
+}
+template <class T>
+__forceinline__ T atomicCAS_block(T* address, std::common_type_t<T> expected,
+                                  std::common_type_t<T> desired, ON_HOST_LINE) {
+  return atomicCAS(address, expected, desired, line);
+}
+template <class T>
+__forceinline__ T atomicCAS_system(T* address, std::common_type_t<T> expected,
+                                   std::common_type_t<T> desired, ON_HOST_LINE) {
+  return atomicCAS(address, expected, desired, line);
+}
+
+#define ON_HOST_LOAD(NAME)                                                         \
+  template <class T>                                                               \
+  ON_HOST_WRAPS __forceinline__ T NAME(const T* address, ON_HOST_LINE) {           \
+    cuda_on_host::check_address(address, line);                                    \
+    return *address;                                                               \
+  }
+ON_HOST_LOAD(__ldg)
+ON_HOST_LOAD(__ldca)
+ON_HOST_LOAD(__ldcg)
+ON_HOST_LOAD(__ldcs)
+ON_HOST_LOAD(__ldcv)
+ON_HOST_LOAD(__ldlu)
+#undef ON_HOST_LOAD
+
+#define ON_HOST_STORE(NAME)                                                        \
+  template <class T>                                                               \
+  ON_HOST_WRAPS __forceinline__ void NAME(T* address, std::common_type_t<T> value, \
+                                          ON_HOST_LINE) {                          \
+    cuda_on_host::check_address(address, line);                                    \
+    *address = value;                                                              \
+  }
+ON_HOST_STORE(__stcg)
+ON_HOST_STORE(__stcs)
+ON_HOST_STORE(__stwb)
+ON_HOST_STORE(__stwt)
+#undef ON_HOST_STORE

@@ -1,0 +1,64 @@
+// The part of the runtime that is compiled once and linked to every kernel.
+#pragma once
+
+#include "../cuda_on_host.h"
+
+#include <algorithm>
+#include <cfenv>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <ucontext.h>
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+#ifdef ON_HOST_ADDRESS
+extern "C" {
+void __asan_poison_memory_region(const volatile void*, size_t);
+void __asan_unpoison_memory_region(const volatile void*, size_t);
+void __asan_set_error_report_callback(void (*)(const char*));
+void* __asan_get_report_address();
+int __asan_get_report_access_type();
+size_t __asan_get_report_access_size();
+const char* __asan_get_report_description();
+void __sanitizer_start_switch_fiber(void**, const void*, size_t);
+void __sanitizer_finish_switch_fiber(void*, const void**, size_t*);
+}
+#endif
+
+namespace cuda_on_host {
+Thread threads[kMaxThreads];
+unsigned thread_count, current;
+const Launch* active;
+}  // namespace cuda_on_host
+
+#include "fibers.h"
+
+#include "failures.h"
+
+#include "order.h"
+
+#include "shared_memory.h"
+
+#include "warps.h"
+
+#include "blocks.h"
+
+#include "signals.h"
+
+#ifdef ON_HOST_ADDRESS
+#include "address_reports.h"
+#endif
+
+#ifdef ON_HOST_UNDEFINED
+#include "undefined_reports.h"
+#endif
+
+#include "rounding.h"
+
+#include "run.h"

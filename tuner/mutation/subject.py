@@ -1,0 +1,233 @@
+"""What is mutated: the baseline's source, or the template rendered at one config."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tuner.compiler.base import CompileRequest, source_key
+from tuner.device.base import DeviceInfo, Program
+from tuner.errors import SpaceError
+from tuner.expressions import Value
+from tuner.hardware import limits_for
+from tuner.kernel import KernelSpec, Launch, Workload
+from tuner.mutation.mutants import Identity, Mutant, all_mutants, reached
+from tuner.source import SourceFile, hide_host_code, parse_source, read_source
+from tuner.space import Config, SearchSpace
+from tuner.template import Rendered, Template
+
+# The host device would take long over more; those on the boundary are there to be verified.
+LARGEST_BYTES = 16 << 20
+LARGEST_BOUNDARY_BYTES = 64 << 20
+OF_EACH_KIND = 2
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel's source as its launches see it; `config` is None for the baseline."""
+
+    spec: KernelSpec
+    space: SearchSpace
+    operators: Mapping[str, str]
+    device: DeviceInfo
+    config: Config | None = None
+
+    @property
+    def path(self) -> Path:
+        """The user's file that the mutants are made of."""
+        return self.spec.source if self.config is None else self.spec.template
+
+    @property
+    def name(self) -> str:
+        """`baseline`, or the config."""
+        return "baseline" if self.config is None else str(self.config)
+
+    @cached_property
+    def workloads(self) -> tuple[Workload, ...]:
+        """Small ones to verify on, the smallest first: tuned, held out, and every boundary one.
+
+        Raises `SpaceError` where the config is valid on none of them.
+        """
+        spec = self.spec
+        found = [w for kind in (spec.tuned, spec.held_out) for w in self._smallest(kind)]
+        found += [w for w in spec.boundary if self._usable(w, LARGEST_BOUNDARY_BYTES)]
+        if not found:
+            raise self._no_workload()
+        return tuple(sorted(dict.fromkeys(found), key=spec.footprint_bytes))
+
+    @cached_property
+    def mutants(self) -> tuple[Mutant, ...]:
+        """Every mutant of the source as the first workload has it, reached or not."""
+        return self._mutants(self.workloads[0])
+
+    @cached_property
+    def reached(self) -> tuple[Mutant, ...]:
+        """The mutants of code that the launches reach."""
+        first = self.workloads[0]
+        kernels = [launch.kernel for launch in self.launches(first)]
+        return reached(self.mutants, self._parsed(first), kernels, self.operators)
+
+    @property
+    def small_workloads(self) -> tuple[Workload, ...]:
+        """Those of the workloads that also a slow device can run."""
+        small = (w for w in self.workloads if self.spec.footprint_bytes(w) <= LARGEST_BYTES)
+        return tuple(small) or self.workloads[:1]
+
+    def text(self, workload: Workload) -> str:
+        """Return the unchanged source for one workload."""
+        return self._compiled(self._parsed(workload).text)
+
+    def mutated(self, workload: Workload, mutant: Mutant) -> str | None:
+        """Return a mutant's source for one workload; None where it has no such place.
+
+        A template may render differently for every workload: there the same place is changed.
+        """
+        source = self._parsed(workload)
+        if source.text == self._parsed(self.workloads[0]).text:
+            return self._compiled(mutant.applied(source.text))
+        found = self._by_place(workload).get(self._places[mutant.identity])
+        return None if found is None else self._compiled(found.applied(source.text))
+
+    def place(self, mutant: Mutant) -> int:
+        """Return the line of the user's file that a mutant changes."""
+        if self.config is None:
+            return mutant.line
+        return self._rendered(self.workloads[0]).template_line(mutant.line)
+
+    def diff(self, mutant: Mutant) -> str:
+        """Write a mutant's change to the source, as the first workload has it."""
+        name = self.path.name.removesuffix(".j2")
+        return mutant.diff(self._parsed(self.workloads[0]).text, name)
+
+    def launches(self, workload: Workload) -> tuple[Launch, ...]:
+        """Resolve the launches for one workload."""
+        names = self._names(workload)
+        if self.config is None:
+            return self.spec.baseline_launches(names)
+        return self.spec.candidate_launches({**names, **self.config})
+
+    def request(self, text: str, workload: Workload) -> CompileRequest:
+        """Make the request that compiles `text` for a workload's launches."""
+        return CompileRequest(
+            source=text,
+            kernels=tuple(dict.fromkeys(launch.kernel for launch in self.launches(workload))),
+            architecture=self.device.architecture,
+            options=self._options,
+            include_dirs=tuple(str(folder) for folder in self.spec.include_dirs),
+        )
+
+    def program(
+        self, text: str, workload: Workload, library: bytes, lowered: Mapping[str, str]
+    ) -> Program:
+        """Make what the device verifies."""
+        key = source_key(text, self._options, self.device.architecture)
+        return Program(key, workload, self.launches(workload), library, lowered)
+
+    @cached_property
+    def sources(self) -> Mapping[str, str]:
+        """Hash the files that the mutants come from."""
+        files = {self.spec.source, self.path}
+        return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        defines = tuple(f"-D{name}={value}" for name, value in self.operators.items())
+        return (*self.spec.compile_options, *defines)
+
+    @cached_property
+    def _template(self) -> Template:
+        template = Template.load(self.spec.template)
+        template.check(self.space, self.spec)
+        return template
+
+    @cached_property
+    def _sources(self) -> dict[Workload, SourceFile]:
+        return {}
+
+    @cached_property
+    def _placed(self) -> dict[Workload, Mapping[tuple[str, int, int], Mutant]]:
+        return {}
+
+    @cached_property
+    def _places(self) -> Mapping[Identity, tuple[str, int, int]]:
+        return {m.identity: place for place, m in _placed(self.mutants).items()}
+
+    def _by_place(self, workload: Workload) -> Mapping[tuple[str, int, int], Mutant]:
+        if workload not in self._placed:
+            self._placed[workload] = _placed(self._mutants(workload))
+        return self._placed[workload]
+
+    def _mutants(self, workload: Workload) -> tuple[Mutant, ...]:
+        return all_mutants(self._parsed(workload), rendered=self.config is not None)
+
+    def _parsed(self, workload: Workload) -> SourceFile:
+        if workload not in self._sources:
+            if self.config is None:
+                known = next(iter(self._sources.values()), None)
+                source = known or read_source(self.path)
+            else:
+                source = parse_source(self._rendered(workload).source, self.path)
+            self._sources[workload] = source
+        return self._sources[workload]
+
+    def _rendered(self, workload: Workload) -> Rendered:
+        assert self.config is not None
+        names = {**workload.values, **self.operators, **self.config}
+        return self._template.render(names)
+
+    def _compiled(self, text: str) -> str:
+        if self.config is not None:
+            return text
+        return hide_host_code(parse_source(text, self.path))
+
+    def _names(self, workload: Workload) -> dict[str, Value]:
+        limits = limits_for(self.device.compute_capability)
+        return {
+            **workload.values,
+            "max_threads": limits.threads_per_block,
+            "max_shared_bytes": limits.shared_bytes_per_block,
+            "multiprocessors": self.device.multiprocessors,
+            "warp_size": limits.threads_per_warp,
+        }
+
+    def _no_workload(self) -> SpaceError:
+        first = self.spec.tuned[0]
+        config = self.config
+        broken = config and self.space.violated(config, self._names(first))
+        if broken:
+            return SpaceError(
+                f"{self.name} breaks `{broken.text}` on {first}, and is valid on no small workload",
+                path=self.spec.path,
+                remedy="choose another config",
+            )
+        return SpaceError(
+            f"no workload is small enough for the `host` device: {LARGEST_BYTES >> 20} MiB",
+            path=self.spec.path,
+            remedy="add a small one to `boundary`, which is verified and never timed",
+        )
+
+    def _smallest(self, workloads: tuple[Workload, ...]) -> list[Workload]:
+        usable = [workload for workload in workloads if self._usable(workload, LARGEST_BYTES)]
+        return sorted(usable, key=self.spec.footprint_bytes)[:OF_EACH_KIND]
+
+    def _usable(self, workload: Workload, largest_bytes: int) -> bool:
+        if self.spec.footprint_bytes(workload) > largest_bytes:
+            return False
+        if self.config is None:
+            return bool(self.launches(workload))
+        broken = self.space.violated(self.config, self._names(workload))
+        return broken is None and bool(self.launches(workload))
+
+
+def _placed(mutants: tuple[Mutant, ...]) -> dict[tuple[str, int, int], Mutant]:
+    """Number the mutants of each operator in each line: equal in all renderings of a template."""
+    counted: dict[tuple[str, int], int] = {}
+    places = {}
+    for mutant in mutants:
+        key = mutant.identity.operator, mutant.line
+        counted[key] = counted.get(key, 0) + 1
+        places[(*key, counted[key])] = mutant
+    return places
