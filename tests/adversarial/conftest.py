@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 from adversaries import ON_HOST
+from host_programs import shared_cache
 from on_trial import Build, OneDevice
 from operators import Operator
 from unusual_kernels import UNUSUAL
 
 from tuner.compiler.base import CompileRequest, CompileResult, source_key
+from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler, preload
+from tuner.compiler.host_report import sanitizer_finding
 from tuner.device.base import Program
 from tuner.device.host import HostDevice
 from tuner.kernel import Launch, Workload
@@ -43,7 +46,12 @@ class HostPrograms:
     Not all at once: where several processes share the tests, each has use for its share only.
     """
 
-    def __init__(self, foreseen: Iterable[tuple[str, tuple[Launch, ...], tuple[str, ...]]]) -> None:
+    def __init__(
+        self,
+        foreseen: Iterable[tuple[str, tuple[Launch, ...], tuple[str, ...]]],
+        cache: Cache,
+    ) -> None:
+        self._cache = cache
         self._compilers: dict[tuple[str, ...], HostCompiler] = {}
         self._compiling: dict[Job, Future[CompileResult]] = {}
         self._foreseen = list(dict.fromkeys(_job(*one) for one in foreseen))
@@ -76,7 +84,7 @@ class HostPrograms:
         if job not in self._compiling:
             source, kernels, sanitizers = job
             if sanitizers not in self._compilers:
-                self._compilers[sanitizers] = HostCompiler(sanitizers=sanitizers)
+                self._compilers[sanitizers] = HostCompiler(sanitizers=sanitizers, cache=self._cache)
             request = CompileRequest(source, kernels, ARCHITECTURE)
             self._compiling[job] = self._compilers[sanitizers].submit(request)
         return self._compiling[job]
@@ -87,10 +95,10 @@ def _job(source: str, launches: tuple[Launch, ...], sanitizers: tuple[str, ...])
 
 
 @pytest.fixture(scope="session")
-def build() -> Iterator[Build]:
+def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
     adversaries = [(one.source, one.launched, one.sanitizers) for one in ON_HOST]
     unusual = [(one.source, one.launched, ()) for one in UNUSUAL]
-    programs = HostPrograms([*adversaries, *unusual])
+    programs = HostPrograms([*adversaries, *unusual], shared_cache(tmp_path_factory))
     yield programs.build
     programs.close()
 
@@ -99,7 +107,13 @@ def build() -> Iterator[Build]:
 def devices() -> Iterator[OneDevice]:
     def make(operator: Operator, sanitizers: tuple[str, ...]) -> HostDevice:
         environment = preload(sanitizers)
-        return HostDevice(operator.spec, {}, run_timeout_s=RUN_TIMEOUT_S, environment=environment)
+        return HostDevice(
+            operator.spec,
+            {},
+            run_timeout_s=RUN_TIMEOUT_S,
+            environment=environment,
+            finding=sanitizer_finding,
+        )
 
     devices = OneDevice(make)
     yield devices

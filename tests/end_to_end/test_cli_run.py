@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-KEYS = {"kernel", "device", "recorded", "on_cpu", "session", "seconds", "trials", "workloads"}
+KEYS = {
+    "kernel",
+    "device",
+    "recorded",
+    "on_cpu",
+    "session",
+    "seconds",
+    "trials",
+    "checks",
+    "workloads",
+}
 WORKLOAD_KEYS = {
     "workload",
     "held_out",

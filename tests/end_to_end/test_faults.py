@@ -34,7 +34,7 @@ from tuner.trial import Status
 TRIALS = 48
 FEW = 6
 # Large enough for the trials to last while the workers are killed.
-SLOW = "R=32,N=2048"
+SLOW = "R=96,N=2048"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 # Between a config and the baseline, which differ by their threads, on a busy machine too.
 FACTOR_AT_MOST = 100
@@ -242,7 +242,8 @@ def test_signals_in_every_phase_leave_what_can_be_resumed(
 ) -> None:
     session = bench.session
     moments: list[tuple[signal.Signals, Callable[[], object]]] = [
-        (signal.SIGINT, lambda: rows(session, "candidates")),
+        (signal.SIGINT, (session / "session.db").exists),
+        (signal.SIGTERM, lambda: rows(session, "candidates")),
         (signal.SIGTERM, lambda: len(searched(session)) > 3),
         (signal.SIGINT, lambda: len(searched(session)) > 20),
         (signal.SIGTERM, lambda: len(searched(session)) == TRIALS),
@@ -283,7 +284,7 @@ def disk_full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("undisturbed")
-@pytest.mark.parametrize("after_bytes", [0, 150_000, 200_000, 250_000, 400_000])
+@pytest.mark.parametrize("after_bytes", [0, 150_000, 250_000])
 def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_when_there_is_room(
     bench: Bench, disk_full: Path, after_bytes: int
 ) -> None:
@@ -298,6 +299,34 @@ def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_when_there_is_room(
     assert after[: len(before)] == before
     assert len(searched(bench.session)) == FEW
     assert len(rows(bench.session, "results")) == 1
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_report_without_room_is_one_clear_error_and_can_be_written_later(
+    bench: Bench, disk_full: Path
+) -> None:
+    page = bench.session / "report.html"
+    limits = {"LD_PRELOAD": str(disk_full), "DISK_FULL_FOLDER": f"{page}.partial"}
+    error = said(bench.search(3, **limits), 2)
+    assert "mine/report.html: the report cannot be written: No space left on device" in error
+    assert "once the cause is gone, write it with `tune report mine`" in error
+    assert rows(bench.session, "session")[0]["state"] == "complete"
+    assert not list(bench.session.glob("report.html*"))
+    ended(bench.start("report", "mine"))
+    assert page.exists()
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_journal_without_room_is_one_clear_error_and_goes_on_later(
+    bench: Bench, disk_full: Path
+) -> None:
+    journal = bench.session / "optuna.journal"
+    limits = {"LD_PRELOAD": str(disk_full), "DISK_FULL_FOLDER": str(journal)}
+    error = said(bench.search(5, "--searcher", "optuna", **limits, DISK_FULL_AFTER="3000"), 2)
+    assert "mine/optuna.journal: cannot write Optuna's journal: No space left on device" in error
+    assert "continue with `--resume mine`" in error
+    ended(bench.resume())
+    assert len(searched(bench.session)) == 5
 
 
 def test_a_full_cache_costs_no_trial(bench: Bench, disk_full: Path, tmp_path: Path) -> None:
@@ -385,7 +414,7 @@ def test_a_compiler_that_is_killed_twenty_times_fails_no_trial(
         return [one for one in descendants(run.pid) if one.compiles]
 
     wait_until(lambda: searched(bench.session), "a trial")
-    kill_repeatedly(run, compilers, 20, seed=3, most_s=0.8)
+    kill_repeatedly(run, compilers, 20, seed=3, most_s=0.6)
     ended(run)
     assert_complete(bench.session, undisturbed)
     assert {row["status"] for row in searched(bench.session)} == {Status.CORRECT}
@@ -422,7 +451,9 @@ def test_a_cache_that_is_damaged_in_every_way_is_never_trusted(
     ended(bench.search(TUNER_CACHE_DIR=str(cache)))
     assert_complete(bench.session, undisturbed)
     assert {row["status"] for row in searched(bench.session)} == {Status.CORRECT}
-    assert sorted((cache / "compiled").iterdir()) == entries
+    after = set((cache / "compiled").iterdir())
+    assert after >= set(entries)
+    assert not [path for path in after if path.name.startswith(".")]
 
 
 def _replace_by_a_folder(entry: Path, _: Path) -> None:

@@ -65,7 +65,8 @@ def test_a_cubin_for_another_architecture_costs_one_trial(
 
 
 def test_bytes_that_are_no_cubin_cost_one_trial(device: CudaDevice, honest: Program) -> None:
-    outcome = device.run(replace(honest, cubin=b"not a cubin".ljust(4096)))
+    cubin = b"not a cubin".ljust(4096)
+    outcome = device.run(replace(honest, source_key="no cubin", cubin=cubin))
     assert outcome.status is Status.LAUNCH
     assert outcome.reason
 

@@ -9,7 +9,7 @@ import pytest
 
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cuda import CudaDevice
-from tuner.device.inputs import FILLS
+from tuner.device.inputs import fills_for
 from tuner.evaluate import Candidate, Evaluator
 from tuner.kernel import Workload
 from tuner.search.pool import valid_configs
@@ -42,11 +42,13 @@ def evaluator(
 
 
 @pytest.mark.parametrize("workload", SMALL, ids=str)
-def test_the_baseline_is_right_with_every_fill(evaluator: Evaluator, workload: Workload) -> None:
+def test_the_baseline_is_right_with_every_fill(
+    evaluator: Evaluator, definition: Definition, workload: Workload
+) -> None:
     trial = evaluator.baseline(workload)
     assert trial.status is Status.CORRECT
     assert trial.correctness is not None
-    assert set(trial.correctness.fills) == set(FILLS)
+    assert set(trial.correctness.fills) == set(fills_for(definition.spec))
     assert all(error <= 1.0 for _, error in trial.correctness.errors)
     assert trial.time_us is not None
     assert 0.5 < trial.time_us < 1000

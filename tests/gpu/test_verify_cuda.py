@@ -7,7 +7,7 @@ import pytest
 
 from tuner.device.number_formats import LARGEST, decode, storage_dtype
 from tuner.device.verify import compare
-from tuner.device.verify_cuda import largest_error, untouched
+from tuner.device.verify_cuda import Output, largest_error, look
 from tuner.kernel import DTYPE_BYTES, FLOAT_DTYPES, Tolerance
 
 TOLERANCES = (Tolerance(1e-2, 1e-6), Tolerance(4e-3), Tolerance(0.0, 0.5), Tolerance(0.0, 0.0))
@@ -42,21 +42,29 @@ def test_both_comparisons_agree(dtype: str, tolerance: Tolerance, case: str) -> 
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-def test_untouched_memory_is_told_from_touched() -> None:
+def test_touched_memory_is_told_from_untouched() -> None:
     import cupy
 
     data = cupy.zeros(20_000, cupy.uint8)
-    guards = ((0, 4096), (12_288, 20_000))
-    for start, stop in guards:
+    guards = cupy.asarray([(0, 4096), (12_288, 20_000)])
+    for start, stop in guards.get().tolist():
         data[start:stop] = 0x7B
-    now, before = data[4096:8192], data[4096:8192].copy()
-    odd, odd_before = data[8192:8201], data[8192:8201].copy()
-    pairs = [(now, before), (odd, odd_before)]
-    assert untouched(data, guards, 0x7B, pairs)
-    assert not untouched(data, guards, 0xFF, pairs)
+    now, odd = data[4096:8192], data[8192:8201]
+    pairs = [(now, now.copy()), (odd, odd.copy())]
+    ones = cupy.ones(5, cupy.float32)
+    off = cupy.asarray([1.0, 1.0, 1.5, 1.0, 1.0])
+    outputs = [
+        Output(ones, reference, "float32", Tolerance(0.1))
+        for reference in (ones.astype(cupy.float64), off)
+    ]
+    same, (right, wrong) = look(data, guards, 0x7B, pairs, outputs)
+    assert same
+    assert right == 0.0
+    assert wrong == pytest.approx(0.5 / 0.15)
+    assert not look(data, guards, 0xFF, pairs, outputs)[0]
     for place in (0, 4095, 12_288, 19_999, 4096, 8191, 8192, 8200):
         kept = int(data[place])
         data[place] = 1
-        assert not untouched(data, guards, 0x7B, pairs), place
+        assert not look(data, guards, 0x7B, pairs, outputs)[0], place
         data[place] = kept
-    assert untouched(data, guards, 0x7B, pairs)
+    assert look(data, guards, 0x7B, pairs, outputs)[0]

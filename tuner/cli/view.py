@@ -24,6 +24,7 @@ PHASES: Mapping[Phase, str] = {
     "baseline": "measuring the baseline",
     "search": "searching",
     "finals": "measuring the finalists against the baseline",
+    "checks": "checking the winners",
     "done": "done",
 }
 # Lines besides the workloads': title, head, summary, and two to wrap into.

@@ -67,12 +67,16 @@ class Compiler(Protocol):
         ...
 
 
-_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+# What lacks its end is taken whole, or every start of such would be followed to the source's end.
+_COMMENT = re.compile(
+    r"""(?P<literal>"(?:\\.|[^"\\\n])*+"?|'(?:\\.|[^'\\\n])')|//[^\n]*+|/\*.*?(?:\*/|\Z)""",
+    re.DOTALL,
+)
 
 
 def normalized(source: str) -> str:
     """Remove comments and fold white space, so that only changes to the code change the result."""
-    bare = _COMMENT.sub(lambda m: m[0] if m[0].startswith('"') else " ", source)
+    bare = _COMMENT.sub(lambda match: match["literal"] or " ", source)
     lines = (" ".join(line.split()) for line in bare.splitlines())
     return "\n".join(line for line in lines if line)
 

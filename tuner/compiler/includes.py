@@ -141,7 +141,8 @@ def _way_out(source: str, include_dirs: tuple[str, ...]) -> str | None:
 def _reached(source: str, include_dirs: tuple[str, ...]) -> Iterator[tuple[int, Path]]:
     """Find the files that a source can include from the folders, and from those files on.
 
-    Each comes with the source's line that leads to it. What the compiler would skip (`#if`) is counted in: a superset is safe.
+    Each comes with the source's line that leads to it. What the compiler would skip (`#if`) is
+    counted in: a superset is safe.
     """
     folders = [Path(folder) for folder in include_dirs]
     found: set[Path] = set()

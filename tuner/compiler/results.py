@@ -18,7 +18,7 @@ _NAME_ERROR = re.compile(
 _ATTRIBUTE = re.compile(r"\b__\w+__\s*\((?:[^()]|\([^()]*\))*\)")
 _STANDARD = re.compile(r"--?std\b")
 _DEFAULT_DEVICE = {"-default-device", "--device-as-default-execution-space"}
-_KERNEL = re.compile(r"__global__[^;{}()]*?\b(\w+)\s*\(")
+_KERNEL = re.compile(r"__global__(?:[^;{}()_]|_(?!_global__))*?\b(\w++)\s*+\(")
 
 
 def compiler_options(request: CompileRequest) -> list[str]:

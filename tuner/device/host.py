@@ -174,6 +174,8 @@ class HostRunner:
             raise RunFailedError(Status.LAUNCH, self._reason(error), killed=error.killed) from error
 
     def _reason(self, error: HostRunError) -> str:
+        if error.code is Code.SANITIZER:  # it names line and variable; the log has its report
+            return error.message
         found = self._finding(error.log) if self._finding is not None else ""
         if found:
             return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from tuner.device.inputs import NONFINITE, NORMAL, blamed_on, fill_values, gener
 from tuner.device.layout import GUARDS, POISONS, Arena, Layout, Slot
 from tuner.device.number_formats import Array, decode, encode, storage_dtype
 from tuner.device.stock import Prepared, Stock
-from tuner.device.verify import Verdict, compare, zeros_pass
+from tuner.device.verify import compare, zeros_pass
 from tuner.errors import KernelError
 from tuner.kernel import KernelSpec, Workload
 from tuner.trial import Correctness
@@ -42,15 +42,14 @@ class Judge:
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
         self._stock = Stock(memory.stock_bytes)
-        self._guarded: Array = None
+        self._guards: Array = None
         self._poison = self._guard = 0
 
     def open_arena(self, workload: Workload, layout: Layout) -> Arena:
         """Allocate the shared memory for one workload; the previous workload's is released."""
         self.close_arena()
         self._arena = self._memory.open(workload.key, layout)
-        zones = [self._xp.arange(start, stop) for start, stop in layout.guards]
-        self._guarded = self._xp.concatenate(zones)
+        self._guards = self._xp.asarray(layout.guards)
         return self._arena
 
     def close_arena(self) -> None:
@@ -103,7 +102,8 @@ class Judge:
         for slot in self._layout.with_role("inout"):
             self._view(slot)[...] = self._current.inputs[slot.name]
         self._guard = GUARDS[self._guard == GUARDS[0]]
-        self._memory.data[self._guarded] = self._guard
+        for start, stop in self._layout.guards:
+            self._memory.data[start:stop] = self._guard
         self._memory.push()
 
     def touch(self) -> None:
@@ -138,9 +138,13 @@ class Judge:
         # An overflow to infinity is an answer like others, and NumPy would print a warning of it.
         quiet = np.errstate(all="ignore")
         with quiet, blamed_on(self._spec.reference, f"fails on {prepared.workload}"):
-            prepared.reference = self._reference.compute(
+            computed = self._reference.compute(
                 self._xp, decoded, prepared.workload.values, **self._operators
             )
+            prepared.reference = {
+                name: self._xp.ascontiguousarray(values, dtype=self._xp.float64)
+                for name, values in computed.items()
+            }
         self._memory.synchronize()
 
     def check(self, keep: bool = False) -> Correctness:
@@ -151,6 +155,13 @@ class Judge:
             self._current.first_output = {slot.name: self._view(slot).copy() for slot in outputs}
         return self._correctness(errors, reason)
 
+    def check_then_prepare(
+        self, workload: Workload, fill: str, seed: int, stocked: bool
+    ) -> tuple[Correctness, bool]:
+        """Judge the outputs and, where they are right, prepare for the next run, in one call."""
+        verdict = self.check()
+        return verdict, verdict.passed and self.prepare(workload, fill, seed, stocked)
+
     def check_again(self) -> Correctness:
         """Judge the outputs of a second run, which must have the bits of the first."""
         errors, reason = self._checked()
@@ -159,14 +170,44 @@ class Judge:
     def _checked(self) -> tuple[tuple[tuple[str, float], ...], str]:
         self._memory.pull()
         self.compute_reference()
-        errors: list[tuple[str, float]] = []
-        reason = "" if self._untouched() else self._broken_guard() or self._changed_input()
-        for slot in self._layout.with_role("output", "inout"):
-            verdict = self._verdict(slot)
-            errors.append((slot.name, verdict.error))
+        # NumPy would warn of what wrong outputs hold; the verdict says it.
+        with np.errstate(all="ignore"):
+            return self._judged()
+
+    def _judged(self) -> tuple[tuple[tuple[str, float], ...], str]:
+        outputs = self._layout.with_role("output", "inout")
+        expected = {slot.name: self._expected(slot) for slot in outputs}
+        errors = self._first_look(outputs, expected)
+        if errors:
+            return errors, ""
+        reason = self._broken_guard() or self._changed_input()
+        for slot in outputs:
+            tolerance = self._spec.tolerances[slot.name]
+            stored, ref = self._view(slot), expected[slot.name]
+            verdict = compare(self._xp, stored, ref, slot.dtype, tolerance)
+            errors = (*errors, (slot.name, verdict.error))
             if not verdict.passed and not reason:
                 reason = verdict.describe(slot.name, slot.shape)
-        return tuple(errors), reason
+        return errors, reason
+
+    def _first_look(
+        self, outputs: Sequence[Slot], expected: Mapping[str, Array]
+    ) -> tuple[tuple[str, float], ...]:
+        """Give the errors where nothing is wrong, found with few questions to a GPU; else none."""
+        tolerances = self._spec.tolerances
+        in_codes = any(tolerances[slot.name].codes is not None for slot in outputs)
+        if self._xp.__name__ != "cupy" or in_codes:
+            return ()
+        from tuner.device.verify_cuda import Output, look
+
+        kept = self._current.inputs
+        pairs = [(self._bytes(s), kept[s.name]) for s in self._layout.with_role("input")]
+        judged = [
+            Output(self._view(s), expected[s.name], s.dtype, tolerances[s.name]) for s in outputs
+        ]
+        same, found = look(self._memory.data, self._guards, self._guard, pairs, judged)
+        names = (slot.name for slot in outputs)
+        return tuple(zip(names, found, strict=True)) if same and max(found) <= 1.0 else ()
 
     def _correctness(self, errors: tuple[tuple[str, float], ...], reason: str) -> Correctness:
         prepared = self._current
@@ -227,7 +268,8 @@ class Judge:
     def _view(self, slot: Slot) -> Array:
         return self._bytes(slot).view(storage_dtype(slot.dtype)).reshape(slot.shape)
 
-    def _verdict(self, slot: Slot) -> Verdict:
+    def _expected(self, slot: Slot) -> Array:
+        """Return an output's reference, once it is seen that zeros would not pass for it."""
         prepared = self._current
         assert prepared.reference is not None
         expected = prepared.reference.get(slot.name)
@@ -237,29 +279,17 @@ class Judge:
                 f"the reference returns {found} for output {slot.name!r} of shape {slot.shape}",
                 path=self._spec.reference,
             )
+        if prepared.fill != NORMAL or slot.name in prepared.telling:
+            return expected
         tolerance = self._spec.tolerances[slot.name]
-        judged = (self._xp, self._view(slot), expected, slot.dtype, tolerance)
-        if prepared.fill == NORMAL and slot.name not in prepared.telling and zeros_pass(*judged):
+        if zeros_pass(self._xp, self._view(slot), expected, slot.dtype, tolerance):
             raise KernelError(
                 f"the tolerance of {slot.name!r} is so wide that zeros would pass for most of it",
                 path=self._spec.path,
                 remedy="tighten `absolute`, or draw inputs whose outputs are not near zero",
             )
         prepared.telling.add(slot.name)
-        return compare(*judged)
-
-    def _untouched(self) -> bool:
-        """Whether guards and inputs are as they were: one question to the GPU, not one each."""
-        inputs = self._layout.with_role("input")
-        pairs = [(self._bytes(slot), self._current.inputs[slot.name]) for slot in inputs]
-        if self._xp.__name__ == "cupy":
-            from tuner.device.verify_cuda import untouched
-
-            return untouched(self._memory.data, self._layout.guards, self._guard, pairs)
-        guards = (self._memory.data[self._guarded] == self._guard).all()
-        return bool(guards) and all(
-            self._equal_bits(slot, self._current.inputs[slot.name]) for slot in inputs
-        )
+        return expected
 
     def _broken_guard(self) -> str:
         for index, (start, stop) in enumerate(self._layout.guards):

@@ -162,30 +162,30 @@ class JudgedDevice:
     def _verdict(self, program: Program, thorough: bool) -> Correctness:
         """Check the fills, `normal` last so that its inputs are the ones that are timed."""
         others = self._fills[1:] if thorough else (secrets.choice(self._fills[1:]),)
+        workload, stocked = program.workload, not thorough
+        known = self._ask_judge("prepare", workload, others[0], fresh_seed(), stocked)
         verdicts: list[Correctness] = []
-        for index, fill in enumerate((*others, NORMAL)):
-            verdicts.append(self._check(program, fill, _order(index), thorough))
-            if not verdicts[-1].passed:
+        for index, following in enumerate((*others[1:], NORMAL)):
+            self._run_with_reference(program, _order(index), known)
+            verdict, known = self._ask_judge(
+                "check_then_prepare", workload, following, fresh_seed(), stocked
+            )
+            verdicts.append(verdict)
+            if not verdict.passed:
                 return verdicts[-1]
-        if thorough:
+        self._run_with_reference(program, _order(len(verdicts)), known)
+        verdicts.append(self._ask_judge("check", thorough))
+        if thorough and verdicts[-1].passed:
             self._ask_judge("poison")
             self._runner.run_once(program, _order(len(verdicts)))
-            again: Correctness = self._ask_judge("check_again")
-            if not again.passed:
-                return again
-        return merged(verdicts)
+            verdicts.append(self._ask_judge("check_again"))
+        return merged(verdicts) if verdicts[-1].passed else verdicts[-1]
 
-    def _check(self, program: Program, fill: str, order: int, thorough: bool) -> Correctness:
-        stocked = not thorough
-        known = self._ask_judge("prepare", program.workload, fill, fresh_seed(), stocked)
+    def _run_with_reference(self, program: Program, order: int, known: bool) -> None:
+        """Run the program, while the judge computes the reference unless it is known."""
         if known:
             self._runner.run_once(program, order)
-        else:
-            self._run_beside_the_reference(program, order)
-        verdict: Correctness = self._ask_judge("check", thorough)
-        return verdict
-
-    def _run_beside_the_reference(self, program: Program, order: int) -> None:
+            return
         with judging():
             self._judge.send("compute_reference")
         try:

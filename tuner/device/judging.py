@@ -22,7 +22,7 @@ def merged(verdicts: Sequence[Correctness]) -> Correctness:
     for verdict in verdicts:
         for name, error in verdict.errors:
             worst[name] = max(error, worst.get(name, 0.0))
-    fills = tuple(fill for verdict in verdicts for fill in verdict.fills)
+    fills = tuple(dict.fromkeys(fill for verdict in verdicts for fill in verdict.fills))
     return Correctness(True, fills, tuple(worst.items()))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -79,16 +80,60 @@ _FLOATS = {
 _STORED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output as it is stored, its reference, and how far apart they may be."""
+
+    raw: Array
+    reference: Array
+    dtype: str
+    tolerance: Tolerance
+
+
+def look(
+    data: Array,
+    guards: Array,
+    guard: int,
+    pairs: Iterable[tuple[Array, Array]],
+    outputs: Sequence[Output],
+) -> tuple[bool, tuple[float, ...]]:
+    """Judge everything at once, with one answer fetched from the GPU.
+
+    The first part tells whether all bytes of `data` in the ranges `guards` are `guard`, and each
+    pair of arrays has equal bytes; the second is each output's `largest_error`.
+    """
+    import cupy
+
+    found = cupy.zeros(1 + len(outputs), cupy.float64)
+    changes = found.view(cupy.uint32)
+    numbers = (guards, np.int32(guard), changes)
+    _counting(_STORED[1], "count_others")((len(guards),), (1024,), (data, *numbers))
+    for now, before in pairs:
+        wide = now.nbytes % 8 == 0
+        words = np.int64(now.nbytes // 8 if wide else now.nbytes)
+        kernel = _counting(_STORED[8] if wide else _STORED[1], "count_changes")
+        kernel((_BLOCKS,), (_THREADS,), (now, before, words, changes))
+    for index, output in enumerate(outputs, start=1):
+        _find_largest(output, found[index:])
+    answer = found.get()
+    return int(answer.view(np.uint32)[0]) == 0, tuple(map(float, answer[1:]))
+
+
 def largest_error(raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> float:
     """Find the largest error in units of the tolerance, as `verify.compare` defines it."""
     import cupy
 
-    largest = LARGEST[dtype] if dtype in FLOAT_DTYPES else _NO_FLOAT
     worst = cupy.zeros(1, cupy.float64)
+    _find_largest(Output(raw, reference, dtype, tolerance), worst)
+    return float(worst.get()[0])
+
+
+def _find_largest(output: Output, worst: Array) -> None:
+    dtype, tolerance = output.dtype, output.tolerance
+    largest = LARGEST[dtype] if dtype in FLOAT_DTYPES else _NO_FLOAT
     bounds = (tolerance.absolute, tolerance.relative, largest)
-    numbers = (np.int64(raw.size), *map(np.float64, bounds))
-    _kernel(dtype)((_BLOCKS,), (_THREADS,), (raw, reference, *numbers, worst))
-    return float(worst[0])
+    numbers = (np.int64(output.raw.size), *map(np.float64, bounds))
+    _kernel(dtype)((_BLOCKS,), (_THREADS,), (output.raw, output.reference, *numbers, worst))
 
 
 @cache
@@ -109,10 +154,12 @@ def _kernel(dtype: str) -> Any:
 
 
 _UNTOUCHED = """
-extern "C" __global__ void count_others(const unsigned char* bytes, long long size, int expected,
-                                        unsigned int* others) {
-  for (long long i = threadIdx.x; i < size; i += blockDim.x)
-    if (bytes[i] != expected) atomicAdd(others, 1u);
+extern "C" __global__ void count_others(const unsigned char* data, const long long* ranges,
+                                        int expected, unsigned int* others) {
+  const long long start = ranges[2 * blockIdx.x], stop = ranges[2 * blockIdx.x + 1];
+  bool other = false;
+  for (long long i = start + threadIdx.x; i < stop; i += blockDim.x) other |= data[i] != expected;
+  if (other) atomicAdd(others, 1u);
 }
 
 extern "C" __global__ void count_changes(const WORD* bytes, const WORD* before, long long words,
@@ -127,33 +174,11 @@ extern "C" __global__ void count_changes(const WORD* bytes, const WORD* before, 
 """
 
 
-def untouched(
-    data: Array,
-    guards: Iterable[tuple[int, int]],
-    guard: int,
-    pairs: Iterable[tuple[Array, Array]],
-) -> bool:
-    """Tell whether all bytes of the guards are `guard` and each pair of arrays has equal bytes."""
-    import cupy
-
-    found = cupy.zeros(1, cupy.uint32)
-    count_others = _counting("unsigned char").get_function("count_others")
-    for start, stop in guards:
-        numbers = (np.int64(stop - start), np.int32(guard))
-        count_others((1,), (1024,), (data[start:stop], *numbers, found))
-    for now, before in pairs:
-        wide = now.nbytes % 8 == 0
-        kernel = _counting(_STORED[8] if wide else _STORED[1]).get_function("count_changes")
-        words = np.int64(now.nbytes // 8 if wide else now.nbytes)
-        kernel((_BLOCKS,), (_THREADS,), (now, before, words, found))
-    return int(found[0]) == 0
-
-
 @cache
-def _counting(word: str) -> Any:
+def _counting(word: str, kernel: str) -> Any:
     import cupy
 
-    return cupy.RawModule(code=f"#define WORD {word}\n{_UNTOUCHED}")
+    return cupy.RawModule(code=f"#define WORD {word}\n{_UNTOUCHED}").get_function(kernel)
 
 
 def _integer(stored: np.dtype[Any]) -> str:

@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tuner.kernel import Workload
 from tuner.space import Config
 from tuner.statistics import floor_us
-from tuner.trial import Comparison, Result, Status, Trial
+from tuner.trial import Check, Comparison, Result, Status, Trial
+
+if TYPE_CHECKING:
+    from tuner.mutation.score import Score
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the search space says of the verification.
+
+    `varying` names the outputs whose bits may differ between runs, `nonfinite` the inputs that
+    NaN and infinity are put into.
+    """
+
+    boundary: tuple[Workload, ...] = ()
+    varying: tuple[str, ...] = ()
+    nonfinite: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +38,8 @@ class ReportData:
     `measured_on` is the date of the measurements, empty where unknown. Mappings from workloads
     use `Workload.key`: `traffic_bytes` and `operations` are those of one operator call,
     `dynamic_shared_bytes` is further keyed by `Config.key`. `notes` say what had to be left out.
+    `checks` are all of the session's, in order; `mutation` is what `tune mutate` left there, and
+    `declared` None where the search space is not what it was.
     """
 
     kernel: str
@@ -47,6 +66,9 @@ class ReportData:
     finished: bool = True
     on_cpu: bool = False
     notes: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    mutation: Score | None = None
+    declared: Declared | None = None
 
     @property
     def trials(self) -> tuple[Trial, ...]:

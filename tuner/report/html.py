@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tuner.expressions import Value
-from tuner.report import charts, wording
+from tuner.report import charts, trust, wording
 from tuner.report.data import ReportData
 from tuner.report.importance import average, importance
 from tuner.report.sections import MEANING, REASONS_SHOWN, rejections, top_tables, variants
@@ -23,13 +23,20 @@ from tuner.trial import Status, Trial
 
 
 def write_report(data: ReportData, path: Path) -> None:
-    """Write the report of a run to `path`, replacing what was there in one step."""
+    """Write the report of a run to `path`, replacing what was there in one step.
+
+    Raises `OSError` where it cannot, with what was there before left as it was.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # surrogates, which a compiler's output may hold, have no UTF-8
     content = render_report(data).encode("utf-8", errors="replace")
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def render_report(data: ReportData) -> str:
@@ -46,6 +53,7 @@ def render_report(data: ReportData) -> str:
         workload_count=len({r.workload for r in data.results} | set(data.by_workload())),
         environment=_environment_rows(data),
         method=_method(data),
+        **_trust_parts(data),
         **_result_parts(data),
         **_search_parts(data),
     )
@@ -78,6 +86,19 @@ def _content_security_policy(style: str) -> str:
         f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def _trust_parts(data: ReportData) -> Mapping[str, object]:
+    blames = trust.blames(data)
+    return {
+        "checks": trust.check_rows(data),
+        "blames": blames[: trust.REASONS_SHOWN],
+        "blames_more": max(len(blames) - trust.REASONS_SHOWN, 0),
+        "failed": {check.config for check in trust.failures(data)},
+        "left_out": trust.left_out(data),
+        "trust_facts": trust.facts(data),
+        "trust_notes": trust.notes(data),
+    }
 
 
 def _result_parts(data: ReportData) -> Mapping[str, object]:
@@ -204,10 +225,35 @@ def _environment_rows(data: ReportData) -> list[tuple[str, str]]:
 
 
 def _method(data: ReportData) -> list[str]:
+    """Say how the numbers were taken."""
+    if data.on_cpu:
+        taken = (
+            "Each time is the median of single runs on the CPU, one block after the other, by the "
+            "wall clock, with the outputs spoiled before every run; nothing is done about the "
+            "CPU's caches and clock. No time here says anything of a GPU."
+        )
+    else:
+        taken = (
+            "Each time is the median per call over replays of a CUDA graph of many launches that "
+            "rotate over several sets of buffers, together at least four times the L2 cache, so "
+            "that neither launch overhead nor cached inputs count."
+        )
+    return [
+        taken,
+        *_comparisons(data),
+        "Where there were several finalists, the first quarter of the rounds chose one and only "
+        "the rest is reported.",
+        "Only configs whose outputs matched an independent float64 reference were timed, and "
+        "faster is said only where the interval excludes 1.",
+    ]
+
+
+def _comparisons(data: ReportData) -> list[str]:
     rounds = min((len(comparison.rounds) for comparison in data.comparisons), default=0)
     times = f", at least {rounds} times each," if rounds else ""
+    where = "on the same CPU" if data.on_cpu else "in one process"
     paired = (
-        f"The finalists and the baseline were run alternately in one process{times} and the "
+        f"The finalists and the baseline were run alternately {where}{times} and the "
         "interval is a bootstrap over those pairs, so that a drifting clock moves both alike."
     )
     unpaired = (
@@ -215,17 +261,7 @@ def _method(data: ReportData) -> list[str]:
         "is a bootstrap that treats them as independent."
     )
     flags = {result.paired for result in data.results} or {not data.recorded}
-    return [
-        "Each time is the median per call over replays of a CUDA graph of many launches that "
-        "rotate over several sets of buffers, together at least four times the L2 cache, so that "
-        "neither launch overhead nor cached inputs count.",
-        *([paired] if True in flags else []),
-        *([unpaired] if False in flags else []),
-        "Where there were several finalists, the first quarter of the rounds chose one and only "
-        "the rest is reported.",
-        "Only configs whose outputs matched an independent float64 reference were timed, and "
-        "faster is said only where the interval excludes 1.",
-    ]
+    return [*([paired] if True in flags else []), *([unpaired] if False in flags else [])]
 
 
 def _pairs(config: Mapping[str, Value]) -> Markup:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tuner.errors import ExpressionError, TunerError
 from tuner.kernel import KernelSpec, Workload
-from tuner.report.data import ReportData, fastest
+from tuner.report.data import Declared, ReportData, fastest
 from tuner.report.sections import TOP_CONFIGS
 from tuner.session import Session
 from tuner.space_file import load_definition
@@ -38,6 +38,8 @@ def from_session(
     Of the session's environment, `device` names the GPU, `recorded` is `true` or `false`, `date`
     is when a recording was made and `streaming_gbps` is the roofline's rate.
     """
+    from tuner.mutation.score import load_score
+
     manifest, environment = session.manifest, session.environment
     recorded = environment.get("recorded") == "true" or manifest.device.startswith("recorded")
     on_cpu = environment.get("on_cpu") == "true"
@@ -71,6 +73,8 @@ def from_session(
         finished=session.state == "complete",
         notes=notes,
         on_cpu=on_cpu,
+        checks=tuple(session.checks()),
+        mutation=load_score(session.directory),
     )
     return data if spec is None else _with_spec(data, spec, workloads)
 
@@ -90,7 +94,14 @@ def _with_spec(data: ReportData, spec: KernelSpec, workloads: Sequence[Workload]
         traffic_bytes={w.key: spec.traffic.integer(w.values) for w in workloads},
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
         dynamic_shared_bytes=dict(_dynamic_shared(data, spec)),
+        declared=_declared(spec),
     )
+
+
+def _declared(spec: KernelSpec) -> Declared:
+    varying = (one.name for one in spec.arguments if not one.deterministic)
+    nonfinite = (one.name for one in spec.arguments if one.nonfinite)
+    return Declared(spec.boundary, tuple(varying), tuple(nonfinite))
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:

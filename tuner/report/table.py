@@ -11,6 +11,7 @@ from tuner.expressions import Value
 from tuner.kernel import Workload
 from tuner.report import wording
 from tuner.report.data import ReportData
+from tuner.report.trust import counts_by_kind
 from tuner.trial import Occupancy, Result
 
 # 0.1 ns, and a hundredth of a per cent: far below the noise of any measurement.
@@ -51,6 +52,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         "session": data.session,
         "seconds": round(data.seconds, 3),
         "trials": {status.value: count for status, count in data.counts().items()},
+        "checks": counts_by_kind(data),
         "workloads": [_json_result(result) for result in data.results],
     }
 
@@ -64,11 +66,16 @@ def _cells(result: Result, common: Mapping[str, Value]) -> tuple[str | Text, ...
         wording.microseconds(result.baseline_us),
         wording.microseconds(result.tuned_us),
         _speedup(result),
-        wording.percent(result.roofline_share),
+        "-" if _of_cpu(result) else wording.percent(result.roofline_share),
         "-" if registers is None else str(registers),
         _occupancy(result.occupancy),
         Text(config),  # not str: brackets in a value are no markup
     )
+
+
+def _of_cpu(result: Result) -> bool:
+    """Whether it was compiled for a CPU, which is nowhere near the roofline of its memory."""
+    return result.resources is not None and result.resources.registers is None
 
 
 def _workload(workload: Workload) -> Text:
@@ -97,7 +104,7 @@ def _json_result(result: Result) -> dict[str, object]:
         "tuned_us": round(result.tuned_us, DIGITS),
         "speedup": round(result.speedup, DIGITS),
         "interval": [round(bound, DIGITS) for bound in result.interval],
-        "roofline": round(result.roofline_share, DIGITS),
+        "roofline": None if _of_cpu(result) else round(result.roofline_share, DIGITS),
         "config": dict(result.config),
         "registers": None if result.resources is None else result.resources.registers,
         "occupancy": None if result.occupancy is None else result.occupancy.share,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tuner.report.data import ReportData
+from tuner.report.trust import accusation
 from tuner.report.wording import ratio, significance
 from tuner.statistics import geometric_mean
 from tuner.trial import Result, Status
 
-Tone = Literal["faster", "same", "slower", "none"]
+Tone = Literal["faster", "same", "slower", "none", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,19 @@ class Verdict:
 
 
 def verdict(data: ReportData) -> Verdict:
-    """Judge a run by its final comparison, never by the search's own minimum."""
+    """Judge a run by its final comparison, never by the search's own minimum.
+
+    Where a winner failed a check, nothing is said of its speed.
+    """
     if not data.results:
         return Verdict(_origin(data), _without_result(data), "", "none")
+    if accused := accusation(data):
+        return Verdict(_origin(data), accused, "", "failed")
     judged = data.tuned or data.results
     tone, headline = _judge(judged, "tuned" if data.tuned else "held-out")
     held_out = _held_out(data.held_out) if data.tuned and data.held_out else ""
+    if data.on_cpu:
+        return Verdict(_origin(data), f"On the CPU: {headline}", held_out, "same")
     return Verdict(_origin(data), headline + _isolated(judged), held_out, tone)
 
 

@@ -62,6 +62,12 @@ def seconds(value: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def joined(names: Sequence[str], most: int = 3) -> str:
+    """List names, the first few by name: `a, b, c and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def significance(result: Result) -> str:
     """Say what the interval allows to say of one workload."""
     if not result.different:

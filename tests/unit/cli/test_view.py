@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import get_args
 
 import pytest
 from rich.console import Console
@@ -148,3 +149,7 @@ def test_the_view_suits_the_console(terminal: bool, quiet: bool, expected: type)
 )
 def test_durations_are_written_as_people_say_them(seconds: float, written: str) -> None:
     assert view.duration(seconds) == written
+
+
+def test_every_phase_has_words():
+    assert set(view.PHASES) == set(get_args(Phase))

@@ -113,6 +113,6 @@ def test_a_macro_in_a_header_cannot_reach_outside(tmp_path: Path, pool: NvrtcPoo
 
 
 def test_the_bounds_are_those_of_the_documentation() -> None:
-    text = (Path(__file__).parents[3] / "docs/untrusted-input.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/trust.md").read_text(encoding="utf-8")
     assert f"{confinement.MAX_DATA_BYTES >> 30} GiB of memory" in text
     assert f"files of {confinement.MAX_FILE_BYTES >> 30} GiB" in text

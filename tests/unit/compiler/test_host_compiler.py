@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler, preload
 from tuner.compiler.host_messages import errors
 from tuner.compiler.host_source import to_host
+from tuner.compiler.host_toolchain import MOST_RUNS
 from tuner.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -21,8 +24,14 @@ KERNEL = 'extern "C" __global__ void run(int* y) {{ {} }}\n'
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=60.0, cache=Cache(tmp_path_factory.mktemp("cache")))
+def cached_runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for caches, which all have the same runtime in it."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def compiler(cached_runtime: Path) -> Iterator[HostCompiler]:
+    compiler = HostCompiler(timeout_s=60.0, cache=Cache(cached_runtime))
     yield compiler
     compiler.close()
 
@@ -118,6 +127,15 @@ class TestUntrustedSource:
         assert compiled(compiler, "// another\n" + KERNEL.format("y[0] = 5;")).ok
 
 
+KILLED = """#!/bin/sh
+case "$*" in *unit.ii*)
+  printf x >> '{runs}'
+  [ "$(wc -c < '{runs}')" -le {times} ] && kill -KILL $$
+esac
+exec {real} "$@"
+"""
+
+
 class TestMessages:
     @pytest.mark.parametrize(
         "line",
@@ -209,6 +227,46 @@ class TestCache:
             compiled(compiler, source)
             assert compiled(compiler, source).cached is (timeout_s > 1)
             compiler.close()
+
+
+class TestKills:
+    """A compiler that is killed from outside, as when memory is short."""
+
+    @pytest.fixture
+    def killed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
+        """Put a g++ first in PATH that is killed so often before it compiles a kernel."""
+
+        def make(times: int) -> Path:
+            runs = tmp_path / "runs"
+            script = tmp_path / "bin" / "g++"
+            script.parent.mkdir()
+            script.write_text(KILLED.format(runs=runs, times=times, real=shutil.which("g++")))
+            script.chmod(0o755)
+            monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+            return runs
+
+        return make
+
+    def test_a_few_kills_cost_nothing(
+        self, killed: Callable[[int], Path], cached_runtime: Path
+    ) -> None:
+        runs = killed(MOST_RUNS - 1)
+        with closing(HostCompiler(workers=1, cache=Cache(cached_runtime))) as compiler:
+            assert compiled(compiler, KERNEL.format("y[0] = 41;")).ok
+        assert len(runs.read_text()) == MOST_RUNS
+
+    def test_one_that_is_killed_always_is_an_error_that_is_not_kept(
+        self, killed: Callable[[int], Path], cached_runtime: Path
+    ) -> None:
+        runs = killed(99)
+        cache = Cache(cached_runtime)
+        source = KERNEL.format("y[0] = 42;")
+        with closing(HostCompiler(workers=1, cache=cache)) as compiler:
+            result = compiled(compiler, source)
+            assert result.error == "the compiler was killed 4 times: memory may have run out"
+            assert len(runs.read_text()) == MOST_RUNS
+            runs.write_text("x" * 99)
+            assert compiled(compiler, source).ok
 
 
 class TestPreload:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from host_programs import shared_cache
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.host import HostCompiler
@@ -39,8 +40,8 @@ KERNEL = 'extern "C" __global__ void run(float* y, const float* x) {{ {} }}'
 
 
 @pytest.fixture(scope="module")
-def compiler() -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=30.0)
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
+    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
     yield compiler
     compiler.close()
 
@@ -355,7 +356,9 @@ class TestFaults:
     def test_a_write_just_after_a_buffer_breaks_a_guard(
         self, bench: Bench, make_spec: MakeSpec
     ) -> None:
-        source = KERNEL.format("for (int i = threadIdx.x; i <= 300; i += 32) y[i] = 2 * x[i];")
+        source = KERNEL.format(
+            "for (int i = threadIdx.x; i <= 300; i += 32) y[i] = i < 300 ? 2 * x[i] : 1;"
+        )
         verdict = bench.run(make_spec(*DOUBLE), source, WORKLOAD, launch())
         assert "wrote outside its buffers" in verdict.reason
 

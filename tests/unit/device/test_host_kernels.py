@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from host_programs import shared_cache
 
 from tests.support.host_launch import Launched, launch
 from tuner.compiler.base import CompileRequest
+from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler, preload
 from tuner.device.host_worker import Code
 from tuner.errors import DeviceError
@@ -24,12 +26,13 @@ ORDERS = (0, 1, 7, 123456789)
 class Compilers:
     """One compiler for each choice of sanitizers, made when it is first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
         self._known: dict[tuple[str, ...], HostCompiler] = {}
 
     def library(self, source: str, sanitizers: tuple[str, ...], kernel: str = "run") -> bytes:
         if sanitizers not in self._known:
-            self._known[sanitizers] = HostCompiler(sanitizers=sanitizers)
+            self._known[sanitizers] = HostCompiler(sanitizers=sanitizers, cache=self._cache)
         request = CompileRequest(source, (kernel,), "sm_90a")
         result = self._known[sanitizers].submit(request).result()
         assert result.ok, result.error
@@ -41,8 +44,8 @@ class Compilers:
 
 
 @pytest.fixture(scope="module")
-def compilers() -> Iterator[Compilers]:
-    compilers = Compilers()
+def compilers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compilers]:
+    compilers = Compilers(shared_cache(tmp_path_factory))
     yield compilers
     compilers.close()
 
@@ -294,6 +297,8 @@ class TestUndefinedBehaviourSanitizer:
 
 # Each is a condition that a GPU makes true.
 TRUTHS = """
+isinf(1.0f / 0.0f) && !isnan(1.0f) && isfinite(1.0) && signbit(-0.0f) && isnormal(1.0f)
+::isinf(-1.0 / 0.0) && ::isnan(0.0f / 0.0f) && std::isnan(0.0 / 0.0) && !::signbit(0.0)
 __fadd_rz(1.0f, 1e-10f) == 1.0f && __fadd_ru(1.0f, 1e-10f) > 1.0f
 __fsub_rd(1.0f, 1e-10f) < 1.0f && __fmul_rn(3.0f, 2.0f) == 6.0f
 __fdiv_ru(1.0f, 3.0f) > __fdiv_rd(1.0f, 3.0f) && __fsqrt_rn(9.0f) == 3.0f

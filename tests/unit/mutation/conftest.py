@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from host_programs import shared_cache
 
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import DeviceInfo
@@ -103,7 +104,7 @@ def make_subject(folder: Path) -> Callable[..., Subject]:
 
 
 @pytest.fixture(scope="session")
-def host_compiler() -> Iterator[HostCompiler]:
-    compiler = HostCompiler()
+def host_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
+    compiler = HostCompiler(cache=shared_cache(tmp_path_factory))
     yield compiler
     compiler.close()

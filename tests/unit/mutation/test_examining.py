@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from host_programs import shared_cache
 
 from tuner.compiler.host import HostCompiler, preload
 from tuner.compiler.host_options import SANITIZERS
@@ -24,7 +25,9 @@ MakeExaminer = Callable[..., Examiner]
 
 
 @pytest.fixture
-def make_examiner(host_compiler: HostCompiler, compiler: NvrtcPool) -> Iterator[MakeExaminer]:
+def make_examiner(
+    host_compiler: HostCompiler, compiler: NvrtcPool, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MakeExaminer]:
     opened: list[HostDevice | HostCompiler] = []
 
     def bench(subject: Subject, compiler: HostCompiler, **more: object) -> Bench:
@@ -33,7 +36,8 @@ def make_examiner(host_compiler: HostCompiler, compiler: NvrtcPool) -> Iterator[
         return Bench(subject, device, compiler, subject.workloads)
 
     def watched(subject: Subject) -> Bench:
-        opened.append(HostCompiler(sanitizers=SANITIZERS))
+        cache = shared_cache(tmp_path_factory)
+        opened.append(HostCompiler(sanitizers=SANITIZERS, cache=cache))
         return bench(subject, opened[-1], environment=preload(SANITIZERS))
 
     def absent() -> Bench:

@@ -121,9 +121,28 @@ def test_outputs_that_may_vary_are_named():
 
 
 def test_a_recording_claims_neither_boundaries_nor_tools():
-    said = dict(trust.facts(run(recorded=True, environment={"watched_by": "memcheck"})))
-    assert said["Boundary workloads"] == "T=1 (not run: this is a recording)"
-    assert said["Tools that watched the winners"].startswith("none")
+    recording = run(recorded=True)
+    said = dict(trust.facts(recording))
+    assert said["Boundary workloads"] == "T=1 (not run)"
+    assert said["Tools that watched the winners"] == "none"
+    assert "a recording cannot run a kernel" in trust.notes(recording)[0]
+
+
+def test_an_unpaired_result_of_a_recording_was_checked_with_fewer_inputs():
+    unpaired = replace(RESULT, paired=False)
+    fills = "Inputs of finalists and baseline"
+    assert "two kinds" in dict(trust.facts(run(recorded=True, results=(unpaired,))))[fills]
+    assert "two kinds" not in dict(trust.facts(run(recorded=True)))[fills]
+
+
+def test_what_was_verified_later_is_claimed_for_a_recording_too():
+    on_cpu = [check(kind, True, device="host CPU") for kind in ("sanitizers", "boundary")]
+    recording = run(*on_cpu, recorded=True, environment={"watched_by": "nothing"})
+    said = dict(trust.facts(recording))
+    assert said["Boundary workloads"] == "T=1"
+    assert said["Tools that watched the winners"].startswith("sanitizers;")
+    assert trust.notes(recording) == ()
+    assert [row.kind for row in trust.check_rows(recording)] == ["boundary", "sanitizers"]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +154,7 @@ def test_a_recording_claims_neither_boundaries_nor_tools():
         ),
         ({"killed": 99_999}, "99.9 % of 100,000 broken kernels caught, 1 not"),
         ({"survived": 0}, "100.0 % of 39 broken kernels caught, 0 not"),
-        ({"mutants": 500}, "2026-11-20, a sample of 500)"),
+        ({"mutants": 500}, "2026-11-20, 50 of 500 mutants tried)"),
         ({"killed": 0, "survived": 0}, "no mutant of baseline could be counted (2026-11-20)"),
     ],
 )

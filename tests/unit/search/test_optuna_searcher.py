@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,31 @@ class TestJournal:
     def test_the_journal_does_not_change_the_search(self, tmp_path: Path) -> None:
         with_journal = OptunaSearcher(POOL, SPACE, 0, journal=tmp_path / "optuna.log")
         assert drive(with_journal, 30) == drive(OptunaSearcher(POOL, SPACE, 0), 30)
+
+    def test_a_line_that_a_kill_cut_short_is_taken_back(self, tmp_path: Path) -> None:
+        path = tmp_path / "optuna.log"
+        drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 10)
+        with path.open("a") as file:
+            file.write('{"op_code":4,"wor')
+        asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 20)
+        assert [t.params for t in open_study(path, "tune").trials] == [dict(c) for c in asked]
+
+    def test_a_full_disk_is_an_error_with_the_command_that_goes_on(self, tmp_path: Path) -> None:
+        path = tmp_path / "optuna.log"
+        drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 10)
+        room = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, room[1]))
+        try:
+            with pytest.raises(SessionError) as raised:
+                drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 20)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, room)
+        assert str(raised.value).startswith(
+            f"{path}: cannot write Optuna's journal: File too large"
+        )
+        assert f"continue with `--resume {tmp_path}`" in str(raised.value)
+        asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 20)
+        assert [t.params for t in open_study(path, "tune").trials] == [dict(c) for c in asked]
 
     def test_another_file_is_refused_with_its_path(self, tmp_path: Path) -> None:
         path = tmp_path / "optuna.log"

@@ -12,6 +12,12 @@
 // The special functions of C++17 make three quarters of <cmath>, and no GPU has them.
 #undef _GLIBCXX_USE_STD_SPEC_FUNCS
 #include <cmath>
+// CUDA has them in the global namespace too, whatever a kernel includes.
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+using std::isnormal;
+using std::signbit;
 
 #define __global__
 #define __device__
