@@ -15,6 +15,10 @@ from tuner.trial import Result, Status
 Tone = Literal["faster", "same", "slower", "none", "failed"]
 
 
+# A larger speedup over the baseline is told with a warning.
+BELIEVABLE = 10
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One sentence on the tuned workloads, one on the held-out ones, and where they come from."""
@@ -42,7 +46,8 @@ def verdict(data: ReportData) -> Verdict:
     held_out = _held_out(data.held_out) if data.tuned and data.held_out else ""
     if data.on_cpu:
         return Verdict(_origin(data), f"On the CPU: {headline}", held_out, "same")
-    return Verdict(_origin(data), headline + _isolated(judged), held_out, tone)
+    headline += _isolated(judged) + _second_look(data.results)
+    return Verdict(_origin(data), headline, held_out, tone)
 
 
 def _origin(data: ReportData) -> str:
@@ -97,6 +102,16 @@ def _isolated(results: Sequence[Result]) -> str:
         return ""
     mean = geometric_mean([result.isolated_speedup or result.speedup for result in results])
     return f" Without overlapping the calls before and after: {ratio(mean)}."
+
+
+def _second_look(results: Sequence[Result]) -> str:
+    beyond = [str(result.workload) for result in results if result.speedup > BELIEVABLE]
+    if not beyond:
+        return ""
+    return (
+        f" LOOK TWICE at {', '.join(beyond)}: over {BELIEVABLE}x is more often a slip in the "
+        "baseline, its launch or the reference than a better kernel."
+    )
 
 
 def _held_out(results: Sequence[Result]) -> str:

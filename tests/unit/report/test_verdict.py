@@ -165,3 +165,9 @@ def failed(status: Status) -> tuple[Trial, float]:
 def test_a_run_without_a_result_says_why(records, finished, headline):
     said = verdict(ReportData("k", "GPU", False, records=records, finished=finished))
     assert (said.tone, said.headline) == ("none", headline)
+
+
+def test_a_speedup_beyond_belief_is_told_with_a_warning() -> None:
+    assert "LOOK TWICE" not in judge((10.0, 9.9, 10.1))[1]
+    _, headline = judge(FASTER, (10.5, 10.4, 10.6))
+    assert "LOOK TWICE at T=1: over 10x" in headline
