@@ -30,6 +30,12 @@ def page():
         *_operator(result, targets),
         *_search(_json("results/cpu/recorded_search.json")),
         *_throughput(_json("results/h200/throughput.json")),
+        *_same_kernel(_json("results/h200/same_kernel.json")),
+        *_verification(
+            _json("results/h200/verification_cost.json"),
+            _json("results/cpu/host_verification.json"),
+        ),
+        *_mutants(_json("results/cpu/mutation_score.json")),
         *_filter(_json("results/cpu/filter_space.json")),
         *_start(_json("results/cpu/start_time.json")),
     ]
@@ -110,6 +116,59 @@ def _throughput(content):
         f"\n{rates['tune'] / rates['kernel_tuner']:.1f} times its rate, and "
         f"{rates['tune'] / unchecked:.1f} times that of a run that verifies nothing. "
         "`benchmarks/throughput.py`, `benchmarks/results/h200/throughput.json`.\n"
+    )
+
+
+def _same_kernel(content):
+    rows = content["workloads"]
+    slowed = [row["planted_slowdown"] for row in rows]
+    low = min(row["speedup_5_to_95_percent"][0] for row in rows)
+    high = max(row["speedup_5_to_95_percent"][1] for row in rows)
+    yield "## A kernel against itself\n"
+    yield (
+        f"{content['comparisons']} comparisons of a kernel with itself: "
+        f"{content['said_to_differ_though_the_same']} were called faster or slower. As many with a "
+        f"copy that does 2 % more and takes {min(slowed):.1%} to {max(slowed):.1%} longer: "
+        f"{content['planted_slowdown_found']} were called slower. Nine in ten of the reported "
+        f"speedups of equal kernels lie between {low:.4f}x and {high:.4f}x, so a difference under "
+        "0.2 % is never claimed. "
+        "`benchmarks/same_kernel.py`, `benchmarks/results/h200/same_kernel.json`.\n"
+    )
+
+
+def _verification(content, host):
+    rows = content["workloads"]
+    within = [row["medians_within_1_percent"] for row in rows]
+    yield "## What a trial takes on the GPU, and what verifying it adds\n"
+    yield "| workload | timing, ms | verification, ms | adds | medians within 1 % of the finals' |"
+    yield "|---|---|---|---|---|"
+    for row, share in zip(rows, within, strict=True):
+        yield (
+            f"| {row['workload']} | {row['timing_ms']:.1f} | {row['verification_ms']:.1f} "
+            f"| {row['verification_share']:.0%} | {share:.0%} |"
+        )
+    yield (
+        f"\nOver all of them verification adds {content['verification_share']:.0%}; up to T=1024 "
+        f"timing takes {content['mean_timing_ms_up_to_T_1024']:.1f} ms a config on average. At T=1 "
+        "the search and the finals rotate over different buffers, and their medians differ by "
+        "more. `benchmarks/verification_cost.py`, `benchmarks/results/h200/verification_cost.json`."
+        "\n\nOn the CPU (`--device host`) compiling and verifying one config at "
+        f"{host['workload']} "
+        f"with all checks takes {host['median_s']:.2f} s. `benchmarks/host_verification.py`, "
+        "`benchmarks/results/cpu/host_verification.json`.\n"
+    )
+
+
+def _mutants(content):
+    yield "## How strong the check is\n"
+    yield "| what was broken | mutants that differ | caught | survivors |"
+    yield "|---|---|---|---|"
+    for name, score in content["scores"].items():
+        killed, survived = score["counts"]["killed"], score["counts"]["survived"]
+        yield f"| {name} | {killed + survived} | {score['share']:.1%} | {survived} |"
+    yield (
+        "\n`tune mutate`, on the CPU. `benchmarks/mutation_score.py`, "
+        "`benchmarks/results/cpu/mutation_score.json`.\n"
     )
 
 
