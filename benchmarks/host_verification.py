@@ -20,7 +20,7 @@ from environment import environment, write_result
 
 from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler
-from tuner.device.host import HostDevice
+from tuner.device.host.device import HostDevice
 from tuner.evaluate import Candidate, Evaluator
 from tuner.kernel import Workload
 from tuner.search.pool import valid_configs

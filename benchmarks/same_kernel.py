@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tuner.compiler.base import CompileRequest, source_key
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
-from tuner.device.cuda import CudaDevice
+from tuner.device.cuda.device import CudaDevice
 from tuner.plan import Plan
 from tuner.space_file import load_definition
 from tuner.statistics import paired_interval

@@ -21,7 +21,7 @@ from statistics import mean, median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.cuda import CudaDevice
+from tuner.device.cuda.device import CudaDevice
 from tuner.device.timing import SEARCH
 from tuner.evaluate import Candidate, Evaluator
 from tuner.search.pool import valid_configs

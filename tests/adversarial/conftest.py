@@ -19,7 +19,7 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler, preload
 from tuner.compiler.host_report import sanitizer_finding
 from tuner.device.base import Program
-from tuner.device.host import HostDevice
+from tuner.device.host.device import HostDevice
 from tuner.kernel import Launch, Workload
 
 FOLDER = Path(__file__).parent

@@ -26,7 +26,7 @@ from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.host import HostCompiler, entry_name
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
-from tuner.device.host import HostDevice
+from tuner.device.host.device import HostDevice
 from tuner.kernel import Launch
 from tuner.space_file import load_definition
 from tuner.trial import Status

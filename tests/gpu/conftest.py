@@ -12,7 +12,7 @@ from cuda.bindings import driver
 from tuner.compiler.base import CompileRequest, source_key
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
-from tuner.device.cuda_driver import call
+from tuner.device.cuda.driver import call
 from tuner.device.select import gpu_count
 from tuner.hardware import architecture_for
 from tuner.kernel import Launch, Workload

@@ -12,7 +12,7 @@ from operators import SCALE, Operator, in_scale
 from unusual_kernels import UNUSUAL, Unusual
 
 from tuner.device.base import Device, Outcome, Program
-from tuner.device.cuda import CudaDevice
+from tuner.device.cuda.device import CudaDevice
 from tuner.kernel import Launch, Workload
 from tuner.trial import Status
 
@@ -50,7 +50,7 @@ def test_it_is_caught(
     assert adversary.cuda is not None
     device = devices.of(adversary.operator)
     if adversary.check == "timeout":
-        monkeypatch.setattr("tuner.device.cuda.RUN_TIMEOUT_S", 2.0)
+        monkeypatch.setattr("tuner.device.cuda.device.RUN_TIMEOUT_S", 2.0)
     check_caught(device, built, adversary, adversary.cuda)
 
 
@@ -85,7 +85,7 @@ class TestOnlyOnAGpu:
     ) -> None:
         source = in_scale(top=COUNTER, before=TIMED + "for (;;) __nanosleep(1000);")
         with monkeypatch.context() as patched:
-            patched.setattr("tuner.device.cuda.TIMING_TIMEOUT_S", 3.0)
+            patched.setattr("tuner.device.cuda.device.TIMING_TIMEOUT_S", 3.0)
             outcome = run(source, ONE_BLOCK)
         assert outcome.status is Status.TIMEOUT
 

@@ -11,9 +11,9 @@ from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.compiler.base import CompileRequest, source_key
 from tuner.compiler.pool import NvrtcPool
-from tuner.device import compute_sanitizer
 from tuner.device.base import Outcome, Program
-from tuner.device.compute_sanitizer import (
+from tuner.device.cuda import sanitizer as compute_sanitizer
+from tuner.device.cuda.sanitizer import (
     COMPILE_OPTIONS,
     KINDS,
     ComputeSanitizer,

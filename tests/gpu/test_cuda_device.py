@@ -14,8 +14,8 @@ from device_contract import DeviceContract
 from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.device.base import Program
-from tuner.device.cuda import CudaDevice
-from tuner.device.worker import LOADED_PROGRAMS
+from tuner.device.cuda.device import CudaDevice
+from tuner.device.cuda.worker import LOADED_PROGRAMS
 from tuner.errors import DeviceError
 from tuner.kernel import Launch, Workload
 from tuner.space_file import Definition

@@ -16,7 +16,7 @@ from silu_kernels import LAUNCH, WORKLOAD, silu
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
-from tuner.device.cuda import CudaDevice
+from tuner.device.cuda.device import CudaDevice
 from tuner.errors import DeviceError
 from tuner.kernel import Workload
 from tuner.space_file import Definition

@@ -11,11 +11,11 @@ from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.device.arena_memory import CudaMemory
 from tuner.device.base import Program
-from tuner.device.cuda import CudaDevice
+from tuner.device.cuda.device import CudaDevice
+from tuner.device.cuda.worker import Worker
 from tuner.device.judge import Judge
 from tuner.device.layout import lay_out
 from tuner.device.timing import SEARCH
-from tuner.device.worker import Worker
 from tuner.errors import KernelError
 from tuner.kernel import KernelSpec, Launch, Workload
 from tuner.space_file import Definition, load_definition

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.cuda import CudaDevice
+from tuner.device.cuda.device import CudaDevice
 from tuner.device.inputs import fills_for
 from tuner.evaluate import Candidate, Evaluator
 from tuner.kernel import Workload

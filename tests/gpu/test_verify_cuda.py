@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tuner.device.cuda.comparison import Output, largest_error, look
 from tuner.device.number_formats import LARGEST, decode, storage_dtype
 from tuner.device.verify import compare
-from tuner.device.verify_cuda import Output, largest_error, look
 from tuner.kernel import DTYPE_BYTES, FLOAT_DTYPES, Tolerance
 
 TOLERANCES = (Tolerance(1e-2, 1e-6), Tolerance(4e-3), Tolerance(0.0, 0.5), Tolerance(0.0, 0.0))

@@ -29,7 +29,7 @@ class _Range(ctypes.Structure):
 
 
 class _Record(ctypes.Structure):
-    # As `Launch` in host_cuda/on_host/launch.h.
+    # As `Launch` in headers/on_host/launch.h.
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),

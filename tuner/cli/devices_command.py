@@ -71,7 +71,7 @@ def list_gpus() -> Iterator[Gpu]:
         return
     from cuda.bindings import driver
 
-    from tuner.device.cuda_driver import call
+    from tuner.device.cuda.driver import call
 
     attributes = driver.CUdevice_attribute
     for ordinal in range(count):

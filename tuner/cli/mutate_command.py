@@ -128,7 +128,7 @@ def command(
 def _examined(request: Request, console: Console) -> Findings:
     """Examine the mutants that the request names; an interruption keeps what is known."""
     from tuner.cli.plans import chosen_operators, read_definition
-    from tuner.device.host import HostDevice
+    from tuner.device.host.device import HostDevice
     from tuner.mutation.findings import Findings
     from tuner.mutation.score import save_score, score_of
 
@@ -188,7 +188,7 @@ def _sanitized(subject: Subject, stack: ExitStack) -> Bench:
     from tuner.compiler.host import HostCompiler, preload
     from tuner.compiler.host_options import SANITIZERS
     from tuner.compiler.host_report import sanitizer_finding
-    from tuner.device.host import HostDevice
+    from tuner.device.host.device import HostDevice
     from tuner.mutation.bench import Bench
 
     environment = preload(SANITIZERS)

@@ -28,14 +28,14 @@ def watches_for(
 
 
 def _on_gpu(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> tuple[Watch, ...]:
-    from tuner.device.compute_sanitizer import (
+    from tuner.device.cuda.device import CudaDevice
+    from tuner.device.cuda.sanitizer import (
         COMPILE_OPTIONS,
         KINDS,
         LARGEST_BYTES,
         ComputeSanitizer,
         find_compute_sanitizer,
     )
-    from tuner.device.cuda import CudaDevice
     from tuner.tuning import evaluator_of
     from tuner.verification import Watch
 
@@ -55,8 +55,8 @@ def _on_host(plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:
     from tuner.compiler.cache import Cache
     from tuner.compiler.host import HostCompiler, preload
     from tuner.compiler.host_report import sanitizer_finding
-    from tuner.device.host import HostDevice
-    from tuner.device.host_watcher import HostWatcher
+    from tuner.device.host.device import HostDevice
+    from tuner.device.host.watcher import HostWatcher
     from tuner.errors import DeviceError
     from tuner.tuning import evaluator_of
     from tuner.verification import Watch

@@ -31,7 +31,7 @@ from tuner.compiler.scratch import remove_left_behind, scratch_folder
 from tuner.errors import DeviceError, WorkerError
 from tuner.trial import Resources
 
-HEADERS = Path(__file__).resolve().parents[1] / "device" / "host_cuda"
+HEADERS = Path(__file__).resolve().parents[1] / "device" / "host" / "headers"
 RUNTIME_TIMEOUT_S = 60.0
 
 

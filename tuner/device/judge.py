@@ -198,7 +198,7 @@ class Judge:
         in_codes = any(tolerances[slot.name].codes is not None for slot in outputs)
         if self._xp.__name__ != "cupy" or in_codes:
             return ()
-        from tuner.device.verify_cuda import Output, look
+        from tuner.device.cuda.comparison import Output, look
 
         kept = self._current.inputs
         pairs = [(self._bytes(s), kept[s.name]) for s in self._layout.with_role("input")]

@@ -18,7 +18,7 @@ HOST = "host"
 def open_device(text: str, spec: KernelSpec, operators: Mapping[str, str]) -> Device:
     """Open what `CHOICES` lists; raise `DeviceError` with what to do instead."""
     if text == HOST:
-        from tuner.device.host import HostDevice
+        from tuner.device.host.device import HostDevice
 
         return HostDevice(spec, operators)
     kind, _, detail = text.partition(":")
@@ -64,7 +64,7 @@ def _cuda(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Devic
             "CuPy is not installed, which measuring on a GPU needs",
             remedy=f"pip install 'kernel-tune[cuda13]' (or cuda12); {instead}",
         )
-    from tuner.device.cuda import CudaDevice
+    from tuner.device.cuda.device import CudaDevice
 
     return CudaDevice(ordinal, spec, operators)
 

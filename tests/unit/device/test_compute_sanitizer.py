@@ -16,15 +16,16 @@ import pytest
 
 from tuner.compile_options import refusal
 from tuner.compiler.includes import UNIT_NAME
-from tuner.device import compute_sanitizer, sanitizer_report
 from tuner.device.base import Program
-from tuner.device.compute_sanitizer import (
+from tuner.device.cuda import sanitizer as compute_sanitizer
+from tuner.device.cuda import sanitizer_report
+from tuner.device.cuda.sanitizer import (
     COMPILE_OPTIONS,
     KINDS,
     ComputeSanitizer,
     find_compute_sanitizer,
 )
-from tuner.device.sanitizer_report import Signs, State, findings, read
+from tuner.device.cuda.sanitizer_report import Signs, State, findings, read
 from tuner.errors import DeviceError
 from tuner.kernel import KernelSpec, Launch, Workload
 from tuner.template import Rendered, map_errors

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tuner.device.cuda import CudaDevice
-from tuner.device.cuda_driver import CudaError
+from tuner.device.cuda.device import CudaDevice
+from tuner.device.cuda.driver import CudaError
 from tuner.device.select import gpu_count
 from tuner.errors import DeviceError, KernelError, TunerError
 from tuner.kernel import KernelSpec
@@ -23,7 +23,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLock:
     """The lock of a GPU that is called 0, in a cache folder of this test; none can be seen."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("tuner.device.cuda.gpu_uuid", lambda ordinal: "GPU-none")
+    monkeypatch.setattr("tuner.device.cuda.device.gpu_uuid", lambda ordinal: "GPU-none")
     folder = tmp_path / "kernel-tune"
     folder.mkdir()
     return FileLock(folder / "GPU-none.lock")

@@ -14,10 +14,10 @@ from host_programs import shared_cache
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
-from tuner.device.host import HostDevice
-from tuner.device.host_memory import SharedMemory
-from tuner.device.host_wire import Code
-from tuner.device.host_worker import HostRunError, HostWorker
+from tuner.device.host.device import HostDevice
+from tuner.device.host.memory import SharedMemory
+from tuner.device.host.wire import Code
+from tuner.device.host.worker import HostRunError, HostWorker
 from tuner.device.judge import Judge
 from tuner.device.layout import lay_out
 from tuner.device.number_formats import encode, storage_dtype

@@ -22,13 +22,13 @@ from host_programs import shared_cache
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Outcome, Program
-from tuner.device.elf import elf_fault
-from tuner.device.host import HostDevice
-from tuner.device.host_memory import SharedMemory, available_bytes
-from tuner.device.host_wire import ANSWER, COMMAND
-from tuner.device.host_worker import HostWorker
+from tuner.device.host.device import HostDevice
+from tuner.device.host.elf import elf_fault
+from tuner.device.host.memory import SharedMemory, available_bytes
+from tuner.device.host.seccomp import MACHINES
+from tuner.device.host.wire import ANSWER, COMMAND
+from tuner.device.host.worker import HostWorker
 from tuner.device.layout import Layout, lay_out
-from tuner.device.seccomp import MACHINES
 from tuner.errors import DeviceError, WorkerError
 from tuner.kernel import KernelSpec, Launch, Workload
 from tuner.trial import Status
@@ -465,10 +465,10 @@ class TestFirstChild:
 REFUSED = """
 import ctypes, errno, json, os, platform, struct, sys
 import numpy as np
-from tuner.device import seccomp
+from tuner.device.host import seccomp
 from tuner.device.base import Program
-from tuner.device.host_memory import SharedMemory
-from tuner.device.host_worker import HostWorker
+from tuner.device.host.memory import SharedMemory
+from tuner.device.host.worker import HostWorker
 from tuner.device.layout import Layout, Slot
 from tuner.kernel import Launch, Workload
 
@@ -513,7 +513,7 @@ class TestEnds:
 import json, sys, threading, time
 from pathlib import Path
 from tuner.device.base import Program
-from tuner.device.host import HostDevice
+from tuner.device.host.device import HostDevice
 from tuner.kernel import Launch, Workload
 from tuner.space_file import load_definition
 

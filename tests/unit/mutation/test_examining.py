@@ -13,7 +13,7 @@ from host_programs import shared_cache
 from tuner.compiler.host import HostCompiler, preload
 from tuner.compiler.host_options import SANITIZERS
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.host import HostDevice
+from tuner.device.host.device import HostDevice
 from tuner.errors import DeviceError, KernelError, SpaceError
 from tuner.mutation.bench import Bench
 from tuner.mutation.examining import NOT_ON_HOST, SAME_CODE, Examiner, Fate, Verdict

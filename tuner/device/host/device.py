@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from tuner.device.base import DeviceInfo, Program, Rounds
-from tuner.device.host_memory import host_judge
-from tuner.device.host_wire import Code
-from tuner.device.host_worker import HostRunError, HostWorker
+from tuner.device.host.memory import host_judge
+from tuner.device.host.wire import Code
+from tuner.device.host.worker import HostRunError, HostWorker
 from tuner.device.judged import JudgedDevice, RunFailedError
 from tuner.device.layout import Arena
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError

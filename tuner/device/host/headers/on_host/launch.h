@@ -10,7 +10,7 @@ struct Range {
   size_t bytes;
 };
 
-// What the worker passes, in ctypes; keep equal to host_worker.py. The order of blocks and threads
+// What the worker passes, in ctypes; keep equal to child.py. The order of blocks and threads
 // is 0 for ascending, 1 for descending, and else the seed of a random one.
 struct Launch {
   unsigned grid[3], block[3];

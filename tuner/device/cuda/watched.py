@@ -21,7 +21,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.base import Program
-from tuner.device.cuda_driver import (
+from tuner.device.cuda.driver import (
     Arguments,
     CudaError,
     Launcher,

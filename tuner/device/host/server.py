@@ -15,10 +15,10 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 
-from tuner.device import sandbox
-from tuner.device.host_child import Work
-from tuner.device.host_forked import Forked, ParentGoneError
-from tuner.device.host_wire import (
+from tuner.device.host import sandbox
+from tuner.device.host.child import Work
+from tuner.device.host.forked import Forked, ParentGoneError
+from tuner.device.host.wire import (
     Attach,
     Code,
     Detach,

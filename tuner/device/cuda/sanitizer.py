@@ -20,12 +20,12 @@ from tempfile import TemporaryDirectory
 
 from tuner.device.arena_memory import HostMemory
 from tuner.device.base import Outcome, Program
+from tuner.device.cuda.sanitizer_report import Report, Signs, State, read
+from tuner.device.cuda.watched import Job, Jobs
 from tuner.device.inputs import NORMAL
 from tuner.device.judge import Judge
 from tuner.device.judging import fresh_seed
 from tuner.device.layout import Layout, lay_out
-from tuner.device.sanitizer_report import Report, Signs, State, read
-from tuner.device.watched import Job, Jobs
 from tuner.errors import DeviceError
 from tuner.kernel import KernelSpec, Workload
 from tuner.trial import Status
@@ -49,7 +49,7 @@ _OPTIONS = {
     "synccheck": (),
     "initcheck": (),
 }
-_PACKAGE_FOLDER = str(Path(__file__).resolve().parents[2])
+_PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
 
 
 def find_compute_sanitizer() -> Path | None:
@@ -206,7 +206,7 @@ class ComputeSanitizer:
         return Run(report, exit_code, timeout_s, timed_out, last_words)
 
     def _command(self, signs: Signs, jobs: Path) -> list[str]:
-        watched = [sys.executable, "-P", "-m", "tuner.device.watched", str(jobs)]
+        watched = [sys.executable, "-P", "-m", "tuner.device.cuda.watched", str(jobs)]
         options = {
             "--tool": self.kind,
             "--prefix": signs.tool,

@@ -9,9 +9,9 @@ import socket
 import time
 from contextlib import suppress
 
-from tuner.device.host_child import Place, Work, live
-from tuner.device.host_wire import ANSWER, COMMAND, MESSAGE_BYTES, TOKEN_BYTES, Code, Ran
-from tuner.device.sandbox import Limits
+from tuner.device.host.child import Place, Work, live
+from tuner.device.host.sandbox import Limits
+from tuner.device.host.wire import ANSWER, COMMAND, MESSAGE_BYTES, TOKEN_BYTES, Code, Ran
 
 _LOG_BYTES = 64 << 10
 _DYING_S = 0.2

@@ -8,7 +8,7 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from tuner.device.cuda_driver import allocate, call
+from tuner.device.cuda.driver import allocate, call
 from tuner.device.layout import POISONS
 
 _BLOCKS_PER_MULTIPROCESSOR, _THREADS = 8, 256

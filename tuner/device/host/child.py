@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from tuner.device.host_wire import ANSWER, COMMAND, MESSAGE_BYTES, Attach, Call, Code, Load
-from tuner.device.sandbox import Limits, confine, end_with_parent
+from tuner.device.host.sandbox import Limits, confine, end_with_parent
+from tuner.device.host.wire import ANSWER, COMMAND, MESSAGE_BYTES, Attach, Call, Code, Load
 
 
 class _LaunchRecord(ctypes.Structure):
-    # As `Launch` in host_cuda/on_host/scheduler.h.
+    # As `Launch` in headers/on_host/launch.h.
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),

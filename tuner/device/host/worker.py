@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from tuner.device.base import Program
-from tuner.device.elf import elf_fault
-from tuner.device.host_wire import (
+from tuner.device.host.elf import elf_fault
+from tuner.device.host.sandbox import MEMORY_BYTES
+from tuner.device.host.wire import (
     Attach,
     Call,
     Code,
@@ -30,7 +31,6 @@ from tuner.device.host_wire import (
 )
 from tuner.device.layout import SCALARS, Arena, Layout
 from tuner.device.processes import ChildDiedError, ChildTimeoutError
-from tuner.device.sandbox import MEMORY_BYTES
 from tuner.errors import TunerError, WorkerError
 from tuner.kernel import Launch
 
@@ -40,12 +40,12 @@ GRACE_S = 10.0
 # What a process may take beyond the limit that the kernel's own launch watches, and to load.
 _LATE_S = 1.0
 _LOAD_S = 3.0
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 _Key = tuple[bytes, tuple[Launch, ...], tuple[tuple[str, str], ...]]
 _PROGRAM = """
 import sys
 sys.path.append(sys.argv[1])
-from tuner.device.host_server import serve
+from tuner.device.host.server import serve
 serve(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
 """
 

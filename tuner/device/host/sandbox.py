@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.device.landlock import restrict_files
-from tuner.device.seccomp import restrict_system_calls
+from tuner.device.host.landlock import restrict_files
+from tuner.device.host.seccomp import restrict_system_calls
 
 # Where libraries and the list of their places lie.
 LIBRARY_FOLDERS = (

@@ -12,14 +12,14 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from tuner.device.base import DeviceInfo, Program, Rounds
-from tuner.device.cuda_driver import CudaError, gpu_uuid
+from tuner.device.cuda.driver import CudaError, gpu_uuid
+from tuner.device.cuda.worker import Worker
 from tuner.device.judge import cuda_judge
 from tuner.device.judged import JUDGE_TIMEOUT_S, JudgedDevice, RunFailedError
 from tuner.device.judging import fresh_seed
 from tuner.device.layout import Arena
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
 from tuner.device.timing import FINALS, SEARCH, TimingPolicy
-from tuner.device.worker import Worker
 from tuner.errors import DeviceError, WorkerError
 from tuner.hardware import architecture_for
 from tuner.kernel import KernelSpec

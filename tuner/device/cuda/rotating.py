@@ -10,7 +10,7 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from tuner.device.cuda_driver import Arguments, CudaError, Launcher, allocate, call
+from tuner.device.cuda.driver import Arguments, CudaError, Launcher, allocate, call
 from tuner.device.layout import Arena
 from tuner.device.timing import Rotation
 

@@ -13,16 +13,16 @@ from statistics import median
 from cuda.bindings import driver
 
 from tuner.device.base import Program
-from tuner.device.cuda_driver import (
+from tuner.device.cuda.driver import (
     Arguments,
     Launcher,
     LoadedProgram,
     call,
     reset_persisting_l2,
 )
+from tuner.device.cuda.leftovers import Scrub, SharedSpoiler
+from tuner.device.cuda.rotating import Buffers, Graph, MappedArena, timing_events
 from tuner.device.layout import Arena
-from tuner.device.leftovers import Scrub, SharedSpoiler
-from tuner.device.rotating import Buffers, Graph, MappedArena, timing_events
 from tuner.device.timing import (
     SECOND_LOOKS,
     Rotation,

@@ -19,7 +19,7 @@ _MOST_DESCRIPTORS = 4
 
 
 class Code(IntEnum):
-    """How a launch ended; equal to `Code` in host_cuda/on_host/scheduler.h."""
+    """How a launch ended; equal to `Code` in headers/on_host/launch.h."""
 
     DONE = 0
     REFUSED = 1

@@ -1,0 +1,1 @@
+"""Run the same CUDA source on the CPU, in a sandbox."""
