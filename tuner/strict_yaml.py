@@ -110,6 +110,10 @@ def parse(text: str, path: Path) -> Document:
 
 def _check_characters(text: str, path: Path) -> None:
     for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("%"):
+            raise SpaceError(
+                "a YAML directive", path=path, line=number, remedy="delete it: nothing needs one"
+            )
         indent = line[: len(line) - len(line.lstrip())]
         if "\t" in indent and line.strip():
             raise SpaceError(
@@ -131,7 +135,7 @@ def _events(text: str, path: Path) -> list[Event]:
     except MarkedYAMLError as error:
         raise _syntax_error(error, path) from error
     except (YAMLError, OverflowError, ValueError) as error:
-        # ruamel lets the errors of `chr` and `int` through: "\UFFFFFFFF", %YAML 1.x
+        # ruamel lets the errors of `chr` and `int` through: "\UFFFFFFFF"
         raise SpaceError(f"not YAML: {error}", path=path, line=1) from error
 
 
