@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from tuner.trial import Check, Result
 
 FAILED = 3
-SAID = {True: "passed", False: "FAILED", None: "not run"}
 
 
 @click.command("verify")
@@ -119,9 +119,16 @@ def _print(results: Sequence[Result], checks: Sequence[Check]) -> None:
     console = Console(highlight=False)
     console.print(_table(checks))
     for check in checks:
-        if check.passed is not True:
-            told = f"{check.kind} {check.workload} {SAID[check.passed]}: {check.reason}"
+        if check.passed is False:
+            told = f"{check.kind} {check.workload} FAILED: {check.reason}"
             console.print(f"{told}\n  {check.config}", markup=False, soft_wrap=True)
+    left_out = Counter(
+        (check.kind, str(check.workload), check.reason) for check in checks if check.passed is None
+    )
+    for (kind, workload, reason), count in left_out.items():
+        configs = "one config" if count == 1 else f"{count} configs"
+        told = f"{kind} {workload}, {configs} not run: {reason}"
+        console.print(told, markup=False, soft_wrap=True)
     failed = {check.config for check in checks if check.passed is False}
     out = [str(result.workload) for result in results if result.config in failed]
     console.print(
