@@ -113,6 +113,13 @@ class Process:
         """Whether it is the judge."""
         return "spawn_main" in self.command
 
+    @property
+    def folder(self) -> str:
+        """The folder that it works in, "" once it has ended."""
+        with suppress(OSError):
+            return str(Path(f"/proc/{self.pid}/cwd").readlink())
+        return ""
+
     def maps(self, word: str) -> bool:
         """Whether a file whose path has this word is mapped there."""
         with suppress(OSError):
