@@ -49,15 +49,15 @@ def best_recorded(path):
 def search(plan, device, compiler, folder):
     """Run the loop once; return the best time found and the trials needed, by workload."""
     from tuner.cli.plans import manifest_of
-    from tuner.plan import CANDIDATE
     from tuner.session import Session
+    from tuner.trial import INITIAL
     from tuner.tuning import tune
 
     manifest = manifest_of(plan, device="recorded", words=("recorded_search",))
     with Session.create(folder, manifest, {}) as session:
         tune(plan, session=session, device=device, compiler=compiler, listener=Silent())
         return {
-            workload.key: [trial.time_us for trial in session.trials(CANDIDATE, workload)]
+            workload.key: [trial.time_us for trial in session.trials(INITIAL, workload)]
             for workload in plan.tuned
         }
 

@@ -8,6 +8,10 @@ TunerError
 │   ├── KernelError       a kernel, its reference, its arguments or its workloads
 │   └── SessionError      a session that cannot be opened or resumed
 ├── DeviceError           the device asked for cannot be used (exit code 2)
+├── AgentError            the agent cannot go on (exit code 4)
+│   ├── AwaitedError      its answer is not there yet
+│   ├── BudgetError       its tokens or its money are used up
+│   └── ReplyError        a reply that holds no template and search space: it may try again
 └── WorkerError           a child process died or gave no answer (exit code 1)
 """
 
@@ -80,3 +84,21 @@ class DeviceError(TunerError):
 
 class WorkerError(TunerError):
     """Report a child process that died or gave no answer."""
+
+
+class AgentError(TunerError):
+    """Report an agent that cannot go on: no key, an unknown model, a server that isn't there."""
+
+    exit_code = 4
+
+
+class AwaitedError(AgentError):
+    """Report an answer that is not there yet: the run can be resumed once it is."""
+
+
+class BudgetError(AgentError):
+    """Report that the tokens or the money of an agent are used up."""
+
+
+class ReplyError(AgentError):
+    """Report a reply of an agent that cannot be used; the agent may repair it."""

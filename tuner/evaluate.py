@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
+from tuner.compiler.base import Compiler, CompileResult
 from tuner.compiler.includes import UNIT_NAME
 from tuner.device.base import Device, Outcome, Program
 from tuner.errors import KernelError
 from tuner.expressions import Value
-from tuner.hardware import limits_for
 from tuner.kernel import KernelSpec, Launch, Workload
 from tuner.occupancy import occupancy, refusal
 from tuner.source import hide_host_code, read_source
 from tuner.space import Config, SearchSpace
 from tuner.statistics import below_floor
+from tuner.target import Target
 from tuner.template import Rendered, Template, map_errors
 from tuner.trial import Measurement, Occupancy, Resources, Stage, Status, Trial
 
@@ -60,25 +60,17 @@ class Evaluator:
         device: Device,
     ) -> None:
         self._spec, self._candidate = spec, candidate
-        self._operators = dict(operators)
         self._compiler, self._device = compiler, device
-        self._limits = limits_for(device.info.compute_capability)
-        defines = tuple(f"-D{name}={value}" for name, value in operators.items())
-        self._options = (*spec.compile_options, *defines)
+        self._target = Target(spec, dict(operators), device.info)
 
     def names(self, workload: Workload) -> dict[str, Value]:
         """Collect what constraints and launches may use besides parameters."""
-        return {
-            **workload.values,
-            "max_threads": self._limits.threads_per_block,
-            "max_shared_bytes": self._limits.shared_bytes_per_block,
-            "multiprocessors": self._device.info.multiprocessors,
-            "warp_size": self._limits.threads_per_warp,
-        }
+        return self._target.names(workload)
 
     def render(self, workload: Workload, config: Config) -> Rendered:
         """Render the template for one config and workload."""
-        return self._candidate.template.render({**workload.values, **self._operators, **config})
+        names = {**workload.values, **self._target.operators, **config}
+        return self._candidate.template.render(names)
 
     def start(self, workload: Workload, config: Config) -> Pending:
         """Check the constraints, render, and start compiling; returns at once."""
@@ -93,7 +85,7 @@ class Evaluator:
             trial = self._trial(workload, config, Status.LAUNCH, "no launch's `when` is true")
             return Pending(workload, config, started_s, decided=trial)
         rendered = self.render(workload, config)
-        request = self._request(rendered.source, launches)
+        request = self._target.request(rendered.source, launches)
         return Pending(
             workload,
             config,
@@ -130,7 +122,7 @@ class Evaluator:
             status=status,
             reason=reason,
             resources=resources,
-            occupancy=occupancy(self._limits, resources, pending.launches[0]),
+            occupancy=occupancy(self._target.limits, resources, pending.launches[0]),
             measurement=outcome.measurement,
             correctness=outcome.correctness,
             seconds=time.perf_counter() - pending.started_s,
@@ -159,14 +151,13 @@ class Evaluator:
 
     def key(self, workload: Workload, config: Config) -> str:
         """Compute what a recording is keyed by, without compiling."""
-        source = self._key(self.render(workload, config).source)
-        names = {**self.names(workload), **config}
-        return Program(source, workload, self._spec.candidate_launches(names)).key
+        launches = self._spec.candidate_launches({**self.names(workload), **config})
+        return self._target.key(self.render(workload, config).source, workload, launches)
 
     def baseline_key(self, workload: Workload) -> str:
         """Compute what a recording keys the baseline by."""
-        source = self._key(self._baseline_source())
-        return Program(source, workload, self._spec.baseline_launches(self.names(workload))).key
+        launches = self._spec.baseline_launches(self.names(workload))
+        return self._target.key(self._baseline_source(), workload, launches)
 
     def program(self, workload: Workload, config: Config) -> Program:
         """Compile a config that is known to work, for a comparison."""
@@ -229,7 +220,7 @@ class Evaluator:
     def _over_a_limit(self, pending: Pending, result: CompileResult) -> str | None:
         for launch in pending.launches:
             resources = result.resources[launch.kernel]
-            reason = refusal(self._limits, resources, launch, self._spec.limits)
+            reason = refusal(self._target.limits, resources, launch, self._spec.limits)
             if reason is not None:
                 return reason
         return None
@@ -241,31 +232,16 @@ class Evaluator:
                 f"no launch of the baseline has a true `when` on {workload}", path=self._spec.path
             )
         source = self._baseline_source()
-        result = self._compiler.submit(self._request(source, launches)).result()
+        result = self._compiler.submit(self._target.request(source, launches)).result()
         if not result.ok:
             raise KernelError(f"does not compile:\n{result.error}", path=self._spec.source)
         resources = result.resources[launches[0].kernel]
-        program = Program(
-            source_key=self._key(source),
-            workload=workload,
-            launches=launches,
-            cubin=result.cubin,
-            lowered=result.lowered,
-        )
-        return program, resources, occupancy(self._limits, resources, launches[0])
+        program = self._target.program(source, workload, launches, result)
+        return program, resources, occupancy(self._target.limits, resources, launches[0])
 
     def _baseline_source(self) -> str:
         """The source as it is, but for host code, which a device compiler has no use for."""
         return hide_host_code(read_source(self._spec.source))
-
-    def _request(self, source: str, launches: tuple[Launch, ...]) -> CompileRequest:
-        return CompileRequest(
-            source=source,
-            kernels=tuple(dict.fromkeys(launch.kernel for launch in launches)),
-            architecture=self._device.info.architecture,
-            options=self._options,
-            include_dirs=tuple(str(folder) for folder in self._spec.include_dirs),
-        )
 
     def _compiled(self, pending: Pending) -> CompileResult | Trial:
         """Wait for the compiler; a failure comes back as the trial it is."""
@@ -283,16 +259,8 @@ class Evaluator:
 
     def _program(self, pending: Pending, result: CompileResult) -> Program:
         assert pending.rendered is not None
-        return Program(
-            source_key=self._key(pending.rendered.source),
-            workload=pending.workload,
-            launches=pending.launches,
-            cubin=result.cubin,
-            lowered=result.lowered,
-        )
-
-    def _key(self, source: str) -> str:
-        return source_key(source, self._options, self._device.info.architecture)
+        source = pending.rendered.source
+        return self._target.program(source, pending.workload, pending.launches, result)
 
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
         if measurement is None or measurement.buffer_sets < 2:

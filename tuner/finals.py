@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
+from tuner.candidates import Candidates
 from tuner.device.base import Device
 from tuner.errors import KernelError
-from tuner.evaluate import Evaluator
 from tuner.kernel import Workload
-from tuner.plan import CANDIDATE, Plan, distance
+from tuner.plan import Plan, distance
 from tuner.session import Session
-from tuner.space import Config
 from tuner.statistics import paired_interval, roofline_share, unpaired_interval
-from tuner.trial import RESOLUTION, Comparison, Result, Status, Trial
+from tuner.trial import RESOLUTION, Comparison, Result, Status, Trial, Variant
 from tuner.verification import COMPARE, Verification
 
 RoundTimes = tuple[tuple[float, ...], ...]
@@ -24,18 +23,18 @@ CHOOSING_SHARE = 4
 
 
 class Finals:
-    """Decide each workload of one plan; what the session holds already stands."""
+    """Decide each workload among all candidates; what the session holds already stands."""
 
     def __init__(
         self,
         plan: Plan,
         session: Session,
         device: Device,
-        evaluator: Evaluator,
+        candidates: Candidates,
         verification: Verification,
     ) -> None:
         self._plan, self._session = plan, session
-        self._device, self._evaluator = device, evaluator
+        self._device, self._candidates = device, candidates
         self._verification = verification
 
     def decide(self, workload: Workload) -> None:
@@ -43,15 +42,16 @@ class Finals:
         if any(result.workload == workload for result in self._session.results()):
             return
         finalists = self._verified(workload, self._finalists(workload))
-        self._verification.on_boundaries(trial.config for trial in finalists)
-        finalists = [trial for trial in finalists if not self._verification.failed(trial.config)]
-        comparison = self._compared(workload, [trial.config for trial in finalists])
+        self._verification.on_boundaries(trial.variant for trial in finalists)
+        finalists = [trial for trial in finalists if not self._verification.failed(trial.variant)]
+        comparison = self._compared(workload, [trial.variant for trial in finalists])
         if comparison is None:
             return
-        compared = [trial for trial in finalists if trial.config in comparison.finalists]
+        compared = [trial for trial in finalists if trial.variant in comparison.finalists]
         result = self._result(comparison, compared)
-        source = self._evaluator.render(workload, result.config).source
-        self._session.write_variant(workload, result.config, source)
+        evaluator = self._candidates.evaluator(result.candidate)
+        source = evaluator.render(workload, result.config).source
+        self._session.write_variant(workload, result.variant, source)
         # Last: a resumed run takes a result for the end of this step.
         self._session.record_result(result)
 
@@ -59,8 +59,8 @@ class Finals:
         """Watch the winners with every tool; where one fails, decide again without it."""
         while True:
             results = self._session.results()
-            self._verification.watch((result.workload, result.config) for result in results)
-            out = [r.workload for r in results if self._verification.failed(r.config)]
+            self._verification.watch((result.workload, result.variant) for result in results)
+            out = [r.workload for r in results if self._verification.failed(r.variant)]
             if not out:
                 return
             for workload in out:
@@ -68,10 +68,10 @@ class Finals:
             for workload in sorted(out, key=lambda one: one.held_out):
                 self.decide(workload)
 
-    def _finalists(self, workload: Workload) -> list[Config]:
+    def _finalists(self, workload: Workload) -> list[Variant]:
         if workload.held_out:
             return self._inherited(workload)
-        trials = self._session.trials(CANDIDATE, workload)
+        trials = self._session.trials(workload=workload)
         timed = [
             trial
             for trial in trials
@@ -80,64 +80,71 @@ class Finals:
             and not trial.measurement.stopped_early
         ]
         timed.sort(key=lambda trial: trial.time_us or 0.0)
-        return [trial.config for trial in timed[: self._plan.finalists]]
+        return [trial.variant for trial in timed[: self._plan.finalists]]
 
-    def _inherited(self, workload: Workload) -> list[Config]:
+    def _inherited(self, workload: Workload) -> list[Variant]:
         """A held-out workload gets what won on the nearest tuned one: nothing is tuned for it."""
         results = [result for result in self._session.results() if not result.workload.held_out]
         results.sort(key=lambda result: distance(workload, result.workload))
-        names = self._evaluator.names(workload)
-        valid = [r.config for r in results if not self._plan.space.violated(r.config, names)]
-        return valid[:1]
+        return [r.variant for r in results if self._may_run(r.variant, workload)][:1]
 
-    def _verified(self, workload: Workload, configs: Iterable[Config]) -> list[Trial]:
+    def _may_run(self, variant: Variant, workload: Workload) -> bool:
+        names = self._candidates.evaluator(variant.candidate).names(workload)
+        space = self._candidates.plan(variant.candidate).space
+        return space.violated(variant.config, names) is None
+
+    def _verified(self, workload: Workload, variants: Iterable[Variant]) -> list[Trial]:
         """Run every finalist once more with all checks; keep those that pass."""
         passed = []
-        for config in configs:
-            trial = self._session.trial(CANDIDATE, workload, config, stage="finals")
+        for one in variants:
+            trial = self._session.trial(one.candidate, workload, one.config, stage="finals")
             if trial is None:
-                pending = self._evaluator.start(workload, config)
-                trial = self._evaluator.finish(pending, stage="finals")
+                evaluator = self._candidates.evaluator(one.candidate)
+                pending = evaluator.start(workload, one.config)
+                trial = evaluator.finish(pending, stage="finals")
                 self._session.record(trial)
             if trial.status is Status.CORRECT:
                 passed.append(trial)
         return passed
 
-    def _compared(self, workload: Workload, configs: list[Config]) -> Comparison | None:
-        """Take the comparison from the session where it holds one of all these configs.
+    def _compared(self, workload: Workload, variants: list[Variant]) -> Comparison | None:
+        """Take the comparison from the session where it holds one of all these variants.
 
-        A config whose results were wrong after the rounds is left out, and the others stand; None
+        A variant whose results were wrong after the rounds is left out, and the others stand; None
         where none is left.
         """
         for known in self._session.comparisons():
-            if known.workload == workload and set(configs) <= set(known.finalists):
-                return _of_some(known, configs)
-        while configs:
-            comparison, faults = self._compare(workload, configs)
-            for config, fault in zip(comparison.finalists, faults, strict=False):
+            if known.workload == workload and set(variants) <= set(known.finalists):
+                return _of_some(known, variants)
+        while variants:
+            comparison, faults = self._compare(workload, variants)
+            for one, fault in zip(comparison.finalists, faults, strict=False):
                 if fault:
-                    self._verification.fail(COMPARE, workload, config, fault)
-            configs = [c for c in comparison.finalists if not self._verification.failed(c)]
-            if len(configs) == len(comparison.finalists):
+                    self._verification.fail(COMPARE, workload, one, fault)
+            variants = [v for v in comparison.finalists if not self._verification.failed(v)]
+            if len(variants) == len(comparison.finalists):
                 self._session.record_comparison(comparison)
                 return comparison
         return None
 
     def _compare(
-        self, workload: Workload, configs: list[Config]
+        self, workload: Workload, variants: list[Variant]
     ) -> tuple[Comparison, tuple[str, ...]]:
         """Time finalists and baseline interleaved, or as many of them as a recording has so.
 
         The second part says what was wrong with each finalist's results after the rounds.
         """
-        rounds = self._plan.rounds
-        baseline = self._evaluator.baseline_program(workload)
-        programs = {config: self._evaluator.program(workload, config) for config in configs}
+        rounds = self._plan.comparison_rounds
+        baseline = self._candidates.evaluator(self._plan.candidate).baseline_program(workload)
+        programs = {
+            one: self._candidates.evaluator(one.candidate).program(workload, one.config)
+            for one in variants
+        }
         compared = self._device.compare([baseline, *programs.values()], rounds=rounds)
         if not compared.paired and len(programs) > 1:
             programs = {
-                config: program
-                for config, program in programs.items()
+                one: program
+                for one, program in programs.items()
                 if self._device.compare([baseline, program], rounds=rounds).paired
             } or dict(list(programs.items())[:1])
             compared = self._device.compare([baseline, *programs.values()], rounds=rounds)
@@ -178,12 +185,13 @@ class Finals:
             baseline_wins=bounds[1] < 1.0 - RESOLUTION,
             isolated_us=isolated[winner + 1] if isolated else None,
             isolated_baseline_us=isolated[0] if isolated else None,
+            candidate=trial.candidate,
         )
 
 
-def _of_some(comparison: Comparison, configs: list[Config]) -> Comparison:
+def _of_some(comparison: Comparison, variants: list[Variant]) -> Comparison:
     """Leave out the columns of finalists that have failed a check since."""
-    kept = [k for k, config in enumerate(comparison.finalists) if config in configs]
+    kept = [k for k, one in enumerate(comparison.finalists) if one in variants]
     columns = [0, *(k + 1 for k in kept)]
     return replace(
         comparison,

@@ -9,14 +9,16 @@ from math import log
 from tuner.kernel import KernelSpec, Workload
 from tuner.space import SearchSpace
 from tuner.template import Template
-
-# The one candidate of a run without an agent: the template as its author wrote it.
-CANDIDATE = "initial"
+from tuner.trial import INITIAL
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to tune and how long; `trials` is per workload, `time_s` for the whole run."""
+    """What to tune and how long, with one candidate's template, space and launches.
+
+    `trials` is per workload and candidate, `time_s` for the whole run. `rounds` is how often an
+    agent may write another candidate, and `policy` chooses the one that it builds on.
+    """
 
     spec: KernelSpec
     space: SearchSpace
@@ -27,8 +29,11 @@ class Plan:
     seed: int
     workloads: tuple[Workload, ...]
     operators: Mapping[str, str]
+    candidate: str = INITIAL
     finalists: int = 5
-    rounds: int = 40
+    comparison_rounds: int = 40
+    rounds: int = 0
+    policy: str = "greedy"
 
     @property
     def tuned(self) -> tuple[Workload, ...]:

@@ -10,7 +10,7 @@ from tuner.kernel import Workload
 from tuner.space import Config
 from tuner.trial import Status
 
-Phase = Literal["baseline", "search", "finals", "checks", "done"]
+Phase = Literal["baseline", "search", "agent", "candidate", "profile", "finals", "checks", "done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,10 @@ class WorkloadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One snapshot of a run; `remaining_s` is None where nothing sensible can be said."""
+    """One snapshot of a run; `remaining_s` is None where nothing sensible can be said.
+
+    `note` is a line to be shown once: what an agent is about to try, or what came of it.
+    """
 
     kernel: str
     device: str
@@ -49,6 +52,7 @@ class Progress:
     seconds: float
     trials_per_second: float
     remaining_s: float | None = None
+    note: str = ""
 
 
 class Listener(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from tuner.candidates import evaluator_of
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device
 from tuner.device.recording import (
@@ -16,12 +17,12 @@ from tuner.device.recording import (
     RecordedWorkload,
     Recording,
 )
-from tuner.evaluate import Candidate, Evaluator
+from tuner.evaluate import Evaluator
 from tuner.kernel import KernelSpec, Workload
-from tuner.plan import CANDIDATE, Plan
+from tuner.plan import Plan
 from tuner.progress import Listener
 from tuner.session import Session
-from tuner.trial import Comparison, Measurement, Status, Trial
+from tuner.trial import INITIAL, Comparison, Measurement, Status, Trial
 from tuner.tuning import tune
 
 # The best of each workload are compared with the baseline in the same rounds. A search that ends
@@ -54,8 +55,7 @@ def record(
 
 def recording_of(plan: Plan, *, session: Session, device: Device, compiler: Compiler) -> Recording:
     """Make the recording of what a session has measured."""
-    candidate = Candidate(CANDIDATE, plan.space, plan.template)
-    evaluator = Evaluator(plan.spec, candidate, plan.operators, compiler, device)
+    evaluator = evaluator_of(plan, compiler, device)
     comparisons = {comparison.workload: comparison for comparison in session.comparisons()}
     return Recording(
         kernel=plan.spec.name,
@@ -90,7 +90,7 @@ def _best_gbps(spec: KernelSpec, session: Session) -> float:
     """The highest rate of any program whose buffers cannot stay in a cache: a roofline seen."""
     rates = [
         spec.traffic.integer(trial.workload.values) / trial.time_us / 1e3
-        for trial in session.trials(CANDIDATE)
+        for trial in session.trials(INITIAL)
         if trial.time_us is not None and spec.footprint_bytes(trial.workload) >= CACHE_FREE_BYTES
     ]
     return round(max(rates, default=0.0), 1)
@@ -102,7 +102,7 @@ def _workload(
     baseline = evaluator.baseline_key(workload)
     measured = session.baselines()[workload].measurement
     programs = {baseline: _program(Status.CORRECT, "", measured)}
-    for trial in session.trials(CANDIDATE, workload):
+    for trial in session.trials(INITIAL, workload):
         if trial.status not in _LOCAL:
             programs[evaluator.key(workload, trial.config)] = _recorded(session, trial)
     finals = None
@@ -110,7 +110,7 @@ def _workload(
         finals = RecordedFinals(
             programs=(
                 baseline,
-                *(evaluator.key(workload, config) for config in comparison.finalists),
+                *(evaluator.key(workload, one.config) for one in comparison.finalists),
             ),
             rounds=tuple(tuple(map(_ticks, row)) for row in comparison.rounds),
             isolated=tuple(None if t is None else _ticks(t) for t in comparison.isolated_us),
@@ -119,7 +119,7 @@ def _workload(
 
 
 def _recorded(session: Session, trial: Trial) -> RecordedProgram:
-    final = session.trial(CANDIDATE, trial.workload, trial.config, stage="finals")
+    final = session.trial(INITIAL, trial.workload, trial.config, stage="finals")
     if final is not None and final.status is not Status.CORRECT:
         return _program(final.status, final.reason, None)
     return _program(trial.status, trial.reason, trial.measurement)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tuner.errors import SpaceError, TemplateError
 from tuner.evaluate import Evaluator, Pending
 from tuner.kernel import KernelSpec, Workload
-from tuner.plan import CANDIDATE, Plan, distance
+from tuner.plan import Plan, distance
 from tuner.search.base import Searcher
 from tuner.search.factory import default_budget, make_searcher
 from tuner.search.pool import Pool, valid_configs
@@ -17,7 +17,7 @@ from tuner.session import Session
 from tuner.space import Config
 from tuner.standing import Standing
 from tuner.template import Template
-from tuner.trial import Status, Trial
+from tuner.trial import INITIAL, Status, Trial
 
 JOURNAL = "optuna.journal"
 # Configs proposed ahead of the device, so that it never waits for the compiler. Fixed, not taken
@@ -25,6 +25,7 @@ JOURNAL = "optuna.journal"
 LOOKAHEAD = 8
 # A template that fails this many times before it compiles once is broken, not unlucky.
 HOPELESS_COMPILES = 12
+_UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
 
 
 def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
@@ -41,6 +42,27 @@ def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
 def budget(plan: Plan, pool: Pool) -> int:
     """Say how many trials a workload gets: what was asked for, at most all."""
     return min(plan.trials or default_budget(plan.searcher, len(pool)), len(pool))
+
+
+def search_all(
+    plan: Plan,
+    session: Session,
+    evaluator: Evaluator,
+    standing: Standing,
+    pools: dict[Workload, Pool],
+    *,
+    searches_left: int = 1,
+) -> None:
+    """Search every tuned workload of a plan's candidate.
+
+    `searches_left` counts the candidates that may still be searched, this one included.
+    """
+    budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
+    standing.expect(budgets, searches_left=searches_left)
+    search = Search(plan, session, evaluator, standing, pools)
+    for workload in plan.tuned:
+        standing.announce("search", workload)
+        search.run(workload)
 
 
 class Search:
@@ -63,10 +85,11 @@ class Search:
         most = budget(self._plan, self._pools[workload])
         deadline_s = self._standing.deadline_s(workload)
         if self._is_over(workload):
-            most, deadline_s = len(self._session.trials(CANDIDATE, workload)), None
+            most, deadline_s = len(self._session.trials(self._plan.candidate, workload)), None
         searcher = self._searcher(workload)
         under_way: deque[Pending | Trial] = deque()
-        asked = 0
+        asked = told = 0
+        compiled = False
         while True:
             room = min(LOOKAHEAD - len(under_way), most - asked)
             if room > 0 and (deadline_s is None or time.monotonic() < deadline_s):
@@ -75,12 +98,15 @@ class Search:
                 under_way.extend(self._begin(workload, config) for config in configs)
             if not under_way:
                 break
-            searcher.tell(self._end(under_way.popleft()))
-            self._require_hope(workload)
+            trial = self._end(under_way.popleft())
+            searcher.tell(trial)
+            told, compiled = told + 1, compiled or trial.status not in _UNCOMPILED
+            if told == HOPELESS_COMPILES and not compiled:
+                break
         self._require_a_compiled_config(workload)
 
     def _begin(self, workload: Workload, config: Config) -> Pending | Trial:
-        known = self._session.trial(CANDIDATE, workload, config)
+        known = self._session.trial(self._plan.candidate, workload, config)
         return known or self._evaluator.start(workload, config)
 
     def _end(self, under_way: Pending | Trial) -> Trial:
@@ -97,9 +123,13 @@ class Search:
         """Whether an earlier run ended this search for want of time and went on to what follows."""
         if self._plan.time_s is None:
             return False
+        name = self._plan.candidate
         later = self._plan.tuned[self._plan.tuned.index(workload) + 1 :]
-        follows = self._session.trials(CANDIDATE, stage="finals")
-        return bool(follows) or any(self._session.trials(CANDIDATE, w) for w in later)
+        return (
+            bool(self._session.trials(stage="finals"))
+            or self._session.candidates()[-1].name != name
+            or any(self._session.trials(name, w) for w in later)
+        )
 
     def _searcher(self, workload: Workload) -> Searcher:
         pool = self._pools[workload]
@@ -111,31 +141,35 @@ class Search:
             budget=budget(self._plan, pool),
             seeds=self._seeds(workload),
             journal=self._session.directory / JOURNAL,
-            study_name=workload.key,
+            study_name=self._study(workload),
         )
+
+    def _study(self, workload: Workload) -> str:
+        name = self._plan.candidate
+        return workload.key if name == INITIAL else f"{name} {workload.key}"
 
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
         """Start from the space's default and what won on the workloads searched before."""
         before = self._plan.tuned[: self._plan.tuned.index(workload)]
         near = sorted(before, key=lambda other: distance(workload, other))
-        best = (self._standing.of(other).best_config for other in near)
+        best = (self._best(other) for other in near)
         pool = self._pools[workload]
         wanted = (self._plan.space.default, *best)
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
 
-    def _require_hope(self, workload: Workload) -> None:
-        counts = self._standing.of(workload).counts
-        if counts.get(Status.COMPILE, 0) >= HOPELESS_COMPILES and len(counts) == 1:
-            self._require_a_compiled_config(workload)
+    def _best(self, workload: Workload) -> Config | None:
+        trials = self._session.trials(self._plan.candidate, workload)
+        timed = [(trial.time_us, trial.config) for trial in trials if trial.time_us is not None]
+        return min(timed, key=lambda one: one[0])[1] if timed else None
 
     def _require_a_compiled_config(self, workload: Workload) -> None:
-        trials = self._session.trials(CANDIDATE, workload)
+        trials = self._session.trials(self._plan.candidate, workload)
         require_one_compiles(trials, self._plan.template)
 
 
 def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
     """Raise `TemplateError` with the compiler's first error where no config compiled."""
-    failed = [trial for trial in trials if trial.status in (Status.COMPILE, Status.TIMEOUT)]
+    failed = [trial for trial in trials if trial.status in _UNCOMPILED]
     if failed and len(failed) == len(trials):
         raise TemplateError(
             f"none of {len(trials)} configs compiles; the first error, for {failed[0].config}:\n"

@@ -6,9 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tuner.errors import SessionError
 from tuner.kernel import Workload
@@ -16,6 +17,7 @@ from tuner.session_records import (
     Baseline,
     Candidate,
     Manifest,
+    Note,
     Record,
     State,
     baseline_of,
@@ -26,6 +28,8 @@ from tuner.session_records import (
     comparison_row,
     measurement_of,
     measurement_row,
+    note_of,
+    note_row,
     result_of,
     result_row,
     trial_of,
@@ -43,12 +47,13 @@ from tuner.trial import (
     Stage,
     Status,
     Trial,
+    Variant,
 )
 
 if TYPE_CHECKING:
     from tuner.session_store import Store
 
-__all__ = ["Baseline", "Candidate", "Manifest", "Record", "Session", "State"]
+__all__ = ["Baseline", "Candidate", "Manifest", "Note", "Record", "Session", "State"]
 
 
 class Session:
@@ -118,6 +123,7 @@ class Session:
         self._baselines = {baseline.workload: baseline for baseline in baselines}
         self._comparisons = [comparison_of(row) for row in store.rows("comparisons")]
         self._checks = [check_of(row) for row in store.rows("checks")]
+        self._notes = [note_of(row) for row in store.rows("notes")]
         results = map(result_of, store.rows("results"))
         self._results = {result.workload: result for result in results}
 
@@ -242,6 +248,21 @@ class Session:
         """List the further checks in the order of recording."""
         return list(self._checks)
 
+    def note(self, number: int, kind: str, content: Mapping[str, Any]) -> None:
+        """Append what happened in a round; `content` holds plain JSON values."""
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        note = Note(number, kind, content, created)
+        self._store.append("notes", note_row(note))
+        self._notes.append(note)
+
+    def notes(self, number: int | None = None, kind: str | None = None) -> list[Note]:
+        """List what happened in the order of noting; None selects every round or kind."""
+        return [
+            note
+            for note in self._notes
+            if number in (None, note.round) and kind in (None, note.kind)
+        ]
+
     def record_result(self, result: Result) -> None:
         """Set what is reported for a workload, in place of an earlier result."""
         self._store.replace("results", result_row(result))
@@ -281,13 +302,13 @@ class Session:
         shape = workload.key.replace("=", "").replace(",", "-")
         return self.directory / "tuned" / f"{self.manifest.kernel}-{shape}.cu"
 
-    def write_variant(self, workload: Workload, config: Config, source: str) -> Path:
+    def write_variant(self, workload: Workload, variant: Variant, source: str) -> Path:
         """Write the kernel tuned for a workload to `tuned/`, with what it is in its first lines."""
         path = self.variant_path(workload)
         unfinished = path.with_suffix(".new")
         try:
             path.parent.mkdir(exist_ok=True)
-            unfinished.write_text(self._header(workload, config) + source, encoding="utf-8")
+            unfinished.write_text(self._header(workload, variant) + source, encoding="utf-8")
             unfinished.replace(path)
         except OSError as error:
             raise SessionError(
@@ -297,10 +318,10 @@ class Session:
             ) from error
         return path
 
-    def _header(self, workload: Workload, config: Config) -> str:
+    def _header(self, workload: Workload, variant: Variant) -> str:
         made = self.manifest
         # The workload stands last: a value that ends in a backslash would join the next line.
-        config_line = f"// config: {config} (for {workload})"
+        config_line = f"// config: {variant} (for {workload})"
         lines = [
             f"// {made.kernel}, tuned for {workload} by tune {made.tuner_version} "
             f"({made.device}, {made.created})",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from struct import pack, unpack
 from typing import Any, Literal, NamedTuple
 
 from tuner.kernel import Workload
 from tuner.space import Config
 from tuner.trial import (
+    INITIAL,
     Check,
     Comparison,
     Correctness,
@@ -20,6 +23,7 @@ from tuner.trial import (
     Result,
     Status,
     Trial,
+    Variant,
 )
 
 Row = dict[str, Any]
@@ -34,6 +38,7 @@ _PLAIN_RESULT_COLUMNS = (
     "baseline_wins",
     "isolated_us",
     "isolated_baseline_us",
+    "candidate",
 )
 
 
@@ -42,7 +47,8 @@ class Manifest:
     """What a session was asked to do: all that a resumed run must find unchanged.
 
     `created` is a time in ISO 8601; `command` the words that started it; `trials` and `time_s`
-    the budget per workload and for the whole run, None where there is no such bound.
+    the budget per workload and for the whole run, None where there is no such bound. `agent` is
+    who writes further candidates, "" for nobody, and `agent_options` what it was started with.
     """
 
     kernel: str
@@ -62,6 +68,10 @@ class Manifest:
     created: str
     template_path: str = ""
     reference_sha: str = ""
+    agent: str = ""
+    rounds: int = 0
+    policy: str = "greedy"
+    agent_options: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Write it as JSON text."""
@@ -89,6 +99,16 @@ class Candidate:
     parent: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that happened in a round with an agent; `content` holds plain JSON values."""
+
+    round: int
+    kind: str
+    content: Mapping[str, Any]
+    created: str
+
+
 class Record(NamedTuple):
     """A trial with the seconds that the session had run when it ended, pauses left out."""
 
@@ -105,6 +125,11 @@ class Baseline:
     correctness: Correctness | None = None
     resources: Resources | None = None
     occupancy: Occupancy | None = None
+
+
+def file_sha(path: Path) -> str:
+    """Hash a file's content with SHA-256, in hexadecimal, as a manifest keeps it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def trial_row(trial: Trial) -> Row:
@@ -199,6 +224,7 @@ def check_row(check: Check) -> Row:
         "reason": check.reason,
         "device": check.device,
         "created": check.created,
+        "candidate": check.candidate,
     }
 
 
@@ -212,14 +238,27 @@ def check_of(row: Row) -> Check:
         reason=row["reason"],
         device=row["device"],
         created=row["created"],
+        candidate=row["candidate"],
     )
+
+
+def note_row(note: Note) -> Row:
+    """Make the row of a note."""
+    return {**asdict(note), "content": json.dumps(note.content)}
+
+
+def note_of(row: Row) -> Note:
+    """Read the row of a note."""
+    content = json.loads(row["content"])
+    return Note(round=row["round"], kind=row["kind"], content=content, created=row["created"])
 
 
 def comparison_row(comparison: Comparison) -> Row:
     """Make the row of a comparison."""
     return {
         **_workload_columns(comparison.workload),
-        "finalists": json.dumps([dict(config.items_) for config in comparison.finalists]),
+        "finalists": json.dumps([dict(one.config.items_) for one in comparison.finalists]),
+        "candidates": json.dumps([one.candidate for one in comparison.finalists]),
         "rounds_us": json.dumps(comparison.rounds),
         "paired": comparison.paired,
         "isolated_us": json.dumps(comparison.isolated_us),
@@ -228,9 +267,11 @@ def comparison_row(comparison: Comparison) -> Row:
 
 def comparison_of(row: Row) -> Comparison:
     """Read the row of a comparison."""
+    configs = [Config.of(values) for values in json.loads(row["finalists"])]
+    candidates = json.loads(row["candidates"]) or [INITIAL] * len(configs)
     return Comparison(
         workload=_workload_of(row),
-        finalists=tuple(Config.of(values) for values in json.loads(row["finalists"])),
+        finalists=tuple(map(Variant, candidates, configs)),
         rounds=tuple(tuple(times) for times in json.loads(row["rounds_us"])),
         paired=row["paired"],
         isolated_us=tuple(json.loads(row["isolated_us"])),
@@ -255,6 +296,7 @@ def result_row(result: Result) -> Row:
         "baseline_wins": result.baseline_wins,
         "isolated_us": result.isolated_us,
         "isolated_baseline_us": result.isolated_baseline_us,
+        "candidate": result.candidate,
     }
 
 

@@ -17,8 +17,10 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from tuner.trial import INITIAL
+
 # Raise it with every change that an older version could not read.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # "tune" in ASCII: tells a session from any other SQLite file
 APPLICATION_ID = 0x74756E65
 
@@ -38,6 +40,11 @@ def _measurement(*, nullable: bool = False) -> tuple[Column[Any], ...]:
         Column("stopped_early", Boolean, nullable=nullable),
         Column("wall_ratio", Float),
     )
+
+
+def _candidate() -> Column[Any]:
+    # The default is for the rows of sessions that knew one candidate only.
+    return Column("candidate", String, nullable=False, server_default=INITIAL)
 
 
 def _learned() -> tuple[Column[Any], ...]:
@@ -116,6 +123,7 @@ Table(
     Column("reason", String, nullable=False),
     Column("device", String, nullable=False),
     Column("created", String, nullable=False),
+    _candidate(),
 )
 Table(
     "comparisons",
@@ -126,6 +134,8 @@ Table(
     Column("rounds_us", String, nullable=False),
     Column("paired", Boolean, nullable=False),
     Column("isolated_us", String, nullable=False),
+    # JSON: the finalists' candidates
+    Column("candidates", String, nullable=False, server_default="[]"),
 )
 Table(
     "results",
@@ -144,5 +154,15 @@ Table(
     Column("baseline_wins", Boolean, nullable=False),
     Column("isolated_us", Float),
     Column("isolated_baseline_us", Float),
+    _candidate(),
     UniqueConstraint("workload"),
+)
+Table(
+    "notes",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("content", String, nullable=False),  # JSON
+    Column("created", String, nullable=False),
 )

@@ -8,10 +8,13 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from sqlalchemy import (
+    Column,
     Connection,
+    DefaultClause,
     StaticPool,
     create_engine,
     delete,
@@ -21,6 +24,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import CreateColumn
 
 from tuner.errors import SessionError
 from tuner.interrupts import held_back
@@ -87,19 +91,29 @@ class Store:
         return store
 
     def upgrade(self) -> None:
-        """Add the tables that an older version of the program did not have."""
+        """Add the tables and columns that an older version of the program did not have."""
         with self._writing() as connection:
             metadata.create_all(connection)
+            for table in metadata.tables.values():
+                present = {column["name"] for column in inspect(connection).get_columns(table.name)}
+                for column in table.columns:
+                    if column.name not in present:
+                        text = CreateColumn(column).compile(connection)
+                        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {text}")
             connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def rows(self, table: str) -> list[Row]:
         """Read all rows of a table in the order in which they were appended."""
         columns = metadata.tables[table].c
         with self._reading() as connection:
-            if not inspect(connection).has_table(table):
+            inspector = inspect(connection)
+            if not inspector.has_table(table):
                 return []  # written by an older version and opened for reading only
-            found = connection.execute(select(*columns).order_by(columns["id"]))
-            return [dict(row) for row in found.mappings()]
+            present = {column["name"] for column in inspector.get_columns(table)}
+            missing = {c.name: _default(c) for c in columns if c.name not in present}
+            known = [column for column in columns if column.name in present]
+            found = connection.execute(select(*known).order_by(columns["id"]))
+            return [{**missing, **row} for row in found.mappings()]
 
     def measurements(self) -> dict[int, Row]:
         """Read the measurements of all trials by the trial's id."""
@@ -174,6 +188,11 @@ class Store:
         self.close()
         for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK):
             (self.path.parent / name).unlink(missing_ok=True)
+
+
+def _default(column: Column[Any]) -> object:
+    default = column.server_default
+    return default.arg if isinstance(default, DefaultClause) else None
 
 
 def _require(directory: Path, path: Path) -> None:

@@ -50,7 +50,11 @@ class Definition:
 
 def load_definition(path: Path) -> Definition:
     """Read and check a search-space file; raise `SpaceError` or `ExpressionError` with its line."""
-    document = read(path)
+    return definition_of(read(path))
+
+
+def definition_of(document: Document) -> Definition:
+    """Check what was read; its paths start from the folder of `document.path`."""
     model = validated(document)
     check_names(document, model)
     space = search_space(document, model)

@@ -129,6 +129,10 @@ class Template:
                     remedy=f"write @{{ {parameter.name} }}@ in the template, or delete it here",
                 )
 
+    def line_of(self, name: str) -> int | None:
+        """Find the first line that uses a name; None where the template doesn't use it."""
+        return self._places.get(name) if name in self.uses else None
+
     def render(self, names: Mapping[str, Value]) -> Rendered:
         """Render for one config; raise `TemplateError` with the template's line."""
         for name, value in names.items():

@@ -15,6 +15,8 @@ Stage = Literal["search", "finals"]
 # A smaller difference is not claimed, however narrow the interval: where code and graphs happen to
 # lie in memory makes as much (benchmarks/same_kernel.py compares kernels with themselves).
 RESOLUTION = 0.002
+# The candidate that a run begins with: the template as its author wrote it.
+INITIAL = "initial"
 
 
 class Status(StrEnum):
@@ -93,6 +95,17 @@ class Correctness:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """One config of one candidate: a kernel of its own."""
+
+    candidate: str
+    config: Config
+
+    def __str__(self) -> str:
+        return str(self.config) if self.candidate == INITIAL else f"{self.candidate}: {self.config}"
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One config of one candidate tried on one workload, with all that was learned."""
 
@@ -107,6 +120,11 @@ class Trial:
     correctness: Correctness | None = None
     seconds: float = 0.0
     stage: Stage = "search"
+
+    @property
+    def variant(self) -> Variant:
+        """What was tried."""
+        return Variant(self.candidate, self.config)
 
     @property
     def time_us(self) -> float | None:
@@ -133,6 +151,12 @@ class Check:
     reason: str = ""
     device: str = ""
     created: str = ""
+    candidate: str = INITIAL
+
+    @property
+    def variant(self) -> Variant:
+        """What was checked."""
+        return Variant(self.candidate, self.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +168,7 @@ class Comparison:
     """
 
     workload: Workload
-    finalists: tuple[Config, ...]
+    finalists: tuple[Variant, ...]
     rounds: tuple[tuple[float, ...], ...]
     paired: bool = True
     isolated_us: tuple[float | None, ...] = ()
@@ -167,6 +191,12 @@ class Result:
     baseline_wins: bool = False
     isolated_us: float | None = None
     isolated_baseline_us: float | None = None
+    candidate: str = INITIAL
+
+    @property
+    def variant(self) -> Variant:
+        """What won."""
+        return Variant(self.candidate, self.config)
 
     @property
     def different(self) -> bool:

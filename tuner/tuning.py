@@ -1,17 +1,20 @@
-"""The loop: baseline, search, finals; everything it learns is in the session before it goes on."""
+"""The loop: baseline, search, rounds with an agent, finals; all it learns is in the session."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from tuner.candidates import Candidates
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device
-from tuner.evaluate import Candidate, Evaluator
+from tuner.errors import AgentError, AwaitedError
+from tuner.evaluate import Evaluator
 from tuner.finals import Finals
 from tuner.kernel import Workload
-from tuner.plan import CANDIDATE, Plan
+from tuner.plan import Plan
 from tuner.progress import Listener
-from tuner.searching import Search, budget, pools_of
+from tuner.rounds import Author, Rounds
+from tuner.searching import pools_of, search_all
 from tuner.session import Session
 from tuner.standing import Standing
 from tuner.trial import Result
@@ -26,21 +29,23 @@ def tune(
     compiler: Compiler,
     listener: Listener,
     watches: Sequence[Watch] = (),
+    author: Callable[[Session, Candidates], Author] | None = None,
 ) -> tuple[Result, ...]:
     """Run or resume a session to its end; what it holds already is not measured again.
 
-    The winners are run under the tools of `watches` at last.
+    `author` makes who writes further candidates in rounds. The winners are run under the tools of `watches`
+    at last. Raises the `AgentError` that ended the rounds too early once all else is done.
     """
-    evaluator = evaluator_of(plan, compiler, device)
+    candidates = Candidates(plan, compiler, device)
+    evaluator = candidates.evaluator(plan.candidate)
     pools = pools_of(plan, evaluator)
     space_text = plan.spec.path.read_text(encoding="utf-8")
-    session.add_candidate(CANDIDATE, plan.template.text, space_text)
+    session.add_candidate(plan.candidate, plan.template.text, space_text)
     session.mark("running")
-    budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
-    standing = Standing(plan, session, device.info.name, listener, budgets)
-    search = Search(plan, session, evaluator, standing, pools)
-    verification = Verification(plan, session, device, evaluator, watches)
-    finals = Finals(plan, session, device, evaluator, verification)
+    standing = Standing(plan, session, device.info.name, listener)
+    verification = Verification(plan, session, device, candidates, watches)
+    finals = Finals(plan, session, device, candidates, verification)
+    failure: AgentError | None = None
     try:
         for workload in plan.workloads:
             standing.announce("baseline", workload)
@@ -48,28 +53,26 @@ def tune(
         if not (device.info.recorded or session.trials()):
             for workload in plan.spec.boundary:
                 evaluator.verify_baseline(workload)
-        for workload in plan.tuned:
-            standing.announce("search", workload)
-            search.run(workload)
+        search_all(plan, session, evaluator, standing, pools, searches_left=1 + plan.rounds)
+        if author is not None:
+            written_by = author(session, candidates)
+            failure = Rounds(plan, session, candidates, standing, written_by).run()
         for workload in (*plan.tuned, *plan.held_out):
             standing.announce("finals", workload)
             finals.decide(workload)
-        standing.announce("checks", None)
+        standing.announce("checks")
         finals.confirm()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, AwaitedError):
         session.mark("interrupted")
         raise
     finally:
         standing.save_time()
+    if failure is not None:
+        session.mark("interrupted")
+        raise failure
     session.mark("complete")
-    standing.announce("done", None)
+    standing.announce("done")
     return tuple(session.results())
-
-
-def evaluator_of(plan: Plan, compiler: Compiler, device: Device) -> Evaluator:
-    """Make the evaluator of a plan's one candidate."""
-    candidate = Candidate(CANDIDATE, plan.space, plan.template)
-    return Evaluator(plan.spec, candidate, plan.operators, compiler, device)
 
 
 def _baseline_us(workload: Workload, session: Session, evaluator: Evaluator) -> float:

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import product
 
+from tuner.candidates import Candidates
 from tuner.device.base import Device, Outcome, Watcher
 from tuner.evaluate import Evaluator
 from tuner.kernel import Workload
 from tuner.plan import Plan
 from tuner.session import Session
-from tuner.space import Config
-from tuner.trial import Check, Status
+from tuner.trial import Check, Status, Variant
 
 VERIFY, BOUNDARY, COMPARE = "verify", "boundary", "compare"
-# What says nothing of a kernel: the config is not for this workload, or cannot be had here.
-_NOT_RUN = frozenset({Status.CONSTRAINT, Status.LIMIT, Status.COMPILE, Status.MISSING})
+# What says nothing of a kernel: the config is not for this workload, or it cannot be had here.
+_NOT_MEANT = frozenset({Status.CONSTRAINT, Status.LIMIT})
+_NOT_RUN = frozenset({Status.COMPILE, Status.MISSING})
 
-Pair = tuple[Workload, Config]
+Pair = tuple[Workload, Variant]
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A tool, the evaluator that compiles for it, and the largest arrays that it is given."""
+    """A tool, what compiles a candidate for it, and the largest arrays that it is given."""
 
     watcher: Watcher
-    evaluator: Evaluator
+    evaluator_of: Callable[[Plan], Evaluator]
     largest_bytes: int
 
 
 class Verification:
-    """Check configs of one plan and keep the verdicts in its session.
+    """Check variants of one run's candidates and keep the verdicts in its session.
 
-    A config that fails anywhere is out everywhere. What the session holds already is not run
+    A variant that fails anywhere is out everywhere. What the session holds already is not run
     again, unless `repeat` asks for it; a workload over `largest_bytes` is not run at all.
     """
 
@@ -43,86 +43,101 @@ class Verification:
         plan: Plan,
         session: Session,
         device: Device,
-        evaluator: Evaluator,
+        candidates: Candidates,
         watches: Sequence[Watch] = (),
         *,
         repeat: bool = False,
         largest_bytes: int | None = None,
     ) -> None:
         self._plan, self._session = plan, session
-        self._device, self._evaluator, self._watches = device, evaluator, watches
+        self._device, self._candidates, self._watches = device, candidates, watches
         self._largest_bytes = largest_bytes
         known = () if repeat else session.checks()
-        self._known = {(check.kind, check.workload, check.config) for check in known}
-        self._failed = {check.config for check in known if check.passed is False}
+        self._known = {(check.kind, check.workload, check.variant) for check in known}
+        self._failed = {check.variant for check in known if check.passed is False}
         self.made: list[Check] = []
 
-    def failed(self, config: Config) -> bool:
-        """Tell whether a config has failed a check."""
-        return config in self._failed
+    def failed(self, variant: Variant) -> bool:
+        """Tell whether a variant has failed a check."""
+        return variant in self._failed
 
     def verify(self, pairs: Iterable[Pair], kind: str = VERIFY) -> None:
-        """Verify configs with every fill and twice, untimed; a recording can't."""
+        """Verify variants with every fill and twice, untimed; a recording can't."""
         if self._device.info.recorded:
             return
         wanted = []
         for pair in dict.fromkeys(pairs):
+            if (kind, *pair) in self._known:
+                continue
             if self._too_large(pair[0]):
                 self._keep(kind, *pair, Outcome(Status.MISSING, "too large to be run on a CPU"))
-            elif (kind, *pair) not in self._known:
+            else:
                 wanted.append(pair)
-        under_way = [(pair, self._evaluator.start(*pair)) for pair in wanted]
-        for (workload, config), pending in under_way:
-            self._keep(kind, workload, config, self._evaluator.verify(pending))
+        evaluator = self._candidates.evaluator
+        under_way = [(w, one, evaluator(one.candidate).start(w, one.config)) for w, one in wanted]
+        for workload, one, pending in under_way:
+            self._keep(kind, workload, one, evaluator(one.candidate).verify(pending))
 
-    def on_boundaries(self, configs: Iterable[Config]) -> None:
-        """Verify configs on every boundary workload that they may run on."""
-        self.verify(((w, c) for c, w in product(configs, self._plan.spec.boundary)), BOUNDARY)
+    def on_boundaries(self, variants: Iterable[Variant]) -> None:
+        """Verify variants on every boundary workload that they may run on."""
+        self.verify(self._boundary_pairs(variants), BOUNDARY)
 
     def watch(self, pairs: Iterable[Pair]) -> None:
-        """Run configs under every tool, on their own and on the boundary workloads."""
+        """Run variants under every tool, on their own and on the boundary workloads."""
         wanted = dict.fromkeys(pairs)
-        configs = dict.fromkeys(config for _, config in wanted)
-        on_boundaries = ((w, c) for c, w in product(configs, self._plan.spec.boundary))
-        wanted |= dict.fromkeys(on_boundaries)
+        variants = dict.fromkeys(variant for _, variant in wanted)
+        wanted |= dict.fromkeys(self._boundary_pairs(variants))
         for watch in self._watches:
             self._watch(watch, wanted)
+
+    def _boundary_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
+        return ((w, one) for one in variants for w in self._plan.spec.boundary)
 
     def _too_large(self, workload: Workload) -> bool:
         most = self._largest_bytes
         return most is not None and self._plan.spec.footprint_bytes(workload) > most
 
     def _watch(self, watch: Watch, pairs: Iterable[Pair]) -> None:
-        kind, evaluator = watch.watcher.kind, watch.evaluator
+        kind = watch.watcher.kind
+        evaluators = {p.candidate: watch.evaluator_of(p) for p in self._candidates.plans}
         size = self._plan.spec.footprint_bytes
         fitting = [
             pair
             for pair in pairs
             if (kind, *pair) not in self._known and size(pair[0]) <= watch.largest_bytes
         ]
-        under_way = [(pair, evaluator.start(*pair)) for pair in fitting]
-        ready = [(pair, evaluator.ready(pending)) for pair, pending in under_way]
+        under_way = [
+            (workload, one, evaluators[one.candidate].start(workload, one.config))
+            for workload, one in fitting
+        ]
+        ready = [
+            ((workload, one), evaluators[one.candidate].ready(pending))
+            for workload, one, pending in under_way
+        ]
         jobs = [(pair, made) for pair, made in ready if not isinstance(made, Outcome)]
         outcomes = watch.watcher.watch([program for _, program in jobs]) if jobs else ()
-        for ((workload, config), _), outcome in zip(jobs, outcomes, strict=True):
-            self._keep(kind, workload, config, outcome)
+        for ((workload, variant), _), outcome in zip(jobs, outcomes, strict=True):
+            self._keep(kind, workload, variant, outcome)
 
-    def fail(self, kind: str, workload: Workload, config: Config, reason: str) -> None:
-        """Note that a config was found wrong elsewhere."""
-        self._keep(kind, workload, config, Outcome(Status.WRONG, reason))
+    def fail(self, kind: str, workload: Workload, variant: Variant, reason: str) -> None:
+        """Note that a variant was found wrong elsewhere."""
+        self._keep(kind, workload, variant, Outcome(Status.WRONG, reason))
 
-    def _keep(self, kind: str, workload: Workload, config: Config, outcome: Outcome) -> None:
-        if outcome.status in (Status.CONSTRAINT, Status.LIMIT):
+    def _keep(self, kind: str, workload: Workload, variant: Variant, outcome: Outcome) -> None:
+        if outcome.status in _NOT_MEANT:
             return
         passed = None if outcome.status in _NOT_RUN else outcome.status is Status.CORRECT
-        reason = self._evaluator.in_template(workload, config, outcome.reason)
+        evaluator = self._candidates.evaluator(variant.candidate)
+        reason = evaluator.in_template(workload, variant.config, outcome.reason)
         if passed is False and outcome.status is not Status.WRONG:
             reason = f"{outcome.status}: {reason}"
         created = datetime.now(UTC).isoformat(timespec="seconds")
         name = self._device.info.name
-        check = Check(kind, workload, config, passed, reason, name, created)
+        check = Check(
+            kind, workload, variant.config, passed, reason, name, created, variant.candidate
+        )
         self._session.record_check(check)
-        self._known.add((kind, workload, config))
+        self._known.add((kind, workload, variant))
         self.made.append(check)
         if passed is False:
-            self._failed.add(config)
+            self._failed.add(variant)

@@ -9,10 +9,14 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from tuner.device.host.child import LaunchRecord, Range
 
 GUARD_BYTES = 256
 PATTERN = 0x5A
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -22,28 +26,6 @@ class Launched:
     code: int
     message: str
     buffers: list[list[float]]
-
-
-class _Range(ctypes.Structure):
-    _fields_ = (("start", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
-
-
-class _Record(ctypes.Structure):
-    # As `Launch` in headers/on_host/launch.h.
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("arguments", ctypes.c_uint),
-        ("order", ctypes.c_uint),
-        ("timeout_s", ctypes.c_double),
-        ("values", ctypes.c_void_p),
-        ("sizes", ctypes.c_void_p),
-        ("message", ctypes.c_void_p),
-        ("message_bytes", ctypes.c_size_t),
-        ("guards", ctypes.c_void_p),
-        ("guard_count", ctypes.c_uint),
-    )
 
 
 def launch(
@@ -70,12 +52,12 @@ def launch(
             "times": times,
         }
         done = subprocess.run(
-            [sys.executable, "-S", "-E", __file__],
+            [sys.executable, "-S", __file__],
             input=json.dumps(wanted),
             capture_output=True,
             text=True,
             timeout=60,
-            env={"PATH": os.environ["PATH"], **(environment or {})},
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(_ROOT), **(environment or {})},
             check=False,
         )
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
@@ -96,15 +78,15 @@ def _run(wanted: dict[str, Any]) -> dict[str, Any]:
         views.append(view)
         starts.append(ctypes.c_void_p(first))
         guards += [
-            _Range(first - GUARD_BYTES, GUARD_BYTES),
-            _Range(first + size, GUARD_BYTES - size % 8),
+            Range(first - GUARD_BYTES, GUARD_BYTES),
+            Range(first + size, GUARD_BYTES - size % 8),
         ]
     count = len(starts)
     values = (ctypes.c_void_p * max(count, 1))(*map(ctypes.addressof, starts))
     sizes = (ctypes.c_uint * max(count, 1))(*[8] * count)
     message = ctypes.create_string_buffer(1024)
-    zones = (_Range * max(len(guards), 1))(*guards)
-    record = _Record(
+    zones = (Range * max(len(guards), 1))(*guards)
+    record = LaunchRecord(
         tuple(wanted["grid"]),
         tuple(wanted["block"]),
         wanted["shared_bytes"],

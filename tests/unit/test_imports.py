@@ -13,29 +13,63 @@ import tuner
 PACKAGE = Path(tuner.__file__).parent
 LEVELS = {
     0: {"errors", "interrupts"},
-    1: {"expressions", "space", "kernel", "trial", "hardware", "progress"},
+    1: {"expressions", "findings", "hardware", "kernel", "progress", "space", "trial"},
     2: {
         "compile_options",
         "occupancy",
         "space_choices",
         "space_file",
         "space_schema",
+        "space_sections",
         "statistics",
         "strict_yaml",
         "template",
         "template_sandbox",
         "template_tree",
+        "toolkit",
     },
     3: {"agent", "compiler", "device", "profiler", "search", "source"},
-    4: {"evaluate", "plan", "session", "session_records", "session_schema", "session_store"},
-    5: {"checking", "finals", "record", "searching", "standing", "tuning", "verification"},
+    4: {
+        "evaluate",
+        "feedback",
+        "history",
+        "importance",
+        "plan",
+        "session",
+        "session_records",
+        "session_schema",
+        "session_store",
+        "target",
+    },
+    5: {
+        "acceptance",
+        "briefing",
+        "candidates",
+        "checking",
+        "finals",
+        "profiling",
+        "record",
+        "rounds",
+        "searching",
+        "standing",
+        "toolbox",
+        "transcript",
+        "tuning",
+        "verification",
+    },
     6: {"draft", "export", "mutation", "report"},
     7: {"cli"},
     8: {"__main__"},
 }
 LEVEL_OF = {name: level for level, names in LEVELS.items() for name in names}
 # Protocols and records that the packages of level 3 share.
-SEAMS = {"tuner.compiler.base", "tuner.device.base", "tuner.search.base"}
+SEAMS = {
+    "tuner.agent.base",
+    "tuner.compiler.base",
+    "tuner.device.base",
+    "tuner.profiler.base",
+    "tuner.search.base",
+}
 
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 MODULES = [path for path in FILES if path != Path("__init__.py")]

@@ -21,6 +21,7 @@ from tuner.kernel import Workload
 from tuner.session import Baseline, Candidate, Manifest, Session
 from tuner.space import Config
 from tuner.trial import (
+    INITIAL,
     Comparison,
     Correctness,
     Measurement,
@@ -29,6 +30,7 @@ from tuner.trial import (
     Result,
     Status,
     Trial,
+    Variant,
 )
 
 SMALL = Workload.of({"T": 1, "D": 14336})
@@ -53,6 +55,7 @@ MANIFEST = Manifest(
 )
 ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "580.1", "compiler": "NVRTC 13.5"}
 CONFIG = Config.of({"vector_bytes": 16, "cache": "streaming", "pdl": True, "share": 0.5})
+VARIANT = Variant(INITIAL, CONFIG)
 MEASUREMENT = Measurement((10.25, 10.125, 9.0000001, 1 / 3), 20, 4, True, 1.25)
 RESOURCES = Resources(40, 8, 4, 1024, 16, 2)
 OCCUPANCY = Occupancy(0.75, 6, "registers")
@@ -83,6 +86,7 @@ RESULT = Result(
     occupancy=OCCUPANCY,
     baseline_wins=True,
     isolated_us=31.0,
+    candidate="r2",
     isolated_baseline_us=61.0,
 )
 
@@ -133,9 +137,12 @@ class TestRoundTrip:
     def test_every_field_of_the_other_records_comes_back(self, tmp_path: Path) -> None:
         assert differs_in_every_field(RESULT)
         comparison = Comparison(
-            SMALL, (CONFIG, Config.of({"n": 1})), ((1.5, 1.25, 1.0), (1.75, 1.5, 0.1)), False,
+            SMALL,
+            (Variant("r1", CONFIG), Variant("r2", Config.of({"n": 1}))),
+            ((1.5, 1.25, 1.0), (1.75, 1.5, 0.1)),
+            False,
             (None, 2.5, 3.5),
-        )  # fmt: skip
+        )
         assert differs_in_every_field(comparison)
         with create(tmp_path) as session:
             session.record_baseline(LARGE, MEASUREMENT, CORRECTNESS, RESOURCES, OCCUPANCY)
@@ -356,7 +363,7 @@ class TestRecording:
 class TestVariants:
     def test_a_variant_says_what_it_is(self, tmp_path: Path) -> None:
         with create(tmp_path) as session:
-            path = session.write_variant(SMALL, CONFIG, "__global__ void k() {}\n")
+            path = session.write_variant(SMALL, VARIANT, "__global__ void k() {}\n")
         assert path == tmp_path / "tuned" / "silu_and_mul-T1-D14336.cu"
         text = path.read_text()
         assert text.startswith("// silu_and_mul, tuned for T=1 D=14336 by tune 0.1.0")
@@ -366,15 +373,17 @@ class TestVariants:
 
     def test_a_later_variant_replaces_the_earlier(self, tmp_path: Path) -> None:
         with create(tmp_path) as session:
-            session.write_variant(SMALL, CONFIG, "old")
-            path = session.write_variant(SMALL, CONFIG, "new")
+            session.write_variant(SMALL, VARIANT, "old")
+            path = session.write_variant(SMALL, VARIANT, "new")
         assert path.read_text().endswith("\nnew")
         assert [p.name for p in path.parent.iterdir()] == [path.name]
 
     @pytest.mark.parametrize("value", ["a\nb", "a\\", "a\\\n#error", "a\r\nb"])
     def test_no_value_escapes_the_comment(self, tmp_path: Path, value: str) -> None:
         with create(tmp_path) as session:
-            path = session.write_variant(SMALL, Config.of({"x": value}), "int code;\n")
+            path = session.write_variant(
+                SMALL, Variant(INITIAL, Config.of({"x": value})), "int code;\n"
+            )
         *header, code = path.read_text().splitlines()
         assert code == "int code;"
         assert all(line.startswith("// ") and not line.endswith("\\") for line in header)
@@ -462,7 +471,7 @@ class TestRefusals:
             database.execute("PRAGMA user_version = 7")
         database.close()
         error = self.refused(
-            "newer version of tune: schema 7, this version reads up to 2", tmp_path
+            "newer version of tune: schema 7, this version reads up to 3", tmp_path
         )
         assert error.remedy is not None
         assert "upgrade" in error.remedy

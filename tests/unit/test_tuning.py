@@ -9,8 +9,7 @@ import pytest
 from tuner.device.simulated import SimulatedDevice
 from tuner.errors import KernelError, SpaceError, TemplateError
 from tuner.kernel import Workload
-from tuner.plan import CANDIDATE
-from tuner.trial import Status
+from tuner.trial import INITIAL, Status
 from tuner.tuning import tune
 
 
@@ -42,7 +41,7 @@ def test_exhaustive_search_tries_every_valid_config_once(
     with make_session(plan) as session:
         run(plan, session, compiler, listener)
         for workload in plan.tuned:
-            trials = session.trials(CANDIDATE, workload)
+            trials = session.trials(INITIAL, workload)
             configs = {trial.config for trial in trials}
             assert len(trials) == len(configs) == 19, "5 x 4 less the one over 2048"
 
@@ -51,7 +50,7 @@ def test_the_budget_is_per_workload(make_plan, make_session, compiler, listener)
     plan = make_plan(searcher="random", trials=5)
     with make_session(plan) as session:
         run(plan, session, compiler, listener)
-        assert [len(session.trials(CANDIDATE, w)) for w in plan.tuned] == [5, 5]
+        assert [len(session.trials(INITIAL, w)) for w in plan.tuned] == [5, 5]
 
 
 def test_a_held_out_workload_is_not_searched_but_compared(
@@ -61,7 +60,7 @@ def test_a_held_out_workload_is_not_searched_but_compared(
     with make_session(plan) as session:
         results, _ = run(plan, session, compiler, listener)
         (held_out,) = (result for result in results if result.workload.held_out)
-        assert not session.trials(CANDIDATE, held_out.workload)
+        assert not session.trials(INITIAL, held_out.workload)
         nearest = next(r for r in results if r.workload == Workload.of({"N": 1000}))
         assert held_out.config == nearest.config
 
@@ -72,7 +71,7 @@ def test_the_same_seed_gives_the_same_trials(make_plan, make_session, compiler, 
         plan = make_plan(searcher="optuna", trials=12, seed=7)
         with make_session(plan, name) as session:
             run(plan, session, compiler, listener)
-            orders.append([trial.config for trial in session.trials(CANDIDATE)])
+            orders.append([trial.config for trial in session.trials(INITIAL)])
     assert orders[0] == orders[1]
 
 
@@ -97,14 +96,14 @@ def test_a_resumed_run_measures_nothing_twice_and_ends_as_an_uninterrupted_one(
     plan = make_plan(searcher=searcher, trials=15)
     with make_session(plan, "whole") as session:
         whole, undisturbed = run(plan, session, compiler, listener)
-        expected = [(t.workload, t.config, t.time_us) for t in session.trials(CANDIDATE)]
+        expected = [(t.workload, t.config, t.time_us) for t in session.trials(INITIAL)]
     first = Interrupting(flat, after)
     with make_session(plan, "broken") as session, pytest.raises(KeyboardInterrupt):
         run(plan, session, compiler, listener, device=first)
     with make_session(plan, "broken") as session:
         assert session.state == "interrupted"
         results, second = run(plan, session, compiler, listener)
-        found = [(t.workload, t.config, t.time_us) for t in session.trials(CANDIDATE)]
+        found = [(t.workload, t.config, t.time_us) for t in session.trials(INITIAL)]
     assert found == expected
     assert [(r.workload, r.config) for r in results] == [(r.workload, r.config) for r in whole]
     assert len(first.ran) + len(second.ran) == len(undisturbed.ran)
@@ -126,11 +125,11 @@ def test_a_search_that_time_has_ended_is_not_taken_up_again(
     with make_session(plan) as session, pytest.raises(KeyboardInterrupt):
         run(plan, session, compiler, listener, device=Slow(flat, 20))
     with make_session(plan) as session:
-        before = session.trials(CANDIDATE, first)
+        before = session.trials(INITIAL, first)
         assert 8 < len(before) < 19
-        assert session.trials(CANDIDATE, second)
+        assert session.trials(INITIAL, second)
         results, _ = run(plan, session, compiler, listener, device=Slow(flat, 1000))
-        assert session.trials(CANDIDATE, first) == before
+        assert session.trials(INITIAL, first) == before
     assert len(results) == 3
 
 
@@ -141,7 +140,7 @@ def test_failed_trials_are_recorded_with_their_reason(make_plan, make_session, c
     plan = make_plan()
     with make_session(plan) as session:
         run(plan, session, compiler, listener, answer)
-        wrong = [t for t in session.trials(CANDIDATE) if t.status is Status.WRONG]
+        wrong = [t for t in session.trials(INITIAL) if t.status is Status.WRONG]
         assert {trial.config["block"] for trial in wrong} == {64}
         assert all(trial.reason for trial in wrong)
 
@@ -182,7 +181,7 @@ def test_limits_reject_before_the_device_is_used(
         results, device = run(plan, session, compiler, listener)
         assert results == ()
         assert session.status_counts() == {Status.LIMIT: 38}
-        assert "registers" in session.trials(CANDIDATE)[0].reason
+        assert "registers" in session.trials(INITIAL)[0].reason
         assert len(device.ran) == len(plan.workloads), "only the baselines ran"
 
 
@@ -262,7 +261,7 @@ def test_a_time_below_what_memory_allows_is_wrong(make_plan, make_session, compi
     plan = make_plan()
     with make_session(plan) as session:
         run(plan, session, compiler, listener, answer)
-        wrong = [t for t in session.trials(CANDIDATE) if t.status is Status.WRONG]
+        wrong = [t for t in session.trials(INITIAL) if t.status is Status.WRONG]
         assert {(t.workload.values["N"], t.config["block"]) for t in wrong} == {(100000, 32)}
 
 
@@ -286,7 +285,7 @@ def test_a_config_without_a_launch_is_a_failed_trial(
     plan = make_plan()
     with make_session(plan) as session:
         results, _ = run(plan, session, compiler, listener)
-        failed = [t for t in session.trials(CANDIDATE) if t.status is Status.LAUNCH]
+        failed = [t for t in session.trials(INITIAL) if t.status is Status.LAUNCH]
         assert {trial.config["block"] for trial in failed} == {32, 64}
         assert failed[0].reason == "no launch's `when` is true"
         assert all(result.config["block"] == 128 for result in results)

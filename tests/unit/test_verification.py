@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from tuner.candidates import Candidates, evaluator_of
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.errors import KernelError
 from tuner.kernel import Workload
-from tuner.trial import Status
-from tuner.tuning import evaluator_of, tune
+from tuner.trial import INITIAL, Status, Variant
+from tuner.tuning import tune
 from tuner.verification import BOUNDARY, COMPARE, Verification, Watch
 
 BOUNDARY_WORKLOAD = Workload.of({"N": 127})
@@ -93,7 +95,7 @@ def test_a_winner_that_a_tool_finds_fault_with_gives_way_everywhere(
     plan, make_session, compiler, listener
 ):
     device, tool = OddDevice(), Picky(wrong_below=64)
-    watch = Watch(tool, evaluator_of(plan, compiler, device), 1 << 30)
+    watch = Watch(tool, partial(evaluator_of, compiler=compiler, device=device), 1 << 30)
     with make_session(plan) as session:
         arguments = {"device": device, "compiler": compiler, "listener": listener}
         results = tune(plan, session=session, watches=(watch,), **arguments)
@@ -108,7 +110,9 @@ def test_a_winner_that_a_tool_finds_fault_with_gives_way_everywhere(
 
 def test_a_tool_is_spared_large_workloads(plan, make_session, compiler, listener):
     device, tool = OddDevice(), Picky(wrong_below=0)
-    watch = Watch(tool, evaluator_of(plan, compiler, device), largest_bytes=100_000)
+    watch = Watch(
+        tool, partial(evaluator_of, compiler=compiler, device=device), largest_bytes=100_000
+    )
     with make_session(plan) as session:
         arguments = {"device": device, "compiler": compiler, "listener": listener}
         tune(plan, session=session, watches=(watch,), **arguments)
@@ -125,7 +129,7 @@ def test_a_finalist_that_is_wrong_after_the_comparison_does_not_win(
     with make_session(plan) as session:
         results = tune(plan, session=session, device=device, compiler=compiler, listener=listener)
         kinds = {check.kind for check in session.checks() if check.passed is False}
-        assert all(config["block"] >= 64 for c in session.comparisons() for config in c.finalists)
+        assert all(v.config["block"] >= 64 for c in session.comparisons() for v in c.finalists)
     assert blocks(results) == {64}
     assert kinds == {COMPARE}
 
@@ -152,25 +156,37 @@ def test_a_baseline_that_is_wrong_on_a_boundary_workload_is_found_before_the_sea
 
 def test_repeating_asks_again_and_large_workloads_are_left_out(plan, make_session, compiler):
     device = OddDevice()
-    evaluator = evaluator_of(plan, compiler, device)
+    candidates = Candidates(plan, compiler, device)
     config = plan.space.default
-    pairs = [(workload, config) for workload in plan.tuned]
+    pairs = [(workload, Variant(INITIAL, config)) for workload in plan.tuned]
     with make_session(plan) as session:
         for _ in range(2):
             verification = Verification(
-                plan, session, device, evaluator, repeat=True, largest_bytes=100_000
+                plan, session, device, candidates, repeat=True, largest_bytes=100_000
             )
             verification.verify(pairs)
             assert {check.passed for check in verification.made} == {True, None}
         assert len(device.verified) == 2
-        Verification(plan, session, device, evaluator).verify(pairs[:1])
+        Verification(plan, session, device, candidates).verify(pairs[:1])
         assert len(device.verified) == 2, "the session holds it"
+
+
+def test_a_verdict_stands_where_its_workload_is_now_too_large(plan, make_session, compiler):
+    device = OddDevice()
+    candidates = Candidates(plan, compiler, device)
+    pairs = [(plan.tuned[0], Variant(INITIAL, plan.space.default))]
+    with make_session(plan) as session:
+        Verification(plan, session, device, candidates).verify(pairs)
+        later = Verification(plan, session, device, candidates, largest_bytes=1)
+        later.verify(pairs)
+        assert not later.made
+        assert [check.passed for check in session.checks()] == [True]
 
 
 def test_a_recording_is_asked_for_nothing(plan, make_session, compiler):
     device = OddDevice()
     device.info = replace(device.info, recorded=True)
     with make_session(plan) as session:
-        verification = Verification(plan, session, device, evaluator_of(plan, compiler, device))
-        verification.on_boundaries([plan.space.default])
+        verification = Verification(plan, session, device, Candidates(plan, compiler, device))
+        verification.on_boundaries([Variant(INITIAL, plan.space.default)])
         assert not session.checks()

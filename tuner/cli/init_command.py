@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli.exits import program_name
-from tuner.errors import InputError, SpaceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tuner.draft import Draft
+    from tuner.draft import Drafted
 
 
 @click.command("init")
@@ -37,38 +34,10 @@ def command(kernel_file: Path, kernel: str | None, out: Path, force: bool, as_js
     What the source says is filled in: the arguments, the launch, the constants that look tunable.
     What it does not say is marked FILL IN. KERNEL.cu itself is not changed.
     """
-    from tuner.draft import draft
-    from tuner.source import read_source
+    from tuner.draft import draft_files
 
-    drafted = draft(read_source(kernel_file), kernel, out)
-    summary = Summary.of(drafted, _write(drafted, force=force))
+    summary = Summary.of(draft_files(kernel_file, out, kernel=kernel, force=force))
     click.echo(json.dumps(asdict(summary)) if as_json else summary.text())
-
-
-def _write(drafted: Draft, *, force: bool) -> list[Path]:
-    files = {drafted.space_path: drafted.space_yaml, drafted.template_path: drafted.template}
-    existing = [path for path in files if path.exists()]
-    if existing and not force:
-        raise SpaceError(
-            "exists already; nothing was written",
-            path=existing[0],
-            remedy="--force overwrites it, --out DIR writes elsewhere",
-        )
-    if not drafted.reference_path.exists():
-        files[drafted.reference_path] = drafted.reference
-    for path, text in files.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8", newline="")
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise InputError(
-                f"cannot be written: {reason.lower()}",
-                path=path,
-                remedy="--out DIR writes search space and template elsewhere; the reference "
-                "belongs beside the kernel",
-            ) from error
-    return list(files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +61,15 @@ class Summary:
     next: str
 
     @classmethod
-    def of(cls, drafted: Draft, written: list[Path]) -> Summary:
-        """Sum up a draft of which `written` was written."""
-        reference = drafted.reference_path
+    def of(cls, drafted: Drafted) -> Summary:
+        """Sum up what became of a draft."""
         return cls(
             kernel=drafted.kernel,
-            written=[str(path) for path in written],
-            kept=[] if reference in written else [str(reference)],
+            written=[str(path) for path in drafted.written],
+            kept=[str(path) for path in drafted.kept],
             parameters=list(drafted.parameters),
-            blanks=list(_blanks(drafted, with_reference=reference in written)),
-            next=f"{program_name()} check {shlex.quote(str(drafted.space_path))}",
+            blanks=[Blank(str(blank.file), blank.line, blank.what) for blank in drafted.blanks],
+            next=f"{program_name()} check {shlex.quote(str(drafted.space))}",
         )
 
     def text(self) -> str:
@@ -109,17 +77,7 @@ class Summary:
         lines = [f"wrote {path}" for path in self.written]
         lines += [f"kept {path}" for path in self.kept]
         lines.append(f"parameters: {', '.join(self.parameters) or 'none found'}")
-        lines.append(f"to fill in ({len(self.blanks)}):")
+        lines.append(f"to fill in ({len(self.blanks)}):" if self.blanks else "nothing to fill in")
         lines += [f"  {blank.file}:{blank.line}: {blank.what}" for blank in self.blanks]
         lines.append(f"then: {self.next}")
         return "\n".join(lines)
-
-
-def _blanks(drafted: Draft, *, with_reference: bool) -> Iterator[Blank]:
-    from tuner.draft import blanks, reference_blanks
-
-    for line, what in blanks(drafted.space_yaml):
-        yield Blank(str(drafted.space_path), line, what)
-    if with_reference:
-        for line, what in reference_blanks(drafted.reference):
-            yield Blank(str(drafted.reference_path), line, what)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 # A mutant that never ends is found out in this time.
 RUN_TIMEOUT_S = 2.0
-SANITIZED_TIMEOUT_S = 10.0
 PLAIN_EVERY_S = 5.0
 BELOW = 1
 
@@ -168,14 +167,13 @@ def _examined(request: Request, console: Console) -> Findings:
 
 def _examiner(subject: Subject, device: Device, stack: ExitStack) -> Examiner:
     """Put compilers, devices and the subject together; `stack` closes them."""
+    from tuner.cli.opening import compiler_for
     from tuner.compiler.cache import Cache
-    from tuner.compiler.host import HostCompiler
     from tuner.compiler.pool import NvrtcPool
     from tuner.mutation.bench import Bench
     from tuner.mutation.examining import Examiner
 
-    compiler = HostCompiler(cache=Cache())
-    stack.callback(compiler.close)
+    compiler = compiler_for(device.info, None, stack)
     twin = NvrtcPool(workers=1, cache=Cache())
     stack.callback(twin.close)
     plain = Bench(subject, device, compiler, subject.workloads)
@@ -184,24 +182,13 @@ def _examiner(subject: Subject, device: Device, stack: ExitStack) -> Examiner:
 
 def _sanitized(subject: Subject, stack: ExitStack) -> Bench:
     """Make the bench for those that survive the plain one; `DeviceError` without sanitizers."""
-    from tuner.compiler.cache import Cache
-    from tuner.compiler.host import HostCompiler, preload
+    from tuner.cli.watching import sanitized_host
+    from tuner.compiler.host import preload
     from tuner.compiler.host_options import SANITIZERS
-    from tuner.compiler.host_report import sanitizer_finding
-    from tuner.device.host.device import HostDevice
     from tuner.mutation.bench import Bench
 
     environment = preload(SANITIZERS)
-    compiler = HostCompiler(sanitizers=SANITIZERS, cache=Cache())
-    stack.callback(compiler.close)
-    device = HostDevice(
-        subject.spec,
-        subject.operators,
-        run_timeout_s=SANITIZED_TIMEOUT_S,
-        environment=environment,
-        finding=sanitizer_finding,
-    )
-    stack.callback(device.close)
+    compiler, device = sanitized_host(subject.spec, subject.operators, environment, stack)
     return Bench(subject, device, compiler, subject.small_workloads)
 
 

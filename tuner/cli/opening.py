@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
+    from tuner.candidates import Candidates
     from tuner.cli.plans import Request
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device, DeviceInfo
     from tuner.plan import Plan
+    from tuner.rounds import Author
     from tuner.session import Session
     from tuner.verification import Watch
 
@@ -33,6 +35,7 @@ class Run:
     device: Device
     compiler: Compiler
     watches: tuple[Watch, ...]
+    author: Callable[[Session, Candidates], Author] | None = None
 
 
 def started(
@@ -45,6 +48,7 @@ def started(
 
     From then on an interruption says how to resume it with this command.
     """
+    from tuner.cli.authoring import AgentOptions, author_for
     from tuner.cli.environment import environment_of
     from tuner.cli.plans import manifest_of, new_plan, new_session_folder
     from tuner.cli.watching import watches_for
@@ -52,16 +56,19 @@ def started(
     from tuner.session import Session
 
     plan = new_plan(request)
+    options = AgentOptions.asked(request)
+    plan = replace(plan, rounds=options.rounds, policy=options.policy)
     plan = change(plan) if change else plan
     device = open_device(request.device, plan.spec, plan.operators)
     stack.callback(device.close)
     compiler = compiler_for(device.info, request.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
+    author = author_for(options, plan, device, compiler, stack)
     name = request.device
     if name == "auto":
         name = "recorded" if device.info.recorded else "cuda"
     folder = request.session or new_session_folder(plan.spec.name, datetime.now())
-    manifest = manifest_of(plan, device=name, words=request.words)
+    manifest = manifest_of(plan, device=name, words=request.words, options=options)
     environment = {
         **environment_of(device, compiler, plan.spec.path.parent),
         "watched_by": ", ".join(watch.watcher.kind for watch in watches) or "nothing",
@@ -70,7 +77,7 @@ def started(
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     session = stack.enter_context(Session.create(folder, manifest, environment))
     stack.push(partial(_leave_nothing_unused, session, made))
-    return Run(plan, session, device, compiler, watches)
+    return Run(plan, session, device, compiler, watches, author)
 
 
 def resumed(
@@ -83,6 +90,7 @@ def resumed(
 
     An interruption says how to resume it with this command.
     """
+    from tuner.cli.authoring import AgentOptions, author_for
     from tuner.cli.environment import require_same_device
     from tuner.cli.plans import resumed_plan
     from tuner.cli.watching import watches_for
@@ -93,13 +101,16 @@ def resumed(
     stack.push(partial(_say_how_to_resume, request.resume, command))
     session = stack.enter_context(Session.open(request.resume))
     plan = resumed_plan(session.directory, session.manifest, request)
+    options = AgentOptions.resumed(session.manifest, request)
+    plan = replace(plan, rounds=options.rounds, policy=options.policy)
     plan = change(plan) if change else plan
     device = open_device(session.manifest.device, plan.spec, plan.operators)
     stack.callback(device.close)
     require_same_device(session, device)
     compiler = compiler_for(device.info, request.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
-    return Run(plan, session, device, compiler, watches)
+    author = author_for(options, plan, device, compiler, stack)
+    return Run(plan, session, device, compiler, watches, author)
 
 
 def _leave_nothing_unused(

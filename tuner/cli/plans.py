@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from tuner.errors import KernelError, SessionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tuner.cli.authoring import AgentOptions
     from tuner.kernel import KernelSpec, Workload
     from tuner.plan import Plan
     from tuner.session import Manifest
@@ -45,6 +45,16 @@ class Request:
     jobs: int | None
     given: frozenset[str]
     words: tuple[str, ...]
+    agent: str = "literal"
+    model: str | None = None
+    rounds: int | None = None
+    policy: str = "mcts"
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    prices: Path | None = None
+    exchange: Path | None = None
+    wait: float | None = None
+    sources: tuple[Path, ...] = ()
 
 
 def new_plan(request: Request) -> Plan:
@@ -95,19 +105,21 @@ def verified_plan(directory: Path, manifest: Manifest, space: Path | None) -> Pl
     return _plan_of(definition, manifest)
 
 
-def manifest_of(plan: Plan, *, device: str, words: tuple[str, ...]) -> Manifest:
+def manifest_of(
+    plan: Plan, *, device: str, words: tuple[str, ...], options: AgentOptions
+) -> Manifest:
     """Write down all that a resumed run must find unchanged."""
-    from tuner.session import Manifest
+    from tuner.session_records import Manifest, file_sha
 
     spec = plan.spec
     return Manifest(
         kernel=spec.name,
         space_path=str(spec.path),
         template_path=str(spec.template),
-        space_text_sha=_sha(spec.path),
-        template_sha=_sha(spec.template),
-        source_sha=_sha(spec.source),
-        reference_sha=_sha(spec.reference),
+        space_text_sha=file_sha(spec.path),
+        template_sha=file_sha(spec.template),
+        source_sha=file_sha(spec.source),
+        reference_sha=file_sha(spec.reference),
         device=device,
         searcher=plan.searcher,
         trials=plan.trials,
@@ -118,6 +130,10 @@ def manifest_of(plan: Plan, *, device: str, words: tuple[str, ...]) -> Manifest:
         tuner_version=__version__,
         command=words,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        agent=options.agent if options.rounds else "",
+        rounds=options.rounds,
+        policy=options.policy,
+        agent_options=options.kept(),
     )
 
 
@@ -236,6 +252,8 @@ def _require_same(kernel: Path, spec: KernelSpec) -> None:
 
 
 def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) -> None:
+    from tuner.session_records import file_sha
+
     files = {
         spec.path: manifest.space_text_sha,
         spec.template: manifest.template_sha,
@@ -243,7 +261,7 @@ def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) ->
         spec.reference: manifest.reference_sha,
     }
     # Sessions of the first version did not keep the reference's hash.
-    changed = [str(path) for path, sha in files.items() if sha and _sha(path) != sha]
+    changed = [str(path) for path, sha in files.items() if sha and file_sha(path) != sha]
     if changed:
         raise SessionError(
             f"changed since the session began: {', '.join(changed)}",
@@ -267,6 +285,13 @@ def _require_agreement(directory: Path, manifest: Manifest, plan: Plan, request:
         "time": (request.time, manifest.time_s),
         "seed": (request.seed, manifest.seed),
         "session": (request.session and request.session.resolve(), directory.resolve()),
+        "policy": (request.policy, manifest.policy),
+        "model": (request.model, manifest.agent_options.get("model")),
+        "agent": (request.agent, manifest.agent),
+        "exchange": (
+            request.exchange and str(request.exchange.resolve()),
+            manifest.agent_options.get("exchange"),
+        ),
     }
     if "workload" in request.given:
         own = asked_workloads(spec, request.workload)
@@ -283,7 +308,3 @@ def _require_agreement(directory: Path, manifest: Manifest, plan: Plan, request:
             remedy="leave it out to resume, or start a new session: "
             f"`{' '.join(manifest.command)}` started this one",
         )
-
-
-def _sha(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from tuner.cli import options
+from tuner.cli.authoring import AGENTS, AUTO, DEFAULT_ROUNDS, POLICIES
 from tuner.cli.exits import (
     program_name,
     stdout_kept_for_result,
@@ -109,6 +110,55 @@ class TopLevelCommand(click.Command):
 @click.option(
     "--resume", metavar="DIR", type=options.folder, help="Go on with the session in this folder."
 )
+@click.option(
+    "--agent",
+    type=click.Choice(AGENTS),
+    default=AUTO,
+    help="Who writes further templates: openai (with --model), files (with --exchange) or literal, "
+    "which only widens ranges.",
+)
+@click.option("--model", metavar="NAME", help="A model at OPENAI_BASE_URL, for --agent openai.")
+@click.option(
+    "--rounds",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help=f"How often the agent may write; {DEFAULT_ROUNDS}, and 0 for literal.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(POLICIES),
+    default=POLICIES[0],
+    help="Who chooses the template that a round builds on; mcts.",
+)
+@click.option(
+    "--max-tokens",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Tokens that the model may read and write in all.",
+)
+@click.option(
+    "--max-cost",
+    metavar="MONEY",
+    type=click.FloatRange(min=0, min_open=True),
+    help="What the model may cost in all, by --prices.",
+)
+@click.option("--prices", type=FILE, help="YAML file of prices per million tokens.")
+@click.option(
+    "--exchange",
+    metavar="DIR",
+    type=options.folder,
+    help="Folder where requests are written and answers are read, for --agent files.",
+)
+@click.option(
+    "--wait", metavar="TIME", type=options.seconds, help="Wait so long for an answer; no end."
+)
+@click.option(
+    "--sources",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder that the agent may read, such as a CUTLASS checkout; repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 @click.option("--quiet", is_flag=True, help="Show only the end.")
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
@@ -157,6 +207,7 @@ def _tune(request: Request, console: Console, stack: ExitStack) -> ReportData:
             compiler=run.compiler,
             listener=view,
             watches=run.watches,
+            author=run.author,
         )
     data = from_session(session, run.plan.spec)
     _write_report(data, session.directory)

@@ -80,15 +80,15 @@ def as_object(folder: Path, checks: Sequence[Check]) -> dict[str, object]:
 def _verified(
     session: Session, space: Path | None, device_name: str, jobs: int | None, stack: ExitStack
 ) -> Sequence[Check]:
+    from tuner.candidates import Candidates
     from tuner.cli.opening import compiler_for
     from tuner.cli.plans import verified_plan
     from tuner.cli.watching import LARGEST_HOST_BYTES, watches_for
     from tuner.device.select import HOST, gpu_count, open_device
     from tuner.errors import DeviceError, SessionError
-    from tuner.tuning import evaluator_of
     from tuner.verification import Verification
 
-    pairs = [(result.workload, result.config) for result in session.results()]
+    pairs = [(result.workload, result.variant) for result in session.results()]
     if not pairs:
         raise SessionError("has no winner to verify", path=session.directory)
     plan = verified_plan(session.directory, session.manifest, space)
@@ -99,16 +99,16 @@ def _verified(
     if device.info.recorded:
         raise DeviceError("a recording cannot run a kernel", remedy="use --device cuda or host")
     compiler = compiler_for(device.info, jobs, stack)
-    evaluator = evaluator_of(plan, compiler, device)
+    candidates = Candidates(plan, compiler, device)
     watches = watches_for(plan, device, compiler, stack)
     most = LARGEST_HOST_BYTES if device.info.on_cpu else None
     verification = Verification(
-        plan, session, device, evaluator, watches, repeat=True, largest_bytes=most
+        plan, session, device, candidates, watches, repeat=True, largest_bytes=most
     )
     for workload in plan.spec.boundary:
-        evaluator.verify_baseline(workload)
+        candidates.evaluator(plan.candidate).verify_baseline(workload)
     verification.verify(pairs)
-    verification.on_boundaries(config for _, config in pairs)
+    verification.on_boundaries(variant for _, variant in pairs)
     verification.watch(pairs)
     return verification.made
 
@@ -121,7 +121,7 @@ def _print(results: Sequence[Result], checks: Sequence[Check]) -> None:
     for check in checks:
         if check.passed is False:
             told = f"{check.kind} {check.workload} FAILED: {check.reason}"
-            console.print(f"{told}\n  {check.config}", markup=False, soft_wrap=True)
+            console.print(f"{told}\n  {check.variant}", markup=False, soft_wrap=True)
     left_out = Counter(
         (check.kind, str(check.workload), check.reason) for check in checks if check.passed is None
     )
@@ -129,8 +129,8 @@ def _print(results: Sequence[Result], checks: Sequence[Check]) -> None:
         configs = "one config" if count == 1 else f"{count} configs"
         told = f"{kind} {workload}, {configs} not run: {reason}"
         console.print(told, markup=False, soft_wrap=True)
-    failed = {check.config for check in checks if check.passed is False}
-    out = [str(result.workload) for result in results if result.config in failed]
+    failed = {check.variant for check in checks if check.passed is False}
+    out = [str(result.workload) for result in results if result.variant in failed]
     console.print(
         f"\nFAILED: what was tuned for {', '.join(out)} is not to be trusted"
         if out

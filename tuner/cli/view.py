@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PHASES: Mapping[Phase, str] = {
     "baseline": "measuring the baseline",
     "search": "searching",
+    "agent": "with the agent",
+    "candidate": "checking a new candidate",
+    "profile": "profiling",
     "finals": "measuring the finalists against the baseline",
     "checks": "checking the winners",
     "done": "done",
@@ -75,13 +78,15 @@ class LiveView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress: Progress | None = None
+        self._note = ""
         # transient: the results table takes its place at the end
         self._live = Live(
             console=console, get_renderable=self._render, refresh_per_second=4, transient=True
         )
 
     def update(self, progress: Progress) -> None:
-        """Keep the snapshot; the refreshing thread draws it."""
+        """Keep the snapshot and the last note; the refreshing thread draws them."""
+        self._note = progress.note or self._note
         self._progress = progress
 
     def __enter__(self) -> LiveView:
@@ -94,7 +99,13 @@ class LiveView:
     def _render(self) -> RenderableType:
         if self._progress is None:
             return Text("starting")
-        return live_table(self._progress, rows=max(1, self._console.height - FRAME_LINES))
+        rows = max(1, self._console.height - FRAME_LINES - bool(self._note))
+        table = live_table(self._progress, rows=rows)
+        return (
+            Group(table, Text(self._note, overflow="ellipsis", no_wrap=True))
+            if self._note
+            else table
+        )
 
 
 class PlainView:
@@ -118,7 +129,10 @@ class PlainView:
         self._searching = progress.current if progress.phase == "search" else None
         if searched is not None and (moved or progress.phase != "search"):
             self._line(progress, search_status(progress, searched))
-        if progress.phase != self._phase:
+        if progress.note:
+            self._phase = progress.phase
+            self._line(progress, progress.note)
+        elif progress.phase != self._phase:
             self._phase = progress.phase
             self._line(progress, PHASES[progress.phase])
         elif progress.current is not None and self._due(progress):

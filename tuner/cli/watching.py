@@ -1,21 +1,25 @@
-"""The tools that a run's winners are watched with, as far as this machine has them."""
+"""The tools that watch every access of a kernel, as far as this machine has them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import ExitStack
 
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
+    from tuner.evaluate import Evaluator
+    from tuner.kernel import KernelSpec
     from tuner.plan import Plan
     from tuner.verification import Watch
 
 # On a CPU a large problem takes minutes, and most of what is found there shows in a small one.
 LARGEST_HOST_BYTES = 16 << 20
-HOST_SANITIZERS = ("address", "undefined")
+SANITIZED_TIMEOUT_S = 10.0
 
 
 def watches_for(
@@ -28,6 +32,7 @@ def watches_for(
 
 
 def _on_gpu(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> tuple[Watch, ...]:
+    from tuner.candidates import evaluator_of
     from tuner.device.cuda.device import CudaDevice
     from tuner.device.cuda.sanitizer import (
         COMPILE_OPTIONS,
@@ -36,13 +41,15 @@ def _on_gpu(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) ->
         ComputeSanitizer,
         find_compute_sanitizer,
     )
-    from tuner.tuning import evaluator_of
     from tuner.verification import Watch
 
     if find_compute_sanitizer() is None or not isinstance(device, CudaDevice):
         return ()
-    spec = replace(plan.spec, compile_options=(*plan.spec.compile_options, *COMPILE_OPTIONS))
-    evaluator = evaluator_of(replace(plan, spec=spec), compiler, device)
+
+    def evaluator(of: Plan) -> Evaluator:
+        spec = replace(of.spec, compile_options=(*of.spec.compile_options, *COMPILE_OPTIONS))
+        return evaluator_of(replace(of, spec=spec), compiler, device)
+
     watches = []
     for kind in KINDS:
         watcher = ComputeSanitizer(kind, device.ordinal, plan.spec, plan.operators)
@@ -52,24 +59,46 @@ def _on_gpu(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) ->
 
 
 def _on_host(plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:
-    from tuner.compiler.cache import Cache
-    from tuner.compiler.host import HostCompiler, preload
-    from tuner.compiler.host_report import sanitizer_finding
-    from tuner.device.host.device import HostDevice
+    from tuner.candidates import evaluator_of
+    from tuner.compiler.host import preload
+    from tuner.compiler.host_options import SANITIZERS
     from tuner.device.host.watcher import HostWatcher
     from tuner.errors import DeviceError
-    from tuner.tuning import evaluator_of
     from tuner.verification import Watch
 
     try:
-        environment = preload(HOST_SANITIZERS)
+        environment = preload(SANITIZERS)
     except DeviceError:
         return ()
-    compiler = HostCompiler(sanitizers=HOST_SANITIZERS, cache=Cache())
+    compiler, device = sanitized_host(plan.spec, plan.operators, environment, stack)
+    evaluator = partial(evaluator_of, compiler=compiler, device=device)
+    return (Watch(HostWatcher(device), evaluator, LARGEST_HOST_BYTES),)
+
+
+def sanitized_host(
+    spec: KernelSpec,
+    operators: Mapping[str, str],
+    environment: Mapping[str, str],
+    stack: ExitStack,
+) -> tuple[Compiler, Device]:
+    """Open a `host` device that runs sanitized code, and the compiler that makes it.
+
+    `environment` is what `preload` says of `SANITIZERS`. The stack closes both.
+    """
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.host import HostCompiler
+    from tuner.compiler.host_options import SANITIZERS
+    from tuner.compiler.host_report import sanitizer_finding
+    from tuner.device.host.device import HostDevice
+
+    compiler = HostCompiler(sanitizers=SANITIZERS, cache=Cache())
     stack.callback(compiler.close)
     device = HostDevice(
-        plan.spec, plan.operators, environment=environment, finding=sanitizer_finding
+        spec,
+        operators,
+        run_timeout_s=SANITIZED_TIMEOUT_S,
+        environment=environment,
+        finding=sanitizer_finding,
     )
-    watcher = HostWatcher(device)
-    stack.callback(watcher.close)
-    return (Watch(watcher, evaluator_of(plan, compiler, device), LARGEST_HOST_BYTES),)
+    stack.callback(device.close)
+    return compiler, device

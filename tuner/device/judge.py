@@ -301,7 +301,7 @@ class Judge:
 
     def _changed_input(self) -> str:
         for slot in self._layout.with_role("input"):
-            if not bool(self._equal_bits(slot, self._current.inputs[slot.name])):
+            if not self._equal_bits(slot, self._current.inputs[slot.name]):
                 return f"changed its input {slot.name!r}"
         return ""
 
@@ -310,11 +310,11 @@ class Judge:
         for slot in self._layout.with_role("output", "inout"):
             if not self._spec.argument(slot.name).deterministic:
                 continue
-            if not bool(self._equal_bits(slot, before[slot.name])):
+            if not self._equal_bits(slot, before[slot.name]):
                 return f"gives other bits of {slot.name!r} for the same inputs in a second run"
         return ""
 
-    def _equal_bits(self, slot: Slot, other: Array) -> Array:
+    def _equal_bits(self, slot: Slot, other: Array) -> bool:
         """Compare bits, as wide as they come: as floats, NaN differs from itself."""
         bits = "u8" if slot.size_bytes % 8 == 0 else "u1"
-        return (self._bytes(slot).view(bits) == other.reshape(-1).view(bits)).all()
+        return bool((self._bytes(slot).view(bits) == other.reshape(-1).view(bits)).all())

@@ -1,4 +1,4 @@
-"""Where a mutant is put to the test: a compiler and the device that runs what it makes."""
+"""Where a mutant is put to the test: a compiler, and the device that runs what it makes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,26 @@ from tuner.mutation.subject import Subject
 from tuner.trial import Status
 
 
-class Bench:
+class Compilations:
+    """Compile the sources of one subject with one compiler."""
+
+    def __init__(self, subject: Subject, compiler: Compiler) -> None:
+        self._subject, self._compiler = subject, compiler
+        self._originals: dict[str, CompileResult] = {}
+
+    def original(self, workload: Workload) -> CompileResult:
+        """Compile the unchanged source for a workload, once for each source."""
+        text = self._subject.text(workload)
+        if text not in self._originals:
+            self._originals[text] = self.submit(text, workload).result()
+        return self._originals[text]
+
+    def submit(self, text: str, workload: Workload) -> Future[CompileResult]:
+        """Start compiling a source."""
+        return self._compiler.submit(self._subject.request(text, workload))
+
+
+class Bench(Compilations):
     """Compile and verify the sources of one subject on the `workloads` given."""
 
     def __init__(
@@ -24,9 +43,8 @@ class Bench:
         compiler: Compiler,
         workloads: tuple[Workload, ...],
     ) -> None:
-        self.workloads = workloads
-        self._subject, self._device, self._compiler = subject, device, compiler
-        self._originals: dict[str, CompileResult] = {}
+        super().__init__(subject, compiler)
+        self._device, self.workloads = device, workloads
 
     def require_correct(self) -> None:
         """Raise `KernelError` unless the unchanged kernel passes on every workload."""
@@ -45,17 +63,6 @@ class Bench:
                     remedy="a check that the kernel itself does not pass tells nothing of mutants",
                 )
 
-    def original(self, workload: Workload) -> CompileResult:
-        """Compile the unchanged source for a workload, once for each source."""
-        text = self._subject.text(workload)
-        if text not in self._originals:
-            self._originals[text] = self.submit(text, workload).result()
-        return self._originals[text]
-
-    def submit(self, text: str, workload: Workload) -> Future[CompileResult]:
-        """Start compiling a source."""
-        return self._compiler.submit(self._subject.request(text, workload))
-
     def compiled(
         self, mutant: Mutant, first: CompileResult | None = None
     ) -> Iterator[tuple[Workload, str, CompileResult]]:
@@ -72,6 +79,6 @@ class Bench:
 
     def verified(self, text: str, workload: Workload, result: CompileResult) -> tuple[Status, str]:
         """Verify what was compiled with every fill."""
-        program = self._subject.program(text, workload, result.cubin, result.lowered)
+        program = self._subject.program(text, workload, result)
         outcome = self._device.verify(program)
         return outcome.status, outcome.reason

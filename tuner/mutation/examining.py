@@ -13,7 +13,7 @@ from functools import cached_property
 from tuner.compiler.base import Compiler, CompileResult
 from tuner.errors import DeviceError, KernelError
 from tuner.kernel import Workload
-from tuner.mutation.bench import Bench
+from tuner.mutation.bench import Bench, Compilations
 from tuner.mutation.mutants import Mutant
 from tuner.mutation.subject import Subject
 from tuner.trial import Status
@@ -136,12 +136,8 @@ class Examiner:
         return None
 
 
-class Twin:
+class Twin(Compilations):
     """Compare mutants with the original as a GPU would run them."""
-
-    def __init__(self, subject: Subject, compiler: Compiler) -> None:
-        self._subject, self._compiler = subject, compiler
-        self._originals: dict[str, CompileResult] = {}
 
     def same(self, mutant: Mutant, *, otherwise: bool) -> bool:
         """Whether it is the same machine code; `otherwise` where the original doesn't compile."""
@@ -151,19 +147,10 @@ class Twin:
             if text is None or text in known:
                 continue
             known.add(text)
-            original = self._original(workload)
+            original = self.original(workload)
             if not original.ok:
                 return otherwise
-            result = self._compiled(text, workload)
+            result = self.submit(text, workload).result()
             if not result.ok or result.cubin != original.cubin:
                 return False
         return True
-
-    def _original(self, workload: Workload) -> CompileResult:
-        text = self._subject.text(workload)
-        if text not in self._originals:
-            self._originals[text] = self._compiled(text, workload)
-        return self._originals[text]
-
-    def _compiled(self, text: str, workload: Workload) -> CompileResult:
-        return self._compiler.submit(self._subject.request(text, workload)).result()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from tuner.errors import SessionError
 from tuner.mutation.examining import Fate, Verdict
 from tuner.mutation.subject import Subject
 from tuner.session import Session
+from tuner.session_records import file_sha
 
 FILE = "mutation.json"
 
@@ -82,7 +82,7 @@ def score_of(subject: Subject, verdicts: Sequence[Verdict], date: str) -> Score:
         equivalent=counts[Fate.EQUIVALENT],
         stillborn=counts[Fate.STILLBORN],
         survivors=tuple(map(str, survivors)),
-        source_sha=sha_of(subject.path),
+        source_sha=file_sha(subject.path),
         date=date,
     )
 
@@ -94,7 +94,7 @@ def require_same_sources(folder: Path, subject: Subject) -> None:
     files = {subject.spec.source: manifest.source_sha}
     if subject.config is not None:
         files[subject.spec.template] = manifest.template_sha
-    changed = [str(path) for path, sha in files.items() if sha_of(path) != sha]
+    changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
     if changed or dict(manifest.operators) != dict(subject.operators):
         different = ", ".join(changed) or "the operator's choices"
         raise SessionError(
@@ -130,8 +130,3 @@ def load_score(folder: Path) -> Score | None:
             remedy="delete it, and run `tune mutate --session` again",
         ) from error
     return Score(**model.model_dump(exclude={"version"}))
-
-
-def sha_of(path: Path) -> str:
-    """Hash a file as a session's manifest does."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tuner.compiler.base import CompileRequest, source_key
+from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import DeviceInfo, Program
 from tuner.errors import SpaceError
-from tuner.expressions import Value
-from tuner.hardware import limits_for
 from tuner.kernel import KernelSpec, Launch, Workload
 from tuner.mutation.mutants import Identity, Mutant, all_mutants, reached
+from tuner.session_records import file_sha
 from tuner.source import SourceFile, hide_host_code, parse_source, read_source
 from tuner.space import Config, SearchSpace
+from tuner.target import Target
 from tuner.template import Rendered, Template
 
 # The host device would take long over more; those on the boundary are there to be verified.
@@ -104,38 +103,28 @@ class Subject:
 
     def launches(self, workload: Workload) -> tuple[Launch, ...]:
         """Resolve the launches for one workload."""
-        names = self._names(workload)
+        names = self._target.names(workload)
         if self.config is None:
             return self.spec.baseline_launches(names)
         return self.spec.candidate_launches({**names, **self.config})
 
     def request(self, text: str, workload: Workload) -> CompileRequest:
         """Make the request that compiles `text` for a workload's launches."""
-        return CompileRequest(
-            source=text,
-            kernels=tuple(dict.fromkeys(launch.kernel for launch in self.launches(workload))),
-            architecture=self.device.architecture,
-            options=self._options,
-            include_dirs=tuple(str(folder) for folder in self.spec.include_dirs),
-        )
+        return self._target.request(text, self.launches(workload))
 
-    def program(
-        self, text: str, workload: Workload, library: bytes, lowered: Mapping[str, str]
-    ) -> Program:
-        """Make what the device verifies."""
-        key = source_key(text, self._options, self.device.architecture)
-        return Program(key, workload, self.launches(workload), library, lowered)
+    def program(self, text: str, workload: Workload, result: CompileResult) -> Program:
+        """Make what the device verifies of `text` once it is compiled."""
+        return self._target.program(text, workload, self.launches(workload), result)
 
     @cached_property
     def sources(self) -> Mapping[str, str]:
         """Hash the files that the mutants come from."""
         files = {self.spec.source, self.path}
-        return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        return {str(path): file_sha(path) for path in files}
 
-    @property
-    def _options(self) -> tuple[str, ...]:
-        defines = tuple(f"-D{name}={value}" for name, value in self.operators.items())
-        return (*self.spec.compile_options, *defines)
+    @cached_property
+    def _target(self) -> Target:
+        return Target(self.spec, self.operators, self.device)
 
     @cached_property
     def _template(self) -> Template:
@@ -183,20 +172,10 @@ class Subject:
             return text
         return hide_host_code(parse_source(text, self.path))
 
-    def _names(self, workload: Workload) -> dict[str, Value]:
-        limits = limits_for(self.device.compute_capability)
-        return {
-            **workload.values,
-            "max_threads": limits.threads_per_block,
-            "max_shared_bytes": limits.shared_bytes_per_block,
-            "multiprocessors": self.device.multiprocessors,
-            "warp_size": limits.threads_per_warp,
-        }
-
     def _no_workload(self) -> SpaceError:
         first = self.spec.tuned[0]
         config = self.config
-        broken = config and self.space.violated(config, self._names(first))
+        broken = config and self.space.violated(config, self._target.names(first))
         if broken:
             return SpaceError(
                 f"{self.name} breaks `{broken.text}` on {first}, and is valid on no small workload",
@@ -218,7 +197,7 @@ class Subject:
             return False
         if self.config is None:
             return bool(self.launches(workload))
-        broken = self.space.violated(self.config, self._names(workload))
+        broken = self.space.violated(self.config, self._target.names(workload))
         return broken is None and bool(self.launches(workload))
 
 

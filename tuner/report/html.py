@@ -13,9 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tuner.expressions import Value
+from tuner.importance import average, importance
 from tuner.report import charts, trust, wording
 from tuner.report.data import ReportData
-from tuner.report.importance import average, importance
 from tuner.report.sections import MEANING, REASONS_SHOWN, rejections, top_tables, variants
 from tuner.report.verdict import verdict
 from tuner.space import format_value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from tuner.kernel import KernelSpec, Workload
 from tuner.report.data import Declared, ReportData, fastest
 from tuner.report.sections import TOP_CONFIGS
 from tuner.session import Session
+from tuner.session_records import file_sha
 from tuner.space_file import load_definition
 from tuner.trial import Trial
 
@@ -110,7 +110,7 @@ def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...
     try:
         spec = load_definition(path).spec
         before = {path: session.manifest.space_text_sha, spec.source: session.manifest.source_sha}
-        changed = [str(file) for file, sha in before.items() if _sha(file) != sha]
+        changed = [str(file) for file, sha in before.items() if file_sha(file) != sha]
     except (TunerError, OSError) as error:
         return None, (f"The search space cannot be read any more, so {left_out}: {error}",)
     if changed:
@@ -150,10 +150,6 @@ def _largest_shared(trial: Trial, spec: KernelSpec) -> int | None:
         return max((size.integer(names) for size in sizes), default=0)
     except ExpressionError:
         return None  # it needs a number of the device, which a session does not hold
-
-
-def _sha(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _text(path: Path) -> str:

@@ -106,13 +106,13 @@ def rejections(data: ReportData) -> tuple[Rejection, ...]:
 def top_tables(data: ReportData) -> tuple[TopTable, ...]:
     """List the fastest configs of every workload that has any, but for finalists that failed."""
     failed = {
-        (trial.workload, trial.config)
+        (trial.workload, trial.variant)
         for trial in data.finals
         if trial.status is not Status.CORRECT
     }
     tables = []
     for workload, trials in data.by_workload().items():
-        passed = tuple(t for t in trials if (workload, t.config) not in failed)
+        passed = tuple(t for t in trials if (workload, t.variant) not in failed)
         if best := fastest(passed, TOP_CONFIGS):
             tables.append(_top_table(data, workload, best))
     return tuple(tables)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from tuner.report import wording
 from tuner.report.data import ReportData
-from tuner.space import Config
-from tuner.trial import Check
+from tuner.trial import Check, Variant
 
 REASONS_SHOWN = 20
 REASON_LENGTH = 400
@@ -63,21 +62,21 @@ def latest(checks: Sequence[Check]) -> tuple[Check, ...]:
     """
     kept: dict[tuple[object, ...], Check] = {}
     for check in checks:
-        key = check.kind, check.workload, check.config, check.device
+        key = check.kind, check.workload, check.variant, check.device
         if check.passed is not None or key not in kept:
             kept[key] = check
     return tuple(kept.values())
 
 
-def winners(data: ReportData) -> frozenset[Config]:
-    """Collect the configs that results are reported for."""
-    return frozenset(result.config for result in data.results)
+def winners(data: ReportData) -> frozenset[Variant]:
+    """Collect the variants that results are reported for."""
+    return frozenset(result.variant for result in data.results)
 
 
 def of_winners(data: ReportData) -> tuple[Check, ...]:
     """List the last verdicts on configs that results are reported for."""
     chosen = winners(data)
-    return tuple(check for check in latest(data.checks) if check.config in chosen)
+    return tuple(check for check in latest(data.checks) if check.variant in chosen)
 
 
 def failures(data: ReportData) -> tuple[Check, ...]:
@@ -87,7 +86,7 @@ def failures(data: ReportData) -> tuple[Check, ...]:
 
 def left_out(data: ReportData) -> int:
     """Count the finalists that failed a check, and so won nothing."""
-    failed = {check.config for check in latest(data.checks) if check.passed is False}
+    failed = {check.variant for check in latest(data.checks) if check.passed is False}
     return len(failed - winners(data))
 
 
@@ -122,8 +121,8 @@ def accusation(data: ReportData) -> str:
     failed = failures(data)
     if not failed:
         return ""
-    configs = {check.config for check in failed}
-    out = [str(result.workload) for result in data.results if result.config in configs]
+    variants = {check.variant for check in failed}
+    out = [str(result.workload) for result in data.results if result.variant in variants]
     first = failed[0]
     more = f" ({len(failed) - 1} more failed)" if len(failed) > 1 else ""
     reason = " ".join(_shortened(first.reason).split())

@@ -1,4 +1,4 @@
-"""The `cuda` device where it cannot be opened: it must leave nothing behind."""
+"""The `cuda` device without a GPU: one that is not opened leaves nothing; what buffers take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from filelock import FileLock
 
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.cuda.driver import CudaError
+from tuner.device.cuda.rotating import Buffers, MappedArena
+from tuner.device.layout import lay_out
 from tuner.device.select import gpu_count
+from tuner.device.timing import Rotation
 from tuner.errors import DeviceError, KernelError, TunerError
 from tuner.kernel import KernelSpec
 
@@ -60,3 +63,18 @@ def test_without_a_driver_or_a_gpu_there_is_nothing_to_lock(
         pytest.skip("the driver was started before the GPU could be hidden")
     with pytest.raises(CudaError):
         CudaDevice(0, make_spec(*ARGUMENTS), {})
+
+
+@pytest.mark.parametrize("role", ["input", "inout"])
+def test_buffers_count_all_the_memory_that_they_hold(
+    role: str, monkeypatch: pytest.MonkeyPatch, make_spec: Callable[..., KernelSpec]
+) -> None:
+    allocated: list[int] = []
+    where = "tuner.device.cuda.rotating.allocate"
+    monkeypatch.setattr(where, lambda size_bytes: allocated.append(size_bytes) or 4096)
+    arena = MappedArena.__new__(MappedArena)  # mapping one needs a GPU
+    spec = make_spec(ARGUMENTS[0], ("x", "float32", ("T",), role))
+    arena.layout = lay_out(spec, {"T": 1000})
+    buffers = Buffers(arena, Rotation(3, once=False), None)
+    assert buffers.size_bytes == 3 * arena.layout.total_bytes
+    assert buffers.held_bytes == sum(allocated)

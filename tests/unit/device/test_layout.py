@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from tuner.device.layout import ALIGNMENT, GUARD_BYTES, Layout, lay_out
+from tuner.device.layout import ALIGNMENT, GUARD_BYTES, Layout, lay_out, plausible_byte
+from tuner.device.number_formats import decode, storage_dtype
 from tuner.errors import ExpressionError, KernelError
-from tuner.kernel import KernelSpec
+from tuner.kernel import FLOAT_DTYPES, KernelSpec
 
 MakeSpec = Callable[..., KernelSpec]
 ARGUMENTS = (
@@ -104,3 +106,13 @@ def test_an_array_without_elements_is_refused(make_spec: MakeSpec, rows: str) ->
     with pytest.raises(KernelError, match=r"'y' has the shape \(.*, 4\) for T=5") as caught:
         lay_out(spec, {"T": 5})
     assert caught.value.remedy is not None
+
+
+@pytest.mark.parametrize("dtype", sorted(FLOAT_DTYPES))
+def test_a_plausible_byte_makes_a_number_of_every_float_format(dtype: str) -> None:
+    chosen = {plausible_byte() for _ in range(2000)}
+    assert len(chosen) > 20, "a kernel must not be able to know it"
+    stored = storage_dtype(dtype)
+    raw = np.array([[byte] * stored.itemsize for byte in chosen], np.uint8).view(stored)
+    assert (decode(np, raw, dtype) > 0).all()
+    assert np.isfinite(decode(np, raw, dtype)).all()

@@ -96,7 +96,7 @@ def make_data() -> ReportData:
         results=results,
         records=tuple((trial, 0.1 * index) for index, trial in enumerate(records)),
         comparisons=tuple(
-            Comparison(r.workload, (r.config,), ((r.baseline_us, r.tuned_us),) * 30)
+            Comparison(r.workload, (r.variant,), ((r.baseline_us, r.tuned_us),) * 30)
             for r in results
         ),
         baselines_us={r.workload.key: r.baseline_us for r in results},

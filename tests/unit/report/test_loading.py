@@ -18,7 +18,17 @@ from tuner.kernel import Workload
 from tuner.report.loading import load
 from tuner.session import Manifest, Session
 from tuner.space import Config
-from tuner.trial import Check, Comparison, Measurement, Resources, Result, Status, Trial
+from tuner.trial import (
+    INITIAL,
+    Check,
+    Comparison,
+    Measurement,
+    Resources,
+    Result,
+    Status,
+    Trial,
+    Variant,
+)
 
 SPACE = """\
 version: 1
@@ -103,11 +113,13 @@ def fill(session: Session) -> None:
     session.record(replace(made, config=SLOW, status=Status.LIMIT, reason="too many"))
     session.record(replace(made, status=Status.CORRECT, stage="finals"))
     for workload in (LARGE, SMALL):
-        session.record_comparison(Comparison(workload, (FAST,), ((4.1, 2.0),) * 40))
+        session.record_comparison(
+            Comparison(workload, (Variant(INITIAL, FAST),), ((4.1, 2.0),) * 40)
+        )
         session.record_result(
             Result(workload, 4.1, 2.0, 2.05, (2.0, 2.1), True, 0.4, FAST, None, None)
         )
-        session.write_variant(workload, FAST, TUNED)
+        session.write_variant(workload, Variant(INITIAL, FAST), TUNED)
     session.add_time(12.5)
     session.mark("complete")
 

@@ -19,6 +19,7 @@ from tuner.device.judged import JUDGE_TIMEOUT_S, JudgedDevice, RunFailedError
 from tuner.device.judging import fresh_seed
 from tuner.device.layout import Arena
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
+from tuner.device.replaced import ReplacedWorker, unless_killed
 from tuner.device.timing import FINALS, SEARCH, TimingPolicy
 from tuner.errors import DeviceError, WorkerError
 from tuner.hardware import architecture_for
@@ -62,36 +63,19 @@ class CudaDevice(JudgedDevice):
         self._lock.release()
 
 
-class CudaRunner:
+class CudaRunner(ReplacedWorker[Child]):
     """The worker process of one GPU, replaced when a kernel hangs or breaks it."""
 
+    _called = "the worker process"
+
     def __init__(self, ordinal: int) -> None:
+        super().__init__()
         self._ordinal = ordinal
-        self._worker: Child | None = None
-        self._arena: Arena | None = None
-        self._attached = False
 
     def describe(self) -> Mapping[str, Any]:
         """Name the GPU and its numbers."""
         facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
         return facts
-
-    def attach(self, arena: Arena) -> None:
-        """Map the judge's memory, unless it is mapped already."""
-        if self._arena is not arena:
-            self.detach()
-            self._arena = arena
-        with self._blamed_on_the_program():
-            self._ready_worker()
-
-    def detach(self) -> None:
-        """Let go of the judge's memory."""
-        if self._worker is not None and self._attached:
-            try:
-                self._worker.call("detach", timeout_s=RUN_TIMEOUT_S)
-            except (ChildTimeoutError, ChildDiedError, CudaError):
-                self._drop_worker()  # nothing ran in it: the next program is not to blame
-        self._attached, self._arena = False, None
 
     def run_once(self, program: Program, order: int) -> None:
         """Launch the program once; the GPU alone decides on the order of blocks and threads."""
@@ -128,61 +112,31 @@ class CudaRunner:
             raise
         return Rounds(tuple(tuple(row) for row in rows), paired=True, isolated_us=tuple(isolated))
 
-    def close(self) -> None:
-        """End the process."""
-        self._drop_worker()
+    def _start(self) -> Child:
+        failed = f"no process can be started on GPU {self._ordinal}"
+        remedy = "nvidia-smi tells whether the GPU still works"
+        with unless_killed(failed, CudaError, remedy=remedy):
+            return Child(Worker, (self._ordinal,), "tune-worker")
+
+    def _map(self, worker: Child, arena: Arena) -> None:
+        try:
+            with unless_killed("the judge's memory cannot be mapped", CudaError):
+                worker.call("attach", arena, timeout_s=RUN_TIMEOUT_S)
+        except (ChildDiedError, WorkerError):
+            self._drop_worker()
+            raise
+
+    def _unmap(self, worker: Child) -> None:
+        worker.call("detach", timeout_s=RUN_TIMEOUT_S)
 
     @contextmanager
-    def _blamed_on_the_program(self) -> Iterator[None]:
+    def _own_failures_blamed(self) -> Iterator[None]:
         try:
             yield
-        except ChildTimeoutError as error:
-            self._drop_worker()
-            raise RunFailedError(Status.TIMEOUT, str(error)) from error
-        except ChildDiedError as error:
-            self._drop_worker()
-            reason = f"the worker process died (exit code {error})"
-            raise RunFailedError(Status.LAUNCH, reason, killed=error.killed) from error
         except CudaError as error:
             if error.sticky:
                 self._drop_worker()
             raise RunFailedError(Status.LAUNCH, error.message) from error
-
-    def _ready_worker(self) -> Child:
-        """Return the worker with the judge's memory mapped; a replaced one maps it again."""
-        worker = self._live_worker()
-        if self._arena is not None and not self._attached:
-            try:
-                worker.call("attach", self._arena, timeout_s=RUN_TIMEOUT_S)
-            except (ChildTimeoutError, ChildDiedError, CudaError) as error:
-                self._drop_worker()
-                if _killed(error):
-                    raise
-                raise WorkerError(f"the judge's memory cannot be mapped: {error}") from error
-            self._attached = True
-        return worker
-
-    def _live_worker(self) -> Child:
-        if self._worker is None:
-            try:
-                self._worker = Child(Worker, (self._ordinal,), "tune-worker")
-            except (ChildTimeoutError, ChildDiedError, CudaError) as error:
-                if _killed(error):
-                    raise
-                raise WorkerError(
-                    f"no process can be started on GPU {self._ordinal}: {error}",
-                    remedy="nvidia-smi tells whether the GPU still works",
-                ) from error
-        return self._worker
-
-    def _drop_worker(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-        self._worker, self._attached = None, False
-
-
-def _killed(error: Exception) -> bool:
-    return isinstance(error, ChildDiedError) and error.killed
 
 
 def _info(facts: Mapping[str, Any], streaming_gbps: float, state: Mapping[str, str]) -> DeviceInfo:

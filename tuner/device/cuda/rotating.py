@@ -75,6 +75,11 @@ class Buffers:
             Arguments(arena.layout, self._base + index * self._size) for index in range(self.sets)
         ]
 
+    @property
+    def held_bytes(self) -> int:
+        """All that was allocated, the copy of arrays that are written in place included."""
+        return 2 * self.size_bytes if self._pristine else self.size_bytes
+
     def renew(self) -> None:
         """Give every set what the arena holds."""
         call(driver.cuMemcpyDtoDAsync, self._base, self._arena.base, self._size, self._stream)

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import pickle
-import re
 import secrets
-import shutil
-import signal
-import subprocess
-import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tuner.device.arena_memory import HostMemory
 from tuner.device.base import Outcome, Program
 from tuner.device.cuda.sanitizer_report import Report, Signs, State, read
+from tuner.device.cuda.under_tool import NO_LEASH, ToolProcess, environment, jobs_of
 from tuner.device.cuda.watched import Job, Jobs
-from tuner.device.inputs import NORMAL
-from tuner.device.judge import Judge
-from tuner.device.judging import fresh_seed
-from tuner.device.layout import Layout, lay_out
 from tuner.errors import DeviceError
-from tuner.kernel import KernelSpec, Workload
+from tuner.kernel import KernelSpec
+from tuner.toolkit import candidates, executable
 from tuner.trial import Status
 
 KINDS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -49,38 +37,18 @@ _OPTIONS = {
     "synccheck": (),
     "initcheck": (),
 }
-_PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
+# Some of them would switch the tool's work off.
+_VARIABLES = "NV_COMPUTE_SANITIZER"
 
 
 def find_compute_sanitizer() -> Path | None:
     """Find the tool: on PATH, in the CUDA that the environment or /usr/local names, or pip's."""
-    return next((path for path in _candidates() if _works(path)), None)
-
-
-def _candidates() -> Iterator[Path]:
-    if on_path := shutil.which(_NAME):
-        yield Path(on_path)
-    named = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))
-    folders = [Path(folder) for folder in named if folder]
-    folders += sorted(Path("/usr/local").glob("cuda*"), key=_version, reverse=True)
-    installed = importlib.util.find_spec("nvidia")
-    for place in (installed.submodule_search_locations if installed else None) or ():
-        folders += sorted(Path(place).glob("cu[0-9]*"), key=_version, reverse=True)
-    for folder in folders:
-        yield folder / "bin" / _NAME
-        yield folder / _NAME / _NAME
-
-
-def _version(folder: Path) -> tuple[int, ...]:
-    """`cuda-13.0` before `cuda-12.9`; `cuda` alone is the system's choice and comes first."""
-    if folder.name == "cuda":
-        return (1 << 30,)
-    return tuple(map(int, re.findall(r"\d+", folder.name)))
+    return next((path for path in candidates(_NAME) if _works(path)), None)
 
 
 def _works(path: Path) -> bool:
     """Tell a whole installation: pip's of CUDA 13.0 lacks the program that starts the watched."""
-    if not path.is_file() or not os.access(path, os.X_OK):
+    if not executable(path):
         return False
     folder = path.resolve().parent
     lone = folder.name == "bin" and (folder / "libsanitizer-collection.so").is_file()
@@ -125,7 +93,7 @@ class ComputeSanitizer:
         self.kind = kind
         self._tool, self._ordinal = found, ordinal
         self._spec, self._operators = spec, dict(operators)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ToolProcess()
 
     def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
         """Run each program once, all in one process where nothing is found.
@@ -135,7 +103,7 @@ class ComputeSanitizer:
         """
         outcomes: dict[int, Outcome] = {}
         with TemporaryDirectory(prefix="tuner-sanitizer-") as folder:
-            jobs = self._jobs(programs, Path(folder))
+            jobs = jobs_of(programs, self._spec, self._operators, Path(folder))
             waiting = deque([list(range(len(jobs)))])
             while waiting:
                 group = waiting.popleft()
@@ -150,63 +118,22 @@ class ComputeSanitizer:
 
     def close(self) -> None:
         """End what runs."""
-        if self._process is not None:
-            _kill(self._process)
-
-    def _jobs(self, programs: Sequence[Program], folder: Path) -> list[Job]:
-        """Write the arrays of every workload to a file each."""
-        arenas: dict[Workload, tuple[Layout, Path]] = {}
-        for program in programs:
-            workload = program.workload
-            if workload not in arenas:
-                layout = lay_out(self._spec, workload.values)
-                path = folder / f"arena-{len(arenas)}"
-                self._draw(workload, layout, path)
-                arenas[workload] = layout, path
-        places = (arenas[program.workload] for program in programs)
-        return [
-            Job(program, layout, str(path))
-            for program, (layout, path) in zip(programs, places, strict=True)
-        ]
-
-    def _draw(self, workload: Workload, layout: Layout, path: Path) -> None:
-        memory = HostMemory()
-        judge = Judge(memory, self._spec, self._operators)
-        judge.open_arena(workload, layout)
-        judge.prepare(workload, NORMAL, fresh_seed())
-        memory.data.tofile(path)
-        judge.close_arena()
+        self._process.close()
 
     def _run(self, jobs: Sequence[Job], folder: Path) -> Run:
         """Run jobs in one process of the tool and read what came of it."""
         secret = secrets.token_hex(8)
         signs = Signs(f"tool-{secret}", f"job-{secret}")
-        file, said, words = folder / "jobs", folder / "said", folder / "words"
         timeout_s = START_TIMEOUT_S + JOB_TIMEOUT_S * len(jobs)
-        with said.open("wb") as output, words.open("wb") as errors:
-            leash, held = os.pipe()
-            with os.fdopen(leash, "rb") as theirs, os.fdopen(held, "wb"):
-                inode = os.fstat(leash).st_ino
-                written_only = self.kind == "initcheck"
-                request = Jobs(self._ordinal, signs.program, written_only, inode, tuple(jobs))
-                file.write_bytes(pickle.dumps(request))
-                self._process = subprocess.Popen(  # noqa: S603 - the tool that was found
-                    self._command(signs, file),
-                    stdin=theirs,
-                    stdout=output,
-                    stderr=errors,
-                    env=_environment(),
-                    start_new_session=True,
-                )
-                timed_out = _ended_late(self._process, timeout_s)
-        exit_code, self._process = self._process.returncode, None
-        text = said.read_text(errors="replace")
-        last_words = words.read_text(errors="replace").strip().rpartition("\n")[2]
-        report = read(text, self.kind, len(jobs), signs)
-        return Run(report, exit_code, timeout_s, timed_out, last_words)
+        written_only = self.kind == "initcheck"
+        request = Jobs(self._ordinal, signs.program, written_only, NO_LEASH, tuple(jobs))
+        ended = self._process.run(
+            self._command(signs), request, folder, timeout_s, environment(_VARIABLES)
+        )
+        report = read(ended.said, self.kind, len(jobs), signs)
+        return Run(report, ended.exit_code, timeout_s, ended.timed_out, ended.last_words)
 
-    def _command(self, signs: Signs, jobs: Path) -> list[str]:
-        watched = [sys.executable, "-P", "-m", "tuner.device.cuda.watched", str(jobs)]
+    def _command(self, signs: Signs) -> list[str]:
         options = {
             "--tool": self.kind,
             "--prefix": signs.tool,
@@ -218,31 +145,7 @@ class ComputeSanitizer:
             "--error-exitcode": str(_FOUND_SOMETHING),
         }
         listed = [text for option in options.items() for text in option]
-        return [str(self._tool), *listed, *_OPTIONS[self.kind], *watched]
-
-
-def _environment() -> dict[str, str]:
-    """Let the package be found, and no variable switch the tool's work off."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("NV_COMPUTE_SANITIZER")}
-    path = [*filter(None, [kept.get("PYTHONPATH")]), _PACKAGE_FOLDER]
-    return {**kept, "PYTHONPATH": os.pathsep.join(path)}
-
-
-def _ended_late(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait, and leave nothing behind, whatever happens meanwhile."""
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
-        _kill(process)
-    return False
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        return [str(self._tool), *listed, *_OPTIONS[self.kind]]
 
 
 def _smaller(group: Sequence[int], report: Report) -> list[list[int]]:

@@ -22,7 +22,7 @@ from tuner.device.cuda.driver import (
 )
 from tuner.device.cuda.leftovers import Scrub, SharedSpoiler
 from tuner.device.cuda.rotating import Buffers, Graph, MappedArena, timing_events
-from tuner.device.layout import Arena
+from tuner.device.layout import Arena, plausible_byte
 from tuner.device.timing import (
     SECOND_LOOKS,
     Rotation,
@@ -169,7 +169,7 @@ class Worker:
     def rerun(self, program: Program, policy: TimingPolicy) -> None:
         """Run the program where it was timed, on what the arena holds now; one result is judged."""
         buffers = self._renewed(policy)
-        buffers.spoil(_plausible_byte())
+        buffers.spoil(plausible_byte())
         launcher = Launcher(self._load(program), program.launches, self._stream)
         used = random.SystemRandom().sample(range(buffers.sets), min(buffers.sets, RERUN_SETS))
         for index in used:
@@ -211,7 +211,7 @@ class Worker:
     def _rotating(self, policy: TimingPolicy) -> Buffers:
         layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")
         free_bytes, _ = call(driver.cuMemGetInfo)
-        held_bytes = sum(buffers.size_bytes for buffers in self._buffers.values())
+        held_bytes = sum(buffers.held_bytes for buffers in self._buffers.values())
         free_bytes += held_bytes
         if layout.with_role("inout"):
             free_bytes //= 2  # they are kept twice
@@ -248,7 +248,7 @@ class Worker:
             pairs = list(zip(others[::2], others[1::2], strict=True))
             call(driver.cuEventRecord, first, self._stream)
             for graph, (start, stop) in zip(graphs, pairs, strict=True):
-                buffers.spoil(_plausible_byte())
+                buffers.spoil(plausible_byte())
                 self._scrub.issue(self._stream)
                 call(driver.cuEventRecord, start, self._stream)
                 graph.launch(self._stream)
@@ -274,8 +274,3 @@ class Worker:
         times, _ = self._replay([graph] * ISOLATED_REPLAYS, buffers)
         graph.close()
         return median(times) / graph.calls
-
-
-def _plausible_byte() -> int:
-    """Choose a poison that a kernel cannot tell from an output: finite in every float format."""
-    return 0x40 + secrets.randbelow(0x3B)

@@ -17,7 +17,9 @@ from tuner.device.host.sandbox import Limits, confine, end_with_parent
 from tuner.device.host.wire import ANSWER, COMMAND, MESSAGE_BYTES, Attach, Call, Code, Load
 
 
-class _LaunchRecord(ctypes.Structure):
+class LaunchRecord(ctypes.Structure):
+    """What a compiled kernel is launched with."""
+
     # As `Launch` in headers/on_host/launch.h.
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
@@ -35,8 +37,10 @@ class _LaunchRecord(ctypes.Structure):
     )
 
 
-class _Range(ctypes.Structure):
-    # As `Range` in scheduler.h.
+class Range(ctypes.Structure):
+    """Memory that a kernel may not touch: it lies around the arrays."""
+
+    # As `Range` in headers/on_host/launch.h.
     _fields_ = (("start", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
 
 
@@ -136,8 +140,8 @@ class _Program:
         _exit_at_once()
         self._message = ctypes.create_string_buffer(MESSAGE_BYTES)
         self._arguments = _Arguments(work.attach.parameters, work.base)
-        guards = [_Range(work.base + start, end - start) for start, end in work.attach.guards]
-        self._guards = (_Range * len(guards))(*guards)
+        guards = [Range(work.base + start, end - start) for start, end in work.attach.guards]
+        self._guards = (Range * len(guards))(*guards)
         self._launches = [
             (library[call.function], self._record(call, work.load.launch_timeout_s))
             for call in work.load.calls
@@ -152,8 +156,8 @@ class _Program:
                 return code & 0xFFFFFFFF, self._message.value.decode(errors="replace")
         return Code.DONE, ""
 
-    def _record(self, call: Call, timeout_s: float) -> _LaunchRecord:
-        return _LaunchRecord(
+    def _record(self, call: Call, timeout_s: float) -> LaunchRecord:
+        return LaunchRecord(
             grid=tuple(call.grid),
             block=tuple(call.block),
             shared_bytes=call.shared_bytes,

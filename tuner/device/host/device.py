@@ -18,10 +18,11 @@ from tuner.device.host.memory import host_judge
 from tuner.device.host.wire import Code
 from tuner.device.host.worker import HostRunError, HostWorker
 from tuner.device.judged import JudgedDevice, RunFailedError
-from tuner.device.layout import Arena
+from tuner.device.layout import Arena, plausible_byte
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
+from tuner.device.replaced import ReplacedWorker, unless_killed
 from tuner.device.timing import TimingPolicy, finished, hopeless
-from tuner.errors import DeviceError, WorkerError
+from tuner.errors import DeviceError
 from tuner.hardware import architecture_for
 from tuner.kernel import KernelSpec
 from tuner.trial import Measurement, Status
@@ -66,11 +67,13 @@ class HostDevice(JudgedDevice):
             undo.pop_all()
 
 
-class HostRunner:
+class HostRunner(ReplacedWorker[HostWorker]):
     """The server that runs programs on the CPU, replaced should it fail; implements `Runner`.
 
     `deterministic` names the outputs whose bits may not differ between timed calls.
     """
+
+    _called = "the process that starts kernels"
 
     def __init__(
         self,
@@ -79,29 +82,10 @@ class HostRunner:
         finding: Callable[[str], str] | None = None,
         deterministic: frozenset[str] = frozenset(),
     ) -> None:
+        super().__init__()
         self._run_timeout_s, self._environment = run_timeout_s, dict(environment or {})
         self._finding, self._deterministic = finding, deterministic
-        self._worker: HostWorker | None = None
-        self._arena: Arena | None = None
-        self._attached = False
         self.limits = self._live_worker().limits
-
-    def attach(self, arena: Arena) -> None:
-        """Map the judge's memory, unless it is mapped already."""
-        if self._arena is not arena:
-            self.detach()
-            self._arena = arena
-        with self._blamed_on_the_program():
-            self._ready_worker()
-
-    def detach(self) -> None:
-        """Let go of the judge's memory."""
-        if self._worker is not None and self._attached:
-            try:
-                self._worker.detach()
-            except (ChildTimeoutError, ChildDiedError):
-                self._drop_worker()  # nothing ran in it: the next program is not to blame
-        self._attached, self._arena = False, None
 
     def run_once(self, program: Program, order: int) -> None:
         """Run the program on the arena, its blocks and threads in the order that is asked for."""
@@ -124,7 +108,7 @@ class HostRunner:
             _, expected = worker.run(program, 0)
             started = time.perf_counter()
             while not finished(policy, times, time.perf_counter() - started, incumbent_us):
-                time_us, digest = worker.run(program, 0, _plausible_byte())
+                time_us, digest = worker.run(program, 0, plausible_byte())
                 times.append(time_us)
                 if digest != expected:
                     break
@@ -147,27 +131,26 @@ class HostRunner:
                 secrets.SystemRandom().shuffle(order)
                 row = [0.0] * len(programs)
                 for index in order:
-                    row[index], digest = worker.run(programs[index], 0, _plausible_byte())
+                    row[index], digest = worker.run(programs[index], 0, plausible_byte())
                     if digest != expected[index]:
                         raise RunFailedError(Status.WRONG, "its output differs between timed calls")
                 rows.append(tuple(row))
         return Rounds(tuple(rows), paired=True, isolated_us=tuple(None for _ in programs))
 
-    def close(self) -> None:
-        """End the server and what it runs."""
-        self._drop_worker()
+    def _start(self) -> HostWorker:
+        with unless_killed("no process can be started to run kernels", OSError):
+            return HostWorker(self._run_timeout_s, self._environment)
+
+    def _map(self, worker: HostWorker, arena: Arena) -> None:
+        worker.attach(arena, self._deterministic)
+
+    def _unmap(self, worker: HostWorker) -> None:
+        worker.detach()
 
     @contextmanager
-    def _blamed_on_the_program(self) -> Iterator[None]:
+    def _own_failures_blamed(self) -> Iterator[None]:
         try:
             yield
-        except ChildTimeoutError as error:
-            self._drop_worker()
-            raise RunFailedError(Status.TIMEOUT, str(error)) from error
-        except ChildDiedError as error:
-            self._drop_worker()
-            reason = f"the process that starts kernels died (exit code {error})"
-            raise RunFailedError(Status.LAUNCH, reason, killed=error.killed) from error
         except HostRunError as error:
             if error.code is Code.TIMEOUT:
                 raise RunFailedError(Status.TIMEOUT, error.message) from error
@@ -183,29 +166,6 @@ class HostRunner:
         said = "".join(letter for letter in said if letter.isprintable())[:LOG_LETTERS]
         return f"{error.message}; it wrote: {said}" if said else error.message
 
-    def _ready_worker(self) -> HostWorker:
-        """Return the worker with the judge's memory mapped; a replaced one maps it again."""
-        worker = self._live_worker()
-        if self._arena is not None and not self._attached:
-            worker.attach(self._arena, self._deterministic)
-            self._attached = True
-        return worker
-
-    def _live_worker(self) -> HostWorker:
-        if self._worker is None:
-            try:
-                self._worker = HostWorker(self._run_timeout_s, self._environment)
-            except (ChildTimeoutError, ChildDiedError, OSError) as error:
-                if isinstance(error, ChildDiedError) and error.killed:
-                    raise
-                raise WorkerError(f"no process can be started to run kernels: {error}") from error
-        return self._worker
-
-    def _drop_worker(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-        self._worker, self._attached = None, False
-
 
 def streaming_gbps() -> float:
     """Measure adding a number to arrays that are beyond the caches, with one core, in GB/s."""
@@ -218,11 +178,6 @@ def streaming_gbps() -> float:
         np.add(source, 1.0, out=target)
         best_s = min(best_s, time.perf_counter() - started)
     return 2 * source.nbytes / best_s / 1e9
-
-
-def _plausible_byte() -> int:
-    """Choose a poison that a kernel cannot tell from an output: finite in every float format."""
-    return 0x40 + secrets.randbelow(0x3B)
 
 
 def _info(limits: Sequence[str]) -> DeviceInfo:

@@ -7,8 +7,8 @@ from itertools import product
 import optuna
 import pytest
 
+from tuner.importance import FEWEST_TRIALS, Importance, average, importance
 from tuner.kernel import Workload
-from tuner.report.importance import FEWEST_TRIALS, Importance, average, importance
 from tuner.space import Config
 from tuner.trial import Measurement, Status, Trial
 

@@ -1,0 +1,280 @@
+"""Nsight Compute: how it is run, and every way in which that may end.
+
+The tool itself needs a GPU (tests/gpu); here a script of its name does what a real one does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.device.base import Program
+from tuner.device.cuda import counters as counters_module
+from tuner.device.cuda.counters import NsightCompute, find_ncu
+from tuner.device.cuda.ncu_report import PERMISSION_TEXT
+from tuner.kernel import KernelSpec, Launch, Workload
+from tuner.profiler.base import Counted
+
+Count = Callable[..., Counted]
+
+# Counts what programs do whose `source_key` tells it: a report is the list of their launches.
+TOOL = """\
+#!{python} -IS
+import json, os, pickle, subprocess, sys, time
+
+options = dict(a[2:].partition("=")[::2] for a in sys.argv[1:] if a.startswith("--"))
+if "import" in options:
+    launches = json.load(open(options["import"]))
+    if options["page"] == "raw":
+        print('"ID","Kernel Name",' + ",".join('"%s"' % name for name in launches[0][1]))
+        print('"","",' + ",".join('"unit"' for _ in launches[0][1]))
+        for n, (kernel, counters) in enumerate(launches):
+            cells = ['"%d"' % n, '"%s(float *)"' % kernel, *map('"{}"'.format, counters.values())]
+            print(",".join(cells))
+    for kernel, _ in launches if options["page"] == "source" else []:
+        print('"Kernel Name","%s(float *)"' % kernel)
+        print('"Address","Source","Warp Stall Sampling (Not-issued Samples)"')
+        print('"0x7000","LDG","2"')
+        print('"0x7010","EXIT","6"')
+    sys.exit(0)
+
+class Values:
+    def __setstate__(self, values):
+        self.values = values
+
+class Reader(pickle.Unpickler):  # without the package, which takes long to import
+    def find_class(self, module, name):
+        return Values
+
+_, sign, _, _, jobs = Reader(open(sys.argv[-1], "rb")).load().values
+programs = [job.values[0].values for job in jobs]
+what, kernels = programs[-1][0], [launch.values[0] for launch in programs[-1][2]]
+names = options["metrics"].split(",")
+with open({log!r}, "a") as log:
+    sizes = [os.path.getsize(job.values[2]) for job in jobs]
+    seen = dict(pid=os.getpid(), key=what, jobs=len(jobs), sizes=sizes, options=options)
+    seen["environment"] = {k: os.environ.get(k) for k in ("LC_ALL", "NV_COMPUTE_PROFILER_X")}
+    seen["names"] = names
+    print(json.dumps(seen), file=log)
+
+def say(event, **content):
+    print(sign, json.dumps(dict(content, event=event)), flush=True)
+
+if {silent}:
+    print("libnvidia-ml.so.1: cannot open shared object file", file=sys.stderr)
+    sys.exit(127)
+if {refused}:
+    print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", flush=True)
+if "lacking" in names:
+    print("==ERROR== Failed to find metric regex:^lacking")
+    sys.exit(1)
+say("ready")
+for n in range(len(jobs)):
+    say("started", job=n)
+    if what == "hangs":
+        subprocess.Popen(["sleep", "600"])
+        time.sleep(600)
+    if what == "refused":
+        say("failed", job=n, error="CUDA_ERROR_INVALID_VALUE")
+    else:
+        print('==PROF== Profiling "scale": 0%....50%....', end="", flush=True)
+        say("done", job=n)
+if {refused} or what == "refused":
+    print("==WARNING== No kernels were profiled.")
+    sys.exit(0)
+if what == "loses one":
+    kernels = kernels[1:]
+counters = dict.fromkeys(names + ["launch__grid_size"], "1,000")
+if what == "no values":
+    counters = dict.fromkeys(names, "n/a")
+with open(options["export"] + ".ncu-rep", "w") as report:
+    json.dump([(kernel, counters) for kernel in kernels], report)
+"""
+WORKLOAD, OTHER = Workload.of({"T": 8}), Workload.of({"T": 3})
+LAUNCHES = tuple(Launch(name, (1, 1, 1), (32, 1, 1)) for name in ("scale", "sum"))
+
+
+@pytest.fixture
+def spec(make_spec: Callable[..., KernelSpec]) -> KernelSpec:
+    return make_spec(("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def put_tool(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def put(*, refused: bool = False, silent: bool = False) -> None:
+        path = tmp_path / "bin" / "ncu"
+        path.parent.mkdir(exist_ok=True)
+        text = TOOL.replace("{python}", sys.executable).replace("{log!r}", repr(str(log)))
+        text = text.replace("{refused}", str(refused)).replace("{silent}", str(silent))
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+
+    return put
+
+
+@pytest.fixture
+def opened(put_tool: Callable[..., None], spec: KernelSpec) -> Iterator[NsightCompute]:
+    put_tool()
+    counters = NsightCompute(0, spec, {})
+    yield counters
+    counters.close()
+
+
+@pytest.fixture
+def count(opened: NsightCompute) -> Count:
+    def count(key: str, *names: str, workload: Workload = WORKLOAD) -> Counted:
+        return opened.count(Program(key, workload, LAUNCHES), names or ("a__b.sum",))
+
+    return count
+
+
+def seen(log: Path) -> list[dict[str, Any]]:
+    """What each process of the tool was given, in order."""
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def test_each_launch_has_what_was_asked_for_and_its_samples(count: Count) -> None:
+    counted = count("honest", "a__b.sum", "c__d.pct")
+    assert counted.reason == ""
+    assert [launch.kernel for launch in counted.launches] == ["scale", "sum"]
+    for launch in counted.launches:
+        assert launch.values == {"a__b.sum": 1000.0, "c__d.pct": 1000.0}
+        assert launch.samples == {0x00: 2, 0x10: 6}
+
+
+def test_the_launches_of_a_second_call_are_counted_after_a_first(count: Count, log: Path) -> None:
+    count("honest")
+    given = seen(log)[-1]
+    assert given["jobs"] == 2
+    assert (given["options"]["launch-skip"], given["options"]["launch-count"]) == ("2", "2")
+
+
+def test_clocks_are_left_alone_and_numbers_printed_as_in_english(count: Count, log: Path) -> None:
+    count("honest")
+    options = seen(log)[-1]["options"]
+    assert options["clock-control"] == "none"
+    assert options["cache-control"] == "all"
+    assert options["replay-mode"] == "kernel"
+    assert seen(log)[-1]["environment"]["LC_ALL"] == "C"
+
+
+def test_no_variable_of_the_environment_changes_what_is_counted(
+    count: Count, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NV_COMPUTE_PROFILER_X", "1")
+    count("honest")
+    assert seen(log)[-1]["environment"]["NV_COMPUTE_PROFILER_X"] is None
+
+
+def test_it_is_tried_on_a_kernel_once(opened: NsightCompute, count: Count, log: Path) -> None:
+    assert opened.refusal() == ""
+    assert opened.refusal() == ""
+    count("honest")
+    assert [one["key"] for one in seen(log)] == ["probe", "honest"]
+    assert seen(log)[0]["options"]["launch-skip"] == "0"
+
+
+def test_inputs_are_drawn_for_each_workload(count: Count, log: Path, spec: KernelSpec) -> None:
+    count("honest")
+    count("honest", workload=OTHER)
+    _, first, second = seen(log)
+    assert first["sizes"][0] == first["sizes"][1] >= spec.footprint_bytes(WORKLOAD)
+    assert second["sizes"][0] >= spec.footprint_bytes(OTHER)
+
+
+def test_a_counter_that_the_chip_lacks_costs_only_itself(count: Count, log: Path) -> None:
+    counted = count("honest", "a__b.sum", "lacking", "c__d.pct")
+    assert [launch.values.keys() for launch in counted.launches] == [{"a__b.sum", "c__d.pct"}] * 2
+    assert [len(one["names"]) for one in seen(log)] == [1, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("refused", "failed under Nsight Compute: CUDA_ERROR_INVALID_VALUE"),
+        ("loses one", "Nsight Compute counted 1 of 2 launches"),
+        ("no values", "Nsight Compute gave no values"),
+    ],
+)
+def test_a_program_without_counts_has_a_reason(count: Count, key: str, reason: str) -> None:
+    assert count(key) == Counted(reason=reason)
+    assert count("honest").launches  # the others keep theirs
+
+
+def test_a_hang_is_ended_with_all_that_it_started(
+    count: Count, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert count("honest").launches
+    monkeypatch.setattr(counters_module, "TIMEOUT_S", 1.0)
+    started = time.monotonic()
+    assert count("hangs").reason == "Nsight Compute did not end within 1 s"
+    assert time.monotonic() - started < 60
+    group = seen(log)[-1]["pid"]
+    assert not [path for path in Path("/proc").glob("[0-9]*") if in_group(path, group)]
+
+
+def in_group(process: Path, group: int) -> bool:
+    """Whether a process belongs to a group and is not dead already."""
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return False
+    return int(fields[2]) == group and fields[0] != "Z"
+
+
+def test_without_permission_there_is_a_remedy_and_nothing_more_is_run(
+    put_tool: Callable[..., None], spec: KernelSpec, log: Path
+) -> None:
+    put_tool(refused=True)
+    counters = NsightCompute(0, spec, {})
+    assert counters.refusal() == PERMISSION_TEXT
+    assert counters.count(Program("a", WORKLOAD, LAUNCHES), ["a__b.sum"]).reason == PERMISSION_TEXT
+    assert len(seen(log)) == 1
+    counters.close()
+
+
+def test_a_tool_that_does_not_start_says_why(
+    put_tool: Callable[..., None], spec: KernelSpec
+) -> None:
+    put_tool(silent=True)
+    counters = NsightCompute(0, spec, {})
+    assert counters.refusal() == (
+        "Nsight Compute did not start: libnvidia-ml.so.1: cannot open shared object file"
+    )
+    counters.close()
+
+
+def test_without_the_tool_the_reason_says_where_it_comes_from(
+    spec: KernelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counters_module, "find_ncu", lambda: None)
+    counters = NsightCompute(0, spec, {})
+    assert "CUDA_HOME" in counters.refusal()
+    assert not counters.count(Program("a", WORKLOAD, LAUNCHES), ["a__b.sum"]).launches
+    counters.close()
+
+
+def test_the_tool_on_path_comes_first(put_tool: Callable[..., None], tmp_path: Path) -> None:
+    put_tool()
+    assert find_ncu() == tmp_path / "bin" / "ncu"
+
+
+def test_closing_removes_the_inputs(opened: NsightCompute, count: Count) -> None:
+    count("honest")
+    folder = opened._arena.parent
+    assert opened._arena.is_file()
+    opened.close()
+    assert not folder.exists()

@@ -1,0 +1,271 @@
+"""What both runners do with a worker that fails: the next one has the judge's memory again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tuner.device.base import Program
+from tuner.device.cuda.device import CudaRunner
+from tuner.device.cuda.driver import CudaError
+from tuner.device.host.device import HostRunner
+from tuner.device.host.wire import Code
+from tuner.device.host.worker import HostRunError
+from tuner.device.judged import RunFailedError
+from tuner.device.layout import Arena, Layout
+from tuner.device.processes import ChildDiedError, ChildTimeoutError
+from tuner.errors import WorkerError
+from tuner.kernel import Workload
+from tuner.trial import Status
+
+Runner = CudaRunner | HostRunner
+ARENA = Arena("T=1", Layout((), (), 0), None, None)
+ANOTHER = replace(ARENA, key="T=2")
+PROGRAM = Program("key", Workload.of({"T": 1}), ())
+DIED, KILLED = ChildDiedError(1), ChildDiedError(-signal.SIGKILL)
+LATE = ChildTimeoutError("no answer within 10 s")
+LOST, REFUSED = CudaError("an illegal address"), CudaError("no such image", sticky=False)
+
+
+class Workers:
+    """Stands for all worker processes: notes what they are asked, raises what a test plans."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.planned: dict[str, Exception] = {}
+
+    def note(self, what: str, detail: str = "") -> None:
+        self.asked.append(f"{what} {detail}".strip())
+        if what in self.planned:
+            raise self.planned.pop(what)
+
+    def since(self) -> list[str]:
+        """What was asked since this was last called."""
+        asked, self.asked = self.asked, []
+        return asked
+
+
+class FakeChild:
+    """A `Child` of the GPU's worker."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        workers.note("start")
+
+    def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        if method == "attach":
+            self._workers.note("map", arguments[0].key)
+        else:
+            self._workers.note("unmap" if method == "detach" else "run")
+        return [], []
+
+    def kill(self) -> None:
+        self._workers.note("kill")
+
+
+class FakeHostWorker:
+    """A `HostWorker`."""
+
+    limits = ("seccomp",)
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        workers.note("start")
+
+    def attach(self, arena: Arena, compared: frozenset[str]) -> None:
+        self._workers.note("map", arena.key)
+
+    def detach(self) -> None:
+        self._workers.note("unmap")
+
+    def keep_only(self, *programs: Program) -> None: ...
+
+    def run(self, program: Program, order: int) -> tuple[float, int]:
+        self._workers.note("run")
+        return 1.0, 0
+
+    def kill(self) -> None:
+        self._workers.note("kill")
+
+
+@pytest.fixture
+def workers() -> Workers:
+    return Workers()
+
+
+@pytest.fixture
+def cuda(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> CudaRunner:
+    monkeypatch.setattr("tuner.device.cuda.device.Child", lambda *given: FakeChild(workers))
+    return CudaRunner(0)
+
+
+@pytest.fixture
+def host(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> HostRunner:
+    make = "tuner.device.host.device.HostWorker"
+    monkeypatch.setattr(make, lambda *given: FakeHostWorker(workers))
+    runner = HostRunner(10.0)
+    workers.since()
+    return runner
+
+
+@pytest.fixture(params=["cuda", "host"])
+def runner(request: pytest.FixtureRequest) -> Runner:
+    made: Runner = request.getfixturevalue(request.param)
+    return made
+
+
+@pytest.fixture
+def attached(runner: Runner, workers: Workers) -> Runner:
+    runner.attach(ARENA)
+    workers.since()
+    return runner
+
+
+def failure(act: Callable[[], None]) -> RunFailedError:
+    with pytest.raises(RunFailedError) as caught:
+        act()
+    return caught.value
+
+
+def test_memory_is_mapped_once_and_let_go_for_other_memory(
+    attached: Runner, workers: Workers
+) -> None:
+    attached.attach(ARENA)
+    assert workers.since() == []
+    attached.attach(ANOTHER)
+    assert workers.since() == ["unmap", "map T=2"]
+    attached.detach()
+    attached.detach()
+    assert workers.since() == ["unmap"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "killed"),
+    [
+        (DIED, Status.LAUNCH, False),
+        (KILLED, Status.LAUNCH, True),
+        (LATE, Status.TIMEOUT, False),
+    ],
+    ids=["died", "killed", "late"],
+)
+def test_a_worker_that_fails_costs_the_program_and_is_replaced(
+    attached: Runner, workers: Workers, error: Exception, status: Status, killed: bool
+) -> None:
+    workers.planned["run"] = error
+    failed = failure(lambda: attached.run_once(PROGRAM, 0))
+    assert (failed.status, failed.killed) == (status, killed)
+    assert workers.since() == ["run", "kill"]
+    attached.run_once(PROGRAM, 0)
+    assert workers.since() == ["start", "map T=1", "run"]
+
+
+@pytest.mark.parametrize("error", [DIED, KILLED, LATE], ids=["died", "killed", "late"])
+def test_a_worker_that_cannot_let_go_is_replaced_and_nobody_is_blamed(
+    attached: Runner, workers: Workers, error: Exception
+) -> None:
+    workers.planned["unmap"] = error
+    attached.attach(ANOTHER)
+    assert workers.since() == ["unmap", "kill", "start", "map T=2"]
+
+
+@pytest.mark.parametrize("error", [DIED, LATE], ids=["died", "late"])
+def test_a_worker_that_does_not_start_is_no_programs_fault(
+    attached: Runner, workers: Workers, error: Exception
+) -> None:
+    attached.close()
+    workers.planned["start"] = error
+    with pytest.raises(WorkerError, match="no process can be started"):
+        attached.run_once(PROGRAM, 0)
+    attached.run_once(PROGRAM, 0)
+    assert workers.since() == ["kill", "start", "start", "map T=1", "run"]
+
+
+@pytest.mark.parametrize("moment", ["start", "map"])
+def test_a_worker_that_is_killed_before_it_runs_anything_may_be_tried_again(
+    attached: Runner, workers: Workers, moment: str
+) -> None:
+    attached.close()
+    workers.planned[moment] = KILLED
+    assert failure(lambda: attached.run_once(PROGRAM, 0)).killed
+    attached.run_once(PROGRAM, 0)
+    assert workers.since()[-3:] == ["start", "map T=1", "run"]
+
+
+def test_a_closed_runner_has_no_process(attached: Runner, workers: Workers) -> None:
+    attached.close()
+    attached.close()
+    assert workers.since() == ["kill"]
+
+
+@pytest.mark.parametrize("error", [DIED, LATE, LOST, REFUSED], ids=["died", "late", "1", "2"])
+def test_memory_that_a_gpu_cannot_map_is_no_programs_fault(
+    cuda: CudaRunner, workers: Workers, error: Exception
+) -> None:
+    workers.planned["map"] = error
+    with pytest.raises(WorkerError, match="the judge's memory cannot be mapped"):
+        cuda.attach(ARENA)
+    assert workers.since() == ["start", "map T=1", "kill"]
+
+
+@pytest.mark.parametrize("error", [LOST, REFUSED], ids=["lost", "refused"])
+def test_a_gpus_worker_that_cannot_let_go_is_replaced(
+    cuda: CudaRunner, workers: Workers, error: Exception
+) -> None:
+    cuda.attach(ARENA)
+    workers.planned["unmap"] = error
+    cuda.detach()
+    assert workers.since() == ["start", "map T=1", "unmap", "kill"]
+
+
+@pytest.mark.parametrize(("error", "kills"), [(LOST, 1), (REFUSED, 0)], ids=["lost", "refused"])
+def test_a_gpus_worker_is_kept_unless_its_context_is_lost(
+    cuda: CudaRunner, workers: Workers, error: CudaError, kills: int
+) -> None:
+    cuda.attach(ARENA)
+    workers.planned["run"] = error
+    failed = failure(lambda: cuda.run_once(PROGRAM, 0))
+    assert (failed.status, str(failed)) == (Status.LAUNCH, error.message)
+    assert workers.since().count("kill") == kills
+
+
+def test_a_comparison_on_a_gpu_that_fails_ends_the_worker(
+    cuda: CudaRunner, workers: Workers
+) -> None:
+    workers.planned["run"] = REFUSED
+    assert failure(lambda: cuda.compare([PROGRAM], rounds=1)).status is Status.LAUNCH
+    assert workers.since() == ["start", "run", "kill"]
+
+
+def test_a_worker_without_a_gpu_says_where_to_look(cuda: CudaRunner, workers: Workers) -> None:
+    workers.planned["start"] = LOST
+    with pytest.raises(WorkerError, match="on GPU 0: an illegal address") as caught:
+        cuda.describe()
+    assert caught.value.remedy is not None
+    assert "nvidia-smi" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(Code.TIMEOUT, Status.TIMEOUT), (Code.FAULT, Status.LAUNCH)]
+)
+def test_a_programs_own_failure_leaves_the_host_its_server(
+    host: HostRunner, workers: Workers, code: Code, status: Status
+) -> None:
+    workers.planned["run"] = HostRunError("ended", code, "its words", killed=True)
+    failed = failure(lambda: host.run_once(PROGRAM, 0))
+    assert failed.status is status
+    assert ("its words" in str(failed), failed.killed) == (status is Status.LAUNCH,) * 2
+    assert workers.since() == ["run"]
+
+
+@pytest.mark.parametrize("error", [OSError("no room"), DIED], ids=["refused", "died"])
+def test_a_server_that_does_not_start_is_no_programs_fault(
+    host: HostRunner, workers: Workers, error: Exception
+) -> None:
+    host.close()
+    workers.planned["start"] = error
+    with pytest.raises(WorkerError, match="no process can be started to run kernels"):
+        host.attach(ARENA)

@@ -1,0 +1,186 @@
+"""The gate of a new candidate: what an agent wrote is checked before anything is searched.
+
+Nothing is repaired here. What is wrong comes back as one text with the lines of the template or
+the space, and nothing of a refused answer is ever timed.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tuner.agent.base import Answer
+from tuner.device.base import Outcome
+from tuner.errors import InputError, SpaceError, TunerError
+from tuner.evaluate import Evaluator, Pending
+from tuner.kernel import KernelSpec, Workload
+from tuner.plan import Plan
+from tuner.search.pool import Pool, valid_configs
+from tuner.searching import no_valid_config
+from tuner.source import check_arguments, parse_source
+from tuner.space import Config
+from tuner.space_file import load_definition
+from tuner.space_sections import SpaceText, rewritten
+from tuner.template import Template
+from tuner.trial import Status
+
+TEMPLATE, SPACE = "template.cu.j2", "space.yaml"
+RANDOM_CONFIGS = 4
+# Each is verified with every fill, twice, on several workloads.
+VERIFIED_CONFIGS = 3
+# On a CPU a large problem takes seconds, and most of what is found there shows in a small one.
+LARGEST_HOST_BYTES = 16 << 20
+# Problems told at once: an agent that reads more mends fewer.
+MOST_PROBLEMS = 4
+_CONTEXT_LINES = 2
+
+
+class RefusedError(TunerError):
+    """Say why an answer cannot become a candidate, in words for whoever wrote it."""
+
+
+def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
+    """Write an answer to `folder` and read it as the candidate `name` of `plan`'s kernel.
+
+    Raises `RefusedError` where the space or the template has a mistake, or where either changes
+    what is the user's: the signature, the workloads, the tolerances, the reference, the limits.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    space_path, template_path = folder / SPACE, folder / TEMPLATE
+    template_path.write_text(answer.template, encoding="utf-8")
+    try:
+        own = SpaceText.of(plan.spec.path.read_text(encoding="utf-8"), plan.spec.path)
+        merged = rewritten(own, SpaceText.of(answer.space, space_path), space_path, TEMPLATE)
+        space_path.write_text(merged, encoding="utf-8")
+        definition = load_definition(space_path)
+        template = Template.from_text(answer.template, template_path)
+        template.check(definition.space, definition.spec)
+        if definition.space.default is None:
+            raise SpaceError("`default` is missing", path=space_path, line=1)
+        made = replace(
+            plan, spec=definition.spec, space=definition.space, template=template, candidate=name
+        )
+    except InputError as error:
+        raise RefusedError(_told(error, folder)) from error
+    return made
+
+
+def require_sound(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) -> None:
+    """Try a drafted candidate's corner and random configs; raise `RefusedError` with problems.
+
+    Every one has to render, to take the kernel's arguments and to compile; the first few of them
+    are verified with all fills where `verify` says that the device runs kernels.
+    """
+    folder = plan.template.path.parent
+    try:
+        pools = {workload: _pool(plan, evaluator, workload) for workload in plan.tuned}
+        workload = min(plan.tuned, key=plan.spec.footprint_bytes)
+        configs = _sample(plan, pools, seed)
+        for one, config in configs:
+            _require_arguments(plan.spec, evaluator, one, config)
+        pending = [evaluator.start(*pair) for pair in configs]
+    except InputError as error:
+        raise RefusedError(_told(error, folder)) from error
+    problems = list(_uncompiled(evaluator, pending))
+    if not problems and verify:
+        problems = list(_wrong(plan, evaluator, [c for _, c in configs], workload))
+    if problems:
+        raise RefusedError("\n\n".join(_shortened(p, folder) for p in problems[:MOST_PROBLEMS]))
+
+
+def _pool(plan: Plan, evaluator: Evaluator, workload: Workload) -> Pool:
+    pool = valid_configs(plan.space, evaluator.names(workload))
+    if not len(pool):
+        raise no_valid_config(plan.spec, workload, pool)
+    return pool
+
+
+def _sample(
+    plan: Plan, pools: Mapping[Workload, Pool], seed: int
+) -> tuple[tuple[Workload, Config], ...]:
+    """Choose the default, the first and last value of every parameter, and a few at random."""
+    chance = random.Random(seed)  # noqa: S311 - a choice of samples, nothing secret
+    picks: dict[tuple[Workload, Config], None] = {}
+    default = plan.space.default
+    for workload, pool in pools.items():
+        if default is not None and default in pool:
+            picks[workload, default] = None
+            break
+    else:
+        names = ", ".join(str(workload) for workload in pools)
+        raise SpaceError(
+            "the default config breaks a constraint on every tuned workload",
+            path=plan.spec.path,
+            remedy=f"it must be valid on one of {names}",
+        )
+    workloads = list(pools)
+    picks |= dict.fromkeys((workloads[-1], config) for config in _corners(pools[workloads[-1]]))
+    for number in range(RANDOM_CONFIGS):
+        workload = workloads[number % len(workloads)]
+        picks[workload, pools[workload][chance.randrange(len(pools[workload]))]] = None
+    return tuple(picks)
+
+
+def _corners(pool: Pool) -> Iterator[Config]:
+    for column in range(len(pool.parameters)):
+        values = pool.encoded[:, column]
+        yield pool[int(values.argmin())]
+        yield pool[int(values.argmax())]
+
+
+def _require_arguments(
+    spec: KernelSpec, evaluator: Evaluator, workload: Workload, config: Config
+) -> None:
+    source = parse_source(evaluator.render(workload, config).source, spec.template)
+    for launch in spec.candidate_launches({**evaluator.names(workload), **config}):
+        check_arguments(spec, source.kernel(re.split(r"[<:]", launch.kernel)[0]))
+
+
+def _uncompiled(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[str]:
+    """Yield one text for each different error; a config over a limit is the search's to reject."""
+    made = [(one, evaluator.ready(one)) for one in pending]
+    failed = [(one, outcome) for one, outcome in made if isinstance(outcome, Outcome)]
+    over = [outcome for _, outcome in failed if outcome.status is Status.LIMIT]
+    told = set()
+    for one, outcome in failed:
+        if outcome.status is not Status.LIMIT and outcome.reason not in told:
+            told.add(outcome.reason)
+            yield f"{outcome.status} with {one.config} on {one.workload}:\n{outcome.reason}"
+    if len(over) == len(made):
+        yield f"every config tried is over a limit: {over[0].reason}"
+
+
+def _wrong(
+    plan: Plan, evaluator: Evaluator, configs: list[Config], smallest: Workload
+) -> Iterator[str]:
+    """Verify on the smallest tuned workload, a larger one, and on the boundaries."""
+    fitting = [w for w in plan.tuned if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES]
+    largest = max(fitting, key=plan.spec.footprint_bytes, default=smallest)
+    small = (w for w in plan.spec.boundary if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES)
+    workloads = dict.fromkeys((smallest, largest, *small))
+    for config in dict.fromkeys(configs[:VERIFIED_CONFIGS]):
+        for workload in workloads:
+            outcome = evaluator.verify(evaluator.start(workload, config))
+            if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.LIMIT):
+                continue
+            reason = evaluator.in_template(workload, config, outcome.reason)
+            yield f"{outcome.status} with {config} on {workload}: {reason}"
+            break
+
+
+def _told(error: TunerError, folder: Path) -> str:
+    """Write an error with the lines around its place."""
+    text = _shortened(str(error), folder)
+    if error.path is None or error.line is None or not error.path.is_relative_to(folder):
+        return text
+    lines = error.path.read_text(encoding="utf-8").split("\n") if error.path.is_file() else []
+    first = max(0, error.line - 1 - _CONTEXT_LINES)
+    shown = enumerate(lines[first : error.line + _CONTEXT_LINES], first + 1)
+    return "\n".join([text, *(f"{number:5} | {line}" for number, line in shown)])
+
+
+def _shortened(text: str, folder: Path) -> str:
+    return text.replace(f"{folder}/", "").replace(f"{folder.resolve()}/", "")

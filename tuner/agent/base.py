@@ -1,0 +1,145 @@
+"""The seam between the rounds and whoever writes the next template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tuner.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What should move, and by how much: `factor` is the new value over the base's.
+
+    `metric` is `time_us` or a name of `profiler.base.METRICS`; `workload` is a `Workload.key`, ""
+    for all tuned ones.
+    """
+
+    metric: str
+    factor: float
+    workload: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Idea:
+    """The plan of a round: which candidate to build on, why, and what should come of it.
+
+    `reference` names a second candidate to take something from, "" for none.
+    """
+
+    base: str
+    hypothesis: str
+    change: str
+    expectations: tuple[Expectation, ...] = ()
+    reference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole template and the search space beside it, as text; nothing of it is checked yet."""
+
+    template: str
+    space: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One candidate as the agent sees it; `summary` says in a few lines how it did."""
+
+    name: str
+    parent: str | None
+    template: str
+    space: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """All that an agent reads before a round.
+
+    `stable` is the same text in every round of a session, so that a server can cache it: the
+    task, the kernel, the hardware, the formats. `current` is what changes: the base, its
+    findings, what was tried. `base` is the candidate to build on, None where the agent chooses
+    among the `population` itself. `findings` are all, of which `current` words the weightiest.
+    """
+
+    round: int
+    stable: str
+    current: str
+    base: str | None
+    population: tuple[Member, ...]
+    findings: tuple[Finding, ...] = ()
+
+    def member(self, name: str) -> Member:
+        """Find a candidate by its name; raise `KeyError` for an unknown one."""
+        return {member.name: member for member in self.population}[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the agent may call; `parameters` is the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class Toolbox(Protocol):
+    """What an agent may do while it reasons."""
+
+    def tools(self) -> Sequence[Tool]:
+        """List the tools, in an order that never changes."""
+        ...
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Run a tool within its limits; the caller's mistakes come back as text, never raised."""
+        ...
+
+
+class Transcript(Protocol):
+    """What was said in a round, kept as it is said; a resumed round hears it again first."""
+
+    def again(self) -> Mapping[str, Any] | None:
+        """Take the next entry that an earlier run kept; None when all are taken."""
+        ...
+
+    def keep(self, entry: Mapping[str, Any]) -> None:
+        """Append an entry of plain JSON values; it is on disk when this returns."""
+        ...
+
+
+class Conversation(Protocol):
+    """One round with an agent: `plan`, then `refactor`, then `repair` as often as is allowed.
+
+    All raise `AgentError` where the agent cannot go on, and the last two `ReplyError` for a reply
+    that holds no template and space.
+    """
+
+    def plan(self) -> Idea | None:
+        """Say what to try; None where the agent has nothing left to try."""
+        ...
+
+    def refactor(self) -> Answer:
+        """Write the template and the space of the plan."""
+        ...
+
+    def repair(self, problem: str) -> Answer:
+        """Write both again, after what was wrong with the last answer."""
+        ...
+
+
+class Agent(Protocol):
+    """Whoever writes templates."""
+
+    @property
+    def name(self) -> str:
+        """What the session calls it: `openai:gpt-5`, `files`, `literal`."""
+        ...
+
+    def converse(
+        self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
+    ) -> Conversation:
+        """Open the conversation of one round."""
+        ...

@@ -1,0 +1,206 @@
+"""The messages of one round with a model: kept as they are said, heard again where resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from tuner.agent.base import Toolbox, Transcript
+from tuner.agent.budget import Usage
+from tuner.agent.client import Ask, ChatClient, Completion, ToolsRefusedError
+from tuner.agent.prompts import prompt
+from tuner.errors import AgentError, ReplyError
+
+# In one round; a model that wants more is told to answer.
+MOST_CALLS = 24
+# How many replies with calls are borne after that.
+MOST_IGNORED = 3
+MOST_TOOL_CHARS = 20_000
+
+Message = dict[str, Any]
+
+
+class Dialogue:
+    """Say something, hear the reply; the model's tool calls are answered in between.
+
+    Nothing that was said is changed or taken back, so each request begins as the one before.
+    """
+
+    def __init__(self, client: ChatClient, toolbox: Toolbox, transcript: Transcript) -> None:
+        self._client = client
+        self._toolbox = toolbox
+        self._tools = tuple(toolbox.tools())
+        self._transcript = transcript
+        self._messages: list[Message] = []
+        self._calls = 0
+        self._ignored = 0
+        self._told_no_tools = False
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether the model may be told of tools."""
+        return bool(self._tools) and self._client.capabilities.tools
+
+    def say(self, role: str, content: str) -> None:
+        """Add a message; a resumed round takes the one that was said then."""
+        self._add(role, lambda: {"role": role, "content": content})
+
+    def reply(self, schema: Mapping[str, Any] | None = None) -> str:
+        """Hear the model's text, after all its tool calls.
+
+        Raises `ReplyError` for a reply that was cut off, is empty or is a refusal.
+        """
+        while True:
+            entry = self._heard_reply() or self._ask(schema)
+            message: Message = entry["message"]
+            self._messages.append(_sendable(message))
+            calls = message.get("tool_calls", [])
+            if not calls:
+                return _text(message, entry)
+            self._answer(calls)
+
+    def _ask(self, schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        while True:
+            ask = Ask(self._messages, self._tools, schema, may_call=self._calls < MOST_CALLS)
+            try:
+                return self._keep_reply(self._client.complete(ask, self._keep_failure))
+            except ToolsRefusedError:
+                if not self._told_no_tools:
+                    self.say("user", prompt("no_tools"))
+                    self._told_no_tools = True
+
+    def _answer(self, calls: list[Message]) -> None:
+        if self._calls >= MOST_CALLS:
+            self._ignored += 1
+        for call in calls:
+            self._add("tool", lambda call=call: self._result(call))  # type: ignore[misc]
+            self._calls += 1
+        if self._ignored >= MOST_IGNORED:
+            raise ReplyError(
+                f"the model goes on calling tools after its {MOST_CALLS} calls of the round"
+            )
+        if self._calls >= MOST_CALLS and not self._ignored:
+            self.say("user", prompt("no_more_calls", most_calls=MOST_CALLS))
+
+    def _result(self, call: Message) -> Message:
+        text = self._run(call["function"]["name"], call["function"]["arguments"])
+        if len(text) > MOST_TOOL_CHARS:
+            left_out = len(text) - MOST_TOOL_CHARS
+            text = f"{text[:MOST_TOOL_CHARS]}\n[{left_out} more characters are left out]"
+        return {"role": "tool", "tool_call_id": call["id"], "content": text}
+
+    def _run(self, name: str, written: str) -> str:
+        known = [tool.name for tool in self._tools]
+        if self._calls >= MOST_CALLS:
+            return f"not run: the {MOST_CALLS} tool calls of this round are used up"
+        if name not in known:
+            return f"there is no tool {name!r}; there are: {', '.join(known) or 'none'}"
+        arguments = _arguments(written)
+        if arguments is None:
+            return f"not run: the arguments are no JSON object: {written[:200]!r}"
+        return self._toolbox.call(name, arguments)
+
+    def _add(self, role: str, make: Callable[[], Message]) -> None:
+        entry = self._heard()
+        if entry is None:
+            message = make()
+            self._keep({"type": "message", "message": message})
+        else:
+            message = _message_by(role, entry)
+        self._messages.append(message)
+
+    def _heard_reply(self) -> Mapping[str, Any] | None:
+        """Take the reply that was heard then, with what was said before it of missing tools."""
+        entry = self._heard()
+        if entry is not None and entry["type"] == "message":
+            self._messages.append(_message_by("user", entry))
+            self._told_no_tools = True
+            entry = self._heard()
+        if entry is not None and entry["type"] != "reply":
+            raise _other_transcript(f"a {entry['type']} instead of a reply")
+        return entry
+
+    def _heard(self) -> Mapping[str, Any] | None:
+        """Take what an earlier run kept next; None where this run goes on by itself."""
+        while (entry := self._transcript.again()) is not None:
+            if entry["type"] != "failure":
+                return entry
+        return None
+
+    def _keep_reply(self, completion: Completion) -> Mapping[str, Any]:
+        reply = completion.reply
+        entry: dict[str, Any] = {
+            "type": "reply",
+            "message": reply.message,
+            "usage": asdict(completion.usage),
+            "cost": completion.cost,
+            "model": reply.model or self._client.model,
+            "finish_reason": reply.finish,
+            "seconds": round(completion.seconds, 3),
+            "request": completion.request,
+        }
+        if reply.refusal:
+            entry["refusal"] = reply.refusal
+        if reply.reasoning:
+            entry["reasoning"] = reply.reasoning
+        self._keep(entry)
+        return entry
+
+    def _keep_failure(self, error: str, usage: Usage | None, cost: float | None) -> None:
+        entry: dict[str, Any] = {"type": "failure", "error": error}
+        if usage is not None:
+            entry |= {"usage": asdict(usage), "cost": cost}
+        self._keep(entry)
+
+    def _keep(self, entry: Mapping[str, Any]) -> None:
+        self._transcript.keep(self._client.endpoint.redacted_entry(entry))
+
+
+def _message_by(role: str, entry: Mapping[str, Any]) -> Message:
+    found = entry["message"]["role"]
+    if entry["type"] != "message" or found != role:
+        raise _other_transcript(f"a {entry['type']} by {found!r} instead of one by {role!r}")
+    return dict(entry["message"])
+
+
+def _text(message: Message, entry: Mapping[str, Any]) -> str:
+    text, finish = str(message["content"]), entry["finish_reason"]
+    if finish == "length":
+        written = entry["usage"]["output_tokens"]
+        raise ReplyError(
+            f"the reply was cut off after {written} tokens; answer again, shorter but whole"
+        )
+    if finish == "content_filter":
+        raise ReplyError("the server's content filter cut the reply off")
+    if not text.strip():
+        refusal = entry.get("refusal")
+        raise ReplyError(f"the model refused: {refusal}" if refusal else "the reply is empty")
+    return text
+
+
+def _sendable(message: Message) -> Message:
+    """Make the message that goes back to the server, whose template may parse the arguments."""
+    calls = [
+        call
+        if _arguments(call["function"]["arguments"]) is not None
+        else {**call, "function": {**call["function"], "arguments": "{}"}}
+        for call in message.get("tool_calls", [])
+    ]
+    return {**message, "tool_calls": calls} if calls else dict(message)
+
+
+def _arguments(written: str) -> dict[str, Any] | None:
+    try:
+        arguments = json.loads(written or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def _other_transcript(found: str) -> AgentError:
+    return AgentError(
+        f"the round's transcript does not fit: {found}",
+        remedy="it may be another version's; start a new session",
+    )

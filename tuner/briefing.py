@@ -1,0 +1,98 @@
+"""Gather from a session what an agent reads before a round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tuner.agent.base import Briefing, Member
+from tuner.candidates import Candidates
+from tuner.device.base import DeviceInfo
+from tuner.feedback.briefing import Situation, briefing, member_summary
+from tuner.feedback.search import search_findings
+from tuner.feedback.task import Task
+from tuner.findings import Finding
+from tuner.history import history, population
+from tuner.plan import Plan
+from tuner.profiler.base import Degree
+from tuner.profiling import profiles
+from tuner.session import Session
+from tuner.session_records import Candidate
+from tuner.standing import best_trials, mean_speedup
+
+
+class Briefer:
+    """Compose briefings for one run; the same session gives the same text."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        session: Session,
+        candidates: Candidates,
+        info: DeviceInfo,
+        degree: Degree,
+    ) -> None:
+        self._plan, self._session, self._candidates = plan, session, candidates
+        self._task = Task(
+            plan.spec,
+            source=plan.spec.source.read_text(encoding="utf-8"),
+            info=info,
+            degree=degree,
+            operators=dict(plan.operators),
+            reference=plan.spec.reference.read_text(encoding="utf-8"),
+        )
+
+    def of(self, number: int, base: str | None) -> Briefing:
+        """Brief for one round; `base` is the policy's choice, None where the agent chooses."""
+        baselines = self._session.baselines()
+        baselines_us = {w: baselines[w].measurement.median_us for w in self._plan.tuned}
+        shown = base or self._fastest()
+        now = Situation(
+            round=number,
+            rounds=self._plan.rounds,
+            base=base,
+            shown=shown,
+            population=tuple(self._member(one) for one in population(self._session)),
+            best=best_trials(self._session, shown),
+            baselines_us=baselines_us,
+            findings=self._findings(shown),
+            history=[one for one in history(self._session) if one.number < number],
+        )
+        return replace(briefing(self._task, now), findings=tuple(now.findings))
+
+    def _fastest(self) -> str:
+        names = [one.name for one in population(self._session)]
+        speedups = {name: mean_speedup(self._session, name) or 0.0 for name in names}
+        return max(names, key=lambda name: speedups[name])
+
+    def _member(self, candidate: Candidate) -> Member:
+        baselines = self._session.baselines()
+        baselines_us = {w: baselines[w].measurement.median_us for w in self._plan.tuned}
+        made = [one for one in history(self._session) if one.candidate == candidate.name]
+        return Member(
+            name=candidate.name,
+            parent=candidate.parent,
+            template=candidate.template_text,
+            space=candidate.space_text,
+            summary=member_summary(
+                best_trials(self._session, candidate.name),
+                baselines_us,
+                made[0] if made else None,
+            ),
+        )
+
+    def _findings(self, name: str) -> list[Finding]:
+        """The profiles' findings and the search's; one that two profiles share is told once."""
+        plan = self._candidates.plan(name)
+        baselines = self._session.baselines()
+        found = {
+            (finding.topic, finding.line): finding
+            for profiled in reversed(profiles(self._session, name))
+            for finding in profiled.findings
+        }
+        searched = search_findings(
+            plan.space,
+            {w: self._session.trials(name, w) for w in plan.tuned},
+            plan.template,
+            {w: baselines[w].measurement.median_us for w in plan.tuned},
+        )
+        return [*found.values(), *searched]

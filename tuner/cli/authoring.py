@@ -1,0 +1,237 @@
+"""Who writes further candidates: the agent that was asked for, with all that serves it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import ExitStack
+
+    from tuner.agent.base import Agent
+    from tuner.candidates import Candidates
+    from tuner.cli.plans import Request
+    from tuner.compiler.base import Compiler
+    from tuner.device.base import Device
+    from tuner.plan import Plan
+    from tuner.profiling import Profiling
+    from tuner.rounds import Author
+    from tuner.session import Manifest, Session
+
+AUTO, LITERAL, OPENAI, FILES = "auto", "literal", "openai", "files"
+AGENTS = (AUTO, LITERAL, OPENAI, FILES)
+POLICIES = ("mcts", "greedy", "llm")
+# Without a number, an agent that can think gets so many rounds.
+DEFAULT_ROUNDS = 4
+# What a draft is widened by at most: each round doubles a range.
+LITERAL_ROUNDS = 2
+# The profile of a kernel that runs on a CPU is that of the code for this GPU.
+PROFILED_TARGET = "sm_90a"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """Which agent writes, and with what; budgets are None where there is no such limit."""
+
+    agent: str
+    model: str = ""
+    rounds: int = 0
+    policy: str = "mcts"
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    prices: Path | None = None
+    exchange: Path | None = None
+    wait_s: float | None = None
+    sources: tuple[Path, ...] = ()
+
+    @classmethod
+    def asked(cls, request: Request, *, drafted: bool = False) -> AgentOptions:
+        """Complete what the command line says; raise `UsageError` where parts do not fit.
+
+        A key in the environment alone sends nothing anywhere: a model has to be named.
+        """
+        agent = request.agent
+        if agent == AUTO:
+            agent = OPENAI if request.model else FILES if request.exchange else LITERAL
+        _require_fitting(agent, request)
+        rounds = request.rounds
+        if rounds is None:
+            literal = LITERAL_ROUNDS if drafted else 0
+            rounds = literal if agent == LITERAL else DEFAULT_ROUNDS
+        return cls(
+            agent=agent,
+            model=request.model or "",
+            rounds=rounds,
+            policy=request.policy,
+            max_tokens=request.max_tokens,
+            max_cost=request.max_cost,
+            prices=request.prices,
+            exchange=request.exchange,
+            wait_s=request.wait,
+            sources=request.sources,
+        )
+
+    @classmethod
+    def resumed(cls, manifest: Manifest, request: Request) -> AgentOptions:
+        """Take what the session began with; budgets, rounds and waiting may be given anew."""
+        kept = manifest.agent_options
+        options = cls(
+            agent=manifest.agent or LITERAL,
+            model=kept.get("model", ""),
+            rounds=manifest.rounds,
+            policy=manifest.policy,
+            max_tokens=int(kept["max_tokens"]) if "max_tokens" in kept else None,
+            max_cost=float(kept["max_cost"]) if "max_cost" in kept else None,
+            prices=Path(kept["prices"]) if "prices" in kept else None,
+            exchange=Path(kept["exchange"]) if "exchange" in kept else None,
+            sources=tuple(map(Path, filter(None, kept.get("sources", "").split("\n")))),
+        )
+        changed = {
+            name: getattr(request, name)
+            for name in ("rounds", "max_tokens", "max_cost", "prices", "sources")
+            if name in request.given
+        }
+        return replace(options, **changed, wait_s=request.wait)
+
+    def kept(self) -> Mapping[str, str]:
+        """Write what the manifest keeps of them."""
+        found = {
+            "model": self.model,
+            "max_tokens": self.max_tokens,
+            "max_cost": self.max_cost,
+            "prices": self.prices and self.prices.resolve(),
+            "exchange": self.exchange and self.exchange.resolve(),
+            "sources": "\n".join(str(path.resolve()) for path in self.sources),
+        }
+        return {name: str(value) for name, value in found.items() if value not in (None, "")}
+
+
+def _require_fitting(agent: str, request: Request) -> None:
+    if agent == OPENAI and not request.model:
+        raise click.UsageError("--agent openai needs the name of a model: --model NAME")
+    if agent == FILES and request.exchange is None:
+        raise click.UsageError("--agent files needs a folder to write to: --exchange DIR")
+    misplaced = {
+        OPENAI: ("model", "max_tokens", "max_cost", "prices"),
+        FILES: ("exchange", "wait"),
+    }
+    for owner, names in misplaced.items():
+        given = [f"--{name.replace('_', '-')}" for name in names if name in request.given]
+        if given and agent != owner:
+            raise click.UsageError(f"{', '.join(given)} is for --agent {owner}, not for {agent}")
+
+
+def author_for(
+    options: AgentOptions,
+    plan: Plan,
+    device: Device,
+    compiler: Compiler,
+    stack: ExitStack,
+) -> Callable[[Session, Candidates], Author] | None:
+    """Prepare who writes; None where no round is asked for. The stack closes what is opened.
+
+    Raises `DeviceError` for a recording, which knows no other template than its own.
+    """
+    if not options.rounds:
+        return None
+    if device.info.recorded and options.agent != LITERAL:
+        raise DeviceError(
+            f"a recording answers only for the template that it was made with, and {options.agent} "
+            "writes others",
+            remedy="use --device cuda on a machine with a GPU, or --device host to try it on a CPU",
+        )
+    profiling = profiling_for(plan, device, compiler, stack)
+    return partial(_author, options, plan, device, profiling)
+
+
+def _author(
+    options: AgentOptions,
+    plan: Plan,
+    device: Device,
+    profiling: Profiling,
+    session: Session,
+    candidates: Candidates,
+) -> Author:
+    from tuner.agent.policies import policy
+    from tuner.briefing import Briefer
+    from tuner.rounds import Author
+    from tuner.toolbox import Workbench
+
+    runs = not device.info.recorded
+    sources = (*plan.spec.include_dirs, *options.sources)
+    workbench = Workbench(
+        plan,
+        session,
+        candidates,
+        profiling,
+        sources,
+        verifies=runs,
+        times=runs,
+        folder=session.directory,
+    )
+    return Author(
+        agent=_agent(options, session),
+        policy=policy(options.policy),
+        briefing=Briefer(plan, session, candidates, device.info, profiling.degree).of,
+        toolbox=workbench.opened,
+        profiling=profiling,
+        verifies=runs,
+    )
+
+
+def _agent(options: AgentOptions, session: Session) -> Agent:
+    if options.agent == FILES:
+        from tuner.agent.files import FilesAgent
+
+        assert options.exchange is not None
+        return FilesAgent(options.exchange, wait_s=options.wait_s)
+    if options.agent == LITERAL:
+        from tuner.agent.literal import LiteralAgent
+
+        return LiteralAgent()
+    from tuner.agent.budget import Budget, read_prices
+    from tuner.agent.openai_agent import OpenAIAgent
+    from tuner.transcript import SAID
+
+    price, currency = None, "USD"
+    if options.prices is not None:
+        prices = read_prices(options.prices)
+        price, currency = prices.of(options.model), prices.currency
+    budget = Budget(options.max_tokens, options.max_cost, price, currency)
+    budget.remember(note.content for note in session.notes(kind=SAID))
+    return OpenAIAgent(options.model, budget, environ=os.environ)
+
+
+def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
+    """Open the profiler that goes deepest here."""
+    from tuner.candidates import evaluator_of
+    from tuner.checking import UnavailableDevice, target_info
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.device.cuda.counters import NsightCompute
+    from tuner.device.cuda.device import CudaDevice
+    from tuner.profiler.with_counters import find_profiler
+    from tuner.profiling import Profiling
+
+    profiled: Device = device
+    if device.info.on_cpu:
+        # On a CPU nothing can be said of a GPU's time, but all of the GPU's code.
+        profiled = UnavailableDevice(target_info(PROFILED_TARGET))
+        compiler = NvrtcPool(cache=Cache())
+        stack.callback(compiler.close)
+    timed = not device.info.on_cpu
+    counters = None
+    if isinstance(device, CudaDevice):
+        counters = NsightCompute(device.ordinal, plan.spec, plan.operators)
+    profiler = find_profiler(profiled.info, counters)
+    stack.callback(profiler.close)
+    evaluators = partial(evaluator_of, compiler=compiler, device=profiled)
+    return Profiling(profiler, evaluators, timed=timed)

@@ -1,0 +1,207 @@
+"""Count with NVIDIA's Nsight Compute: one process of the tool runs one program on real inputs."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tuner.device.base import Program
+from tuner.device.cuda.ncu_report import (
+    raw_counters,
+    source_samples,
+    trouble,
+    unknown_counters,
+)
+from tuner.device.cuda.under_tool import NO_LEASH, Ended, ToolProcess, draw_arena, environment
+from tuner.device.cuda.watched import Job, Jobs
+from tuner.device.layout import Layout
+from tuner.kernel import KernelSpec, Launch, Workload
+from tuner.profiler.base import Counted, LaunchCounts
+from tuner.toolkit import candidates, executable
+
+# Each launch runs some twenty times, and what it wrote is put back in between.
+TIMEOUT_S = 120.0
+PAGE_TIMEOUT_S = 60.0
+# A counter that this chip lacks ends a run before anything is counted; the next goes without it.
+MOST_ATTEMPTS = 8
+
+_NAME = "ncu"
+# Some of them would change what is counted.
+_VARIABLES = "NV_COMPUTE_PROFILER"
+# A kernel that does nothing, in a form that every driver compiles itself: a tool that may count
+# nothing still starts and ends well as long as no kernel runs under it.
+_PROBE = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry probe()\n{\nret;\n}\n\0"
+_PROBE_LAUNCH = Launch("probe", (1, 1, 1), (32, 1, 1))
+_PROBE_COUNTER = "smsp__inst_executed.sum"
+_OPTIONS = (
+    "--target-processes=all",
+    "--clock-control=none",  # the default sets the clocks, of a GPU that others may use
+    "--cache-control=all",
+    "--replay-mode=kernel",
+    "--apply-rules=no",
+    "--section=SourceCounters",
+    "--force-overwrite",
+)
+
+
+def find_ncu() -> Path | None:
+    """Find the tool: on PATH, in the CUDA that the environment or /usr/local names, or alone."""
+    return next((path for path in candidates(_NAME) if executable(path)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What one process of the tool left: its file, None where there is none, and why."""
+
+    file: Path | None
+    text: str
+    reason: str = ""
+
+
+class NsightCompute:
+    """Count programs of one kernel on one GPU; see `Counters` for the contract."""
+
+    def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
+        self._ordinal, self._spec, self._operators = ordinal, spec, dict(operators)
+        self._tool = find_ncu()
+        self._process = ToolProcess()
+        self._folder = TemporaryDirectory(prefix="tuner-counters-", ignore_cleanup_errors=True)
+        self._drawn: tuple[Workload, Layout] | None = None
+        self._refusal: str | None = None
+
+    def refusal(self) -> str:
+        """Say why nothing can be counted here, "" where it can; tried once, on a kernel."""
+        if self._refusal is None:
+            self._refusal = self._tried()
+        return self._refusal
+
+    def count(self, program: Program, names: Sequence[str]) -> Counted:
+        """Count each launch of a call once; the same call ran before, on the same inputs."""
+        if reason := self.refusal():
+            return Counted(reason=reason)
+        layout = self._layout(program.workload)
+        job = Job(program, layout, str(self._arena))
+        wanted = list(names)
+        for _ in range(MOST_ATTEMPTS):
+            report = self._report((job, job), wanted, skip=len(program.launches))
+            unknown = set(unknown_counters(report.text)).intersection(wanted)
+            if not unknown:
+                break
+            wanted = [name for name in wanted if name not in unknown]
+        return self._counted(report, program.launches, wanted)
+
+    def close(self) -> None:
+        """End what runs and remove the files."""
+        self._process.close()
+        self._folder.cleanup()
+
+    @property
+    def _arena(self) -> Path:
+        return Path(self._folder.name, "arena")
+
+    def _layout(self, workload: Workload) -> Layout:
+        """Draw the inputs of a workload; those of the last one are kept."""
+        if self._drawn is None or self._drawn[0] != workload:
+            layout = draw_arena(workload, self._spec, self._operators, self._arena)
+            self._drawn = workload, layout
+        return self._drawn[1]
+
+    def _tried(self) -> str:
+        if self._tool is None:
+            return (
+                "Nsight Compute (ncu) was not found: it comes with the CUDA toolkit; put its "
+                "folder on PATH, or set CUDA_HOME"
+            )
+        program = Program(
+            "probe", Workload(()), (_PROBE_LAUNCH,), _PROBE, {_PROBE_LAUNCH.kernel: "probe"}
+        )
+        nothing = Path(self._folder.name, "nothing")
+        nothing.touch()
+        job = Job(program, Layout((), (), 0), str(nothing))
+        report = self._report((job,), [_PROBE_COUNTER], skip=0)
+        return self._counted(report, (_PROBE_LAUNCH,), [_PROBE_COUNTER]).reason
+
+    def _report(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> _Report:
+        """Run the jobs and count the launches of the last one."""
+        folder = Path(self._folder.name)
+        file = folder / "report.ncu-rep"
+        file.unlink(missing_ok=True)
+        launches = len(jobs[-1].program.launches)
+        command = [
+            *(str(self._tool), *_OPTIONS, f"--metrics={','.join(names)}"),
+            *(f"--launch-skip={skip}", f"--launch-count={launches}"),
+            f"--export={file.with_suffix('')}",
+        ]
+        sign = f"job-{secrets.token_hex(8)}"
+        request = Jobs(self._ordinal, sign, False, NO_LEASH, jobs)
+        ended = self._process.run(command, request, folder, TIMEOUT_S, _environment())
+        text = f"{ended.said}\n{ended.words}"
+        reason = _reason(ended, sign)
+        return _Report(file if file.is_file() and not reason else None, text, reason)
+
+    def _counted(
+        self, report: _Report, launches: Sequence[Launch], names: Sequence[str]
+    ) -> Counted:
+        if report.file is None:
+            return Counted(reason=report.reason or "Nsight Compute made no report")
+        counters = raw_counters(self._page(report.file, "raw"))
+        if len(counters) != len(launches):
+            short = f"Nsight Compute counted {len(counters)} of {len(launches)} launches"
+            return Counted(reason=short)
+        if not any(values.keys() & set(names) for _, values in counters):
+            return Counted(reason="Nsight Compute gave no values")
+        samples = source_samples(self._page(report.file, "source", "--print-source=sass"))
+        if len(samples) != len(launches):
+            samples = [("", {})] * len(launches)
+        return Counted(
+            tuple(
+                LaunchCounts(
+                    launch.kernel, {name: values[name] for name in names if name in values}, found
+                )
+                for launch, (_, values), (_, found) in zip(launches, counters, samples, strict=True)
+            )
+        )
+
+    def _page(self, file: Path, page: str, *options: str) -> str:
+        """Let the tool print one page of a report, "" where it cannot."""
+        command = [
+            *(str(self._tool), f"--import={file}", "--csv", f"--page={page}"),
+            *("--print-units=base", *options),
+        ]
+        try:
+            ended = subprocess.run(  # noqa: S603 - the tool that was found
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=_environment(),
+                timeout=PAGE_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return ended.stdout.decode(errors="replace")
+
+
+def _environment() -> dict[str, str]:
+    """Let numbers be printed the same everywhere, and put no files into the user's folder."""
+    quiet = {"NV_COMPUTE_PROFILER_DISABLE_STOCK_FILE_DEPLOYMENT": "1"}
+    return {**environment(_VARIABLES), "LC_ALL": "C", **quiet}
+
+
+def _reason(ended: Ended, sign: str) -> str:
+    """Say what kept the tool or the jobs from their end, "" where nothing did."""
+    if ended.timed_out:
+        return f"Nsight Compute did not end within {TIMEOUT_S:g} s"
+    if said := trouble(f"{ended.said}\n{ended.words}"):
+        return said
+    lines = (line.partition(sign)[2] for line in ended.said.splitlines() if sign in line)
+    events = [json.loads(line) for line in lines]
+    if not events:
+        return f"Nsight Compute did not start: {ended.last_words or f'exit {ended.exit_code}'}"
+    failures = (event["error"] for event in events if event["event"] == "failed")
+    return next((f"failed under Nsight Compute: {error}" for error in failures), "")

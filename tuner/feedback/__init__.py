@@ -1,0 +1,1 @@
+"""What the agent reads: pure functions from trials, outcomes and findings to text."""
