@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,8 @@ VERIFIED_CONFIGS = 3
 LARGEST_HOST_BYTES = 16 << 20
 # Problems told at once: an agent that reads more mends fewer.
 MOST_PROBLEMS = 4
+# Lines of a template that are shown with one compiler's message, each with those around it.
+MOST_PLACES = 3
 _CONTEXT_LINES = 2
 
 
@@ -48,9 +50,13 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
     Raises `RefusedError` where the space or the template has a mistake, or where either changes
     what is the user's: the signature, the workloads, the tolerances, the reference, the limits.
     """
+    for what, text in (("template", answer.template), ("space", answer.space)):
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise RefusedError(f"the {what} has half of a UTF-16 character")
     folder.mkdir(parents=True, exist_ok=True)
     space_path, template_path = folder / SPACE, folder / TEMPLATE
     template_path.write_text(answer.template, encoding="utf-8")
+    space_path.write_text(answer.space, encoding="utf-8")
     try:
         own = SpaceText.of(plan.spec.path.read_text(encoding="utf-8"), plan.spec.path)
         merged = rewritten(own, SpaceText.of(answer.space, space_path), space_path, TEMPLATE)
@@ -88,7 +94,8 @@ def require_sound(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) 
     if not problems and verify:
         problems = list(_wrong(plan, evaluator, [c for _, c in configs], workload))
     if problems:
-        raise RefusedError("\n\n".join(_shortened(p, folder) for p in problems[:MOST_PROBLEMS]))
+        told = (_quoting(_shortened(p, folder), plan.template) for p in problems[:MOST_PROBLEMS])
+        raise RefusedError("\n\n".join(told))
 
 
 def _pool(plan: Plan, evaluator: Evaluator, workload: Workload) -> Pool:
@@ -148,7 +155,7 @@ def _uncompiled(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[st
     for one, outcome in failed:
         if outcome.status is not Status.LIMIT and outcome.reason not in told:
             told.add(outcome.reason)
-            yield f"{outcome.status} with {one.config} on {one.workload}:\n{outcome.reason}"
+            yield f"{outcome.status} with {one.config} on {one.workload}: {outcome.reason}"
     if len(over) == len(made):
         yield f"every config tried is over a limit: {over[0].reason}"
 
@@ -173,14 +180,28 @@ def _wrong(
 
 def _told(error: TunerError, folder: Path) -> str:
     """Write an error with the lines around its place."""
-    text = _shortened(str(error), folder)
-    if error.path is None or error.line is None or not error.path.is_relative_to(folder):
+    text, path = _shortened(str(error), folder), error.path
+    if path is None or error.line is None or not path.resolve().is_relative_to(folder.resolve()):
         return text
-    lines = error.path.read_text(encoding="utf-8").split("\n") if error.path.is_file() else []
-    first = max(0, error.line - 1 - _CONTEXT_LINES)
-    shown = enumerate(lines[first : error.line + _CONTEXT_LINES], first + 1)
-    return "\n".join([text, *(f"{number:5} | {line}" for number, line in shown)])
+    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    return "\n".join([text, *_around(lines, error.line)])
+
+
+def _quoting(text: str, template: Template) -> str:
+    """Add the lines of the template that a compiler's message names."""
+    places = re.findall(rf"(?:^|\s){re.escape(template.path.name)}:(\d+):", text)
+    numbers = list(dict.fromkeys(map(int, places)))[:MOST_PLACES]
+    lines = template.text.split("\n")
+    shown = dict.fromkeys(row for number in numbers for row in _around(lines, number))
+    return "\n".join([text, *shown])
+
+
+def _around(lines: Sequence[str], number: int) -> Iterator[str]:
+    first = max(0, number - 1 - _CONTEXT_LINES)
+    for place, line in enumerate(lines[first : number + _CONTEXT_LINES], first + 1):
+        yield f"{place:5} | {line}"
 
 
 def _shortened(text: str, folder: Path) -> str:
-    return text.replace(f"{folder}/", "").replace(f"{folder.resolve()}/", "")
+    # The longer one first: a session may be named by a relative path, which is a part of it.
+    return text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")

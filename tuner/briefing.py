@@ -33,7 +33,7 @@ class Briefer:
     ) -> None:
         self._plan, self._session, self._candidates = plan, session, candidates
         self._task = Task(
-            plan.spec,
+            replace(plan.spec, tuned=plan.tuned, held_out=plan.held_out),
             source=plan.spec.source.read_text(encoding="utf-8"),
             info=info,
             degree=degree,

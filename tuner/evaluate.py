@@ -144,6 +144,15 @@ class Evaluator:
             return Outcome(Status.LIMIT, reason)
         return self._program(pending, result)
 
+    def usage(self, pending: Pending) -> tuple[Resources, Occupancy | None]:
+        """Tell what the first launch of a compiled config uses of the hardware."""
+        result = self._compiled(pending)
+        if isinstance(result, Trial):
+            raise KernelError(f"{pending.config} does not compile: {result.reason}")
+        first = pending.launches[0]
+        resources = result.resources[first.kernel]
+        return resources, occupancy(self._target.limits, resources, first)
+
     def in_template(self, workload: Workload, config: Config, text: str) -> str:
         """Rewrite a tool's text about the rendered source to the lines of the template."""
         rendered = self.render(workload, config)

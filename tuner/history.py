@@ -28,6 +28,11 @@ def idea_of(content: Mapping[str, Any]) -> Idea:
     return Idea(**{**content, "expectations": expectations})
 
 
+def over(session: Session, number: int) -> bool:
+    """Whether a round has come to its end, good or bad, and is not run again."""
+    return bool(session.notes(number, OUTCOME) or session.notes(number, REFUSED))
+
+
 def history(session: Session) -> tuple[RoundRecord, ...]:
     """List the rounds that are over, in order."""
     numbers = dict.fromkeys(note.round for note in session.notes() if note.round > 0)

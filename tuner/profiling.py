@@ -24,7 +24,10 @@ COMPILE_OPTIONS = ("-lineinfo",)
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What a profile said of one trial, as the session keeps it."""
+    """What a profile said of one trial, as the session keeps it.
+
+    `reason` says why it has no counters, where there could have been some.
+    """
 
     candidate: str
     workload: str
@@ -33,6 +36,7 @@ class Profiled:
     kind: Kind
     metrics: Mapping[str, float]
     findings: tuple[Finding, ...]
+    reason: str = ""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Profiled:
@@ -51,7 +55,7 @@ class Profiling:
     def __init__(
         self, profiler: Profiler, evaluator_of: Callable[[Plan], Evaluator], *, timed: bool
     ) -> None:
-        self._profiler, self._evaluator_of, self._timed = profiler, evaluator_of, timed
+        self._profiler, self.evaluator_of, self._timed = profiler, evaluator_of, timed
 
     @property
     def degree(self) -> Degree:
@@ -62,17 +66,19 @@ class Profiling:
         """Profile one correct trial of `plan`'s candidate; None where it does not compile."""
         options = (*plan.spec.compile_options, *COMPILE_OPTIONS)
         spec = replace(plan.spec, compile_options=options)
-        evaluator = self._evaluator_of(replace(plan, spec=spec))
+        evaluator = self.evaluator_of(replace(plan, spec=spec))
         workload = trial.workload
-        program = evaluator.ready(evaluator.start(workload, trial.config))
-        if isinstance(program, Outcome) or trial.resources is None:
+        pending = evaluator.start(workload, trial.config)
+        program = evaluator.ready(pending)
+        if isinstance(program, Outcome):
             return None
+        resources, share = evaluator.usage(pending)
         operations = plan.spec.operations
         subject = Subject(
             program=program,
             lines=evaluator.render(workload, trial.config).lines,
-            resources=trial.resources,
-            occupancy=trial.occupancy,
+            resources=resources,
+            occupancy=share,
             time_us=trial.time_us if self._timed else None,
             traffic_bytes=plan.spec.traffic.integer(workload.values),
             operations=None if operations is None else operations.integer(workload.values),
@@ -87,6 +93,7 @@ class Profiling:
             kind=kind,
             metrics=metrics_of(profile),
             findings=findings,
+            reason=profile.reason,
         )
 
     def keep(self, plan: Plan, session: Session, number: int, trials: Sequence[Trial]) -> None:

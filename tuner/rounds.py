@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import log
+from pathlib import Path
 
 from tuner.acceptance import RefusedError, drafted, require_sound
 from tuner.agent.base import Agent, Answer, Briefing, Conversation, Idea, Toolbox
@@ -21,6 +22,7 @@ from tuner.history import (
     OUTCOME,
     REFUSED,
     history,
+    over,
     population,
 )
 from tuner.plan import Plan
@@ -72,8 +74,8 @@ class Rounds:
         self._profile(self._plan, 0)
         try:
             for number in range(1, self._plan.rounds + 1):
-                if self._session.notes(number, OUTCOME) or self._session.notes(number, REFUSED):
-                    self._restore(number)
+                if over(self._session, number):
+                    self._recount(number)
                 elif not self._round(number):
                     break
         except AwaitedError:
@@ -139,7 +141,7 @@ class Rounds:
         return None
 
     def _accepted(self, answer: Answer, number: int, attempt: int, name: str) -> Plan:
-        folder = self._session.directory / FOLDER / f"{number:02}" / f"attempt-{attempt}"
+        folder = _folder(self._session, number, attempt)
         plan = drafted(answer, self._plan, folder, name)
         self._standing.announce("candidate", note=f"round {number}: checking what was written")
         evaluator = self._candidates.of(plan)
@@ -209,20 +211,27 @@ class Rounds:
         worth = worth_profiling(self._session, plan, best)
         self._author.profiling.keep(plan, self._session, number, worth)
 
-    def _restore(self, number: int) -> None:
-        """Take up the candidate of a round that an earlier run ended."""
+    def _recount(self, number: int) -> None:
         for note in self._session.notes(number, CANDIDATE):
-            answers = self._session.notes(number, ANSWER)
-            kept = next(a for a in answers if a.content["attempt"] == note.content["attempt"])
-            answer = Answer(kept.content["template"], kept.content["space"])
-            attempt = f"attempt-{note.content['attempt']}"
-            folder = self._session.directory / FOLDER / f"{number:02}" / attempt
-            plan = drafted(answer, self._plan, folder, note.content["name"])
-            self._candidates.add(plan)
-            self._standing.recount(plan.candidate)
+            self._standing.recount(note.content["name"])
 
     def _say(self, text: str) -> None:
         self._standing.announce("agent", note=text)
+
+
+def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
+    """Take up all candidates that earlier runs of a session accepted, as they were written then."""
+    for note in session.notes(kind=CANDIDATE):
+        attempt = note.content["attempt"]
+        answers = session.notes(note.round, ANSWER)
+        kept = next(one.content for one in answers if one.content["attempt"] == attempt)
+        folder = _folder(session, note.round, attempt)
+        answer = Answer(kept["template"], kept["space"])
+        candidates.add(drafted(answer, plan, folder, note.content["name"]))
+
+
+def _folder(session: Session, number: int, attempt: int) -> Path:
+    return session.directory / FOLDER / f"{number:02}" / f"attempt-{attempt}"
 
 
 def tree_of(session: Session) -> Tree:

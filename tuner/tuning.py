@@ -13,7 +13,7 @@ from tuner.finals import Finals
 from tuner.kernel import Workload
 from tuner.plan import Plan
 from tuner.progress import Listener
-from tuner.rounds import Author, Rounds
+from tuner.rounds import Author, Rounds, restore
 from tuner.searching import pools_of, search_all
 from tuner.session import Session
 from tuner.standing import Standing
@@ -33,14 +33,16 @@ def tune(
 ) -> tuple[Result, ...]:
     """Run or resume a session to its end; what it holds already is not measured again.
 
-    `author` makes who writes further candidates in rounds. The winners are run under the tools of `watches`
-    at last. Raises the `AgentError` that ended the rounds too early once all else is done.
+    `author` makes who writes further candidates in rounds. The winners are run under the tools
+    of `watches` at last. Raises the `AgentError` that ended the rounds too early once all else is
+    done.
     """
     candidates = Candidates(plan, compiler, device)
     evaluator = candidates.evaluator(plan.candidate)
     pools = pools_of(plan, evaluator)
     space_text = plan.spec.path.read_text(encoding="utf-8")
     session.add_candidate(plan.candidate, plan.template.text, space_text)
+    restore(plan, session, candidates)
     session.mark("running")
     standing = Standing(plan, session, device.info.name, listener)
     verification = Verification(plan, session, device, candidates, watches)

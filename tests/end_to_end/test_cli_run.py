@@ -22,6 +22,7 @@ KEYS = {
     "trials",
     "checks",
     "workloads",
+    "rounds",
 }
 WORKLOAD_KEYS = {
     "workload",
@@ -31,6 +32,7 @@ WORKLOAD_KEYS = {
     "speedup",
     "interval",
     "roofline",
+    "candidate",
     "config",
     "registers",
     "occupancy",

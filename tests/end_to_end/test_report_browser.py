@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rounds_sample import session_with_rounds
 from tuner.kernel import Workload
 from tuner.report.data import ReportData
 from tuner.report.html import render_report, write_report
+from tuner.report.loading import load
 from tuner.space import Config
 from tuner.trial import Measurement, Occupancy, Resources, Result, Status, Trial
 
@@ -85,6 +87,13 @@ def data() -> ReportData:
     )
 
 
+@pytest.fixture(scope="module")
+def with_rounds(tmp_path_factory) -> ReportData:
+    folder = tmp_path_factory.mktemp("rounds") / "run"
+    session_with_rounds(folder).close()
+    return load(folder)
+
+
 def browse(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     assert BROWSER is not None
     # root has no user namespace to make a sandbox in, as in most containers
@@ -118,12 +127,14 @@ def pixels(image: Path) -> tuple[int, int, int]:
     return width, height, len(set(zlib.decompress(compressed)))
 
 
+@pytest.mark.parametrize("made", ["data", "with_rounds"])
 @pytest.mark.parametrize(
     ("width", "flags"),
     [(1200, ()), (1200, ("--blink-settings=preferredColorScheme=0",)), (500, ())],
     ids=["light", "dark", "narrow"],
 )
-def test_the_report_draws_without_a_complaint(data, tmp_path, width, flags):
+def test_the_report_draws_without_a_complaint(made, request, tmp_path, width, flags):
+    data = request.getfixturevalue(made)
     page, image = tmp_path / "report.html", tmp_path / "report.png"
     write_report(data, page)
     shot = (f"--screenshot={image}", f"--window-size={width},3000", *flags)

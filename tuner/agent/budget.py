@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tuner.errors import BudgetError, InputError
 from tuner.strict_yaml import read
 
-# English prose has about four characters to a token; what a model is seen to take replaces it.
-CHARS_PER_TOKEN = 4.0
+# Prose has four characters to a token, code fewer: a first request must not be thought shorter than
+# it is. What the server counts replaces it.
+CHARS_PER_TOKEN = 3.0
 # Below this no plan can be written: what is left is kept instead of being wasted on half of one.
 LEAST_OUTPUT_TOKENS = 256
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 # From the strictest way to get an object of JSON to the loosest.
@@ -27,6 +27,7 @@ _NAMED = (
 _TOO_LONG = re.compile(
     r"context.{0,20}(length|size|window)|too long|too many tokens|prompt is longer", re.IGNORECASE
 )
+_LIMIT = re.compile(r"max_completion_tokens|max_tokens|completion|context", re.IGNORECASE)
 _TOO_LARGE = re.compile(
     r"too large|at most|less than|exceed|greater than|maximum|context", re.IGNORECASE
 )
@@ -38,6 +39,7 @@ class Capabilities:
 
     `response_format` is a rung of `LADDER`, `limit` the name of the parameter that limits a reply,
     `ceiling` its highest value. `plain_roles` merges what stands at the start into one message.
+    `taken` are the parameters of requests that were answered.
     """
 
     response_format: str = LADDER[0]
@@ -47,13 +49,15 @@ class Capabilities:
     limit: str = "max_completion_tokens"
     ceiling: int = FIRST_CEILING
     plain_roles: bool = False
+    taken: set[str] = field(default_factory=set)
+
+    def took(self, sent: Mapping[str, Any]) -> None:
+        """Note a request that was answered."""
+        self.taken |= sent.keys()
 
     def give_up(self, error: str, sent: Mapping[str, Any]) -> bool:
-        """Give up what the error's text names, else what is most likely; False for nothing left.
-
-        `sent` is the request that was refused: only what it had can be the cause.
-        """
-        if self._limited(sent) and self._lower(error):
+        """Give up what the error's text names; False where it names nothing that was sent."""
+        if self.limit in sent and self._lower(error):
             return True
         if too_long(error):
             return False
@@ -63,8 +67,12 @@ class Capabilities:
         return any(self._without(name, sent) for name in named)
 
     def give_up_any(self, sent: Mapping[str, Any]) -> bool:
-        """Give up one thing where the server does not say what it refused."""
-        return any(self._without(name, sent) for name, _ in _NAMED)
+        """Give up what is most likely, where the server does not say; False for nothing left.
+
+        What it once took is not the cause.
+        """
+        doubtful = {name: value for name, value in sent.items() if name not in self.taken}
+        return any(self._without(name, doubtful) for name, _ in _NAMED)
 
     def _without(self, name: str, sent: Mapping[str, Any]) -> bool:
         if name == "response_format" and "response_format" in sent:
@@ -75,7 +83,7 @@ class Capabilities:
             self.limit = "max_tokens"
         elif name == "tools" and "tools" in sent:
             self.tools = False
-        elif name == "roles" and not self.plain_roles:
+        elif name == "roles" and "messages" in sent and not self.plain_roles:
             self.plain_roles = True
         elif name == "stream" and sent.get("stream"):
             self.stream = False
@@ -83,13 +91,10 @@ class Capabilities:
             return False
         return True
 
-    def _limited(self, sent: Mapping[str, Any]) -> bool:
-        return self.limit in sent
-
     def _lower(self, error: str) -> bool:
-        if self.ceiling <= LAST_CEILING or not _TOO_LARGE.search(error):
-            return False
-        if not re.search(r"max_completion_tokens|max_tokens|completion|context", error):
+        """Halve the longest reply, where it is what the server finds too long."""
+        about_it = _LIMIT.search(error) and _TOO_LARGE.search(error)
+        if self.ceiling <= LAST_CEILING or not about_it:
             return False
         self.ceiling //= 2
         return True
@@ -98,18 +103,3 @@ class Capabilities:
 def too_long(error: str) -> bool:
     """Tell whether a server refused a conversation for its length."""
     return _TOO_LONG.search(error) is not None
-
-
-def with_plain_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Merge neighbours that a user wrote, the system's text among them.
-
-    The chat templates of some open models know no system message and want roles to alternate.
-    """
-    merged: list[dict[str, Any]] = []
-    for message in messages:
-        role = "user" if message["role"] == "system" else message["role"]
-        if merged and role == "user" and merged[-1]["role"] == "user":
-            merged[-1]["content"] += f"\n\n{message['content']}"
-        else:
-            merged.append({**message, "role": role})
-    return merged

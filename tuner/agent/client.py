@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from tuner.agent.base import Tool
 from tuner.agent.budget import Budget, Estimate, Usage
-from tuner.agent.capabilities import Capabilities, too_long, with_plain_roles
+from tuner.agent.capabilities import Capabilities, too_long
+from tuner.agent.chat_request import Ask, build, described, prompt_chars
 from tuner.agent.endpoint import Endpoint
 from tuner.agent.refusals import (
     Backoff,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # A reply that is still coming in after so long ends there.
 LONGEST_REPLY_S = 3600.0
 CONNECT_TIMEOUT_S = 5.0
+CHECK_TIMEOUT_S = 20.0
 
 # What servers without a list of models answer.
 _NO_LIST = (404, 405, 501)
@@ -37,19 +38,6 @@ _NO_LIST = (404, 405, 501)
 
 class ToolsRefusedError(Exception):
     """Report that the server takes no tools, so that the model can be told before it is asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What is asked: the messages so far, the tools, and the JSON schema of the reply if any.
-
-    `may_call` is False where the tools stay listed, for the server's cache, and may not be used.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Tool] = ()
-    schema: Mapping[str, Any] | None = None
-    may_call: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +70,7 @@ class ChatClient:
     sleep: Callable[[float], None] = time.sleep
     capabilities: Capabilities = field(default_factory=Capabilities)
     _estimate: Estimate = field(default_factory=Estimate)
+    _made: OpenAI | None = field(default=None, repr=False)
 
     def complete(self, ask: Ask, failed: Failed) -> Completion:
         """Get one whole reply.
@@ -119,8 +108,9 @@ class ChatClient:
         failures, broken = 0, _broken()
         while True:
             try:
-                with self._open() as client:
-                    answer = client.get("/models", cast_to=object)
+                answer = self._openai().get(
+                    "/models", cast_to=object, options={"timeout": CHECK_TIMEOUT_S}
+                )
                 return self._check_listed(answer)
             except broken as error:
                 if getattr(error, "status_code", None) in _NO_LIST:
@@ -146,58 +136,52 @@ class ChatClient:
             remedy=f"it lists {len(names)}, among them {', '.join(near)}: --model NAME",
         )
 
-    def _open(self) -> OpenAI:
-        from openai import OpenAI, Timeout
+    def _openai(self) -> OpenAI:
+        if self._made is None:
+            from openai import OpenAI, Timeout
 
-        return OpenAI(
-            api_key=self.endpoint.key or "none",  # the client insists on one
-            base_url=self.endpoint.url,
-            timeout=Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S),
-            max_retries=0,
-        )
+            self._made = OpenAI(
+                api_key=self.endpoint.key or "none",  # the client insists on one
+                base_url=self.endpoint.url,
+                timeout=Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S),
+                max_retries=0,
+                # Minutes pass between two rounds, and forked children would inherit the socket.
+                default_headers={"Connection": "close"},
+            )
+        return self._made
 
     def _request(self, ask: Ask) -> dict[str, Any]:
-        can = self.capabilities
-        messages = with_plain_roles(ask.messages) if can.plain_roles else list(ask.messages)
-        request: dict[str, Any] = {"model": self.model, "messages": messages, "stream": can.stream}
-        if can.stream and can.stream_options:
-            request["stream_options"] = {"include_usage": True}
-        if can.tools and ask.tools:
-            request["tools"] = [_function(tool) for tool in ask.tools]
-            if not ask.may_call:
-                request["tool_choice"] = "none"
-        if ask.schema is not None and can.response_format != "text":
-            request["response_format"] = _response_format(can.response_format, ask.schema)
-        most = self.budget.allow(self._estimate.tokens(_chars(request)))
+        request = build(ask, self.model, self.capabilities)
+        most = self.budget.allow(self._estimate.tokens(prompt_chars(request)))
         if most is not None:
-            request[can.limit] = min(most, can.ceiling)
+            request[self.capabilities.limit] = min(most, self.capabilities.ceiling)
         return request
 
     def _receive(self, request: dict[str, Any], assembly: Assembly) -> None:
         most = request.get(self.capabilities.limit)
         ends_s = time.monotonic() + LONGEST_REPLY_S
-        with self._open() as client:
-            if not request["stream"]:
-                assembly.add(client.chat.completions.create(**request))
-                return
-            with client.chat.completions.create(**request) as stream:
-                try:
-                    for chunk in stream:
-                        assembly.add(chunk)
-                        # Some servers take a limit and don't keep it.
-                        over = most is not None and assembly.pieces > most
-                        late = time.monotonic() > ends_s
-                        if over or late or assembly.chars > MOST_CHARS:
-                            assembly.cut()
-                            return
-                except _broken():
-                    if not assembly.finish:  # else only the usage is missing
-                        raise
+        create = self._openai().chat.completions.create
+        if not request["stream"]:
+            assembly.add(create(**request))
+            return
+        with create(**request) as stream:
+            try:
+                for chunk in stream:
+                    assembly.add(chunk)
+                    # Some servers take a limit and don't keep it.
+                    over = most is not None and assembly.pieces > most
+                    late = time.monotonic() > ends_s
+                    if over or late or assembly.chars > MOST_CHARS:
+                        assembly.cut()
+                        return
+            except _broken():
+                if not assembly.finish:  # else only the usage is missing
+                    raise
         if not assembly.finish:
             raise DroppedError
 
     def _used(self, request: Mapping[str, Any], assembly: Assembly) -> Usage:
-        chars = _chars(request)
+        chars = prompt_chars(request)
         if assembly.usage is not None:
             self._estimate.learn(chars, assembly.usage.input_tokens)
             return assembly.usage
@@ -207,14 +191,10 @@ class ChatClient:
     def _completion(
         self, request: Mapping[str, Any], assembly: Assembly, seconds: float
     ) -> Completion:
+        self.capabilities.took(request)
         usage = self._used(request, assembly)
         cost = self.budget.spend(usage)
-        described = {key: value for key, value in request.items() if key != "messages"}
-        if "tools" in described:
-            described["tools"] = [tool["function"]["name"] for tool in described["tools"]]
-        if "response_format" in described:
-            described["response_format"] = described["response_format"]["type"]
-        return Completion(assembly.done(), usage, cost, seconds, described)
+        return Completion(assembly.done(), usage, cost, seconds, described(request))
 
     def _ask_otherwise(self, problem: Refused, request: Mapping[str, Any]) -> None:
         had_tools = self.capabilities.tools
@@ -252,23 +232,3 @@ def _broken() -> tuple[type[Exception], ...]:
         json.JSONDecodeError,
         UnicodeDecodeError,
     )
-
-
-def _function(tool: Tool) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": dict(tool.parameters),
-    }
-    return {"type": "function", "function": function}
-
-
-def _response_format(rung: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    if rung == "json_object":
-        return {"type": rung}
-    return {"type": rung, "json_schema": {"name": "plan", "strict": True, "schema": dict(schema)}}
-
-
-def _chars(request: Mapping[str, Any]) -> int:
-    counted = [request["messages"], request.get("tools"), request.get("response_format")]
-    return len(json.dumps(counted, ensure_ascii=False))

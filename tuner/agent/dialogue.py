@@ -9,8 +9,10 @@ from typing import Any
 
 from tuner.agent.base import Toolbox, Transcript
 from tuner.agent.budget import Usage
-from tuner.agent.client import Ask, ChatClient, Completion, ToolsRefusedError
+from tuner.agent.chat_request import Ask
+from tuner.agent.client import ChatClient, Completion, ToolsRefusedError
 from tuner.agent.prompts import prompt
+from tuner.agent.streams import well_formed
 from tuner.errors import AgentError, ReplyError
 
 # In one round; a model that wants more is told to answer.
@@ -45,7 +47,7 @@ class Dialogue:
 
     def say(self, role: str, content: str) -> None:
         """Add a message; a resumed round takes the one that was said then."""
-        self._add(role, lambda: {"role": role, "content": content})
+        self._add(role, lambda: {"role": role, "content": well_formed(content)})
 
     def reply(self, schema: Mapping[str, Any] | None = None) -> str:
         """Hear the model's text, after all its tool calls.
@@ -89,7 +91,7 @@ class Dialogue:
         if len(text) > MOST_TOOL_CHARS:
             left_out = len(text) - MOST_TOOL_CHARS
             text = f"{text[:MOST_TOOL_CHARS]}\n[{left_out} more characters are left out]"
-        return {"role": "tool", "tool_call_id": call["id"], "content": text}
+        return {"role": "tool", "tool_call_id": call["id"], "content": well_formed(text)}
 
     def _run(self, name: str, written: str) -> str:
         known = [tool.name for tool in self._tools]

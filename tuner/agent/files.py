@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tuner.agent.base import Answer, Briefing, Conversation, Idea, Toolbox, Transcript
 from tuner.agent.elisions import find_elision
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import KNOWN_METRICS, read_plan
-from tuner.errors import AwaitedError, ReplyError
+from tuner.errors import AgentError, AwaitedError, ReplyError
 
 REQUEST, PLAN, TEMPLATE, SPACE = "request.md", "plan.json", "template.cu.j2", "space.yaml"
 PROBLEM, STOP = "problem.md", "stop"
+ANSWER = (TEMPLATE, SPACE)
 POLL_S = 0.5
 # An editor writes in several steps; what has not changed for so long is taken for whole.
 SETTLED_S = 1.0
@@ -46,80 +47,89 @@ class FilesAgent:
         folder = self._exchange / f"round-{briefing.round:02}"
         return Exchange(self, folder, briefing, transcript)
 
-    def stopped(self) -> bool:
-        """Whether somebody has put the file there that ends the rounds."""
-        return (self._exchange / STOP).exists()
+    @property
+    def stop(self) -> Path:
+        """The file that ends the rounds, whoever puts it there."""
+        return self._exchange / STOP
 
-    def wait_for(self, folder: Path) -> None:
-        """Wait until a whole answer lies in a folder; raise `AwaitedError` when time is up."""
+    def wait_for(self, folder: Path, names: Sequence[str]) -> bool:
+        """Wait until whole files lie in a folder; False where the rounds are to end instead.
+
+        Raises `AwaitedError` when the time is up.
+        """
         waited_s = 0.0
         before: tuple[float, ...] | None = None
-        while not self.stopped():
-            now = _times(folder)
+        while not self.stop.exists():
+            now = _times(folder, names)
             if now is not None and now == before:
-                return
+                return True
             if now is None and self._wait_s is not None and waited_s >= self._wait_s:
+                told = PROBLEM if (folder / PROBLEM).exists() else REQUEST
+                listed = ", ".join(names[:-1])
                 raise AwaitedError(
-                    f"no answer yet: {TEMPLATE} and {SPACE} are to be written in {folder}",
-                    remedy=f"{folder / REQUEST} says what is asked; then go on with --resume",
+                    f"no answer yet: {listed} and {names[-1]} are to be written in {folder}",
+                    remedy=f"{folder / told} says what is asked; then go on with --resume",
                 )
             before = now
             pause_s = POLL_S if now is None else SETTLED_S
             self._sleep(pause_s)
             waited_s += pause_s
+        return False
 
 
 class Exchange:
-    """One round in its folder: `request.md` is asked, two files answer, `plan.json` may explain."""
+    """One round in its folder: `request.md` is asked, two files answer, `plan.json` may explain.
+
+    All that is asked and read goes into the transcript as it happens, so that a resumed round
+    does not take the next answer for the one before.
+    """
 
     def __init__(
         self, agent: FilesAgent, folder: Path, briefing: Briefing, transcript: Transcript
     ) -> None:
         self._agent, self._folder = agent, folder
         self._briefing, self._transcript = briefing, transcript
-        self._refused = 0
 
     def plan(self) -> Idea | None:
-        """Ask, wait for the answer, and read the plan that lies beside it."""
+        """Ask, wait for the answer, and read the plan that lies beside it, once it can be read."""
         said = self._transcript.again()
         if said is None:
             said = {"type": "message", "message": {"role": "user", "content": self._request()}}
             self._transcript.keep(said)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / REQUEST).write_text(said["message"]["content"], encoding="utf-8")
-        earlier = self._transcript.again()
-        if earlier is None:
-            self._agent.wait_for(self._folder)
-            if self._agent.stopped():
-                return None
-            path = self._folder / PLAN
-            earlier = {"type": "plan", "text": path.read_text("utf-8") if path.exists() else ""}
-            self._transcript.keep(earlier)
-        if earlier["text"]:
-            return read_plan(earlier["text"], self._briefing)
-        return self._unplanned()
+        self._write(REQUEST, said["message"]["content"])
+        awaited: tuple[str, ...] = ANSWER
+        while True:
+            kept = self._transcript.again()
+            if kept is None:
+                if not self._agent.wait_for(self._folder, awaited):
+                    return None
+                kept = self._read_plan()
+                self._transcript.keep(kept)
+                if kept["type"] == "refused plan":
+                    self._refuse(kept["problem"], (PLAN,))
+            if kept["type"] == "plan":
+                return self._idea(kept["text"])
+            awaited = (PLAN, *ANSWER)
 
     def refactor(self) -> Answer:
         """Read the template and the space that were waited for."""
-        kept = self._transcript.again()
-        if kept is None:
-            kept = {"type": "answer", **asdict(self._read())}
-            self._transcript.keep(kept)
-        return _checked(Answer(kept["template"], kept["space"]))
+        kept = self._transcript.again() or self._read_answer()
+        return _checked(kept)
 
     def repair(self, problem: str) -> Answer:
         """Put the refused files aside, say what was wrong, and wait for others."""
+        if self._transcript.again() is None:
+            self._refuse(problem, ANSWER)
+            self._transcript.keep({"type": "problem", "text": problem})
         kept = self._transcript.again()
         if kept is None:
-            self._put_aside()
-            (self._folder / PROBLEM).write_text(problem + "\n", encoding="utf-8")
-            self._agent.wait_for(self._folder)
-            if self._agent.stopped():
-                raise ReplyError("the rounds were stopped before the answer was repaired")
-            (self._folder / PROBLEM).unlink()
-            kept = {"type": "answer", **asdict(self._read())}
-            self._transcript.keep(kept)
-        return _checked(Answer(kept["template"], kept["space"]))
+            if not self._agent.wait_for(self._folder, ANSWER):
+                raise AgentError(
+                    "the rounds were stopped before the answer was repaired",
+                    remedy=f"to go on, remove {self._agent.stop} and use --resume",
+                )
+            kept = self._read_answer()
+        return _checked(kept)
 
     def _request(self) -> str:
         names = [member.name for member in self._briefing.population]
@@ -134,22 +144,66 @@ class Exchange:
             plan=json.dumps(_EXAMPLE, indent=2),
         )
 
-    def _unplanned(self) -> Idea:
+    def _read_plan(self) -> Mapping[str, Any]:
+        text, problem = "", ""
+        if (self._folder / PLAN).exists():
+            text, problem = self._text(PLAN)
+        try:
+            if not problem:
+                self._idea(text)
+        except ReplyError as error:
+            problem = str(error)
+        if problem:
+            return {"type": "refused plan", "text": text, "problem": f"{PLAN}: {problem}"}
+        return {"type": "plan", "text": text}
+
+    def _idea(self, text: str) -> Idea:
+        if text.strip():
+            return read_plan(text, self._briefing)
         base = self._briefing.base or self._briefing.population[-1].name
         return Idea(base, f"none given: there was no {PLAN}", "see the template")
 
-    def _read(self) -> Answer:
-        texts = [(self._folder / name).read_text(encoding="utf-8") for name in (TEMPLATE, SPACE)]
-        return Answer(*texts)
+    def _read_answer(self) -> Mapping[str, Any]:
+        (template, no_template), (space, no_space) = map(self._text, ANSWER)
+        kept = {"type": "answer", "template": template, "space": space}
+        if problem := no_template or no_space:
+            kept["problem"] = problem
+        self._transcript.keep(kept)
+        (self._folder / PROBLEM).unlink(missing_ok=True)
+        return kept
 
-    def _put_aside(self) -> None:
+    def _text(self, name: str) -> tuple[str, str]:
+        """Read a file as far as that goes, and say what is wrong with it, "" for nothing."""
+        path = self._folder / name
+        try:
+            return path.read_text(encoding="utf-8"), ""
+        except UnicodeDecodeError as error:
+            broken = f"{name} is no UTF-8 text: {error.reason} at byte {error.start}"
+            return path.read_text(encoding="utf-8", errors="replace"), broken
+        except OSError as error:
+            return "", f"{name} cannot be read: {error.strerror}"
+
+    def _refuse(self, problem: str, names: Sequence[str]) -> None:
+        """Say what is wrong, then put the files aside that are."""
+        self._write(PROBLEM, problem + "\n")
         number = 1
         while (aside := self._folder / f"refused-{number}").exists():
             number += 1
         aside.mkdir()
-        for name in (TEMPLATE, SPACE):
+        for name in names:
             if (self._folder / name).exists():
                 (self._folder / name).rename(aside / name)
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise AgentError(
+                f"cannot be written: {error.strerror}",
+                path=self._folder / name,
+                remedy="once the cause is gone, go on with --resume",
+            ) from error
 
 
 _EXAMPLE = {
@@ -159,19 +213,22 @@ _EXAMPLE = {
 }
 
 
-def _times(folder: Path) -> tuple[float, ...] | None:
-    """Tell when the files of an answer were written; None while one is missing or empty."""
-    stats = [(folder / name).stat() for name in (TEMPLATE, SPACE) if (folder / name).exists()]
-    if len(stats) < 2 or not all(stat.st_size for stat in stats):
+def _times(folder: Path, names: Sequence[str]) -> tuple[float, ...] | None:
+    """Tell when files were written; None while one is missing or empty."""
+    try:
+        stats = [(folder / name).stat() for name in names]
+    except FileNotFoundError:
         return None
-    return tuple(stat.st_mtime for stat in stats)
+    return tuple(stat.st_mtime for stat in stats) if all(stat.st_size for stat in stats) else None
 
 
-def _checked(answer: Answer) -> Answer:
-    for kind, text in (("template", answer.template), ("space", answer.space)):
-        if elision := find_elision(text, kind):
+def _checked(kept: Mapping[str, Any]) -> Answer:
+    if "problem" in kept:
+        raise ReplyError(kept["problem"])
+    for kind in ("template", "space"):
+        if elision := find_elision(kept[kind], kind):
             raise ReplyError(
                 f"line {elision[0]} of the {kind} stands for text that is left out: "
                 f"{elision[1]!r}; write the whole {kind}"
             )
-    return answer
+    return Answer(kept["template"], kept["space"])

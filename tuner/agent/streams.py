@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,10 +83,10 @@ class Assembly:
 
     def done(self) -> Reply:
         """Give the whole reply."""
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._content)}
+        message: dict[str, Any] = {"role": "assistant", "content": _joined(self._content)}
         if self._calls:
             message["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": "".join(call["pieces"])}}
+                {**call, "function": {**call["function"], "arguments": _joined(call["pieces"])}}
                 for call in self._calls
             ]
             for call in message["tool_calls"]:
@@ -96,8 +97,8 @@ class Assembly:
             model=self._model,
             usage=self.usage,
             chars=self.chars,
-            refusal="".join(self._refusal),
-            reasoning="".join(self._reasoning),
+            refusal=_joined(self._refusal),
+            reasoning=_joined(self._reasoning),
         )
 
     def _take(self, pieces: list[str], text: object) -> None:
@@ -148,3 +149,13 @@ def usage_of(response: Any) -> Usage | None:
     cached = getattr(details, "cached_tokens", None) or 0
     sent, written = int(usage.prompt_tokens), int(getattr(usage, "completion_tokens", None) or 0)
     return Usage(sent, min(int(cached), sent), written)
+
+
+def well_formed(text: str) -> str:
+    """Join the halves of characters and replace single ones, which no UTF-8 can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _joined(pieces: Sequence[str]) -> str:
+    # JSON escapes the two halves of a character apart, and a chunk may end between them.
+    return well_formed("".join(pieces))

@@ -19,6 +19,8 @@ COMMANDS = {
     "render": "Print the CUDA source of one config.",
     "verify": "Repeat the verification of a session's winners.",
     "report": "Write the report of a session.",
+    "mcp": "Serve the rounds to a coding agent, over the Model Context Protocol.",
+    "export": "Write a session's rounds as training data.",
     "devices": "List the GPUs and the recordings to tune on.",
     "mutate": "Show how strong the check is: break the kernel and see what is caught.",
     "record": "Measure a whole search space on a GPU and keep the answers.",

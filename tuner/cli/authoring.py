@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,11 @@ if TYPE_CHECKING:
 
 AUTO, LITERAL, OPENAI, FILES = "auto", "literal", "openai", "files"
 AGENTS = (AUTO, LITERAL, OPENAI, FILES)
-POLICIES = ("mcts", "greedy", "llm")
+MCTS, GREEDY, LLM = "mcts", "greedy", "llm"
+POLICIES = (MCTS, GREEDY, LLM)
+# With fewer rounds a tree search loses to building on the best: it has no time to be wrong and
+# come back (tests/unit/agent/test_policies.py simulates both).
+MCTS_ROUNDS = 16
 # Without a number, an agent that can think gets so many rounds.
 DEFAULT_ROUNDS = 4
 # What a draft is widened by at most: each round doubles a range.
@@ -44,7 +47,7 @@ class AgentOptions:
     agent: str
     model: str = ""
     rounds: int = 0
-    policy: str = "mcts"
+    policy: str = GREEDY
     max_tokens: int | None = None
     max_cost: float | None = None
     prices: Path | None = None
@@ -70,7 +73,7 @@ class AgentOptions:
             agent=agent,
             model=request.model or "",
             rounds=rounds,
-            policy=request.policy,
+            policy=request.policy or (GREEDY if rounds < MCTS_ROUNDS else MCTS),
             max_tokens=request.max_tokens,
             max_cost=request.max_cost,
             prices=request.prices,
@@ -81,7 +84,7 @@ class AgentOptions:
 
     @classmethod
     def resumed(cls, manifest: Manifest, request: Request) -> AgentOptions:
-        """Take what the session began with; budgets, rounds and waiting may be given anew."""
+        """Take what the session began with; budgets, rounds and folders may be given anew."""
         kept = manifest.agent_options
         options = cls(
             agent=manifest.agent or LITERAL,
@@ -96,7 +99,7 @@ class AgentOptions:
         )
         changed = {
             name: getattr(request, name)
-            for name in ("rounds", "max_tokens", "max_cost", "prices", "sources")
+            for name in ("rounds", "max_tokens", "max_cost", "prices", "exchange", "sources")
             if name in request.given
         }
         return replace(options, **changed, wait_s=request.wait)
@@ -129,17 +132,28 @@ def _require_fitting(agent: str, request: Request) -> None:
             raise click.UsageError(f"{', '.join(given)} is for --agent {owner}, not for {agent}")
 
 
-def author_for(
+@dataclass(frozen=True, slots=True)
+class Authoring:
+    """Who will write further candidates; `author` prepares it for a session."""
+
+    agent: Agent
+    author: Callable[[Session, Candidates], Author]
+
+
+def authoring_for(
     options: AgentOptions,
     plan: Plan,
     device: Device,
     compiler: Compiler,
     stack: ExitStack,
-) -> Callable[[Session, Candidates], Author] | None:
+) -> Authoring | None:
     """Prepare who writes; None where no round is asked for. The stack closes what is opened.
 
-    Raises `DeviceError` for a recording, which knows no other template than its own.
+    Raises `DeviceError` for a recording, which knows no other template than its own, and
+    `InputError` for options of the agent that cannot be right.
     """
+    from tuner.cli.agents import agent_for
+
     if not options.rounds:
         return None
     if device.info.recorded and options.agent != LITERAL:
@@ -148,11 +162,13 @@ def author_for(
             "writes others",
             remedy="use --device cuda on a machine with a GPU, or --device host to try it on a CPU",
         )
+    agent = agent_for(options)
     profiling = profiling_for(plan, device, compiler, stack)
-    return partial(_author, options, plan, device, profiling)
+    return Authoring(agent, partial(_author, agent, options, plan, device, profiling))
 
 
 def _author(
+    agent: Agent,
     options: AgentOptions,
     plan: Plan,
     device: Device,
@@ -162,9 +178,11 @@ def _author(
 ) -> Author:
     from tuner.agent.policies import policy
     from tuner.briefing import Briefer
+    from tuner.cli.agents import remember
     from tuner.rounds import Author
     from tuner.toolbox import Workbench
 
+    remember(agent, session)
     runs = not device.info.recorded
     sources = (*plan.spec.include_dirs, *options.sources)
     workbench = Workbench(
@@ -173,41 +191,20 @@ def _author(
         candidates,
         profiling,
         sources,
+        info=device.info,
         verifies=runs,
         times=runs,
         folder=session.directory,
+        reporting=profiling.evaluator_of,
     )
     return Author(
-        agent=_agent(options, session),
+        agent=agent,
         policy=policy(options.policy),
         briefing=Briefer(plan, session, candidates, device.info, profiling.degree).of,
         toolbox=workbench.opened,
         profiling=profiling,
         verifies=runs,
     )
-
-
-def _agent(options: AgentOptions, session: Session) -> Agent:
-    if options.agent == FILES:
-        from tuner.agent.files import FilesAgent
-
-        assert options.exchange is not None
-        return FilesAgent(options.exchange, wait_s=options.wait_s)
-    if options.agent == LITERAL:
-        from tuner.agent.literal import LiteralAgent
-
-        return LiteralAgent()
-    from tuner.agent.budget import Budget, read_prices
-    from tuner.agent.openai_agent import OpenAIAgent
-    from tuner.transcript import SAID
-
-    price, currency = None, "USD"
-    if options.prices is not None:
-        prices = read_prices(options.prices)
-        price, currency = prices.of(options.model), prices.currency
-    budget = Budget(options.max_tokens, options.max_cost, price, currency)
-    budget.remember(note.content for note in session.notes(kind=SAID))
-    return OpenAIAgent(options.model, budget, environ=os.environ)
 
 
 def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
@@ -231,7 +228,7 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
     counters = None
     if isinstance(device, CudaDevice):
         counters = NsightCompute(device.ordinal, plan.spec, plan.operators)
-    profiler = find_profiler(profiled.info, counters)
+    profiler = find_profiler(profiled.info, counters, timed=timed)
     stack.callback(profiler.close)
     evaluators = partial(evaluator_of, compiler=compiler, device=profiled)
     return Profiling(profiler, evaluators, timed=timed)

@@ -15,6 +15,17 @@ def find_space(kernel: Path, start: Path) -> Path:
 
     The first folder that holds a match decides. Raises `SpaceError` for none or several.
     """
+    found = look_for_space(kernel, start)
+    if found is not None:
+        return found
+    raise SpaceError(
+        f"no search space for {kernel}: there is no {FOLDER}/**/{kernel.stem}.yaml",
+        remedy=f"`tune init {kernel}` drafts one; --space names one that lies elsewhere",
+    )
+
+
+def look_for_space(kernel: Path, start: Path) -> Path | None:
+    """Find what `find_space` finds, None where there is none; raise `SpaceError` for several."""
     folder = kernel.resolve().parent
     for root in (start.resolve(), folder, *folder.parents):
         matches = sorted((root / FOLDER).glob(f"**/{glob.escape(kernel.stem)}.yaml"))
@@ -26,10 +37,7 @@ def find_space(kernel: Path, start: Path) -> Path:
                 f"{len(matches)} search spaces are named {kernel.stem}.yaml:{listed}",
                 remedy="choose one with --space",
             )
-    raise SpaceError(
-        f"no search space for {kernel}: there is no {FOLDER}/**/{kernel.stem}.yaml",
-        remedy=f"`tune init {kernel}` drafts one; --space names one that lies elsewhere",
-    )
+    return None
 
 
 def require_kernel(kernel: Path) -> None:

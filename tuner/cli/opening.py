@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tuner.candidates import Candidates
+    from tuner.cli.authoring import Authoring
     from tuner.cli.plans import Request
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device, DeviceInfo
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that a run needs, opened."""
+    """All that a run needs, opened; `warning` says why its agent cannot be reached, if so."""
 
     plan: Plan
     session: Session
@@ -36,6 +37,7 @@ class Run:
     compiler: Compiler
     watches: tuple[Watch, ...]
     author: Callable[[Session, Candidates], Author] | None = None
+    warning: str = ""
 
 
 def started(
@@ -48,22 +50,24 @@ def started(
 
     From then on an interruption says how to resume it with this command.
     """
-    from tuner.cli.authoring import AgentOptions, author_for
+    from tuner.cli.authoring import AgentOptions, authoring_for
+    from tuner.cli.drafting import with_space
     from tuner.cli.environment import environment_of
     from tuner.cli.plans import manifest_of, new_plan, new_session_folder
     from tuner.cli.watching import watches_for
     from tuner.device.select import open_device
     from tuner.session import Session
 
+    request, drafted = with_space(request)
     plan = new_plan(request)
-    options = AgentOptions.asked(request)
+    options = AgentOptions.asked(request, drafted=drafted)
     plan = replace(plan, rounds=options.rounds, policy=options.policy)
     plan = change(plan) if change else plan
     device = open_device(request.device, plan.spec, plan.operators)
     stack.callback(device.close)
     compiler = compiler_for(device.info, request.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
-    author = author_for(options, plan, device, compiler, stack)
+    authoring = authoring_for(options, plan, device, compiler, stack)
     name = request.device
     if name == "auto":
         name = "recorded" if device.info.recorded else "cuda"
@@ -77,7 +81,7 @@ def started(
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     session = stack.enter_context(Session.create(folder, manifest, environment))
     stack.push(partial(_leave_nothing_unused, session, made))
-    return Run(plan, session, device, compiler, watches, author)
+    return _run(plan, session, device, compiler, watches, authoring)
 
 
 def resumed(
@@ -90,7 +94,7 @@ def resumed(
 
     An interruption says how to resume it with this command.
     """
-    from tuner.cli.authoring import AgentOptions, author_for
+    from tuner.cli.authoring import AgentOptions, authoring_for
     from tuner.cli.environment import require_same_device
     from tuner.cli.plans import resumed_plan
     from tuner.cli.watching import watches_for
@@ -109,8 +113,27 @@ def resumed(
     require_same_device(session, device)
     compiler = compiler_for(device.info, request.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
-    author = author_for(options, plan, device, compiler, stack)
-    return Run(plan, session, device, compiler, watches, author)
+    authoring = authoring_for(options, plan, device, compiler, stack)
+    return _run(plan, session, device, compiler, watches, authoring)
+
+
+def _run(
+    plan: Plan,
+    session: Session,
+    device: Device,
+    compiler: Compiler,
+    watches: tuple[Watch, ...],
+    authoring: Authoring | None,
+) -> Run:
+    """Put a run together; where a round is left, ask now whether there is an agent for it."""
+    from tuner.cli.agents import early_warning
+    from tuner.history import over
+
+    if authoring is None:
+        return Run(plan, session, device, compiler, watches)
+    needed = any(not over(session, number) for number in range(1, plan.rounds + 1))
+    warning = early_warning(authoring.agent) if needed else ""
+    return Run(plan, session, device, compiler, watches, authoring.author, warning)
 
 
 def _leave_nothing_unused(

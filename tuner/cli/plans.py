@@ -48,7 +48,7 @@ class Request:
     agent: str = "literal"
     model: str | None = None
     rounds: int | None = None
-    policy: str = "mcts"
+    policy: str | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
     prices: Path | None = None
@@ -174,11 +174,13 @@ def require_strategy(searcher: str) -> None:
 
 def read_definition(space: Path, template: Path | None = None) -> Definition:
     """Read a search space that is no draft any more; `template` takes the place of its own."""
-    from tuner.draft import require_filled
+    from tuner.draft import require_filled, restore_template
     from tuner.space_file import load_definition
 
     require_space(space)
     require_filled(space)
+    if template is None:
+        restore_template(space)
     definition = load_definition(space)
     require_filled(definition.spec.reference)
     if template is None:
@@ -288,10 +290,6 @@ def _require_agreement(directory: Path, manifest: Manifest, plan: Plan, request:
         "policy": (request.policy, manifest.policy),
         "model": (request.model, manifest.agent_options.get("model")),
         "agent": (request.agent, manifest.agent),
-        "exchange": (
-            request.exchange and str(request.exchange.resolve()),
-            manifest.agent_options.get("exchange"),
-        ),
     }
     if "workload" in request.given:
         own = asked_workloads(spec, request.workload)

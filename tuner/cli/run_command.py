@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections import Counter
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +11,13 @@ import click
 from click.core import ParameterSource
 
 from tuner.cli import options
-from tuner.cli.authoring import AGENTS, AUTO, DEFAULT_ROUNDS, POLICIES
+from tuner.cli.authoring import AGENTS, AUTO, DEFAULT_ROUNDS, MCTS_ROUNDS, POLICIES
 from tuner.cli.exits import (
     program_name,
     stdout_kept_for_result,
     terminated_as_interrupted,
 )
-from tuner.errors import SessionError
+from tuner.errors import AgentError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,11 +27,8 @@ if TYPE_CHECKING:
 
 WORDS = "tuner.cli.words"
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-REPORT = "report.html"
 # Where there is no terminal to fit into: a config then takes two or three lines.
 FILE_COLUMNS = 140
-# Of why there is no result: the report has the others.
-REASONS = 5
 
 
 class TopLevelCommand(click.Command):
@@ -127,8 +122,8 @@ class TopLevelCommand(click.Command):
 @click.option(
     "--policy",
     type=click.Choice(POLICIES),
-    default=POLICIES[0],
-    help="Who chooses the template that a round builds on; mcts.",
+    help="Who chooses the template that a round builds on; greedy, and mcts from "
+    f"{MCTS_ROUNDS} rounds on.",
 )
 @click.option(
     "--max-tokens",
@@ -166,6 +161,7 @@ class TopLevelCommand(click.Command):
 def command(context: click.Context, /, **values: Any) -> None:
     """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""
     from tuner.cli.plans import Request
+    from tuner.cli.rounds_told import agent_object
     from tuner.report.table import json_of
 
     given = (n for n in values if context.get_parameter_source(n) is ParameterSource.COMMANDLINE)
@@ -174,9 +170,12 @@ def command(context: click.Context, /, **values: Any) -> None:
     kept = stdout_kept_for_result() if request.as_json else nullcontext()
     with terminated_as_interrupted():
         with kept, ExitStack() as stack:
-            data = _tune(request, _console(request), stack)
+            data, failure = _tune(request, _console(request), stack)
         if request.as_json:
-            click.echo(json.dumps(json_of(data)))
+            agent = {"agent": agent_object(data, failure)} if data.author else {}
+            click.echo(json.dumps(json_of(data) | agent))
+        if failure is not None:
+            raise failure
 
 
 def _console(request: Request) -> Console:
@@ -188,7 +187,11 @@ def _console(request: Request) -> Console:
     return console
 
 
-def _tune(request: Request, console: Console, stack: ExitStack) -> ReportData:
+def _tune(
+    request: Request, console: Console, stack: ExitStack
+) -> tuple[ReportData, AgentError | None]:
+    """Run to the end; what ended an agent's rounds too early comes back, for after the results."""
+    from tuner.cli.ending import print_end, write_report
     from tuner.cli.environment import headline
     from tuner.cli.opening import resumed, started
     from tuner.cli.view import make_view
@@ -199,58 +202,25 @@ def _tune(request: Request, console: Console, stack: ExitStack) -> ReportData:
     session, silent = run.session, request.quiet and request.as_json
     if not silent:
         console.print(headline(run.device), markup=False, soft_wrap=True)
+    if run.warning:
+        # Told before the hours of the search, and once more by the error that ends the run.
+        click.echo(f"Warning: {run.warning}; the run goes on without it", err=True)
+    failure: AgentError | None = None
     with make_view(console, quiet=request.quiet) as view:
-        tune(
-            run.plan,
-            session=session,
-            device=run.device,
-            compiler=run.compiler,
-            listener=view,
-            watches=run.watches,
-            author=run.author,
-        )
+        try:
+            tune(
+                run.plan,
+                session=session,
+                device=run.device,
+                compiler=run.compiler,
+                listener=view,
+                watches=run.watches,
+                author=run.author,
+            )
+        except AgentError as error:
+            failure = error
     data = from_session(session, run.plan.spec)
-    _write_report(data, session.directory)
+    write_report(data, session.directory)
     if not silent:
-        _print_end(data, session.directory, console)
-    return data
-
-
-def _write_report(data: ReportData, folder: Path) -> None:
-    from tuner.report.html import write_report
-
-    try:
-        write_report(data, folder / REPORT)
-    except OSError as error:
-        again = shlex.join([program_name(), "report", str(folder)])
-        raise SessionError(
-            f"the report cannot be written: {error.strerror or error}",
-            path=folder / REPORT,
-            remedy=f"the results are kept; once the cause is gone, write it with `{again}`",
-        ) from error
-
-
-def _print_end(data: ReportData, folder: Path, console: Console) -> None:
-    from tuner.report.table import results_table
-    from tuner.report.verdict import verdict
-    from tuner.trial import Status
-
-    if data.results:
-        console.print(results_table(data.results))
-        console.print()
-    missing = data.counts()[Status.MISSING]
-    lines = [
-        verdict(data).headline,
-        f"{missing} trials had no answer in the recording" if missing else "",
-        *(() if data.results else _why_none(data)),
-        f"session        {folder}",
-        f"tuned kernels  {folder / 'tuned'}" if data.results else "",
-        f"report         {folder / REPORT}",
-    ]
-    console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
-
-
-def _why_none(data: ReportData) -> list[str]:
-    """Count what became of the trials of a run without a result, the commonest first."""
-    reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
-    return [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]
+        print_end(data, session.directory, console, resumable=failure is not None)
+    return data, failure

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tuner.draft.marks import BLANK, MARK
 from tuner.draft.reference import UNWRITTEN
-from tuner.draft.space import BLANK, MARK
 from tuner.errors import InputError
 
 _BLANK = re.compile(rf"\b{BLANK}\b")

@@ -11,6 +11,7 @@ from tuner.space import RESERVED_NAMES
 
 MAX_THREADS = 1024
 WARP = 32
+PROBLEM_SIZE = "it looks like a problem size"
 _LARGEST = 65_536
 _FIXED = (
     (r"WARP_?(SIZE|THREADS|LANES)?|LANES|THREADS_PER_WARP|N_?LANES", "the hardware's warp"),
@@ -19,7 +20,7 @@ _FIXED = (
     (
         r"[A-Z]|(?!.*(TILE|BLOCK|CHUNK)).*(HEAD_?DIM|HEAD_?SIZE|HIDDEN|EXPERTS?|TOP_?K|VOCAB|CHANNELS?|HEADS|HEIGHT|WIDTH"
         r"|BATCH|SEQ_?LEN|GROUP_?SIZE|PAGE_?SIZE|QUANT).*|SIZE_?[MNK]|DIM_?[A-Z]?",
-        "it looks like a problem size",
+        PROBLEM_SIZE,
     ),
 )
 _BLOCK = re.compile(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -43,14 +43,19 @@ class HostLaunch:
         """All names that the launch configuration depends on."""
         if self.site is None:
             return frozenset()
-        texts = (*self.site.grid, *self.site.block, self.site.shared, *self.site.template_arguments)
+        site = self.site
+        return self.closure((*site.grid, *site.block, site.shared, *site.template_arguments))
+
+    def closure(self, texts: Iterable[str]) -> frozenset[str]:
+        """List the names in some texts, and those that the host variables among them depend on."""
+        definitions = self.site.definitions if self.site is not None else {}
         found: set[str] = set()
         pending = list(chain.from_iterable(IDENTIFIER.findall(text) for text in texts))
         while pending:
             name = pending.pop()
             if name not in found:
                 found.add(name)
-                pending += IDENTIFIER.findall(self.site.definitions.get(name, ""))
+                pending += IDENTIFIER.findall(definitions.get(name, ""))
         return frozenset(found)
 
     @property

@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tuner.draft.choices import Choice, Names
+from tuner.draft.axes import Axes
+from tuner.draft.choices import Choice
 from tuner.draft.host_launch import HostLaunch
 from tuner.draft.proposals import Proposals
 from tuner.draft.translate import Scope, translate
 from tuner.source.text import number
-
-_INTEGERS = ("int32", "uint32", "int64", "uint64")
-_VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,41 +25,28 @@ class LaunchDraft:
     hints: Mapping[str, str] = field(default_factory=dict)
 
 
-def sizes(launch: HostLaunch) -> dict[str, str]:
-    """Map what are likely the problem's sizes to names of axes.
-
-    They are the kernel's whole-number parameters, and host variables that only the grid knows.
-    """
-    names = Names(())
-    axes = {
-        p.name: names.axis(p.name)
-        for p in launch.kernel.parameters
-        if p.name and not p.pointers and p.dtype in _INTEGERS
-    }
-    for text in launch.site.grid if launch.site is not None else ():
-        scope = _scope(launch, axes, ())
-        if translate(text, scope) is not None:
-            continue
-        unknown = [n for n in _VARIABLE.findall(text) if translate(n, scope) is None]
-        if translate(text, replace(scope, values={**scope.values, **{n: n for n in unknown}})):
-            axes |= {name: names.axis(name) for name in unknown}
-    return axes
+def plain_scope(launch: HostLaunch) -> Scope:
+    """Say what the names in the launch mean before any of them is an axis."""
+    return _scope(launch, Axes({}), ())
 
 
-def baseline_launch(launch: HostLaunch, axes: Mapping[str, str]) -> LaunchDraft:
-    """Draft the launch of the source as it is; `axes` maps kernel parameters to axes."""
+def baseline_launch(launch: HostLaunch, axes: Axes) -> LaunchDraft:
+    """Draft the launch of the source as it is."""
     return _launch(launch, _name(launch, launch.instance), _scope(launch, axes, ()), ())
 
 
-def template_launch(
-    launch: HostLaunch, axes: Mapping[str, str], proposals: Proposals
-) -> LaunchDraft:
+def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
     """Draft the launch of the template: proposed constants are parameters in it."""
     scope = _scope(launch, axes, proposals.choices)
     drafted = _launch(launch, _name(launch, proposals.instance), scope, proposals.choices)
     if launch.site is not None or not (block := _own_block(proposals.choices)):
         return drafted
     return replace(drafted, block=block)
+
+
+def tuned_extents(launch: HostLaunch, axes: Axes, choices: tuple[Choice, ...]) -> LaunchDraft:
+    """Draft the extents alone of the template's launch."""
+    return _launch(launch, None, _scope(launch, axes, choices), choices)
 
 
 def exact_divisions(launch: HostLaunch, choices: tuple[Choice, ...]) -> Iterator[str]:
@@ -101,21 +86,15 @@ def _argument(text: str, launch: HostLaunch) -> str:
     return value if number(value) is not None else text
 
 
-def _scope(launch: HostLaunch, axes: Mapping[str, str], choices: tuple[Choice, ...]) -> Scope:
+def _scope(launch: HostLaunch, axes: Axes, choices: tuple[Choice, ...]) -> Scope:
     source, site = launch.source, launch.site
-    values = dict(axes)
-    if site is not None:
-        passed = zip(launch.kernel.parameters, site.arguments, strict=False)
-        values |= {
-            text: axes[p.name] for p, text in passed if p.name in axes and number(text) is None
-        }
     definitions = {c.name: c.value for c in source.constants}
     for parameter, text in zip(launch.kernel.template, launch.instance or (), strict=False):
         definitions.setdefault(parameter.name, text)
     definitions |= site.definitions if site is not None else {}
     named = {choice.origin: choice for choice in choices if choice.origin is not None}
     return Scope(
-        values=values | {origin: choice.name for origin, choice in named.items()},
+        values=dict(axes.texts(launch)) | {origin: choice.name for origin, choice in named.items()},
         definitions=definitions,
         types=launch.types(),
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from tuner.draft.axes import problem_sizes
 from tuner.draft.choices import (
     MAX_THREADS,
     Choice,
@@ -69,6 +70,7 @@ def _constants(
     source = launch.source
     often = Counter(constant.name for constant in source.constants)
     used = {name for span in reached for name in IDENTIFIER.findall(source.masked, *span)}
+    sized = problem_sizes(launch)
     choices, left = [], []
     for constant in source.constants:
         if constant.number is None or constant.name not in used | launch.names:
@@ -76,6 +78,8 @@ def _constants(
         if _is_elsewhere(constant, launch, reached):
             continue
         reason = why_fixed(constant.name, constant.number)
+        if constant.name in sized:
+            reason = reason or "it is a size of the problem"
         if often[constant.name] > 1:
             reason = reason or "it is defined more than once"
         if reason is None:

@@ -6,21 +6,26 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tuner.draft.arguments import DraftArgument
+from tuner.draft.axes import Axes
 from tuner.draft.choices import MAX_THREADS, Choice
+from tuner.draft.defaults import tolerances, traffic
 from tuner.draft.host_launch import HostLaunch
+from tuner.draft.inference import Inference
 from tuner.draft.launches import (
     LaunchDraft,
     baseline_launch,
     exact_divisions,
     template_launch,
 )
+from tuner.draft.marks import BLANK, MARK
 from tuner.draft.proposals import Proposals
-from tuner.source import KernelParameter
-from tuner.source.dtypes import element_dtype
+from tuner.kernel import DTYPE_BYTES
 from tuner.space import format_value
 
-BLANK = "FILL_IN"
-MARK = "# FILL IN:"
+# ld.global.v8.b32, from compute capability 10.0 on (PTX ISA 8.8, ld); 16 before
+WIDEST_LOAD_BYTES = 32
+_VECTOR = re.compile(r"(?:^|_)vec(?:tor)?(?:_|$)|vec_?size")
 _PLAIN = re.compile(r"[A-Za-z0-9_][\w .*/%<>()+:-]*", re.ASCII)
 
 
@@ -33,15 +38,12 @@ class Paths:
     template: str
 
 
-def space_yaml(
-    launch: HostLaunch, proposals: Proposals, axes: Mapping[str, str], paths: Paths
-) -> str:
+def space_yaml(launch: HostLaunch, proposals: Proposals, inference: Inference, paths: Paths) -> str:
     """Write the whole file."""
-    arguments = [_Argument.of(p, launch, axes) for p in launch.kernel.parameters]
+    axes, types = inference.axes, launch.types()
+    arguments = [DraftArgument.of(p, types, inference) for p in launch.kernel.parameters]
     baseline = baseline_launch(launch, axes)
     tuned = template_launch(launch, axes, proposals)
-    size = " * ".join(axes.values()) or "T * D"
-    bytes_moved = f"{size} * 4"
     lines = [
         f"# Drafted from {launch.source.path.name}; what it does not say is marked FILL IN.",
         "version: 1",
@@ -52,76 +54,50 @@ def space_yaml(
         "",
         *_axes(axes),
         "arguments:",
-        *(argument.line(axes) for argument in arguments),
-        *_workloads(axes),
-        f"traffic: {BLANK}  {MARK} the fewest bytes it must read and write, such as {bytes_moved}",
+        *(argument.line() for argument in arguments),
+        *_workloads(inference),
+        traffic(arguments, tuple(axes.names.values())),
         "",
         "baseline:",
         "  launch:",
         *_launch(baseline, "    "),
         "",
-        *_parameters(proposals),
-        *_constraints(launch, proposals, tuned),
+        *_parameters(proposals, arguments),
+        *_constraints(launch, proposals, tuned, axes),
         *_default(proposals.choices),
         "launch:",
         *_launch(tuned, "  "),
         "limits: {spills: allow}",
-        *_tolerances(arguments),
+        *tolerances(arguments, inference),
     ]
     return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class _Argument:
-    parameter: KernelParameter
-    dtype: str
-    role: str | None
-
-    @classmethod
-    def of(cls, p: KernelParameter, launch: HostLaunch, axes: Mapping[str, str]) -> _Argument:
-        dtype = element_dtype(p.c_type, launch.types()) if p.pointers < 2 else None
-        role = _role(p, launch) if p.pointers else None
-        return cls(p, dtype or BLANK, role)
-
-    def line(self, axes: Mapping[str, str]) -> str:
-        name, p = self.parameter.name or BLANK, self.parameter
-        missing = [f"the dtype (`{p.declaration}`)"] if self.dtype == BLANK else []
-        missing += ["its name"] if name == BLANK else []
-        if self.role is not None:
-            missing.append(f"the shape of {name} over the axes")
-            end = f"shape: [{BLANK}], role: {self.role}"
-        elif p.name in axes:
-            end = f"value: {axes[p.name]}"
-        else:
-            missing.append(f"the value of {name}")
-            end = f"value: {BLANK}"
-        hint = f"  {MARK} {', '.join(missing)}" if missing else ""
-        return f"  - {{name: {name}, dtype: {self.dtype}, {end}}}{hint}"
+def _axes(axes: Axes) -> list[str]:
+    names = ", ".join(axes.names.values())
+    if not names:
+        return [f"axes: [{BLANK}]  {MARK} the names of the sizes, such as [T, D]"]
+    fixed = [f"{c.name} in line {c.line}" for c in axes.fixed.values()]
+    why = f"  # fixed in the source: {', '.join(fixed)}" if fixed else ""
+    return [f"axes: [{names}]{why}"]
 
 
-def _role(parameter: KernelParameter, launch: HostLaunch) -> str:
-    if parameter.const:
-        return "input"
-    body = launch.source.masked[slice(*launch.kernel.body)]
-    element = rf"\b{re.escape(parameter.name)}\s*\[(?:[^\[\]]|\[[^\]]*\])*\]"
-    touched = re.findall(rf"{element}\s*(=(?!=)|\S)", body)
-    atomic = re.search(rf"\batomic\w+\s*\(\s*&?\s*{re.escape(parameter.name)}\b", body)
-    return "inout" if atomic or any(after != "=" for after in touched) else "output"
-
-
-def _axes(axes: Mapping[str, str]) -> list[str]:
-    if axes:
-        return [f"axes: [{', '.join(axes.values())}]"]
-    return [f"axes: [{BLANK}]  {MARK} the names of the sizes, such as [T, D]"]
-
-
-def _workloads(axes: Mapping[str, str]) -> list[str]:
-    names = list(axes.values()) or [BLANK]
-    workload = ", ".join(f"{name}: {BLANK}" for name in names)
+def _workloads(inference: Inference) -> list[str]:
+    names = list(inference.axes.names.values()) or [BLANK]
+    known = inference.complete_sizes
+    told = [", ".join(f"{axis}: {sizes[axis].value}" for axis in names) for sizes in known]
+    lines = {axis: {sizes[axis].line for sizes in known} for axis in names}
+    comment = "# " + ", ".join(
+        f"{axis} from line {' and '.join(map(str, sorted(where)))}" for axis, where in lines.items()
+    )
+    if not told:
+        some = next(iter(inference.sizes), {})
+        told = [", ".join(f"{a}: {some[a].value if a in some else BLANK}" for a in names)]
+        comment = f"{MARK} the sizes to tune for, one {{...}} each"
     return [
         "workloads:",
-        f"  tuned: [{{{workload}}}]  {MARK} the sizes to tune for, one {{...}} each",
-        f"  held_out: [{{{workload}}}]  {MARK} other sizes, which only check the result",
+        f"  tuned: [{', '.join(f'{{{sizes}}}' for sizes in told)}]  {comment}",
+        "  held_out: []  # other sizes that the kernel takes, to check the result on",
     ]
 
 
@@ -153,18 +129,29 @@ def _in_source(hints: Mapping[str, str], key: str) -> str:
     return f"; the source says {hint}" if hint else ""
 
 
-def _parameters(proposals: Proposals) -> Iterator[str]:
+def _parameters(proposals: Proposals, arguments: list[DraftArgument]) -> Iterator[str]:
     yield "parameters:"
     for choice in proposals.choices:
         values = ", ".join(format_value(value) for value in choice.values)
-        yield f"  {choice.name}: [{values}]  # {choice.note}"
+        yield f"  {choice.name}: [{values}]  # {choice.note}{_most(choice, arguments)}"
     if not proposals.choices:
         yield f"  {BLANK}: [{BLANK}]  {MARK} what to tune; use it in the template as @{{ name }}@"
     for left in proposals.left:
         yield f"  # {left.name} = {left.value} (line {left.line}) is left out: {left.reason}"
 
 
-def _constraints(launch: HostLaunch, proposals: Proposals, tuned: LaunchDraft) -> Iterator[str]:
+def _most(choice: Choice, arguments: list[DraftArgument]) -> str:
+    # who widens the range later goes no further: no load is wider
+    bytes_each = [DTYPE_BYTES[a.dtype] for a in arguments if a.role and a.dtype]
+    numbers = [value for value in choice.values if isinstance(value, int)]
+    if not _VECTOR.search(choice.name) or not bytes_each or len(numbers) < len(choice.values):
+        return ""
+    return f"; at most {max(WIDEST_LOAD_BYTES // min(bytes_each), *numbers)}"
+
+
+def _constraints(
+    launch: HostLaunch, proposals: Proposals, tuned: LaunchDraft, axes: Axes
+) -> Iterator[str]:
     defaults = {c.name: c.default for c in proposals.choices if isinstance(c.default, int)}
     constraints = list(exact_divisions(launch, proposals.choices))
     names = [extent for extent in tuned.block or () if not extent.isdigit()]
@@ -172,6 +159,7 @@ def _constraints(launch: HostLaunch, proposals: Proposals, tuned: LaunchDraft) -
         simple = len(tuned.block) == 1
         factors = [e if simple or e.isidentifier() else f"({e})" for e in tuned.block]
         constraints.append(f"{' * '.join(factors)} <= {MAX_THREADS}")
+    constraints += [f"{axes.names[c.name]} == {c.number}" for c in axes.fixed.values()]
     if constraints:
         yield "constraints:"
         yield from (f"  - {_quoted(text)}" for text in dict.fromkeys(constraints))
@@ -183,22 +171,6 @@ def _default(choices: Iterable[Choice]) -> Iterator[str]:
     values = ", ".join(f"{choice.name}: {format_value(choice.default)}" for choice in choices)
     if values:
         yield f"default: {{{values}}}  # the source as it is"
-
-
-def _tolerances(arguments: list[_Argument]) -> Iterator[str]:
-    outputs = [a for a in arguments if a.role in ("output", "inout")]
-    if not outputs:
-        blank = f"{{{BLANK}: {{relative: {BLANK}}}}}"
-        yield f"tolerance: {blank}  {MARK} the outputs, how exact each is"
-        return
-    yield "tolerance:"
-    for argument in outputs:
-        name = argument.parameter.name or BLANK
-        if "int" in argument.dtype or argument.dtype == "bool":
-            yield f"  {name}: {{absolute: 0}}"
-        else:
-            what = f"how far {name} may be from the reference, such as 1.0e-5"
-            yield f"  {name}: {{relative: {BLANK}}}  {MARK} {what}"
 
 
 def _quoted(text: str) -> str:

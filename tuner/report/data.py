@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tuner.kernel import Workload
-from tuner.space import Config
 from tuner.statistics import floor_us
-from tuner.trial import Check, Comparison, Result, Status, Trial
+from tuner.trial import INITIAL, Check, Comparison, Result, Status, Trial, Variant
 
 if TYPE_CHECKING:
     from tuner.mutation.score import Score
+    from tuner.profiling import Profiled
+    from tuner.report.rounds import Author, Round, Tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,10 @@ class ReportData:
     that order; `finals` are the finalists' trials, with all checks.
     `measured_on` is the date of the measurements, empty where unknown. Mappings from workloads
     use `Workload.key`: `traffic_bytes` and `operations` are those of one operator call,
-    `dynamic_shared_bytes` is further keyed by `Config.key`. `notes` say what had to be left out.
-    `checks` are all of the session's, in order; `mutation` is what `tune mutate` left there, and
-    `declared` None where the search space is not what it was.
+    `dynamic_shared_bytes` is keyed by candidate, workload and `Config.key`. `notes` say what had
+    to be left out. `checks` are all of the session's, in order; `mutation` is what `tune mutate`
+    left there, and `declared` None where the search space is not what it was. `author`,
+    `candidates`, `rounds` and `profiles` say what an agent did.
     """
 
     kernel: str
@@ -55,7 +57,7 @@ class ReportData:
     streaming_gbps: float | None = None
     traffic_bytes: Mapping[str, int] = field(default_factory=dict)
     operations: Mapping[str, int] = field(default_factory=dict)
-    dynamic_shared_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    dynamic_shared_bytes: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     searcher: str = ""
@@ -69,6 +71,10 @@ class ReportData:
     checks: tuple[Check, ...] = ()
     mutation: Score | None = None
     declared: Declared | None = None
+    author: Author | None = None
+    candidates: tuple[Tried, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    profiles: tuple[Profiled, ...] = ()
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -97,6 +103,34 @@ class ReportData:
             groups.setdefault(trial.workload, []).append(trial)
         return {workload: tuple(trials) for workload, trials in groups.items()}
 
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """Name the candidates that any trial is of, in the order in which they were first tried."""
+        return tuple(dict.fromkeys(trial.candidate for trial in self.trials))
+
+    @property
+    def several(self) -> bool:
+        """Whether configs of more than one candidate were tried."""
+        return len(self.searched) > 1
+
+    @property
+    def named(self) -> bool:
+        """Whether a result has to say whose config it is."""
+        return any(result.candidate != INITIAL for result in self.results)
+
+    def wins(self) -> dict[str, int]:
+        """Count the workloads that each candidate serves, those of most workloads first."""
+        served = Counter(r.candidate for r in self.results if not r.baseline_wins)
+        return dict(served.most_common())
+
+    def ranking(self) -> tuple[str, ...]:
+        """Order the candidates: those that serve most workloads first, then the fastest."""
+        known = {one.name: one.speedup or 0.0 for one in self.candidates}
+        names = dict.fromkeys((*known, *self.searched))
+        wins = self.wins()
+        ranked = sorted(names, key=lambda name: (-wins.get(name, 0), -known.get(name, 0.0)))
+        return tuple(ranked)
+
     def baseline_us(self, workload: Workload) -> float | None:
         """Find the baseline's time as the search saw it, else as the final comparison did."""
         if workload.key in self.baselines_us:
@@ -114,20 +148,23 @@ class ReportData:
         return floor_us(traffic, self.streaming_gbps)
 
     def shared_bytes(self, trial: Trial) -> int | None:
-        """Sum static and dynamic shared memory per block, as far as they are known."""
-        dynamic = self.dynamic_shared_bytes.get((trial.workload.key, trial.config.key))
-        if trial.resources is None:
+        """Sum static and dynamic shared memory per block; the static alone where no trial's
+        dynamic is known.
+        """
+        key = trial.candidate, trial.workload.key, trial.config.key
+        dynamic = self.dynamic_shared_bytes.get(key)
+        if trial.resources is None or (dynamic is None and self.dynamic_shared_bytes):
             return dynamic
         return trial.resources.static_shared_bytes + (dynamic or 0)
 
 
 def fastest(trials: tuple[Trial, ...], count: int | None = None) -> tuple[Trial, ...]:
-    """Sort the fully timed correct trials by time, each config once, and keep the first `count`."""
+    """Sort the fully timed correct trials by time, each variant once; keep the first `count`."""
     timed = [t for t in trials if t.time_us is not None and not _stopped_early(t)]
     timed.sort(key=lambda trial: trial.time_us or 0.0)
-    unique: dict[Config, Trial] = {}
+    unique: dict[Variant, Trial] = {}
     for trial in timed:
-        unique.setdefault(trial.config, trial)
+        unique.setdefault(trial.variant, trial)
     return tuple(unique.values())[:count]
 
 

@@ -24,6 +24,7 @@ def _row(trial: Trial, elapsed_s: float) -> dict[str, object]:
     return {
         "elapsed_s": round(elapsed_s, 3),
         "stage": trial.stage,
+        "candidate": trial.candidate,
         **trial.workload.values,
         **{f"config.{name}": value for name, value in trial.config.items()},
         "status": trial.status.value,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -13,13 +12,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tuner.expressions import Value
-from tuner.importance import average, importance
-from tuner.report import charts, trust, wording
+from tuner.report import (
+    charts,
+    profile_section,
+    rounds_section,
+    search_section,
+    tree_chart,
+    trust,
+    wording,
+)
 from tuner.report.data import ReportData
-from tuner.report.sections import MEANING, REASONS_SHOWN, rejections, top_tables, variants
+from tuner.report.sections import REASONS_SHOWN, rejections, top_tables, variants
 from tuner.report.verdict import verdict
 from tuner.space import format_value
-from tuner.trial import Status, Trial
+from tuner.trial import Status
 
 
 def write_report(data: ReportData, path: Path) -> None:
@@ -56,6 +62,7 @@ def render_report(data: ReportData) -> str:
         **_trust_parts(data),
         **_result_parts(data),
         **_search_parts(data),
+        **_agent_parts(data),
     )
 
 
@@ -76,6 +83,7 @@ def _environment() -> Environment:
         seconds=wording.seconds,
         pairs=_pairs,
         without=wording.without,
+        money=rounds_section.money,
     )
     return environment
 
@@ -94,7 +102,7 @@ def _trust_parts(data: ReportData) -> Mapping[str, object]:
         "checks": trust.check_rows(data),
         "blames": blames[: trust.REASONS_SHOWN],
         "blames_more": max(len(blames) - trust.REASONS_SHOWN, 0),
-        "failed": {check.config for check in trust.failures(data)},
+        "failed": {check.variant for check in trust.failures(data)},
         "left_out": trust.left_out(data),
         "trust_facts": trust.facts(data),
         "trust_notes": trust.notes(data),
@@ -128,46 +136,26 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
 
 
 def _search_parts(data: ReportData) -> Mapping[str, object]:
-    groups = data.by_workload()
     rejected = rejections(data)
-    importances = [(str(workload), importance(trials)) for workload, trials in groups.items()]
-    shares = average([one for _, one in importances])
-    share_bars = [charts.Bar(name, share, wording.percent(share)) for name, share in shares]
-    drawn = "Parameter importance"
     return {
-        "convergence": [
-            {"label": str(workload), "drawing": _convergence(str(workload), trials, data)}
-            for workload, trials in groups.items()
-        ],
-        "importance": importances,
-        "importance_average": shares,
-        "importance_known": sum(bool(one.shares) for _, one in importances),
-        "importance_chart": charts.bars(drawn, share_bars) if share_bars else None,
+        "convergence": search_section.convergences(data),
+        "importance": search_section.importances(data),
         "rejected": rejected[:REASONS_SHOWN],
         "rejected_more": max(len(rejected) - REASONS_SHOWN, 0),
-        "rejected_chart": _rejected_chart(data),
+        "rejected_chart": search_section.rejected_chart(data),
         "top": top_tables(data),
     }
 
 
-def _convergence(label: str, trials: tuple[Trial, ...], data: ReportData) -> Markup:
-    return charts.convergence(
-        label,
-        [trial.time_us for trial in trials],
-        [trial.measurement is not None and trial.measurement.stopped_early for trial in trials],
-        data.baseline_us(trials[0].workload),
-    )
-
-
-def _rejected_chart(data: ReportData) -> Markup:
-    counts = Counter(data.counts())
-    del counts[Status.CORRECT]
-    rows = [
-        charts.Bar(MEANING[status], count, f"{count:,} of {len(data.records):,} trials")
-        for status, count in counts.most_common()
-        if count
-    ]
-    return charts.bars("Rejected trials by status", rows)
+def _agent_parts(data: ReportData) -> Mapping[str, object]:
+    return {
+        "rounds": rounds_section.rows(data),
+        "rounds_summary": rounds_section.summary(data) if data.rounds else "",
+        "rounds_total": rounds_section.total(data),
+        "rounds_tree": tree_chart.tree(rounds_section.marks(data)) if data.rounds else None,
+        "profiled": profile_section.profiled(data),
+        "degrees": profile_section.degrees(data),
+    }
 
 
 def _throughputs(data: ReportData) -> list[charts.Throughput]:

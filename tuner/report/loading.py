@@ -8,12 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.errors import ExpressionError, TunerError
-from tuner.kernel import KernelSpec, Workload
+from tuner.expressions import Expression
+from tuner.kernel import DEVICE_NAMES, KernelSpec, Workload
+from tuner.profiling import profiles
 from tuner.report.data import Declared, ReportData, fastest
-from tuner.report.sections import TOP_CONFIGS
-from tuner.session import Session
+from tuner.report.rounds import author_of, rounds, tried
+from tuner.session import Candidate, Session
 from tuner.session_records import file_sha
+from tuner.space_choices import optional
 from tuner.space_file import load_definition
+from tuner.space_schema import validated
+from tuner.strict_yaml import parse
 from tuner.trial import Trial
 
 _SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming_gbps"})
@@ -33,7 +38,7 @@ def load(directory: Path) -> ReportData:
 def from_session(
     session: Session, spec: KernelSpec | None = None, notes: tuple[str, ...] = ()
 ) -> ReportData:
-    """Collect what a session holds; `spec` adds the roofline, the diff and shared memory.
+    """Collect what a session holds; `spec` adds the roofline and the diff.
 
     Of the session's environment, `device` names the GPU, `recorded` is `true` or `false`, `date`
     is when a recording was made and `streaming_gbps` is the roofline's rate.
@@ -75,7 +80,12 @@ def from_session(
         on_cpu=on_cpu,
         checks=tuple(session.checks()),
         mutation=load_score(session.directory),
+        author=author_of(session),
+        candidates=tried(session),
+        rounds=rounds(session),
+        profiles=tuple(profiles(session)),
     )
+    data = replace(data, dynamic_shared_bytes=dict(_dynamic_shared(data, session)))
     return data if spec is None else _with_spec(data, spec, workloads)
 
 
@@ -93,7 +103,6 @@ def _with_spec(data: ReportData, spec: KernelSpec, workloads: Sequence[Workload]
         data,
         traffic_bytes={w.key: spec.traffic.integer(w.values) for w in workloads},
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
-        dynamic_shared_bytes=dict(_dynamic_shared(data, spec)),
         declared=_declared(spec),
     )
 
@@ -135,19 +144,36 @@ def _without_header(source: str, kernel: str) -> str:
     return "".join(lines)
 
 
-def _dynamic_shared(data: ReportData, spec: KernelSpec) -> Iterator[tuple[tuple[str, str], int]]:
+def _dynamic_shared(
+    data: ReportData, session: Session
+) -> Iterator[tuple[tuple[str, str, str], int]]:
+    sizes = {one.name: _shared_sizes(one) for one in session.candidates()}
     for workload, trials in data.by_workload().items():
-        for trial in fastest(trials, TOP_CONFIGS):
-            shared = _largest_shared(trial, spec)
+        for trial in fastest(trials):
+            shared = _largest(trial, sizes.get(trial.candidate))
             if shared is not None:
-                yield (workload.key, trial.config.key), shared
+                yield (trial.candidate, workload.key, trial.config.key), shared
 
 
-def _largest_shared(trial: Trial, spec: KernelSpec) -> int | None:
-    names = {**trial.workload.values, **trial.config}
-    sizes = [launch.shared_memory for launch in spec.launch if launch.shared_memory is not None]
+def _shared_sizes(candidate: Candidate) -> tuple[Expression, ...] | None:
+    """Read what the candidate's own launches ask for; None where its space cannot be read."""
     try:
-        return max((size.integer(names) for size in sizes), default=0)
+        document = parse(candidate.space_text, Path(candidate.name))
+        model = validated(document)
+        names = {*model.axes, *DEVICE_NAMES, *model.parameters}
+        found = [
+            optional(document, one.shared_memory, names, "launch", i, "shared_memory")
+            for i, one in enumerate(model.launch)
+        ]
+    except TunerError:
+        return None
+    return tuple(size for size in found if size is not None)
+
+
+def _largest(trial: Trial, sizes: Sequence[Expression] | None) -> int | None:
+    names = {**trial.workload.values, **trial.config}
+    try:
+        return None if sizes is None else max((size.integer(names) for size in sizes), default=0)
     except ExpressionError:
         return None  # it needs a number of the device, which a session does not hold
 

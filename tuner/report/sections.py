@@ -17,6 +17,8 @@ REASONS_SHOWN = 15
 REASON_LENGTH = 400
 DIFF_LINES = 1500
 DIFF_LINES_IN_ALL = 6000
+# A parameter that a candidate does not have.
+ABSENT = "-"
 
 MEANING: dict[Status, str] = {
     Status.CORRECT: "correct",
@@ -39,6 +41,7 @@ class Rejection:
     trials: int
     configs: int
     example: str
+    candidate: str
     config: Config
     workload: Workload
 
@@ -146,7 +149,14 @@ def _rejection(trials: Sequence[Trial]) -> Rejection:
         example = example[:REASON_LENGTH].rstrip() + " …"
     configs = len({(trial.candidate, trial.config.key) for trial in trials})
     return Rejection(
-        first.status, first.stage, len(trials), configs, example, first.config, first.workload
+        status=first.status,
+        stage=first.stage,
+        trials=len(trials),
+        configs=configs,
+        example=example,
+        candidate=first.candidate,
+        config=first.config,
+        workload=first.workload,
     )
 
 
@@ -159,7 +169,7 @@ def _top_table(data: ReportData, workload: Workload, trials: Sequence[Trial]) ->
             rank=rank,
             trial=trial,
             values=values,
-            differs=tuple(a != b for a, b in zip(values, texts[0], strict=True)),
+            differs=tuple(a not in (b, ABSENT) for a, b in zip(values, texts[0], strict=True)),
             ratio=baseline_us / trial.time_us if baseline_us and trial.time_us else None,
             shared_bytes=data.shared_bytes(trial),
         )
@@ -169,7 +179,7 @@ def _top_table(data: ReportData, workload: Workload, trials: Sequence[Trial]) ->
 
 
 def _value(config: Config, name: str) -> str:
-    return format_value(config[name]) if name in config else "-"
+    return format_value(config[name]) if name in config else ABSENT
 
 
 def _variant(

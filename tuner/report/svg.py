@@ -53,7 +53,7 @@ def text(
     if css_class:
         attributes["class"] = css_class
     element = SubElement(parent, "text", attributes)
-    element.text = _printable(content)
+    element.text = printable(content)
     return element
 
 
@@ -92,9 +92,25 @@ def path(parent: Element, commands: str, css_class: str) -> Element:
     return SubElement(parent, "path", {"d": commands, "class": css_class})
 
 
+def axes(
+    root: Element,
+    x: Scale,
+    y: Scale,
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+) -> None:
+    """Draw a chart's ticks, their grid and the line at the bottom."""
+    for tick in y_ticks:
+        line(root, (x.start, y(tick)), (x.end, y(tick)), "grid")
+        text(root, (x.start - 6, y(tick) + 4), tick_label(tick), "axis", "end")
+    for tick in x_ticks:
+        text(root, (x(tick), y.start + 15), tick_label(tick), "axis", "middle")
+    line(root, (x.start, y.start), (x.end, y.start), "frame")
+
+
 def tooltip(element: Element, content: str) -> None:
     """Name an element for the pointer and for screen readers."""
-    SubElement(element, "title").text = _printable(content)
+    SubElement(element, "title").text = printable(content)
 
 
 def point(x: float, y: float) -> str:
@@ -132,6 +148,6 @@ def _number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _printable(content: str) -> str:
+def printable(content: str) -> str:
     """Drop the control characters that XML cannot hold."""
     return "".join(c if c >= " " or c in "\t\n" else "?" for c in content)

@@ -11,8 +11,9 @@ from tuner.expressions import Value
 from tuner.kernel import Workload
 from tuner.report import wording
 from tuner.report.data import ReportData
+from tuner.report.rounds import Round
 from tuner.report.trust import counts_by_kind
-from tuner.trial import Occupancy, Result
+from tuner.trial import INITIAL, Occupancy, Result
 
 # 0.1 ns, and a hundredth of a per cent: far below the noise of any measurement.
 DIGITS = 4
@@ -22,7 +23,7 @@ def results_table(results: Sequence[Result]) -> Table:
     """Lay the results out for 100 columns, tuned workloads first; 80 will do.
 
     The config column holds the parameters that differ between workloads; those with one value
-    everywhere are named once, below.
+    everywhere are named once, below. The candidate is a column where it isn't always the first.
     """
     common = wording.common(results)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
@@ -33,9 +34,12 @@ def results_table(results: Sequence[Result]) -> Table:
     table.add_column("roof-\nline", justify="right", no_wrap=True)
     table.add_column("regs", justify="right", no_wrap=True)
     table.add_column("occupancy\nlimited by", no_wrap=True)
+    named = any(result.candidate != INITIAL for result in results)
+    if named:
+        table.add_column("from", no_wrap=True)
     table.add_column("config", ratio=1, min_width=10, overflow="fold")
     for result in sorted(results, key=lambda result: result.workload.held_out):
-        table.add_row(*_cells(result, common))
+        table.add_row(*_cells(result, common, named))
     if common:
         table.caption = Text("everywhere: " + wording.pairs(common))
         table.caption_justify = "left"
@@ -54,12 +58,14 @@ def json_of(data: ReportData) -> dict[str, object]:
         "trials": {status.value: count for status, count in data.counts().items()},
         "checks": counts_by_kind(data),
         "workloads": [_json_result(result) for result in data.results],
+        "rounds": [_json_round(one) for one in data.rounds],
     }
 
 
-def _cells(result: Result, common: Mapping[str, Value]) -> tuple[str | Text, ...]:
+def _cells(result: Result, common: Mapping[str, Value], named: bool) -> tuple[str | Text, ...]:
     registers = None if result.resources is None else result.resources.registers
     own = wording.without(result.config, common)
+    candidate = "-" if result.baseline_wins else result.candidate
     config = "baseline" if result.baseline_wins else wording.pairs(own) or "-"
     return (
         _workload(result.workload),
@@ -69,6 +75,7 @@ def _cells(result: Result, common: Mapping[str, Value]) -> tuple[str | Text, ...
         "-" if _of_cpu(result) else wording.percent(result.roofline_share),
         "-" if registers is None else str(registers),
         _occupancy(result.occupancy),
+        *((candidate,) if named else ()),
         Text(config),  # not str: brackets in a value are no markup
     )
 
@@ -105,7 +112,40 @@ def _json_result(result: Result) -> dict[str, object]:
         "speedup": round(result.speedup, DIGITS),
         "interval": [round(bound, DIGITS) for bound in result.interval],
         "roofline": None if _of_cpu(result) else round(result.roofline_share, DIGITS),
+        "candidate": result.candidate,
         "config": dict(result.config),
         "registers": None if result.resources is None else result.resources.registers,
         "occupancy": None if result.occupancy is None else result.occupancy.share,
     }
+
+
+def _json_round(one: Round) -> dict[str, object]:
+    record, idea, gain, spent = one.record, one.record.idea, one.gain, one.spent
+    return {
+        "round": one.number,
+        "end": one.end,
+        "base": record.base or None,
+        "candidate": record.candidate,
+        "hypothesis": idea.hypothesis if idea else None,
+        "change": idea.change if idea else None,
+        "expectations": [
+            {
+                "metric": moved.metric,
+                "workload": moved.workload or None,
+                "predicted": moved.predicted,
+                "measured": _rounded(moved.actual),
+            }
+            for moved in one.expected
+        ],
+        "speedup": _rounded(one.speedup),
+        "over_base": _rounded(one.over_base),
+        "default_speedup": _rounded(gain.default if gain else None),
+        "search_gain": _rounded(gain.search if gain else None),
+        "refused": list(record.problems),
+        "tokens": {"input": spent.input, "cached": spent.cached, "output": spent.output},
+        "cost": None if spent.cost is None else round(spent.cost, 6),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)

@@ -145,7 +145,7 @@ class LaunchSite:
     """A launch in host code, all expressions as text.
 
     `grid` and `block` hold one to three extents. `definitions` are the host variables assigned once
-    before it, with their values.
+    before it, with their values; `at` is the launch's offset.
     """
 
     kernel: str
@@ -156,6 +156,7 @@ class LaunchSite:
     arguments: tuple[str, ...]
     line: int
     definitions: Mapping[str, str] = field(default_factory=dict)
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

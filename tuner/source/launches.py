@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from tuner.source.assignments import assigned
 from tuner.source.facts import LaunchSite, Lines, Span
-from tuner.source.text import closing, fold, split_list
+from tuner.source.text import closing, fold, number, split_list
 
 _CALLED = re.compile(r"((?:\w+\s*::\s*)*\w+)\s*$")
 _RUNTIME = re.compile(r"\bcudaLaunch(?:CooperativeKernel|KernelExC?|Kernel)\s*(?=\()")
-_ASSIGNED = re.compile(r"(?<![\w.>])([A-Za-z_][\w.]*)\s*=(?!=)\s*([^;{}]+|\w*\s*\{[^;{}]*\})\s*;")
-_CONSTRUCTED = re.compile(r"\b(?:dim3|cudaLaunchConfig_t)\s+(?:const\s+)?(\w+)\s*(?=[({])")
-_NEXT_DECLARATOR = re.compile(r",\s*(?=[A-Za-z_]\w*\s*=(?!=))")
 _DIM3 = re.compile(r"^(?:dim3\s*)?(?=[({])")
 _MAX_HOPS = 4
 
@@ -39,7 +37,7 @@ def _chevrons(masked: str, lines: Lines, functions: tuple[Span, ...]) -> Iterato
             (name, arguments),
             config,
             [fold(piece) for piece, _ in passed],
-            lines.at(start),
+            (start, lines.at(start)),
             _definitions(masked, functions, start),
         )
 
@@ -49,21 +47,21 @@ def _runtime(masked: str, lines: Lines, functions: tuple[Span, ...]) -> Iterator
         end = closing(masked, match.end())
         pieces = [fold(p) for p, _ in split_list(masked[match.end() + 1 : (end or 1) - 1])]
         known = _definitions(masked, functions, match.start())
-        line = lines.at(match.start())
+        place = match.start(), lines.at(match.start())
         if "Ex" in match[0]:
             if len(pieces) < 2 or (called := _callee(pieces[1], known)) is None:
                 continue
             config = _config(pieces[0].lstrip("& "), known)
-            yield _site(called, config, pieces[2:], line, known)
+            yield _site(called, config, pieces[2:], place, known)
         elif len(pieces) >= 3 and (called := _callee(pieces[0], known)) is not None:
-            yield _site(called, [*pieces[1:3], *pieces[4:5]], [], line, known)
+            yield _site(called, [*pieces[1:3], *pieces[4:5]], [], place, known)
 
 
 def _site(
     called: tuple[str, tuple[str, ...]],
     config: list[str],
     arguments: list[str],
-    line: int,
+    place: tuple[int, int],
     known: Mapping[str, str],
 ) -> LaunchSite:
     grid, block, shared = [*config, "", "", ""][:3]
@@ -73,12 +71,13 @@ def _site(
     return LaunchSite(
         kernel=name,
         template_arguments=template_arguments,
-        grid=_extents(grid, known),
+        grid=_extents(grid, known, named=True),
         block=_extents(block, known),
         shared=shared or "0",
         arguments=tuple(arguments),
-        line=line,
+        line=place[1],
         definitions=known,
+        at=place[0],
     )
 
 
@@ -140,11 +139,15 @@ def _config(name: str, known: Mapping[str, str]) -> list[str]:
     return [known.get(f"{name}.{field}", "") for field in fields]
 
 
-def _extents(text: str, known: Mapping[str, str]) -> tuple[str, ...]:
+def _extents(text: str, known: Mapping[str, str], *, named: bool = False) -> tuple[str, ...]:
+    name = text
     for _ in range(_MAX_HOPS):
         if text not in known:
             break
         text = known[text]
+    if named and not _DIM3.match(text) and number(text) is not None:
+        # a size that the problem may have a name for
+        return (name,)
     if f"{text}.x" in known:
         return tuple(known[f"{text}.{axis}"] for axis in "xyz" if f"{text}.{axis}" in known)
     match = _DIM3.match(text)
@@ -154,15 +157,4 @@ def _extents(text: str, known: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _definitions(masked: str, functions: tuple[Span, ...], end: int) -> dict[str, str]:
-    start = max((a for a, b in functions if a <= end < b), default=0)
-    values: dict[str, set[str]] = {}
-    for match in _CONSTRUCTED.finditer(masked, start, end):
-        close = closing(masked, match.end())
-        if close is not None:
-            values.setdefault(match[1], set()).add(fold(masked[match.end() : close]))
-    for match in _ASSIGNED.finditer(masked, start, end):
-        for piece in _NEXT_DECLARATOR.split(f"{match[1]} = {match[2]}"):
-            name, _, value = piece.partition("=")
-            values.setdefault(name.strip(), set()).add(fold(value))
-    # a variable assigned twice has no single value that a draft could state
-    return {name: found.pop() for name, found in values.items() if len(found) == 1}
+    return {name: value.text for name, value in assigned(masked, functions, end).items()}

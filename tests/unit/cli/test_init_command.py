@@ -32,9 +32,9 @@ def test_it_writes_three_files_and_says_what_is_left_to_do(tune: Tune, kernel: P
         "wrote templates/saxpy.cu.j2",
         "wrote saxpy.py",
         "parameters: block_size",
-        "to fill in (8):",
+        "to fill in (1):",
     ]
-    assert "  search_spaces/saxpy.yaml:12: the shape of x over the axes" in lines
+    assert "  saxpy.py:12: the body of reference(), in float64" in lines
     assert lines[-1] == "then: tune check search_spaces/saxpy.yaml"
     assert all(Path(line.split()[1]).is_file() for line in lines[:3])
     assert kernel.read_bytes() == before
@@ -46,10 +46,10 @@ def test_json_is_one_object_and_nothing_else(tune: Tune, kernel: Path) -> None:
     assert found["kernel"] == "saxpy"
     assert found["parameters"] == ["block_size"]
     assert found["kept"] == []
-    first = found["blanks"][0]
-    assert first == {"file": "search_spaces/saxpy.yaml", "line": 11, "what": "the value of a"}
-    row = Path(first["file"]).read_text().splitlines()[first["line"] - 1]
-    assert "FILL_IN" in row
+    (blank,) = found["blanks"]
+    assert blank == {"file": "saxpy.py", "line": 12, "what": "the body of reference(), in float64"}
+    row = Path(blank["file"]).read_text().splitlines()[blank["line"] - 1]
+    assert "fill in reference()" in row
 
 
 def test_it_overwrites_nothing_unless_told_to(tune: Tune, kernel: Path) -> None:
@@ -72,7 +72,15 @@ def test_a_reference_that_is_there_is_kept_even_by_force(tune: Tune, kernel: Pat
     result = tune("init", kernel, "--force")
     assert "kept saxpy.py" in result.stdout
     assert Path("saxpy.py").read_text() == "mine"
-    assert "reference()" not in result.stdout
+    assert "nothing to fill in" in result.stdout.splitlines()
+
+
+def test_a_blank_of_the_space_is_told_with_its_line(tune: Tune, tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text("__global__ void k(float* x, float a, int n) { if (n) x[n] = a; }\n")
+    found = json.loads(tune("init", path, "--out", tmp_path, "--json").stdout)["blanks"]
+    first = next(blank for blank in found if blank["what"] == "the value of a")
+    assert "FILL_IN" in Path(first["file"]).read_text().splitlines()[first["line"] - 1]
 
 
 def test_the_reference_stub_says_what_to_return(tune: Tune, kernel: Path) -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.rounds_sample import session_with_rounds
 from tuner.kernel import Workload
 from tuner.report.data import ReportData
+from tuner.report.loading import load
 from tuner.space import Config
 from tuner.trial import Comparison, Measurement, Occupancy, Resources, Result, Status, Trial
 
@@ -117,3 +119,11 @@ def make_data() -> ReportData:
 @pytest.fixture(scope="session")
 def data() -> ReportData:
     return make_data()
+
+
+@pytest.fixture(scope="session")
+def with_rounds(tmp_path_factory: pytest.TempPathFactory) -> ReportData:
+    """Six rounds with a model, read from a session."""
+    folder = tmp_path_factory.mktemp("rounds") / "run"
+    session_with_rounds(folder).close()
+    return load(folder)

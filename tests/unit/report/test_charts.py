@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from xml.etree.ElementTree import Element, fromstring
-
 import pytest
 
+from tests.support.drawings import of_class, parsed, texts
 from tuner.report import charts, svg
-
-
-def parsed(chart: str) -> Element:
-    return fromstring(chart)  # noqa: S314 (our own)
-
-
-def texts(root: Element) -> list[str]:
-    return ["".join(element.itertext()) for element in root.iter("text")]
-
-
-def of_class(root: Element, name: str) -> list[Element]:
-    return [e for e in root.iter() if name in (e.get("class") or "").split()]
 
 
 def test_a_scale_maps_its_ends_and_clamps():
@@ -51,38 +38,6 @@ def test_log_ticks_thin_out_over_many_decades():
 )
 def test_tick_labels_have_no_needless_zeros(value, label):
     assert svg.tick_label(value) == label
-
-
-def test_convergence_only_falls_and_skips_trials_stopped_early():
-    root = parsed(
-        charts.convergence(
-            "T=1", [9.0, None, 5.0, 4.0, 7.0], [False, False, False, True, False], 8.0
-        )
-    )
-    assert root.get("aria-label") == "Convergence for T=1: best 5.000 us"
-    (best,) = of_class(root, "best")
-    heights = [float(p.split()[1]) for p in best.get("d", "")[1:].split("L")]
-    assert heights == sorted(heights)
-    assert len(of_class(root, "baseline")) == 1
-
-
-def test_convergence_counts_what_is_off_the_scale():
-    root = parsed(charts.convergence("T=1", [5.0, 500.0, 600.0], [False] * 3, 8.0))
-    assert "2 slower, off the scale" in texts(root)
-
-
-def test_thousands_of_trials_stay_small():
-    times = [5.0 + (i * 7919 % 1000) / 500 for i in range(50_000)]
-    assert len(charts.convergence("T=1", times, [False] * len(times), 8.0)) < 400_000
-
-
-@pytest.mark.parametrize(
-    ("times", "baseline_us"), [([], None), ([None, None], 3.0), ([None], None), ([2.0], 2.0)]
-)
-def test_convergence_without_much_to_draw_is_still_a_chart(times, baseline_us):
-    root = parsed(charts.convergence("T=1", times, [False] * len(times), baseline_us))
-    assert root.get("role") == "img"
-    assert "nan" not in "".join(root.itertext())
 
 
 def test_the_line_at_one_is_always_in_the_speedup_chart():

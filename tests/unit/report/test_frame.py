@@ -27,3 +27,13 @@ def test_times_are_those_of_the_trials(data):
     frame = trials_frame(data)
     expected = [trial.time_us for trial, _ in data.records if trial.time_us is not None]
     assert frame["time_us"].dropna().tolist() == expected
+
+
+def test_every_row_says_whose_config_it_is(with_rounds):
+    frame = trials_frame(with_rounds)
+    assert frame.groupby("candidate").size().to_dict() == {
+        "initial": 32,
+        "r1": 32,
+        "r3": 64,
+        "r5": 64,
+    }

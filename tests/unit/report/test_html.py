@@ -13,6 +13,7 @@ import pytest
 from tuner.kernel import Workload
 from tuner.report.data import ReportData
 from tuner.report.html import render_report, write_report
+from tuner.report.rounds import Spent
 from tuner.space import Config
 from tuner.trial import Check, Resources, Status, Trial
 
@@ -50,6 +51,8 @@ class Page(HTMLParser):
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
+        if tag == "br":
+            self.text += " "
 
     def handle_startendtag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
@@ -74,6 +77,24 @@ class Page(HTMLParser):
         return {tag for tag, _ in self.elements}
 
 
+def widths(page: Page, css_class: str) -> list[int]:
+    """Count the columns of every row of a table, with cells that reach over several."""
+    start = page.elements.index(("table", {"class": css_class}))
+    found: list[int] = []
+    reaching: list[int] = []
+    for tag, attributes in page.elements[start + 1 :]:
+        if tag == "table":
+            break
+        if tag == "tr":
+            reaching = [rows - 1 for rows in reaching if rows > 1]
+            found.append(len(reaching))
+        if tag in {"th", "td"}:
+            columns = int(attributes.get("colspan") or 1)
+            found[-1] += columns
+            reaching += [int(attributes.get("rowspan") or 1)] * columns
+    return found
+
+
 @pytest.fixture(scope="module")
 def html(data) -> str:
     return render_report(data)
@@ -82,6 +103,11 @@ def html(data) -> str:
 @pytest.fixture(scope="module")
 def page(html) -> Page:
     return Page(html)
+
+
+@pytest.fixture(scope="module")
+def rounds_page(with_rounds) -> Page:
+    return Page(render_report(with_rounds))
 
 
 def test_the_sections_are_all_there_and_in_order(page):
@@ -291,6 +317,110 @@ def test_a_run_on_a_cpu_shows_nothing_that_is_a_gpus(data):
     assert "this was run on a CPU" in page.plain
     for absent in ("CUDA graph", "L2 cache", "Occupancy", "Registers", "Spills"):
         assert absent not in page.plain
+
+
+AGENT_SECTIONS = ["Rounds", "What the profile says"]
+
+
+def test_a_run_without_an_agent_has_no_section_of_rounds(page):
+    assert not set(AGENT_SECTIONS) & set(page.headings)
+    assert "Candidate" not in page.plain
+
+
+def test_rounds_come_after_what_they_led_to_and_before_how(rounds_page):
+    expected = [*SECTIONS[:2], *AGENT_SECTIONS, *SECTIONS[2:]]
+    assert rounds_page.headings == expected
+
+
+def test_a_round_shows_its_prediction_beside_the_measurement(rounds_page):
+    assert "3 r3 r1 with initial 16-byte loads, and two rows a warp" in rounds_page.plain
+    assert "1 answer refused template.cu.j2:2: error: expected a `;`" in rounds_page.plain
+    assert (
+        "time T=8192 E=256 x0.50 x0.73 2.60x 1.37x 1.86x 1.40x "
+        "78,000 in 39,000 cached 6,500 out 0.078 registers x1.50 x1.38"
+    ) in rounds_page.plain
+    assert "registers x1.50 x0.94 other way" in rounds_page.plain
+    assert "bank conflicts x0.10 not measured" in rounds_page.plain
+
+
+def test_tokens_and_costs_are_added_up(rounds_page):
+    assert "In all 263,000 in 131,500 cached 21,800 out 0.263" in rounds_page.plain
+
+
+def test_an_agent_that_is_no_model_has_no_column_of_tokens(with_rounds):
+    silent = tuple(replace(one, spent=Spent()) for one in with_rounds.rounds)
+    text = Page(render_report(replace(with_rounds, rounds=silent))).plain
+    assert "Tokens" not in text
+    assert "In all" not in text
+
+
+def test_a_model_without_prices_has_no_column_of_costs(with_rounds):
+    free = tuple(
+        replace(one, spent=replace(one.spent, cost=None, unpriced=one.spent.replies))
+        for one in with_rounds.rounds
+    )
+    text = Page(render_report(replace(with_rounds, rounds=free))).plain
+    assert "Tokens" in text
+    assert "Cost" not in text
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_head(rounds_page):
+    assert set(widths(rounds_page, "rounds")) == {12}
+
+
+def test_the_picture_of_the_tree_is_described_to_screen_readers(rounds_page):
+    (tree,) = [a for tag, a in rounds_page.elements if tag == "svg" and "aria-describedby" in a]
+    ids = [a.get("id") for _, a in rounds_page.elements]
+    assert ids.count(tree["aria-describedby"]) == 1
+    assert "Round 3, r3 built on r1: 2.60x, wins on 2 workloads." in rounds_page.plain
+
+
+def test_results_and_fastest_configs_name_their_candidate(rounds_page):
+    assert "T=16 E=256 6.000 3.243 1.85x [1.83, 1.87] 50 % 40 50 % (registers) r1" in (
+        rounds_page.plain
+    )
+    assert "1 2.308 2.60x r3" in rounds_page.plain
+
+
+def test_the_profile_shows_findings_with_line_and_advice(rounds_page):
+    assert (
+        "4 of the 16 bytes that a thread can load at once. 2 float4 v = load(row); "
+        "Load 16 bytes a thread where its elements are neighbours."
+    ) in rounds_page.plain
+    assert "Why: the driver lets only root read counters." in rounds_page.plain
+
+
+def test_a_check_failed_by_another_candidates_equal_config_accuses_nobody(with_rounds):
+    first = with_rounds.results[0]
+    check = Check("verify", first.workload, first.config, False, "off", "L4", candidate="r5")
+    text = Page(render_report(replace(with_rounds, checks=(check,)))).plain
+    assert "failed a check. " not in text.partition("Workloads")[0]
+    assert "[1.83, 1.87] failed a check" not in text
+
+
+def test_what_an_agent_wrote_is_text_in_the_page(with_rounds):
+    third = with_rounds.rounds[2]
+    plan = replace(third.record.idea, change=ATTACK, hypothesis=ATTACK, reference=ATTACK)
+    record = replace(third.record, idea=plan, problems=(ATTACK, "\udcff\x00"))
+    profile = with_rounds.profiles[0]
+    finding = replace(profile.findings[0], text=ATTACK, advice=ATTACK, topic=ATTACK)
+    candidates = tuple(replace(one, template=f"\n{ATTACK}") for one in with_rounds.candidates)
+    attacked = replace(
+        with_rounds,
+        rounds=(replace(third, record=record),),
+        profiles=(replace(profile, findings=(finding,), reason=ATTACK),),
+        candidates=candidates,
+    )
+    page = Page(render_report(attacked))
+    assert page.tags().isdisjoint({"script", "img"})
+    assert page.plain.count('<script>alert("1")</script>') >= 7
+
+
+def test_a_long_run_of_rounds_stays_under_a_megabyte(with_rounds):
+    second = with_rounds.rounds[1]
+    record = replace(second.record, problems=("error " * 2000,) * 4)
+    many = tuple(replace(second, record=replace(record, number=number)) for number in range(1, 41))
+    assert len(render_report(replace(with_rounds, rounds=many)).encode()) < 1_000_000
 
 
 def test_odd_characters_are_written(data, tmp_path):

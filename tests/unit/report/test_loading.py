@@ -155,6 +155,44 @@ def test_the_kernels_files_add_the_roofline_the_diff_and_shared_memory(finished)
     assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
 
 
+def test_each_candidates_launches_ask_for_their_own_shared_memory(finished):
+    text = SPACE.replace("block_size * 4", "1024 + block_size")
+    other = Trial("r1", LARGE, FAST, Status.CORRECT, resources=Resources(20, 0, 0, 16))
+    with Session.open(finished) as session:
+        session.add_candidate("r1", TUNED, text, "initial")
+        session.record(replace(other, measurement=Measurement((1.9,), 20, 4)))
+
+    data = load(finished)
+
+    by_candidate = {t.candidate: data.shared_bytes(t) for t in data.trials if t.config == FAST}
+    assert by_candidate == {"initial": 64 * 4 + 16, "r1": 1024 + 64 + 16}
+
+
+def test_a_space_that_cannot_be_read_leaves_its_shared_memory_unknown(finished):
+    other = Trial("r1", LARGE, FAST, Status.CORRECT, resources=Resources(20, 0, 0, 16))
+    with Session.open(finished) as session:
+        session.add_candidate("r1", TUNED, "version: 99", "initial")
+        session.record(replace(other, measurement=Measurement((1.9,), 20, 4)))
+
+    data = load(finished)
+
+    assert data.shared_bytes(data.trials[-1]) is None
+    assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
+
+
+def test_shared_memory_does_not_need_the_kernels_files(finished):
+    (finished.parent / "scale.yaml").unlink()
+    data = load(finished)
+    assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
+
+
+def test_a_session_without_an_agent_has_no_rounds(finished):
+    data = load(finished)
+    assert (data.author, data.rounds, data.profiles) == (None, (), ())
+    assert [one.name for one in data.candidates] == ["initial"]
+    assert not data.several
+
+
 def test_checks_the_mutation_score_and_what_is_declared_are_read(finished):
     score = {
         "kernel": "scale",

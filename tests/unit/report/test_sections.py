@@ -84,6 +84,31 @@ def test_configs_of_two_templates_share_one_table():
         run(make(Status.CORRECT, time_us=1.0, a=1), make(Status.CORRECT, time_us=2.0, b=2))
     )
     assert [row.values for row in table.rows] == [("1", "-"), ("-", "2")]
+    assert [row.differs for row in table.rows] == [(False, False), (False, True)]
+
+
+def test_equal_configs_of_two_candidates_are_two():
+    first = make(Status.CORRECT, time_us=3.0, a=1)
+    second = replace(first, candidate="r1", measurement=Measurement((2.0,), 20, 4))
+    (table,) = top_tables(run(first, second))
+    assert [(row.trial.candidate, row.trial.time_us) for row in table.rows] == [
+        ("r1", 2.0),
+        ("t", 3.0),
+    ]
+
+
+def test_a_finalist_that_failed_does_not_hide_another_candidates_equal_config():
+    first = make(Status.CORRECT, time_us=3.0, a=1)
+    second = replace(first, candidate="r1")
+    failed = replace(second, status=Status.WRONG, stage="finals")
+    (table,) = top_tables(run(first, second, finals=(failed,)))
+    assert [row.trial.candidate for row in table.rows] == ["t"]
+
+
+def test_a_rejection_names_the_candidate_of_its_example():
+    one = make(Status.LIMIT, "64 is too much", a=1)
+    (found,) = rejections(run(one, replace(one, candidate="r1")))
+    assert (found.candidate, found.trials, found.configs) == ("t", 2, 2)
 
 
 def test_equal_sources_are_one_variant():

@@ -77,6 +77,7 @@ def test_the_json_object_has_the_documented_shape(data):
         "trials",
         "checks",
         "workloads",
+        "rounds",
     ]
     assert made["trials"] == {status.value: 0 for status in Status} | {
         "correct": 330,
@@ -92,10 +93,81 @@ def test_the_json_object_has_the_documented_shape(data):
         "speedup": 1.2,
         "interval": [1.19, 1.21],
         "roofline": pytest.approx(0.733, abs=0.001),
+        "candidate": "initial",
         "config": {"block_size": 256, "vector_bytes": 16, "keep_row": False},
         "registers": 48,
         "occupancy": 0.75,
     }
+
+
+def test_every_round_is_in_the_json_object(with_rounds):
+    made = json.loads(json.dumps(json_of(with_rounds), allow_nan=False))
+    assert [one["candidate"] for one in made["workloads"]] == ["r1", "r3", "r3"]
+    assert [(one["round"], one["end"], one["base"]) for one in made["rounds"]] == [
+        (1, "searched", "initial"),
+        (2, "refused", "r1"),
+        (3, "searched", "r1"),
+        (4, "refused", "r3"),
+        (5, "searched", "r3"),
+        (6, "open", "r3"),
+    ]
+    third = made["rounds"][2]
+    assert third.pop("hypothesis").startswith("A block waits for one row")
+    assert third.pop("refused") == list(with_rounds.rounds[2].record.problems)
+    assert third == {
+        "round": 3,
+        "end": "searched",
+        "base": "r1",
+        "candidate": "r3",
+        "change": "16-byte loads, and two rows a warp",
+        "expectations": [
+            {
+                "metric": "time_us",
+                "workload": "T=8192,E=256",
+                "predicted": 0.5,
+                "measured": 0.7308,
+            },
+            {"metric": "registers", "workload": None, "predicted": 1.5, "measured": 1.375},
+            {"metric": "bank_conflicts", "workload": None, "predicted": 0.1, "measured": None},
+        ],
+        "speedup": 2.6,
+        "over_base": 1.3684,
+        "default_speedup": 1.8571,
+        "search_gain": 1.4,
+        "tokens": {"input": 78_000, "cached": 39_000, "output": 6_500},
+        "cost": 0.078,
+    }
+
+
+def test_a_round_without_a_candidate_has_nulls_in_json(with_rounds):
+    second = json_of(with_rounds)["rounds"][1]
+    assert {second[name] for name in ("candidate", "speedup", "over_base", "search_gain")} == {None}
+    assert len(second["refused"]) == 4
+
+
+def test_the_candidate_is_a_column_only_where_it_is_not_always_the_first(data, with_rounds):
+    assert " from " not in printed(data.results)
+    head, first, _, second, *_ = printed(with_rounds.results).splitlines()[1:]
+    assert head.split()[-2:] == ["from", "config"]
+    assert first.split()[-2:] == ["r1", "block=64"]
+    assert second.split()[-3:] == ["r3", "block=128", "rows_per_warp=2"]
+
+
+def test_a_baseline_that_wins_is_from_no_candidate(with_rounds):
+    kept = replace(with_rounds.results[0], baseline_wins=True)
+    line = printed((kept, *with_rounds.results[1:])).splitlines()[2]
+    assert line.split()[-2:] == ["-", "baseline"]
+
+
+def test_every_column_fits_in_100_columns_with_candidates_too(data):
+    results = [
+        replace(r, candidate="initial" if i else "r12", config=long_config(i))
+        for i, r in enumerate(data.results)
+    ]
+    text = printed(results)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
+    assert "…" not in text
+    assert "initial" in text
 
 
 def test_checks_of_the_winners_are_counted_by_kind(data):

@@ -262,6 +262,11 @@ def test_launch_variables_come_from_the_same_function() -> None:
     assert [site.block for site in source.launches] == [("128",), ("512",)]
 
 
+def test_a_grid_keeps_the_name_of_a_number() -> None:
+    text = "__global__ void k(int n) { }\nvoid f() { int rows = 9; dim3 g(3); k<<<%s, 1>>>(1); }\n"
+    assert [parse(text % grid).launches[0].grid for grid in ("rows", "g")] == [("rows",), ("3",)]
+
+
 def test_template_arguments_of_a_launch_may_nest() -> None:
     source = parse(
         "template <class A, int N> __global__ void k(int n) { }\n"

@@ -19,6 +19,8 @@ using std::isnan;
 using std::isnormal;
 using std::signbit;
 
+// NVRTC has it: what a source keeps from NVRTC, its host code, is no use here either.
+#define __CUDACC_RTC__ 1
 #define __global__
 #define __device__
 #define __host__

@@ -1,0 +1,141 @@
+"""Nsight Compute over programs: counts that follow from what the program does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from silu_kernels import LAUNCH, WORKLOAD, silu
+
+from tuner.compiler.base import CompileRequest, source_key
+from tuner.compiler.pool import NvrtcPool
+from tuner.device.base import DeviceInfo, Program
+from tuner.device.cuda.counters import NsightCompute
+from tuner.hardware import architecture_for
+from tuner.kernel import Launch, Workload
+from tuner.profiler.base import Degree, Profile, Subject
+from tuner.profiler.metrics import (
+    DRAM_BYTES,
+    DURATION,
+    EXECUTED,
+    SECTORS_PER_LOAD,
+    counters_for,
+    metrics_of,
+)
+from tuner.profiler.with_counters import CountingProfiler
+from tuner.space_file import Definition
+from tuner.trial import Resources
+
+ROWS = Workload.of({"T": 4096, "D": 4096})
+BYTES = 4096 * 4096 * 2
+SOURCE = silu(each="out[i] = __float2bfloat16(0.0f);  // twice").replace(
+    'extern "C"', 'extern "C" __global__ void nothing() {}\nextern "C"', 1
+)
+
+
+@pytest.fixture(scope="module")
+def counters(definition: Definition) -> Iterator[NsightCompute]:
+    counters = NsightCompute(0, definition.spec, {"ACTIVATION": "silu"})
+    try:
+        if reason := counters.refusal():
+            pytest.skip(reason)
+        yield counters
+    finally:
+        counters.close()
+
+
+@pytest.fixture(scope="module")
+def built(compiler: NvrtcPool, capability: tuple[int, int]) -> Callable[..., Program]:
+    architecture = architecture_for(capability)
+
+    def build(source: str, workload: Workload, launches: Sequence[Launch]) -> Program:
+        kernels = tuple(dict.fromkeys(launch.kernel for launch in launches))
+        request = CompileRequest(source, kernels, architecture, ("-lineinfo",))
+        result = compiler.submit(request).result(60)
+        assert result.ok, result.error
+        key = source_key(source, ("-lineinfo",), architecture)
+        return Program(key, workload, tuple(launches), result.cubin, result.lowered)
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def program(built: Callable[..., Program]) -> Program:
+    return built(silu(), ROWS, [replace(LAUNCH, grid=(2048, 1, 1))])
+
+
+@pytest.fixture(scope="module")
+def profile(counters: NsightCompute, program: Program, capability: tuple[int, int]) -> Profile:
+    info = DeviceInfo("GPU", architecture_for(capability), capability, 1, 1, 1.0, recorded=False)
+    profiler = CountingProfiler(info, counters)
+    assert profiler.degree is Degree.COUNTERS
+    assert profiler.reason == ""
+    lines = tuple(range(1, len(silu().splitlines()) + 1))
+    return profiler.profile(Subject(program, lines, Resources(32), None, 100.0, 3 * BYTES))
+
+
+def test_every_counter_that_is_asked_for_has_a_value_or_none_to_have(
+    profile: Profile, capability: tuple[int, int]
+) -> None:
+    assert profile.degree is Degree.COUNTERS, profile.reason
+    missing = set(counters_for(capability)) - profile.counters.keys()
+    assert not missing
+
+
+def test_a_kernel_reads_and_writes_what_its_arrays_hold(profile: Profile) -> None:
+    metrics = metrics_of(profile)
+    # What is written may stay in the L2.
+    assert 2 * BYTES * 0.95 < metrics["dram_bytes"] < 3 * BYTES * 1.1
+    assert metrics["executed_instructions"] == profile.counters[EXECUTED]
+
+
+def test_shares_are_shares(profile: Profile) -> None:
+    metrics = metrics_of(profile)
+    shares = {name: value for name, value in metrics.items() if name.endswith("_share")}
+    assert len(shares) == 4
+    assert all(0.0 <= value <= 1.0 for value in shares.values()), shares
+
+
+def test_neighbours_that_read_neighbours_need_two_sectors_of_bfloat16(profile: Profile) -> None:
+    assert profile.counters[SECTORS_PER_LOAD] == pytest.approx(2.0, rel=0.05)
+
+
+def test_the_hottest_line_is_one_of_the_loop(profile: Profile) -> None:
+    lines = silu().splitlines()
+    loop = next(n for n, text in enumerate(lines, 1) if "for (long long i" in text)
+    assert profile.hot_lines
+    hottest, share = profile.hot_lines[0]
+    assert loop <= hottest <= loop + 8, profile.hot_lines
+    assert 0.0 < share <= 1.0
+
+
+def test_each_launch_of_a_call_is_counted(
+    counters: NsightCompute, built: Callable[..., Program]
+) -> None:
+    nothing = Launch("nothing", (1, 1, 1), (32, 1, 1))
+    # What `nothing` is given it has no parameters for, which the driver allows.
+    call = built(SOURCE, WORKLOAD, [LAUNCH, nothing, LAUNCH])
+    counted = counters.count(call, [DURATION, EXECUTED])
+    assert [launch.kernel for launch in counted.launches] == [
+        "silu_and_mul",
+        "nothing",
+        "silu_and_mul",
+    ], counted.reason
+    first, between, last = (launch.values for launch in counted.launches)
+    assert first[EXECUTED] == last[EXECUTED] > between[EXECUTED]
+
+
+def test_a_counter_that_no_chip_has_is_left_out(counters: NsightCompute, program: Program) -> None:
+    counted = counters.count(program, ["sm__no_such_thing.sum", DRAM_BYTES])
+    (launch,) = counted.launches
+    assert launch.values.keys() == {DRAM_BYTES}
+
+
+def test_a_program_that_cannot_be_launched_has_a_reason(
+    counters: NsightCompute, program: Program
+) -> None:
+    refused = replace(program, launches=(replace(LAUNCH, grid=(0, 1, 1)),))
+    counted = counters.count(refused, [DURATION])
+    assert not counted.launches
+    assert "CUDA_ERROR" in counted.reason

@@ -1,0 +1,250 @@
+"""A session with rounds: a scripted agent's notes as `tuner.rounds` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tuner.agent.base import Answer, Expectation, Idea
+from tuner.feedback.outcome import outcome
+from tuner.findings import Finding
+from tuner.history import ANSWER, CANDIDATE, IDEA, OUTCOME, REFUSED
+from tuner.kernel import Workload
+from tuner.profiler.base import Degree, Kind
+from tuner.profiling import PROFILED, Profiled
+from tuner.session import Manifest, Session
+from tuner.space import Config
+from tuner.standing import best_us
+from tuner.transcript import SAID
+from tuner.trial import INITIAL, Measurement, Occupancy, Resources, Result, Status, Trial
+
+SMALL, LARGE = Workload.of({"T": 16, "E": 256}), Workload.of({"T": 8192, "E": 256})
+HELD_OUT = Workload.of({"T": 3000, "E": 128}, held_out=True)
+BASELINES_US = {SMALL: 6.0, LARGE: 30.0, HELD_OUT: 18.0}
+TEMPLATE = "constexpr int kBlock = @{ block }@;\nfloat4 v = load(row);\nout[row] = best(v);\n"
+SPACE = """\
+version: 1
+kernel: topk
+source: topk.cu
+reference: topk.py
+template: topk.cu.j2
+axes: [T, E]
+arguments:
+  - {{name: x, dtype: float32, shape: [T, E], role: inout}}
+workloads: {{tuned: [{{T: 16, E: 256}}, {{T: 8192, E: 256}}]}}
+traffic: T * E * 4
+baseline: {{launch: [{{kernel: topk, grid: [T], block: [32]}}]}}
+parameters: {parameters}
+launch: [{{kernel: topk, grid: [T], block: [block], shared_memory: {shared}}}]
+tolerance: {{x: {{relative: 1.0e-3}}}}
+"""
+# Per candidate: its parameters, its shared memory, and how much faster than the baseline its best
+# config is; the default, which is tried first, is so much slower than that.
+CANDIDATES: Mapping[str, tuple[str, str, float, float]] = {
+    INITIAL: ("{block: [32, 64, 96, 128]}", "4 * block", 1.15, 1.1),
+    "r1": ("{block: [32, 64, 96, 128]}", "1024 + block", 1.9, 1.25),
+    "r3": ("{block: [32, 64, 96, 128], rows_per_warp: [1, 2]}", "0", 2.6, 1.4),
+    "r5": ("{block: [32, 64, 96, 128], rows_per_warp: [1, 2]}", "0", 2.2, 1.05),
+}
+BLOCKS = (128, *(32 * step for step in range(1, 17) if step != 4))
+
+
+def manifest(**changes: Any) -> Manifest:
+    """Make the manifest of a run with a model as the agent."""
+    fields: dict[str, Any] = {
+        "kernel": "topk_softmax",
+        "space_path": "gone/topk.yaml",
+        "space_text_sha": "",
+        "template_sha": "",
+        "source_sha": "",
+        "device": "cuda",
+        "searcher": "auto",
+        "trials": 32,
+        "time_s": None,
+        "seed": 3,
+        "workloads": (SMALL, LARGE, HELD_OUT),
+        "operators": {},
+        "tuner_version": "0.1.0",
+        "command": ("tune", "topk.cu", "--agent", "openai", "--model", "big"),
+        "created": "2026-11-20T10:00:00+00:00",
+        "agent": "openai",
+        "rounds": 6,
+        "policy": "mcts",
+        "agent_options": {"model": "big"},
+    }
+    return Manifest(**{**fields, **changes})
+
+
+def session_with_rounds(folder: Path, **changes: Any) -> Session:
+    """Make a session of six rounds.
+
+    Round 1 is good, round 2 refused four times, round 3 wins after one repair, round 4 is refused
+    once its search has begun, round 5 disappoints, and the run ended in round 6.
+    """
+    environment = {"device": "NVIDIA H200", "recorded": "false"}
+    session = Session.create(folder, manifest(**changes), environment)
+    for workload, time_us in BASELINES_US.items():
+        session.record_baseline(workload, Measurement((time_us,), 20, 4))
+    _search(session, INITIAL, None)
+    _profile(session, 0, INITIAL, Degree.COUNTERS)
+    _good_round(session, 1, idea(INITIAL, "one warp takes a row, with packed keys", 0.6))
+    _refused_round(session)
+    _good_round(
+        session,
+        3,
+        idea("r1", "16-byte loads, and two rows a warp", 0.5, reference=INITIAL),
+        problems=["template.cu.j2:2: error: expected a `;`\n  2| float4 v = load(row)"],
+    )
+    _refused_after_its_search_began(session)
+    _good_round(session, 5, idea("r3", "keep the row in shared memory", 0.8))
+    _say(session, 6, 9_000, 300)
+    session.note(6, IDEA, asdict(idea("r3", "use clusters", 0.7)))
+    for workload in (SMALL, LARGE, HELD_OUT):
+        session.record_result(_result(workload, "r1" if workload == SMALL else "r3"))
+    session.add_time(93.0)
+    session.mark("interrupted")
+    return session
+
+
+def idea(base: str, change: str, factor: float, reference: str = "") -> Idea:
+    """Make a plan that expects a time on one workload and two numbers on all."""
+    expectations = (
+        Expectation("time_us", factor, LARGE.key),
+        Expectation("registers", 1.5),
+        Expectation("bank_conflicts", 0.1),
+    )
+    hypothesis = f"A block waits for one row: {change.partition(',')[0]} should hide that latency."
+    return Idea(base, hypothesis, change, expectations, reference)
+
+
+def _good_round(
+    session: Session, number: int, plan: Idea, problems: list[str] | None = None
+) -> None:
+    name, attempt = f"r{number}", len(problems or []) + 1
+    _say(session, number, 12_000 * number, 2_500)
+    session.note(number, IDEA, asdict(plan))
+    _say(session, number, 14_000 * number, 4_000)
+    session.note(number, SAID, {"type": "failure", "error": "HTTP 429"})
+    session.note(number, ANSWER, {"attempt": attempt, **asdict(Answer(TEMPLATE, "space"))})
+    session.note(number, CANDIDATE, {"name": name, "attempt": attempt, "problems": problems or []})
+    _search(session, name, plan.base)
+    _profile(session, number, name, Degree.COUNTERS if number == 3 else Degree.TIMING)
+    made = outcome(
+        plan,
+        baseline_us={w.key: BASELINES_US[w] for w in (SMALL, LARGE)},
+        base_us=best_us(session, plan.base),
+        best_us=best_us(session, name),
+        default_us={w.key: _time_us(name, w, 0) for w in (SMALL, LARGE)},
+        base_metrics={LARGE.key: {"registers": 32.0}},
+        metrics={LARGE.key: {"registers": 30.0 if number == 5 else 44.0}},
+    )
+    session.note(number, OUTCOME, {"outcome": made.to_json()})
+
+
+def _refused_round(session: Session) -> None:
+    _say(session, 2, 20_000, 2_000)
+    session.note(2, IDEA, asdict(idea("r1", "sort in registers", 0.7)))
+    problems = [f"template.cu.j2:{line}: error: `keys` is undefined" for line in (8, 9, 12, 40)]
+    session.note(2, REFUSED, {"base": "r1", "problems": problems})
+
+
+def _refused_after_its_search_began(session: Session) -> None:
+    session.note(4, IDEA, asdict(idea("r3", "four rows a warp", 0.9)))
+    session.note(4, CANDIDATE, {"name": "r4", "attempt": 1, "problems": []})
+    text = SPACE.format(parameters="{block: [64]}", shared="0")
+    session.add_candidate("r4", TEMPLATE, text, "r3")
+    problem = {"base": "r3", "problems": ["grid[0] is 0 for block=64"], "candidate": "r4"}
+    session.note(4, REFUSED, problem)
+
+
+def _say(session: Session, number: int, tokens: int, written: int) -> None:
+    usage = {"input_tokens": tokens, "cached_tokens": tokens // 2, "output_tokens": written}
+    entry = {"type": "reply", "usage": usage, "cost": tokens * 1e-6, "model": "big-2026-10"}
+    session.note(number, SAID, entry)
+
+
+def _search(session: Session, name: str, parent: str | None) -> None:
+    parameters, shared, _, _ = CANDIDATES[name]
+    space = SPACE.format(parameters=parameters, shared=shared)
+    session.add_candidate(name, TEMPLATE, space, parent)
+    for workload in (SMALL, LARGE):
+        for trial in _trials(name, workload):
+            session.record(trial)
+
+
+def _trials(name: str, workload: Workload) -> Iterator[Trial]:
+    rows = (1, 2) if "rows_per_warp" in CANDIDATES[name][0] else (None,)
+    configs = [(block, row) for block in BLOCKS for row in rows]
+    for number, (block, row) in enumerate(configs):
+        values: dict[str, Any] = {"block": block}
+        if row is not None:
+            values["rows_per_warp"] = row
+        made = Trial(name, workload, Config.of(values), Status.CORRECT)
+        if block == 512:
+            yield Trial(name, workload, Config.of(values), Status.LIMIT, f"{block} is too large")
+            continue
+        time_us = _time_us(name, workload, number)
+        yield Trial(
+            name,
+            workload,
+            made.config,
+            Status.CORRECT,
+            resources=Resources(40, static_shared_bytes=16),
+            occupancy=Occupancy(0.5, 4, "registers"),
+            measurement=Measurement((time_us,), 20, 4),
+        )
+
+
+def _time_us(name: str, workload: Workload, number: int) -> float:
+    _, _, speedup, slower = CANDIDATES[name]
+    best = BASELINES_US[workload] / speedup
+    return best * slower if number == 0 else best * (1 + 0.04 * (number * 7 % 11))
+
+
+def _profile(session: Session, number: int, name: str, degree: Degree) -> None:
+    findings = (
+        Finding(
+            "vector_width",
+            "Global loads are 32 bits (8 of 8 in the code, line 2): 4 of the 16 bytes that a "
+            "thread can load at once.",
+            "Load 16 bytes a thread where its elements are neighbours.",
+            32.0,
+            "bits",
+            0.6,
+            line=2,
+        ),
+        Finding("tail", "20% of the time is lost in the last wave.", "Widen it.", 20.0, "%", 0.2,
+                parameter="block"),
+    )  # fmt: skip
+    profiled = Profiled(
+        candidate=name,
+        workload=LARGE.key,
+        config={"block": 64},
+        degree=degree,
+        kind=Kind.MEMORY,
+        metrics={"registers": 40.0, "dram_bytes": 8.4e6},
+        findings=findings,
+        reason="" if degree is Degree.COUNTERS else "the driver lets only root read counters",
+    )
+    session.note(number, PROFILED, asdict(profiled))
+
+
+def _result(workload: Workload, name: str) -> Result:
+    speedup = CANDIDATES[name][2] - 0.05
+    baseline_us = BASELINES_US[workload]
+    values = {"block": 64} if name == "r1" else {"block": 128, "rows_per_warp": 2}
+    return Result(
+        workload=workload,
+        baseline_us=baseline_us,
+        tuned_us=baseline_us / speedup,
+        speedup=speedup,
+        interval=(speedup - 0.02, speedup + 0.02),
+        paired=True,
+        roofline_share=0.5,
+        config=Config.of(values),
+        resources=Resources(40),
+        occupancy=Occupancy(0.5, 4, "registers"),
+        candidate=name,
+    )

@@ -1,0 +1,471 @@
+"""Requests to a server over a socket: asked in another way, asked again, or given up."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_doubles import Tools
+from fake_openai import KEY, MODEL, PIECE_CHARS, FakeOpenAI, Reply, Step, calls, dropped, failure
+
+from tuner.agent.budget import Budget, Price, Usage
+from tuner.agent.capabilities import FIRST_CEILING
+from tuner.agent.chat_request import Ask
+from tuner.agent.client import ChatClient, Completion, ToolsRefusedError
+from tuner.agent.endpoint import Endpoint
+from tuner.agent.refusals import Backoff, Temporary
+from tuner.errors import AgentError, BudgetError, ReplyError
+
+QUESTION = ({"role": "system", "content": "be brief"}, {"role": "user", "content": "hello?"})
+SCHEMA = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+RATE_LIMIT = failure(429, "Rate limit reached", retry_after=7)
+
+
+class Asking:
+    """A client of a fake server, with the waits and the failures it had."""
+
+    def __init__(self, server: FakeOpenAI, **options: Any) -> None:
+        self.waits_s: list[float] = []
+        self.failures: list[tuple[str, Usage | None, float | None]] = []
+        environ = {**server.environ, **options.pop("environ", {})}
+        fields = {"model": MODEL, "budget": Budget(), "sleep": self.waits_s.append, **options}
+        self.client = ChatClient(Endpoint.of(environ), **fields)
+
+    def ask(self, **changes: Any) -> Completion:
+        """Ask for one reply."""
+        return self.client.complete(
+            Ask(**{"messages": QUESTION, **changes}), lambda *what: self.failures.append(what)
+        )
+
+
+def ask(script: Sequence[Step], **options: Any) -> tuple[Completion, Asking, FakeOpenAI]:
+    """Ask once a server that follows a script."""
+    with FakeOpenAI(script) as server:
+        asking = Asking(server, **options)
+        return asking.ask(), asking, server
+
+
+def test_a_streamed_reply_is_put_together() -> None:
+    text = "a reply of several pieces, with ünïcode and\nlines " * 5
+    completion, _, server = ask([Reply(text=text, reasoning="hm, let me see what it is")])
+    assert completion.reply.text == text
+    assert completion.reply.reasoning == "hm, let me see what it is"
+    assert completion.reply.finish == "stop"
+    assert completion.reply.model == MODEL
+    assert server.chats[0].body["stream"] is True
+    assert server.chats[0].body["stream_options"] == {"include_usage": True}
+    assert server.chats[0].messages == list(QUESTION)
+
+
+def test_parallel_calls_are_put_together_from_interleaved_pieces() -> None:
+    wanted = (("render", {"config": "block=64, items=4, a long one"}), ("measure", {"block": 1}))
+    reply = ask([calls(*wanted, text="Let me look.")])[0].reply
+    assert reply.text == "Let me look."
+    assert [call["id"] for call in reply.calls] == ["id0", "id1"]
+    assert [call["function"]["name"] for call in reply.calls] == ["render", "measure"]
+    assert reply.calls[0]["function"]["arguments"] == (
+        '{"config": "block=64, items=4, a long one"}'
+    )
+    assert reply.message["tool_calls"] == reply.calls
+
+
+def test_usage_and_cost_are_the_servers() -> None:
+    budget = Budget(price=Price(input=2.0, cached_input=1.0, output=10.0))
+    completion, _, _ = ask([Reply(text="ok", usage=(1_000, 400, 100))], budget=budget)
+    assert completion.usage == Usage(1_000, 400, 100)
+    assert completion.cost == pytest.approx((600 * 2 + 400 * 1 + 100 * 10) / 1e6)
+    assert budget.spent == completion.usage
+
+
+def test_usage_is_estimated_where_the_server_does_not_tell() -> None:
+    with FakeOpenAI(["four by four by"], refuses=["stream_options"]) as server:
+        completion = Asking(server).ask()
+    assert 10 < completion.usage.input_tokens < 40
+    assert completion.usage.output_tokens == 5
+
+
+def test_the_request_is_described_without_its_messages() -> None:
+    with FakeOpenAI(["ok"]) as server:
+        tools = Tools("render", "measure").tools()
+        budget = Budget(max_tokens=9_000)
+        request = Asking(server, budget=budget).ask(tools=tools, schema=SCHEMA, may_call=False)
+    limit = server.chats[0].body["max_completion_tokens"]
+    assert request.request == {
+        "model": MODEL,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tools": ["render", "measure"],
+        "tool_choice": "none",
+        "response_format": "json_schema",
+        "max_completion_tokens": limit,
+    }
+
+
+@pytest.mark.parametrize(
+    ("refused", "rung"),
+    [
+        ([], "json_schema"),
+        (["response_format=json_schema"], "json_object"),
+        (["response_format"], None),
+    ],
+)
+def test_the_format_of_the_reply_goes_down_the_ladder_once(
+    refused: list[str], rung: str | None
+) -> None:
+    with FakeOpenAI(["one", "two"], refuses=refused) as server:
+        asking = Asking(server)
+        asking.ask(schema=SCHEMA)
+        refusals = len(server.requests) - 1
+        asking.ask(schema=SCHEMA)
+    assert len(server.requests) == refusals + 2
+    assert len(asking.failures) == refusals
+    for chat in server.chats:
+        assert chat.body.get("response_format", {}).get("type") == rung
+    assert not asking.waits_s
+
+
+def test_the_strict_schema_is_sent_whole() -> None:
+    with FakeOpenAI(["ok"]) as server:
+        Asking(server).ask(schema=SCHEMA)
+    sent = server.chats[0].body["response_format"]["json_schema"]
+    assert sent == {"name": "plan", "strict": True, "schema": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "Unsupported parameter: 'response_format'"),
+        (422, "body.response_format: Extra inputs are not permitted"),
+        (501, "json_schema is not implemented"),
+        (500, 'response_format type must be one of "text" or "json_object"'),
+        (400, "Cannot use custom grammar constraints with tools."),
+        (400, "Bad Request"),
+    ],
+)
+def test_a_refused_format_is_known_by_any_of_the_servers_words(status: int, message: str) -> None:
+    with FakeOpenAI(
+        ["ok"], refuses=["response_format"], refusal=lambda _: failure(status, message)
+    ) as server:
+        asking = Asking(server)
+        asking.ask(schema=SCHEMA, tools=Tools("render").tools())
+    assert "response_format" not in server.chats[0].body
+    assert "tools" in server.chats[0].body
+    assert not asking.waits_s
+
+
+def test_a_server_without_tools_is_asked_once_with_them() -> None:
+    tools = Tools("render").tools()
+    message = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser'
+    with FakeOpenAI(["ok"], refuses=["tools"], refusal=lambda _: failure(400, message)) as server:
+        asking = Asking(server)
+        with pytest.raises(ToolsRefusedError):
+            asking.ask(tools=tools)
+        asking.ask(tools=tools)
+    assert [bool(request.body.get("tools")) for request in server.requests] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("refused", "kept"),
+    [
+        ("stream_options", {"stream": True}),
+        ("stream=True", {"stream": False}),
+        ("max_completion_tokens", {"max_tokens": FIRST_CEILING}),
+    ],
+)
+def test_a_parameter_that_the_server_does_not_know_is_given_up(
+    refused: str, kept: dict[str, object]
+) -> None:
+    with FakeOpenAI(["one", "two"], refuses=[refused]) as server:
+        asking = Asking(server, budget=Budget(max_tokens=50_000))
+        assert [asking.ask().reply.text, asking.ask().reply.text] == ["one", "two"]
+    assert len(server.requests) == 3
+    for chat in server.chats:
+        assert refused.partition("=")[0] not in chat.body or not chat.body["stream"]
+        assert kept.items() <= chat.body.items()
+
+
+def test_a_reply_that_is_not_streamed_is_read_as_well() -> None:
+    wanted = calls(("render", {"a": 1}), ("render", {"a": 2}), text="both")
+    with FakeOpenAI([wanted], refuses=["stream=True"]) as server:
+        completion = Asking(server).ask()
+    written = [call["function"]["arguments"] for call in completion.reply.calls]
+    assert written == ['{"a": 1}', '{"a": 2}']
+    assert (completion.reply.text, completion.reply.finish) == ("both", "tool_calls")
+    assert completion.usage.input_tokens > 0
+
+
+def test_roles_are_made_plain_for_templates_that_want_them_so() -> None:
+    message = "Conversation roles must alternate user/assistant/user/assistant"
+    with FakeOpenAI([failure(400, message), "ok"]) as server:
+        Asking(server).ask()
+    assert server.chats[1].messages == [{"role": "user", "content": "be brief\n\nhello?"}]
+
+
+def test_a_limit_above_the_models_own_is_lowered() -> None:
+    budget = Budget(max_tokens=10**6)
+    too_large = failure(400, "max_tokens is too large: this model supports at most 16384")
+    with FakeOpenAI([too_large, "ok", "again"]) as server:
+        asking = Asking(server, budget=budget)
+        asking.ask()
+        asking.ask()
+    limits = [chat.body["max_completion_tokens"] for chat in server.chats]
+    assert limits == [FIRST_CEILING, FIRST_CEILING // 2, FIRST_CEILING // 2]
+
+
+def open_sockets() -> int:
+    found = 0
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += str(path.readlink()).startswith("socket:")
+    return found
+
+
+def test_no_connection_stays_open_between_requests() -> None:
+    before = open_sockets()
+    with FakeOpenAI(["ok"], refuses=["stream=True"]) as server:
+        asking = Asking(server)
+        asking.client.check()
+        asking.ask()
+    ends_s = time.monotonic() + 5
+    while open_sockets() > before and time.monotonic() < ends_s:
+        time.sleep(0.02)  # the server's threads close their side when they see ours closed
+    assert open_sockets() == before
+    assert asking.client.model == MODEL  # the client itself is still there
+
+
+def test_no_limit_is_sent_without_a_budget() -> None:
+    _, _, server = ask(["ok"])
+    assert "max_completion_tokens" not in server.chats[0].body
+
+
+def test_a_server_that_ignores_the_limit_is_not_listened_to() -> None:
+    budget = Budget(max_tokens=400)
+    completion, _, server = ask([Reply(text="x" * 20 * 2_000)], budget=budget)
+    limit = server.chats[0].body["max_completion_tokens"]
+    assert completion.reply.finish == "length"
+    assert limit < len(completion.reply.text) / 20 <= limit + 1
+
+
+def test_a_request_over_the_budget_is_not_sent() -> None:
+    with FakeOpenAI([]) as server, pytest.raises(BudgetError):
+        Asking(server, budget=Budget(max_tokens=257)).ask()
+    assert not server.requests
+
+
+def test_a_conversation_too_long_for_the_model_is_told() -> None:
+    message = "This model's maximum context length is 8192 tokens, you requested 9000"
+    refused = pytest.raises(ReplyError, match="too long for the model")
+    with FakeOpenAI([failure(400, message)]) as server, refused:
+        Asking(server).ask(schema=SCHEMA)
+    assert len(server.requests) == 1
+
+
+def test_a_server_that_refuses_everything_is_given_up() -> None:
+    refused = pytest.raises(AgentError, match="answered 400: no")
+    with FakeOpenAI([failure(400, "no")] * 20) as server, refused:
+        Asking(server).ask(schema=SCHEMA)
+    assert len(server.requests) < 10
+
+
+def test_what_a_server_once_took_is_not_given_up_for_an_error_without_a_name() -> None:
+    script = ["ok", failure(400, "our filter minds this text")]
+    refused = pytest.raises(AgentError, match="our filter minds this text")
+    with FakeOpenAI(script) as server:
+        asking = Asking(server)
+        asking.ask(schema=SCHEMA, tools=Tools("render").tools())
+        with refused:
+            asking.ask(schema=SCHEMA, tools=Tools("render").tools())
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
+def test_a_passing_failure_is_tried_again(status: int) -> None:
+    completion, asking, _ = ask([failure(status), failure(status), "at last"])
+    assert completion.reply.text == "at last"
+    assert len(asking.waits_s) == 2
+    assert asking.waits_s[0] < asking.waits_s[1] < 3
+    assert [usage for _, usage, _ in asking.failures] == [None, None]
+    assert f"answered {status}" in asking.failures[0][0]
+
+
+def test_the_server_says_how_long_to_wait() -> None:
+    assert ask([RATE_LIMIT, "ok"])[1].waits_s == [7]
+
+
+def test_the_wait_may_be_a_date() -> None:
+    late = Reply(status=503, headers={"Retry-After": formatdate(time.time() + 20, usegmt=True)})
+    assert 15 < ask([late, "ok"])[1].waits_s[0] <= 20
+
+
+def test_no_wait_is_longer_than_a_minute() -> None:
+    assert ask([failure(429, retry_after=3600), "ok"])[1].waits_s == [60]
+    assert Backoff(first_s=1.0).wait_s(20, Temporary("busy")) == 60
+
+
+def test_a_server_that_goes_on_failing_is_given_up() -> None:
+    with FakeOpenAI([RATE_LIMIT] * 9) as server:
+        asking = Asking(server)
+        with pytest.raises(AgentError, match=r"no reply after 4 tries: .*429: Rate limit reached"):
+            asking.ask()
+    assert (len(server.requests), asking.waits_s) == (4, [7, 7, 7])
+    assert len(asking.failures) == 4
+
+
+def test_an_account_without_credit_is_not_tried_again() -> None:
+    script = [failure(429, "You exceeded it", code="insufficient_quota")]
+    with FakeOpenAI(script) as server, pytest.raises(AgentError, match="no credit left"):
+        Asking(server).ask()
+
+
+@pytest.mark.parametrize("quietly", [False, True])
+def test_a_connection_dropped_in_mid_stream_is_tried_again_as_a_whole(quietly: bool) -> None:
+    script = [dropped("half of the reply that never ends", 2, quietly=quietly), "the whole reply"]
+    budget = Budget(price=Price(1.0, 1.0))
+    completion, asking, _ = ask(script, budget=budget)
+    assert completion.reply.text == "the whole reply"
+    [(text, usage, cost)] = asking.failures
+    assert "broke off" in text or "connection" in text
+    assert usage is not None and cost is not None
+    assert usage.output_tokens > 0
+    assert budget.spent == usage + completion.usage
+
+
+def test_an_error_in_mid_stream_is_tried_again() -> None:
+    broken = Reply(text="half of a reply", drop_after=2, stream_error="the engine died")
+    completion, asking, _ = ask([broken, "the whole reply"])
+    assert completion.reply.text == "the whole reply"
+    assert "the engine died" in asking.failures[0][0]
+
+
+def test_halves_of_characters_are_joined_and_single_ones_replaced() -> None:
+    text = "x" * (PIECE_CHARS - 1) + "\ud83d" + "\ude00 \ud83d!"
+    reply = ask([text])[0].reply
+    assert reply.text == "x" * (PIECE_CHARS - 1) + "\U0001f600 \ufffd!"
+
+
+def test_a_drop_after_the_end_costs_only_the_count() -> None:
+    # its chunks: role, one piece, finish; the usage is lost
+    completion, asking, _ = ask([dropped("short", 3)])
+    assert completion.reply.text == "short"
+    assert completion.usage.output_tokens == 2
+    assert not asking.failures
+
+
+def test_silence_is_given_up_and_tried_again() -> None:
+    completion, asking, _ = ask([Reply(text="late", delay_s=0.6), "in time"], timeout_s=0.2)
+    assert completion.reply.text == "in time"
+    assert "in time" in asking.failures[0][0]
+
+
+def test_an_unknown_model_is_told_at_once() -> None:
+    with FakeOpenAI([]) as server, pytest.raises(AgentError, match="no model 'gpt-9'") as caught:
+        Asking(server, model="gpt-9").ask()
+    assert f"{server.url}/models" in str(caught.value)
+    assert len(server.requests) == 1
+
+
+def test_a_wrong_path_is_told_with_the_remedy() -> None:
+    with FakeOpenAI([]) as server:
+        asking = Asking(server, environ={"OPENAI_BASE_URL": server.url.removesuffix("/v1")})
+        with pytest.raises(AgentError, match="404") as caught:
+            asking.ask()
+    assert "ends in /v1" in str(caught.value)
+
+
+def test_a_refused_key_is_told_and_not_shown() -> None:
+    wrong = "sk-wrong-9876543210zyx"
+    with FakeOpenAI([]) as server:
+        asking = Asking(server, environ={"OPENAI_API_KEY": wrong})
+        with pytest.raises(AgentError, match="401") as caught:
+            asking.ask()
+    assert "OPENAI_API_KEY" in str(caught.value)
+    assert wrong not in str(caught.value) + repr(asking.client) + repr(asking.failures)
+    assert "[key]" in str(caught.value)
+
+
+def test_a_local_server_needs_no_key() -> None:
+    with FakeOpenAI(["ok"], key="") as server:
+        assert "OPENAI_API_KEY" not in server.environ
+        assert Asking(server).ask().reply.text == "ok"
+
+
+def closed_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+@pytest.mark.parametrize("method", ["complete", "check"])
+def test_a_server_that_is_not_there_is_told_soon(method: str) -> None:
+    url = f"http://127.0.0.1:{closed_port()}/v1"
+    client = ChatClient(Endpoint.of({"OPENAI_BASE_URL": url}), MODEL, Budget())
+    began_s = time.monotonic()
+    with pytest.raises(AgentError) as caught:
+        client.complete(Ask(QUESTION), lambda *_: None) if method == "complete" else client.check()
+    assert url in str(caught.value)
+    assert time.monotonic() - began_s < 4
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, "there is no model to talk to"),
+        ({"OPENAI_API_KEY": " "}, "there is no model to talk to"),
+        ({"OPENAI_BASE_URL": "localhost:8000"}, "'localhost:8000' is no http address"),
+        ({"OPENAI_BASE_URL": "http://"}, "is no http address"),
+        ({"OPENAI_BASE_URL": "http://host:port/v1"}, "is no http address"),
+    ],
+)
+def test_an_environment_without_a_server_is_told_with_both_remedies(
+    environ: dict[str, str], said: str
+) -> None:
+    with pytest.raises(AgentError, match=said) as caught:
+        Endpoint.of(environ)
+    assert "OPENAI_API_KEY" in str(caught.value)
+    assert "OPENAI_BASE_URL" in str(caught.value)
+
+
+def test_a_key_alone_leads_to_openai() -> None:
+    assert Endpoint.of({"OPENAI_API_KEY": KEY}).shown == "https://api.openai.com/v1"
+
+
+def test_secrets_of_the_address_are_not_shown() -> None:
+    url = "http://me:pass-word-1@host:8000/v1?token=abcdefgh"
+    endpoint = Endpoint.of({"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY})
+    assert endpoint.shown == "http://host:8000/v1"
+    told = endpoint.redacted(f"{url} {KEY} sk-ab**yz")
+    for secret in ("pass-word-1", "abcdefgh", KEY, "sk-ab"):
+        assert secret not in told + repr(endpoint)
+    assert endpoint.redacted_entry({"a": [KEY, 1, None]}) == {"a": ["[key]", 1, None]}
+
+
+def check(**options: Any) -> None:
+    with FakeOpenAI([], **options) as server:
+        Asking(server).client.check()
+
+
+def test_a_listed_model_passes_the_check() -> None:
+    check(models=["other", MODEL])
+    check(models=[f"{MODEL}:latest"])
+
+
+@pytest.mark.parametrize("models", [None, []])
+def test_a_server_without_a_list_passes_the_check(models: list[str] | None) -> None:
+    check(models=models)
+
+
+def test_a_model_that_is_not_listed_fails_the_check() -> None:
+    with pytest.raises(AgentError, match=f"no model '{MODEL}'") as caught:
+        check(models=["fake-model-2", "other"])
+    assert "fake-model-2" in str(caught.value)
+
+
+def test_a_refused_key_fails_the_check() -> None:
+    with FakeOpenAI([]) as server, pytest.raises(AgentError, match="401"):
+        Asking(server, environ={"OPENAI_API_KEY": "sk-other-key-123"}).client.check()

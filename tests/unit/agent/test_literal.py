@@ -1,0 +1,218 @@
+"""The agent without a model: which ranges it widens, by what, and what it leaves as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tuner.agent.base import Briefing, Member
+from tuner.agent.literal import LiteralAgent, LiteralConversation
+from tuner.agent.widening import Space
+from tuner.errors import AgentError, ReplyError
+from tuner.findings import Finding
+from tuner.strict_yaml import Data
+
+SPACE = """\
+# What may be chosen.
+version: 1
+kernel: scale
+source: scale.cu
+reference: scale.py
+template: scale.cu.j2
+axes: [N]
+arguments:
+  - {name: out, dtype: float32, shape: [N], role: output}
+workloads: {tuned: [{N: 1000}, {N: 4096}]}
+traffic: N * 8
+baseline: {launch: [{kernel: scale, grid: [1], block: [128]}]}
+
+parameters:
+  block: [64, 128, 256]   # threads
+  rows: [16, 8, 4]        # downwards
+  items:                  # one a line
+    - 1
+    - 2   # two
+    - 4
+  depth: [1, 2, 3]
+  odd: [96, 160, 200]
+  vec: [1, 2, 4]  # VEC, line 3; at most 4
+  vector_bytes: [4, 8, 16]
+  fast: [false, true]
+  switch: [0, 1]
+  layout: [rows, flat]
+  share: [0.25, 0.5]
+  pinned: [8]
+constraints:
+  - rows * items <= 64    # fits
+  - odd * depth <= 600
+launch: [{kernel: scale, grid: [1], block: [block]}]
+tolerance: {out: {relative: 1.0e-6}}
+"""
+TEMPLATE = "constexpr int kBlock = @{ block }@;\n"
+
+
+class NoTools:
+    """A toolbox that nobody opens."""
+
+    def tools(self) -> list[Any]:
+        return []
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        raise AssertionError(f"{name} was called with {arguments}")
+
+
+class NoTranscript:
+    """A transcript that nobody writes."""
+
+    def again(self) -> None:
+        return None
+
+    def keep(self, entry: Mapping[str, Any]) -> None:
+        raise AssertionError(f"{entry} was kept")
+
+
+def at_edge(parameter: str, value: float, topic: str = "edge") -> Finding:
+    return Finding(topic, f"`{parameter}`={value} wins.", "Add more.", value, parameter=parameter)
+
+
+def member(
+    name: str, space: str = SPACE, parent: str | None = None, template: str = TEMPLATE
+) -> Member:
+    return Member(name, parent, template, space, "")
+
+
+def talk(
+    *findings: Finding, population: tuple[Member, ...] = (), base: str | None = "a"
+) -> LiteralConversation:
+    briefing = Briefing(1, "", "", base, population or (member("a"),), findings)
+    conversation = LiteralAgent().converse(briefing, NoTools(), NoTranscript())
+    assert isinstance(conversation, LiteralConversation)
+    return conversation
+
+
+def parameters(text: str) -> dict[str, list[Data]]:
+    return {p.name: list(p.values) for p in Space.of(text).choices.parameters}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "end", "widened"),
+    [
+        ("block", 256, [64, 128, 256, 512]),
+        ("block", 64, [32, 64, 128, 256]),
+        ("rows", 4, [16, 8, 4, 2]),
+        ("rows", 16, [32, 16, 8, 4]),
+        ("items", 4, [1, 2, 4, 8]),
+        ("depth", 3, [1, 2, 3, 4]),
+        ("odd", 200, [96, 160, 200, 256]),
+        ("odd", 96, [64, 96, 160, 200]),
+        ("vector_bytes", 4, [2, 4, 8, 16]),
+    ],
+)
+def test_a_range_is_continued_beyond_the_end_that_wins(
+    parameter: str, end: int, widened: list[int]
+) -> None:
+    answer = talk(at_edge(parameter, end)).refactor()
+    assert parameters(answer.space) == {**parameters(SPACE), parameter: widened}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "end"),
+    [
+        ("items", 1),
+        ("depth", 1),
+        ("vec", 4),
+        ("vector_bytes", 16),
+        ("fast", 1),
+        ("switch", 1),
+        ("layout", 0),
+        ("share", 0.5),
+        ("pinned", 8),
+        ("block", 128),
+        ("unknown", 8),
+    ],
+)
+def test_nothing_that_is_no_range_or_has_no_sensible_next_value_is_widened(
+    parameter: str, end: float
+) -> None:
+    conversation = talk(at_edge(parameter, end))
+    assert conversation.plan() is None
+    with pytest.raises(ReplyError, match="no range"):
+        conversation.refactor()
+
+
+def test_threads_end_at_1024_and_at_a_warp() -> None:
+    wide = SPACE.replace("[64, 128, 256] ", "[32, 64, 1024]")
+    for end in (32, 1024):
+        assert talk(at_edge("block", end), population=(member("a", wide),)).plan() is None
+
+
+def test_threads_of_a_block_in_two_dimensions_are_counted_together() -> None:
+    plane = SPACE.replace("block: [block]}", "block: [block, items]}")
+    assert talk(at_edge("block", 256), population=(member("a", plane),)).refactor()
+    narrow = plane.replace("block: [block, items]", "block: [block, items * 16]")
+    wider = narrow.replace("[64, 128, 256] ", "[16, 32, 64]")
+    assert talk(at_edge("block", 64), population=(member("a", wider),)).plan() is None
+
+
+def test_a_value_that_a_constraint_forbids_everywhere_is_not_added() -> None:
+    tight = SPACE.replace("rows * items <= 64", "rows * items <= 16")
+    assert talk(at_edge("rows", 16), population=(member("a", tight),)).plan() is None
+    by_size = SPACE.replace("rows * items <= 64", "N % rows == 0")
+    assert talk(at_edge("rows", 16), population=(member("a", by_size),)).plan() is not None
+    odd_sizes = by_size.replace("{N: 1000}, {N: 4096}", "{N: 1000}, {N: 1200}")
+    assert talk(at_edge("rows", 16), population=(member("a", odd_sizes),)).plan() is None
+
+
+def test_comments_layout_and_the_template_stay_as_they_were() -> None:
+    answer = talk(at_edge("block", 256), at_edge("items", 4)).refactor()
+    assert answer.template == TEMPLATE
+    assert answer.space == SPACE.replace(
+        "[64, 128, 256]   # threads", "[64, 128, 256, 512]   # threads"
+    ).replace("    - 4\n", "    - 4\n    - 8\n")
+
+
+def test_a_line_of_its_own_goes_before_the_first_value() -> None:
+    text = SPACE.replace("    - 1\n    - 2   # two\n", "    - 2   # two\n")
+    answer = talk(at_edge("items", 2), population=(member("a", text),)).refactor()
+    assert answer.space == SPACE
+
+
+def test_the_plan_says_what_is_widened_and_why_and_predicts_nothing() -> None:
+    idea = talk(at_edge("block", 256), at_edge("depth", 3)).plan()
+    assert idea is not None
+    assert idea.base == "a"
+    assert "`block`=256 wins. `depth`=3 wins." in idea.hypothesis
+    assert "`block`: 512, `depth`: 4" in idea.change
+    assert idea.expectations == ()
+
+
+def test_other_findings_are_left_alone() -> None:
+    assert talk(at_edge("block", 256, topic="unused")).plan() is None
+
+
+def test_a_value_that_an_ancestor_had_is_not_added_again() -> None:
+    first = SPACE.replace("[64, 128, 256] ", "[64, 128, 256, 512]")
+    family = (member("a", first, template="other"), member("b", parent="a"))
+    assert talk(at_edge("block", 256), population=family, base="b").plan() is None
+    strangers = (member("a", first, template="other"), member("b"))
+    assert talk(at_edge("block", 256), population=strangers, base="b").plan() is not None
+
+
+def test_what_was_added_to_the_same_template_before_is_not_added_again() -> None:
+    conversation = talk(at_edge("block", 256), at_edge("depth", 3))
+    child = member("b", conversation.refactor().space, parent="a")
+    again = talk(at_edge("block", 256), population=(member("a"), child))
+    assert again.plan() is None
+
+
+def test_it_cannot_repair_and_says_who_can() -> None:
+    with pytest.raises(ReplyError, match="does not compile") as info:
+        talk(at_edge("block", 256)).repair("line 3 does not compile")
+    assert "--agent" in (info.value.remedy or "")
+
+
+def test_it_needs_a_base() -> None:
+    with pytest.raises(AgentError, match="cannot choose"):
+        talk(at_edge("block", 256), base=None).plan()

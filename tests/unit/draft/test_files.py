@@ -1,0 +1,127 @@
+"""Drafted files on disk: what is written, what is kept, what is lifted again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shutil import copy
+
+import pytest
+
+from tuner.draft import Drafted, draft_files, restore_template
+from tuner.errors import InputError, SpaceError
+from tuner.space_file import load_definition
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    copy(DATA / "axpby.cu", tmp_path)
+    return Path("axpby.cu")
+
+
+@pytest.fixture
+def complete(kernel: Path) -> Drafted:
+    kernel.with_suffix(".py").write_text("def reference(xp, inputs, axes): ...\n")
+    return draft_files(kernel)
+
+
+def test_all_three_are_written_and_the_reference_is_the_one_blank(kernel: Path) -> None:
+    made = draft_files(kernel)
+    space, template = Path("search_spaces/axpby.yaml"), Path("templates/axpby.cu.j2")
+    assert made.written == (space, template, Path("axpby.py"))
+    assert (made.kernel, made.space, made.kept) == ("axpby", space, ())
+    assert [str(blank) for blank in made.blanks] == [
+        "axpby.py:12: the body of reference(), in float64"
+    ]
+
+
+def test_with_a_reference_beside_the_kernel_nothing_is_left_to_fill_in(complete: Drafted) -> None:
+    assert complete.kept == (Path("axpby.py"),)
+    assert complete.blanks == ()
+    complete.require_filled("tune check")
+    assert load_definition(complete.space).spec.tuned[0].values == {"n": 1 << 18}
+
+
+def test_a_reference_that_is_still_a_draft_is_kept_and_told(kernel: Path) -> None:
+    draft_files(kernel)
+    again = draft_files(kernel, force=True)
+    assert again.kept == (Path("axpby.py"),)
+    assert len(again.blanks) == 1
+
+
+def test_the_blanks_are_one_error_with_every_line_and_the_next_command(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text("__global__ void k(float* x, float a, int n) { if (n) x[n] = a; }\n")
+    made = draft_files(path, tmp_path)
+    with pytest.raises(InputError) as info:
+        made.require_filled("tune check k.yaml")
+    assert info.value.exit_code == 2
+    text = str(info.value)
+    assert f"{made.space}:11: the value of a" in text
+    assert f"{path.with_suffix('.py')}:12: the body of reference()" in text
+    assert text.splitlines()[-1].strip() == ("fill in what they ask for, then: tune check k.yaml")
+
+
+def test_what_exists_is_not_written_over(kernel: Path) -> None:
+    template = Path("templates/axpby.cu.j2")
+    template.parent.mkdir()
+    template.write_text("mine")
+    with pytest.raises(SpaceError, match=r"exists already; nothing was written"):
+        draft_files(kernel)
+    assert not Path("search_spaces").exists()
+    assert template.read_text() == "mine"
+
+
+def test_a_lost_template_is_lifted_again_as_it_was(complete: Drafted) -> None:
+    template = Path("templates/axpby.cu.j2")
+    before = template.read_text()
+    template.unlink()
+    complete.space.write_text(
+        complete.space.read_text().replace("[64, 128, 256, 512, 1024]", "[128, 256]")
+    )
+    restored = restore_template(complete.space)
+    assert restored is not None
+    assert restored.samefile(template)
+    assert template.read_text() == before
+    load_definition(complete.space)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("  block_size: [", "  other: [1]\n  block_size: ["),
+        ("default: {block_size: 256}", "default: {block_size: 128}"),
+        ("default: {block_size: 256}", ""),
+    ],
+    ids=["another parameter", "another default", "no default"],
+)
+def test_no_template_is_lifted_for_a_space_that_is_another(
+    complete: Drafted, old: str, new: str
+) -> None:
+    text = complete.space.read_text()
+    changed = text.replace(old, new)
+    if "other" in new:
+        changed = changed.replace("default: {", "default: {other: 1, ")
+    assert changed != text
+    complete.space.write_text(changed)
+    template = Path("templates/axpby.cu.j2")
+    template.unlink()
+    assert restore_template(complete.space) is None
+    assert not template.exists()
+
+
+def test_a_template_that_is_there_is_left_alone(complete: Drafted) -> None:
+    template = Path("templates/axpby.cu.j2")
+    template.write_text("mine")
+    assert restore_template(complete.space) is None
+    assert template.read_text() == "mine"
+
+
+def test_no_template_is_lifted_for_a_kernel_that_the_source_has_not(complete: Drafted) -> None:
+    template = Path("templates/axpby.cu.j2")
+    template.unlink()
+    text = complete.space.read_text()
+    complete.space.write_text(text.replace("- kernel: axpby", "- kernel: renamed"))
+    assert restore_template(complete.space) is None

@@ -1,0 +1,287 @@
+"""What a draft finds out by itself, in sources as people write them, and what it leaves blank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.draft import Draft, blanks, draft
+from tuner.source import parse_source, read_source
+
+DATA = Path(__file__).parents[1] / "data"
+
+ARGUMENTS = {
+    "axpby": [
+        "{name: n, dtype: int32, value: n}",
+        "{name: a, dtype: float32, value: 2.5}  # passed in line 29",
+        "{name: x, dtype: float32, shape: [n], role: input}  # cudaMalloc, line 21",
+        "{name: b, dtype: float32, value: -0.5}  # passed in line 29",
+        "{name: y, dtype: float32, shape: [n], role: input}  # cudaMalloc, line 22",
+        "{name: z, dtype: float32, shape: [n], role: output}  # cudaMalloc, line 23",
+    ],
+    "transpose": [
+        "{name: out, dtype: float32, shape: [width, height], role: output}  # cudaMalloc, line 32",
+        "{name: in, dtype: float32, shape: [height, width], role: input}"
+        "  # as it is indexed, line 15",
+        "{name: width, dtype: int32, value: width}",
+        "{name: height, dtype: int32, value: height}",
+    ],
+    "row_softmax": [
+        "{name: logits, dtype: float32, shape: [rows, cols], role: input}"
+        "  # as it is indexed, line 18",
+        "{name: probs, dtype: float32, shape: [rows, cols], role: output}"
+        "  # as it is indexed, line 27",
+        "{name: scale, dtype: float32, value: 0.5}  # passed in line 58",
+        "{name: cols, dtype: int32, value: cols}",
+    ],
+    "row_sums": [
+        "{name: g_in, dtype: float32, shape: [rows, n], role: input}  # cudaMalloc, line 34",
+        "{name: g_out, dtype: float32, shape: [rows], role: output}  # cudaMalloc, line 35",
+        "{name: n, dtype: uint32, value: n}",
+    ],
+    "gelu": [
+        "{name: y, dtype: bfloat16, shape: [n], role: output}  # as it is indexed, line 17",
+        "{name: x, dtype: bfloat16, shape: [n], role: input}  # as it is indexed, line 16",
+        "{name: n, dtype: int64, value: n}",
+    ],
+    "blur": [
+        "{name: src, dtype: uint8, shape: [HEIGHT, WIDTH], role: input}"
+        "  # cudaMalloc, line 25, in the order of dst",
+        "{name: dst, dtype: uint16, shape: [HEIGHT, WIDTH], role: output}"
+        "  # as it is indexed, line 18",
+    ],
+}
+LINES = {
+    "axpby": [
+        "  tuned: [{n: 262144}]  # n from line 17",
+        "traffic: n * 12  # every array read or written once",
+        "  block_size: [64, 128, 256, 512, 1024]  # the block of the launch, line 29",
+        "  z: {relative: 1.0e-5, absolute: 1.0e-6}  # a default for float32",
+    ],
+    "transpose": [
+        "  tuned: [{width: 1024, height: 512}]  # width from line 29, height from line 29",
+        "traffic: width * height * 4 + height * width * 4  # every array read or written once",
+    ],
+    "row_softmax": [
+        "  tuned: [{cols: 1000, rows: 64}, {cols: 128, rows: 256}]"
+        "  # cols from line 72 and 73, rows from line 72 and 73",
+        "  block_size: [32, 64, 128, 256, 512]  # BLOCK_SIZE, line 5",
+    ],
+    "row_sums": [
+        "  tuned: [{n: 3000, rows: 200}]  # n from line 31, rows from line 30",
+        "  g_out: {relative: 1.0e-5, absolute: 3.0e-3}"
+        "  # a default for float32; the absolute one for sums of 3000 terms, over n",
+    ],
+    "gelu": ["  y: {relative: 8.0e-3, absolute: 1.0e-6}  # a default for bfloat16"],
+    "blur": [
+        "axes: [WIDTH, HEIGHT]  # fixed in the source: WIDTH in line 4, HEIGHT in line 5",
+        "  tuned: [{WIDTH: 640, HEIGHT: 480}]  # WIDTH from line 4, HEIGHT from line 5",
+        '  - "WIDTH == 640"',
+        "  dst: {absolute: 0}",
+    ],
+}
+
+
+def snippet(text: str) -> Draft:
+    return draft(parse_source(text, Path("k.cu")))
+
+
+def argument(text: str, name: str) -> str:
+    rows = snippet(text).space_yaml.splitlines()
+    return next(row for row in rows if row.startswith(f"  - {{name: {name},"))
+
+
+def scaled(host: str, kernel: str = "if (i < n) y[i] = a * x[i];") -> str:
+    return (
+        f"__global__ void k(float* y, const float* x, float a, int n)\n"
+        f"{{ int i = blockIdx.x * blockDim.x + threadIdx.x; {kernel} }}\n{host}\n"
+    )
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_and_where_they_come_from(name: str) -> None:
+    rows = draft(read_source(DATA / f"{name}.cu")).space_yaml.splitlines()
+    first = rows.index("arguments:") + 1
+    found = [row.removeprefix("  - ") for row in rows[first : rows.index("workloads:")]]
+    assert found == ARGUMENTS[name]
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_sizes_traffic_and_tolerances(name: str) -> None:
+    rows = draft(read_source(DATA / f"{name}.cu")).space_yaml.splitlines()
+    assert [line for line in LINES[name] if line not in rows] == []
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_nothing_is_blank_but_the_sizes_that_no_host_code_gives(name: str) -> None:
+    left = [what for _, what in blanks(draft(read_source(DATA / f"{name}.cu")).space_yaml)]
+    asked = ["the sizes to tune for, one {...} each"] if name == "gelu" else []
+    assert left == asked
+
+
+@pytest.mark.parametrize(
+    ("host", "workloads"),
+    [
+        ("int main() { k<<<1, 32>>>(y, x, 2.f, 1 << 20); }", "[{n: 1048576}]"),
+        ("int main() { int n = 1e6; k<<<1, 32>>>(y, x, 2.f, n); }", "[{n: 1000000}]"),
+        ("#define COUNT 3 * 7\nint main() { k<<<1, 32>>>(y, x, 2.f, COUNT); }", "[{n: 21}]"),
+        (
+            "int main(int c, char** v) { int n = c > 1 ? atoi(v[1]) : 4096;"
+            " k<<<1, 32>>>(y, x, 2.f, n); }",
+            "[{n: 4096}]",
+        ),
+        (
+            "void run(float* y, int rows, int cols) { int n = rows * cols;"
+            " k<<<1, 32>>>(y, y, 2.f, n); }\n"
+            "int main() { run(p, 4, 8); run(p, 2, 16); run(p, 4, 4); }",
+            "[{n: 32}, {n: 16}]",
+        ),
+        ("int main(int c, char** v) { k<<<1, 32>>>(y, x, 2.f, atoi(v[1])); }", "[{n: FILL_IN}]"),
+        (
+            "int main() { for (int n = 8; n < 99; n *= 2) k<<<1, 32>>>(y, x, 2.f, n); }",
+            "[{n: FILL_IN}]",
+        ),
+        ("void run(float* y, int n) { k<<<1, 32>>>(y, y, 2.f, n); }", "[{n: FILL_IN}]"),
+    ],
+)
+def test_workloads_are_the_sizes_that_host_code_states(host: str, workloads: str) -> None:
+    assert f"  tuned: {workloads}  #" in snippet(scaled(host)).space_yaml
+
+
+@pytest.mark.parametrize(
+    ("host", "shape"),
+    [
+        ("cudaMalloc(&p, n * sizeof(float));", "[n]"),
+        ("cudaMalloc(&p, 4 * n);", "[n]"),
+        ("cudaMalloc(&p, sizeof(float) * (n + 2));", "[n + 2]"),
+        ("size_t bytes = n * sizeof(float); cudaMalloc(&p, bytes);", "[n]"),
+        ("float* p = new float[n * 3];", "[n, 3]"),
+        ("cudaMalloc(&p, 2 * n * sizeof(float)); cudaMalloc(&p, n * sizeof(float));", None),
+        ("cudaMalloc(&p, n * sizeof(double) - 4);", None),
+        ("cudaMalloc(&p, unknown);", None),
+    ],
+)
+def test_the_memory_asked_for_gives_a_shape(host: str, shape: str | None) -> None:
+    main = f"int main() {{ int n = 64; float *p; {host} k<<<1, 64>>>(p, p, 2.f, n); }}"
+    row = argument(scaled(main, kernel="helper(y, x, i);"), "y")
+    assert f"shape: {shape or '[FILL_IN]'}" in row
+    assert ("FILL IN: the shape of y" in row) is (shape is None)
+
+
+@pytest.mark.parametrize("passed", ["d.data().get()", "thrust::raw_pointer_cast(&d[0])"])
+def test_a_vector_gives_its_shape_through_its_pointer(passed: str) -> None:
+    main = (
+        f"int main() {{ int n = 64; thrust::device_vector<float> d(n); "
+        f"k<<<1, 64>>>({passed}, q, 2.f, n); }}"
+    )
+    row = argument(scaled(main, kernel="helper(y, x, i);"), "y")
+    assert "shape: [n], role: output}  # the vector, line 3" in row
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shape"),
+    [
+        ("if (i < n) y[i] = 0;", "[n]"),
+        ("if (i >= n) return; y[i] = 0;", "[n]"),
+        ("if (i < n / 4) for (int j = 0; j < 4; ++j) y[i * 4 + j] = 0;", "[n]"),
+        ("if (i < n) for (int j = 0; j < 3; ++j) y[j * n + i] = 0;", "[3, n]"),
+        ("if (i < n) for (int j = 0; j < n; ++j) y[(j * n + i) * 2 + 1] = 0;", None),
+        ("y[i] = 0;", None),
+        ("if (i < n) y[i + 1] = 0;", None),
+        ("if (i < n) { y[i] = 0; helper(y); }", None),
+        ("if (i < n) { y[i] = 0; y[i * n] = 0; }", None),
+    ],
+)
+def test_the_index_gives_a_shape_only_where_it_is_bounded(kernel: str, shape: str | None) -> None:
+    row = argument(scaled("void f(float* p, int n) { k<<<1, 64>>>(p, p, 2.f, n); }", kernel), "y")
+    assert f"shape: {shape or '[FILL_IN]'}" in row
+
+
+def test_the_page_on_drafts_shows_what_comes_out() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "drafts.md").read_text(encoding="utf-8")
+    code, shown = (
+        page.partition(f"```{kind}\n")[2].partition("```")[0] for kind in ("cuda", "yaml")
+    )
+    made = draft(parse_source(code, Path("add_bias.cu")))
+    rows = made.space_yaml.splitlines()
+    assert [line for line in shown.splitlines() if line not in rows] == []
+    assert blanks(made.space_yaml) == []
+
+
+def test_a_shape_never_depends_on_what_is_tuned() -> None:
+    text = (
+        "#define BLOCK 128\n__global__ void k(float* part, const float* x, int n) {\n"
+        "  if (threadIdx.x == 0) part[blockIdx.x] = x[0]; }\n"
+        "void f(float* p, int n) { k<<<(n + BLOCK - 1) / BLOCK, BLOCK>>>(p, p, n); }\n"
+    )
+    assert "shape: [FILL_IN]" in argument(text, "part")
+
+
+def test_a_size_that_memory_is_asked_for_by_is_no_choice() -> None:
+    made = snippet(
+        "#define COUNT 4096\n__global__ void k(float* x)\n"
+        "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < COUNT) x[i] = 1; }\n"
+        "int main() { float* x; cudaMalloc(&x, COUNT * 4); k<<<COUNT / 64, 64>>>(x); }\n"
+    )
+    assert made.parameters == ("block_size",)
+    assert "axes: [COUNT]  # fixed in the source: COUNT in line 1" in made.space_yaml
+    assert "# COUNT = 4096 (line 1) is left out: it is a size of the problem" in made.space_yaml
+
+
+@pytest.mark.parametrize(
+    ("passed", "value"),
+    [
+        ("2.5f", "2.5"),
+        ("-1e-3f", "-0.001"),
+        ("3", "3.0"),
+        ("alpha", "0.25"),
+        ("1.0f / n", "1.0 / (n)"),
+        ("EPS", "1e-06"),
+        ("sqrtf(n)", None),
+        ("x.item<float>()", None),
+    ],
+)
+def test_a_scalar_has_the_value_that_it_is_passed(passed: str, value: str | None) -> None:
+    host = (
+        f"#define EPS 1e-6f\nvoid f(float* p, int n) {{ const float alpha = 0.25f; "
+        f"k<<<1, 64>>>(p, p, {passed}, n); }}"
+    )
+    row = argument(scaled(host), "a")
+    assert f"value: {value or 'FILL_IN'}" in row
+
+
+def test_a_null_pointer_is_passed_as_zero_and_an_offset_of_zero_is_no_size() -> None:
+    text = (
+        "__global__ void k(float* y, const float* bias, int from, int n)\n"
+        "{ int i = threadIdx.x; if (i < n) y[i] = bias ? bias[i] : from; }\n"
+        "void f(float* p, int n) { k<<<1, 64>>>(p, nullptr, 0, n); }\n"
+    )
+    assert "dtype: int64, value: 0}  # a null pointer, line 3" in argument(text, "bias")
+    assert "value: 0}  # line 3" in argument(text, "from")
+    assert "axes: [n]\n" in snippet(text).space_yaml
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [
+        ("float", "relative: 1.0e-5, absolute: 1.0e-6"),
+        ("double", "relative: 1.0e-12, absolute: 1.0e-13"),
+        ("__half", "relative: 1.0e-3, absolute: 1.0e-6"),
+        ("__nv_bfloat16", "relative: 8.0e-3, absolute: 1.0e-6"),
+        ("__nv_fp8_e4m3", "codes: 0.01"),
+        ("unsigned char", "absolute: 0"),
+        ("Packed", "relative: FILL_IN"),
+    ],
+)
+def test_the_tolerance_follows_from_the_dtype(dtype: str, tolerance: str) -> None:
+    text = f"__global__ void k({dtype}* y, int n) {{ int i = threadIdx.x; if (i < n) y[i] = n; }}"
+    assert f"  y: {{{tolerance}}}" in snippet(text).space_yaml
+
+
+def test_a_vector_width_says_how_far_it_may_go() -> None:
+    text = (
+        "#define VEC 2\n__global__ void k(__half* y, int n)\n"
+        "{ int i = threadIdx.x * VEC; if (i < n) y[i] = n; }"
+    )
+    assert "  vec: [1, 2, 4, 8]  # VEC, line 1; at most 16" in snippet(text).space_yaml

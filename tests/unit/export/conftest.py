@@ -1,0 +1,117 @@
+"""Sessions with rounds in them, noted as the rounds and their agents note them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from tuner.agent.base import Expectation, Idea
+from tuner.feedback.outcome import Outcome
+from tuner.session import Session
+from tuner.trial import INITIAL
+
+IDEA = Idea(INITIAL, "loads are narrow", "load 16 bytes", (Expectation("time_us", 0.8),))
+DECLARED = [
+    {"name": name, "description": f"{name} it", "parameters": {"type": "object"}}
+    for name in ("render", "measure", "profile")
+]
+
+
+class Noted:
+    """One round of a session, written note by note."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self.session, self.number = session, number
+
+    def _note(self, kind: str, content: Mapping[str, Any]) -> Noted:
+        self.session.note(self.number, kind, json.loads(json.dumps(content)))
+        return self
+
+    def says(self, role: str, content: str, **more: Any) -> Noted:
+        return self._entry(type="message", message={"role": role, "content": content, **more})
+
+    def replies(self, content: str, *calls: tuple[str, str, str], **more: Any) -> Noted:
+        """Note a reply of a model; calls are (id, name, arguments)."""
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if calls:
+            message["tool_calls"] = [
+                {"id": id_, "type": "function", "function": {"name": name, "arguments": given}}
+                for id_, name, given in calls
+            ]
+        request = {"model": "m", "stream": True, "tools": more.pop("offered", [])}
+        usage = {"input_tokens": 10, "output_tokens": 2}
+        return self._entry(
+            type="reply", message=message, model="m-1", request=request, usage=usage, **more
+        )
+
+    def fails(self, error: str) -> Noted:
+        return self._entry(type="failure", error=error)
+
+    def writes(self, kind: str, **content: str) -> Noted:
+        """Note an answer of whoever writes files: `plan` or `answer`."""
+        return self._entry(type=kind, **content)
+
+    def declares(self) -> Noted:
+        return self._note("tools", {"tools": DECLARED})
+
+    def plans(self) -> Noted:
+        return self._note("idea", asdict(IDEA))
+
+    def adds(self, *problems: str) -> Noted:
+        content = {"name": f"r{self.number}", "attempt": 1, "problems": list(problems)}
+        return self._note("candidate", content)
+
+    def ends(self, speedup: float | None) -> Noted:
+        return self._note("outcome", {"outcome": Outcome(speedup, speedup).to_json()})
+
+    def is_refused(self, *problems: str) -> Noted:
+        return self._note("refused", {"base": INITIAL, "problems": list(problems)})
+
+    def is_idle(self) -> Noted:
+        return self._note("idle", {"base": None})
+
+    def _entry(self, **content: Any) -> Noted:
+        return self._note("said", content)
+
+
+@pytest.fixture
+def session(make_plan, make_session):
+    with make_session(make_plan()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def note(session: Session) -> Callable[[int], Noted]:
+    """Begin to note a round."""
+
+    def begin(number: int = 1) -> Noted:
+        return Noted(session, number)
+
+    return begin
+
+
+@pytest.fixture
+def model_round(note) -> Callable[[int], Noted]:
+    """Note a round of a model that calls a tool, plans and writes; its end is left to the test."""
+
+    def write(number: int = 1) -> Noted:
+        return (
+            note(number)
+            .declares()
+            .says("system", "be fast")
+            .says("user", "the task")
+            .says("user", "plan")
+            .fails("429 too many requests")
+            .replies("", ("c0", "render", '{"config": {"block": 64}}'), offered=["render"])
+            .says("tool", "the source", tool_call_id="c0")
+            .replies("the plan", offered=["render", "measure"], reasoning="hm")
+            .plans()
+            .says("user", "write it")
+            .replies("the template", offered=["render", "measure"])
+        )
+
+    return write

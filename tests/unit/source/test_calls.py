@@ -1,0 +1,85 @@
+"""Functions, calls and allocations in host code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.source import SourceFile, parse_source
+from tuner.source.assignments import assigned
+from tuner.source.calls import Allocation, allocations_in, calls_of, functions_of
+
+KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
+
+
+def host(text: str) -> SourceFile:
+    return parse_source(f"{KERNEL}{text}\n", Path("k.cu"))
+
+
+def allocations(body: str) -> list[Allocation]:
+    source = host(f"int main() {{\n{body}\nlast(); }}")
+    (_, main) = functions_of(source)
+    end = source.masked.index("last()")
+    return list(allocations_in(source, main.span, assigned(source.masked, (main.span,), end)))
+
+
+def test_functions_have_the_names_of_their_parameters() -> None:
+    source = host("template <typename T>\nstatic void run(const T* in, float* /*out*/, int n) { }")
+    found = {f.name: f.parameters for f in functions_of(source)}
+    assert found == {"k": ("x",), "run": ("in", "", "n")}
+
+
+def test_calls_have_their_arguments_and_launches_are_none() -> None:
+    source = host("void f(float* x) {\n k<<<1, 2>>>(x);\n ns::run<float>(x, (1, 2), 1 << 20);\n}")
+    (call,) = calls_of(source)
+    assert (call.name, call.arguments, call.line) == ("run", ("x", "(1, 2)", "1 << 20"), 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "target", "size", "in_bytes"),
+    [
+        ("cudaMalloc(&d, n * sizeof(float));", "d", "n * sizeof(float)", True),
+        ("CHECK(cudaMalloc((void**)&d, bytes));", "d", "bytes", True),
+        ("cudaMalloc(reinterpret_cast<void**>(&p.d), 4 * n);", "p.d", "4 * n", True),
+        ("cudaMallocManaged(&d, f(a, b) * 4, cudaMemAttachGlobal);", "d", "f(a, b) * 4", True),
+        ("cudaMallocAsync(&d, bytes, stream);", "d", "bytes", True),
+        ("float* d = (float*)malloc(n * 4);", "d", "n * 4", True),
+        ("float* d = static_cast<float*>(std::malloc(n));", "d", "n", True),
+        ("float* d = (float*)calloc(n, sizeof(float));", "d", "(n) * sizeof(float)", True),
+        ("float* d = new float[n * 2];", "d", "n * 2", False),
+        ("std::vector<float> d(n, 1.0f);", "d", "n", False),
+        ("thrust::device_vector<unsigned int> d(rows * cols);", "d", "rows * cols", False),
+        ("std::vector<float> d{};", None, "", False),
+        ("std::vector<float> d{1, 2, 3};", None, "", False),
+    ],
+)
+def test_allocations_are_found(body: str, target: str | None, size: str, in_bytes: bool) -> None:
+    found = allocations(body)
+    if target is None:
+        assert not [a for a in found if a.size]
+    else:
+        assert [(a.target, a.size, a.in_bytes, a.line) for a in found] == [
+            (target, size, in_bytes, 3)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ("int n = 4;", {"n": "4"}),
+        ("int n = 4, m = n;", {"n": "4", "m": "n"}),
+        ("int n = 4; n = 5;", {}),
+        ("int n = 4; ++n;", {}),
+        ("int n = 4; n *= 2;", {}),
+        ("for (int n = 4; n < 9; n <<= 1) f();", {}),
+        ("int n = 4; scanf(fmt, &n);", {}),
+        ("float* d = nullptr; cudaMalloc((void**)&d, 4);", {}),
+        ("int n = 4; int m = a & n;", {"n": "4", "m": "a & n"}),
+    ],
+)
+def test_a_variable_has_a_value_where_it_keeps_it(body: str, known: dict[str, str]) -> None:
+    source = host(f"int main() {{ {body} last(); }}")
+    (_, main) = functions_of(source)
+    found = assigned(source.masked, (main.span,), source.masked.index("last()"))
+    assert {name: value.text for name, value in found.items()} == known

@@ -1,0 +1,1 @@
+"""What other programs take away from a session."""

@@ -1,0 +1,1 @@
+"""The rounds and the tools for a client of the Model Context Protocol."""
