@@ -12,7 +12,8 @@ from tuner.session import Candidate, Session
 from tuner.trial import INITIAL
 
 # The kinds of notes, in the order in which a round writes them.
-IDEA, ANSWER, CANDIDATE, OUTCOME, REFUSED, IDLE = (
+TOOLS, IDEA, ANSWER, CANDIDATE, OUTCOME, REFUSED, IDLE = (
+    "tools",
     "idea",
     "answer",
     "candidate",

@@ -21,6 +21,7 @@ from tuner.history import (
     IDLE,
     OUTCOME,
     REFUSED,
+    TOOLS,
     history,
     over,
     population,
@@ -102,10 +103,11 @@ class Rounds:
         agent, session = self._author.agent, self._session
         base = self._author.policy.choose(tree_of(session))
         self._say(f"round {number} of {self._plan.rounds}: {agent.name} plans")
+        toolbox = self._author.toolbox(number, base)
+        if not session.notes(number, TOOLS):
+            session.note(number, TOOLS, {"tools": [asdict(tool) for tool in toolbox.tools()]})
         conversation = agent.converse(
-            self._author.briefing(number, base),
-            self._author.toolbox(number, base),
-            SessionTranscript(session, number),
+            self._author.briefing(number, base), toolbox, SessionTranscript(session, number)
         )
         try:
             idea = conversation.plan()

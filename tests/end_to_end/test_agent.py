@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 from agent_doubles import answer
@@ -292,7 +291,7 @@ def test_parallel_calls_are_answered_in_order_with_what_really_came_out(calling:
     ids = [call["id"] for call in asked["tool_calls"]]
     told = (compiled, rendered, right, wrong, measured)
     assert [message["tool_call_id"] for message in told] == ids
-    assert "template.cu.j2:8: error: 'sun' was not declared" in compiled["content"]
+    assert "template.cu.j2:8: error: " in compiled["content"]
     assert "constexpr int kBlock = 32;" in rendered["content"]
     assert "correct with the inputs" in right["content"]
     assert "wrong: " in wrong["content"] and "expected" in wrong["content"]

@@ -8,14 +8,14 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from agent_doubles import answer
 from agent_project import OWN, Bench, Ended, good, planned, template_of
-from faults import rows, wait_until
 from fake_openai import KEY, MODEL, FakeOpenAI, Reply, Request, dropped, failure
+from faults import rows, wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -162,9 +162,7 @@ def test_an_unknown_model_is_told_with_those_that_there_are(bench: Bench) -> Non
 
 def test_a_refused_key_is_not_shown(bench: Bench) -> None:
     with FakeOpenAI([], key="sk-another-9876543210") as server:
-        ended = bench.run(
-            bench.asking("--rounds", 1), {**server.environ, "OPENAI_API_KEY": KEY}
-        )
+        ended = bench.run(bench.asking("--rounds", 1), {**server.environ, "OPENAI_API_KEY": KEY})
     assert_ended_with_the_best_so_far(bench, ended)
     assert "Incorrect API key provided: [key]" in ended.err
     assert KEY.encode() not in bench.bytes_of_all_files()

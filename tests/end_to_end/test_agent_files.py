@@ -51,7 +51,9 @@ def test_a_wrong_answer_comes_back_as_a_problem_and_a_right_one_goes_on(bench: B
     request = person.waits_for("request.md")
     assert "kPieces = 512" in request and "# Findings about initial" in request
     person.answers(template_of(8).replace("2.0f", "3.0f"), plan=planned())
-    assert "wrong with block=" in person.waits_for("problem.md")
+    problem = person.waits_for("problem.md")
+    assert "wrong with block=" in problem
+    assert "Write template.cu.j2 and space.yaml again" in problem
     assert (person.folder / "refused-1/template.cu.j2").exists()
     assert not (person.folder / "template.cu.j2").exists()
     person.answers(template_of(8))
@@ -90,13 +92,13 @@ def test_an_answer_that_does_not_come_in_time_can_be_given_later(bench: Bench) -
     assert not bench.results(), "the finals wait for the answer"
 
     person.answers(template_of(8).replace("= sum;", "= sun;"))
-    later = bench.resume(None, "--wait", "0s")
+    later = bench.resume(None, "--wait", "1s")
     assert later.code == 4
     assert "round-01/problem.md says what is asked" in later.err
     assert "template.cu.j2:8: error: 'sun'" in (person.folder / "problem.md").read_text("utf-8")
 
     person.answers(template_of(8))
-    last = bench.resume(None, "--wait", "0s", "--json", "--quiet")
+    last = bench.resume(None, "--wait", "1s", "--json", "--quiet")
     assert last.code == 0, last.err
     (made,) = json.loads(last.out)["agent"]["rounds"]
     assert (made["end"], made["candidate"], len(made["problems"])) == ("searched", "r1", 1)

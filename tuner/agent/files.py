@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -184,26 +185,34 @@ class Exchange:
             return "", f"{name} cannot be read: {error.strerror}"
 
     def _refuse(self, problem: str, names: Sequence[str]) -> None:
-        """Say what is wrong, then put the files aside that are."""
-        self._write(PROBLEM, problem + "\n")
+        """Put wrong files aside, then say why: whoever reads that may write others at once."""
         number = 1
         while (aside := self._folder / f"refused-{number}").exists():
             number += 1
-        aside.mkdir()
-        for name in names:
-            if (self._folder / name).exists():
-                (self._folder / name).rename(aside / name)
+        with _written(aside):
+            aside.mkdir()
+            for name in names:
+                if (self._folder / name).exists():
+                    (self._folder / name).rename(aside / name)
+        again = f"Write {' and '.join(names)} again; what was refused is in {aside.name}."
+        self._write(PROBLEM, f"{problem}\n\n{again}\n")
 
     def _write(self, name: str, text: str) -> None:
-        try:
+        with _written(self._folder / name):
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise AgentError(
-                f"cannot be written: {error.strerror}",
-                path=self._folder / name,
-                remedy="once the cause is gone, go on with --resume",
-            ) from error
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise AgentError(
+            f"cannot be written: {error.strerror}",
+            path=path,
+            remedy="once the cause is gone, go on with --resume",
+        ) from error
 
 
 _EXAMPLE = {

@@ -73,7 +73,6 @@ class ServedRound:
         if submission is None:
             return None
         self._keep("plan", text=submission.plan)
-        self._keep_answer(submission.answer)
         self._answer = submission.answer
         return self._idea
 
@@ -81,6 +80,7 @@ class ServedRound:
         """Give the template and the space that came with the plan."""
         if self._answer is not None:
             answer, self._answer = self._answer, None
+            self._keep_answer(answer)
             return answer
         return self._earlier_answer() or self._next_answer("")
 
@@ -159,7 +159,7 @@ class ServedRound:
         written = {"name": call.name, "arguments": json.dumps(call.arguments)}
         asked = {"id": number, "type": "function", "function": written}
         self._keep("message", message={"role": "assistant", "content": "", "tool_calls": [asked]})
-        answered = {"role": "tool", "tool_call_id": number, "content": text}
+        answered = {"role": "tool", "tool_call_id": number, "name": call.name, "content": text}
         self._keep("message", message=answered)
         call.result.set_result(text)
 

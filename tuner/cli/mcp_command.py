@@ -118,7 +118,7 @@ def command(root: Path, wait: float, **values: Any) -> None:
     try:
         from tuner.serving.stdio import serve
     except ModuleNotFoundError as error:
-        if error.name not in {"mcp", "mcp_types"}:
+        if error.name not in {"anyio", "mcp", "mcp_types"}:
             raise
         raise click.UsageError(
             "the package `mcp` is not installed: `pip install 'kernel-tune[mcp]'`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -106,7 +106,7 @@ def verified_plan(directory: Path, manifest: Manifest, space: Path | None) -> Pl
 
 
 def manifest_of(
-    plan: Plan, *, device: str, words: tuple[str, ...], options: AgentOptions
+    plan: Plan, *, device: str, words: tuple[str, ...], options: AgentOptions | None = None
 ) -> Manifest:
     """Write down all that a resumed run must find unchanged."""
     from tuner.session_records import Manifest, file_sha
@@ -130,11 +130,17 @@ def manifest_of(
         tuner_version=__version__,
         command=words,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        agent=options.agent if options.rounds else "",
-        rounds=options.rounds,
-        policy=options.policy,
-        agent_options=options.kept(),
+        **({} if options is None or not options.rounds else _agent_fields(options)),
     )
+
+
+def _agent_fields(options: AgentOptions) -> dict[str, Any]:
+    return {
+        "agent": options.agent,
+        "rounds": options.rounds,
+        "policy": options.policy,
+        "agent_options": options.kept(),
+    }
 
 
 def asked_workloads(spec: KernelSpec, texts: tuple[str, ...]) -> tuple[Workload, ...]:

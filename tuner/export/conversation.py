@@ -9,12 +9,9 @@ from itertools import takewhile
 from typing import Any
 
 from tuner.agent.prompts import fenced
-from tuner.history import CANDIDATE, IDEA, REFUSED
+from tuner.history import CANDIDATE, IDEA, REFUSED, TOOLS
 from tuner.session_records import Note
 from tuner.transcript import SAID
-
-# The kind of the note that holds the tools as they were declared to the agent.
-TOOLS = "tools"
 
 Message = dict[str, Any]
 
