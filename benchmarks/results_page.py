@@ -29,6 +29,7 @@ def page():
         "a test keeps the two equal.\n",
         *_operator(result, targets),
         *_search(_json("results/cpu/recorded_search.json")),
+        *_worth(_json_if_there("results/h200/search_worth.json")),
         *_throughput(_json("results/h200/throughput.json")),
         *_same_kernel(_json("results/h200/same_kernel.json")),
         *_verification(
@@ -94,6 +95,47 @@ def _search(content):
         f"of the whole space; the worst reaches {min(shares):.1%}. "
         "`benchmarks/recorded_search.py`, `benchmarks/results/cpu/recorded_search.json`.\n"
     )
+
+
+def _worth(content):
+    if content is None:
+        return
+    kernels = content["kernels"]
+    yield "## Does the search earn its place?\n"
+    yield (
+        "The same conversation, the same candidates and the same number of measurements, two "
+        "ways: *rewriting alone* takes the best default config of all candidates, *search* the "
+        "winner of the search. Both and the baseline in the same "
+        f"{content['rounds']} rounds on an {content['environment']['device']}, geometric means "
+        "over the tuned workloads.\n"
+    )
+    yield (
+        "| kernel | candidates | workloads | rewriting alone over the baseline "
+        "| search over the baseline | search over rewriting alone | 95 % interval "
+        "| faster, same, slower |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    for kernel in kernels:
+        rows = kernel["workloads"]
+        found = [row["search_over_default"]["said"] for row in rows]
+        counts = ", ".join(str(found.count(word)) for word in ("faster", "same", "slower"))
+        name = kernel["kernel"] + ("" if kernel["agent"] else " (no agent)")
+        sizes = f"{kernel['candidates']} | {len(rows)}"
+        yield f"| {name} | {sizes} | {_worth_cells(kernel)} | {counts} |"
+    workloads = sum(len(kernel["workloads"]) for kernel in kernels)
+    yield f"| all | | {workloads} | {_worth_cells(content)} | |"
+    yield (
+        "\nThe intervals are about the measurement, not about other kernels. An agent read what "
+        "the search had found before it wrote again, so rewriting alone owes a part to it too. "
+        "`benchmarks/search_worth.py`, `benchmarks/results/h200/search_worth.json`.\n"
+    )
+
+
+def _worth_cells(means):
+    low, high = means["search_over_default"]["interval"]
+    names = ("default_over_baseline", "search_over_baseline", "search_over_default")
+    ratios = " | ".join(f"{means[name]['ratio']:.2f}x" for name in names)
+    return f"{ratios} | {low:.3f} to {high:.3f}"
 
 
 def _throughput(content):
@@ -194,6 +236,10 @@ def _start(content):
 
 def _json(name):
     return json.loads((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))
+
+
+def _json_if_there(name):
+    return _json(name) if (ROOT / "benchmarks" / name).exists() else None
 
 
 def main():

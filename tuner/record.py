@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.candidates import evaluator_of
@@ -76,8 +76,8 @@ def recording_path(spec: KernelSpec, device: Device) -> Path:
 
 
 def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDeviceInfo:
-    facts = asdict(device.info)
-    del facts["recorded"]
+    facts = {name: getattr(device.info, name) for name in RecordedDeviceInfo.model_fields}
+    facts["environment"] = dict(facts["environment"])
     # What a run from the recording states of itself must not be mistaken for the GPU machine's.
     software = ("compiler", "commit", "python", "tune")
     known = session.environment

@@ -148,7 +148,7 @@ def test_a_session_whose_rounds_are_over_needs_no_server(three: Played) -> None:
     ended = bench.resume(None, "--json", "--quiet")
     assert (ended.code, ended.err) == (0, "")
     found = json.loads(ended.out)
-    assert [one["end"] for one in found["agent"]["rounds"]] == ["searched"] * 3
+    assert [one["end"] for one in found["rounds"]] == ["searched"] * 3
     assert found["agent"]["failure"] is None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,20 @@ import pytest
 from agent_project import OWN, Bench, planned, template_of
 from faults import wait_until
 
+from tuner.agent.budget import read_prices
+from tuner.agent.replies import KNOWN_METRICS
+from tuner.cli import run_command
+from tuner.cli.authoring import AgentOptions
+from tuner.cli.plans import Request
+
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+DOCS = (Path(__file__).parents[2] / "docs/agents.md").read_text(encoding="utf-8")
+DOCUMENTED: dict[str, list[str]] = {}
+for word, text in re.findall(r"^```(\w+)\n(.*?)^```$", DOCS, re.MULTILINE | re.DOTALL):
+    DOCUMENTED.setdefault(word, []).append(text)
+COMMANDS = re.findall(r"^tune (.*)$", "".join(DOCUMENTED["sh"]), re.MULTILINE)
 
 
 class Person:
@@ -50,19 +65,20 @@ def test_a_wrong_answer_comes_back_as_a_problem_and_a_right_one_goes_on(bench: B
     process = bench.start(asking(bench, "--rounds", 1))
     request = person.waits_for("request.md")
     assert "kPieces = 512" in request and "# Findings about initial" in request
-    person.answers(template_of(8).replace("2.0f", "3.0f"), plan=planned())
+    person.answers(template_of(8).replace("2.0f", "3.0f"), plan=DOCUMENTED["json"][0])
     problem = person.waits_for("problem.md")
     assert "wrong with block=" in problem
     assert "Write template.cu.j2 and space.yaml again" in problem
     assert (person.folder / "refused-1/template.cu.j2").exists()
     assert not (person.folder / "template.cu.j2").exists()
-    person.answers(template_of(8))
+    (template,), (_, space) = DOCUMENTED["cuda"], DOCUMENTED["yaml"]
+    person.answers(template, space)
     ended = bench.ended(process)
     assert ended.code == 0, ended.err
     assert not (person.folder / "problem.md").exists()
     assert list(bench.candidates()) == ["initial", "r1"]
     (record,) = bench.records()
-    assert record.idea is not None and record.idea.change == "add fewer pieces"
+    assert record.idea is not None and record.idea.change == "multiply once"
     assert len(record.problems) == 1
 
 
@@ -100,8 +116,8 @@ def test_an_answer_that_does_not_come_in_time_can_be_given_later(bench: Bench) -
     person.answers(template_of(8))
     last = bench.resume(None, "--wait", "1s", "--json", "--quiet")
     assert last.code == 0, last.err
-    (made,) = json.loads(last.out)["agent"]["rounds"]
-    assert (made["end"], made["candidate"], len(made["problems"])) == ("searched", "r1", 1)
+    (made,) = json.loads(last.out)["rounds"]
+    assert (made["end"], made["candidate"], len(made["refused"])) == ("searched", "r1", 1)
     assert [path.name for path in person.folder.glob("refused-*")] == ["refused-1"]
 
 
@@ -134,3 +150,28 @@ def test_an_exchange_that_is_no_folder_is_told_before_anything_is_measured(bench
     assert ended.code == 2
     assert "exchange: the folder cannot be made: File exists" in ended.err
     assert not bench.folder.exists()
+
+
+# What the documentation says besides
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_in_the_documentation_is_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(bench.root)
+    (bench.root / "prices.yaml").write_text(DOCUMENTED["yaml"][0], encoding="utf-8")
+    with run_command.command.make_context("tune", shlex.split(line)) as context:
+        given = {n for n in context.params if context.get_parameter_source(n).name == "COMMANDLINE"}
+        request = Request(**context.params, given=frozenset(given), words=("tune",))
+    assert bool(request.kernel) != bool(request.resume)
+    if request.resume is None:
+        options = AgentOptions.asked(request)
+        assert options.agent in ("openai", "files")
+        prices = read_prices(options.prices or bench.root / "prices.yaml")
+        assert prices.of(options.model or "my-model").output == 10
+
+
+def test_every_metric_is_documented() -> None:
+    listed = re.findall(r"^\| `(\w+)` \| ", DOCS.split("| metric | meaning |")[1], re.MULTILINE)
+    assert tuple(listed) == KNOWN_METRICS

@@ -58,7 +58,7 @@ LEVELS = {
         "verification",
     },
     6: {"draft", "export", "mutation", "report", "serving"},
-    7: {"cli", "rewards", "scoring", "serving"},
+    7: {"cli", "rewards", "scoring"},
     8: {"__main__"},
 }
 LEVEL_OF = {name: level for level, names in LEVELS.items() for name in names}

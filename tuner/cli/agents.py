@@ -21,8 +21,13 @@ def agent_for(options: AgentOptions) -> Agent:
     Raises `InputError` for a file of prices or a folder that cannot be used. One that cannot be
     reached is made all the same: the run has a template to go on with.
     """
-    from tuner.cli.authoring import FILES, LITERAL
+    from tuner.cli.authoring import FILES, LITERAL, MCP
 
+    if options.agent == MCP:
+        raise InputError(
+            "a client of the Model Context Protocol leads the rounds of this session",
+            remedy="go on with `tune mcp`: its tool `start` takes the folder as `resume`",
+        )
     if options.agent == FILES:
         from tuner.agent.files import FilesAgent
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tuner.session import Manifest, Session
 
 AUTO, LITERAL, OPENAI, FILES = "auto", "literal", "openai", "files"
+# The client of `tune mcp`: no option names it.
+MCP = "mcp"
 AGENTS = (AUTO, LITERAL, OPENAI, FILES)
 MCTS, GREEDY, LLM = "mcts", "greedy", "llm"
 POLICIES = (MCTS, GREEDY, LLM)
@@ -146,8 +148,11 @@ def authoring_for(
     device: Device,
     compiler: Compiler,
     stack: ExitStack,
+    agent: Agent | None = None,
 ) -> Authoring | None:
     """Prepare who writes; None where no round is asked for. The stack closes what is opened.
+
+    `agent` is given where the options cannot make it.
 
     Raises `DeviceError` for a recording, which knows no other template than its own, and
     `InputError` for options of the agent that cannot be right.
@@ -162,7 +167,7 @@ def authoring_for(
             "writes others",
             remedy="use --device cuda on a machine with a GPU, or --device host to try it on a CPU",
         )
-    agent = agent_for(options)
+    agent = agent or agent_for(options)
     profiling = profiling_for(plan, device, compiler, stack)
     return Authoring(agent, partial(_author, agent, options, plan, device, profiling))
 

@@ -13,7 +13,7 @@ import click
 from click.exceptions import Exit
 
 from tuner.cli import options
-from tuner.cli.authoring import DEFAULT_ROUNDS, MCP, POLICIES
+from tuner.cli.authoring import DEFAULT_ROUNDS, MCP, MCTS_ROUNDS, POLICIES
 from tuner.cli.exits import program_name
 from tuner.errors import AgentError, InputError, KernelError, TunerError
 
@@ -40,7 +40,7 @@ class Defaults:
     trials: int | None
     time: float | None
     rounds: int | None
-    policy: str
+    policy: str | None
     workload: tuple[str, ...]
     operator: tuple[tuple[str, str], ...]
     session: Path | None
@@ -74,8 +74,8 @@ class Defaults:
 @click.option(
     "--policy",
     type=click.Choice(POLICIES),
-    default=POLICIES[0],
-    help="Who chooses the template that a round builds on; mcts.",
+    help="Who chooses the template that a round builds on; greedy, and mcts from "
+    f"{MCTS_ROUNDS} rounds on.",
 )
 @click.option(
     "--workload", metavar="T=1024,...", multiple=True, help="Tune for this one; repeatable."

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
+    from tuner.agent.base import Agent
     from tuner.candidates import Candidates
     from tuner.cli.authoring import Authoring
     from tuner.cli.plans import Request
@@ -45,6 +46,7 @@ def started(
     stack: ExitStack,
     change: Callable[[Plan], Plan] | None = None,
     command: tuple[str, ...] = (),
+    agent: Agent | None = None,
 ) -> Run:
     """Start a new session for what the request asks, after `change` has had its say.
 
@@ -67,7 +69,7 @@ def started(
     stack.callback(device.close)
     compiler = compiler_for(device.info, request.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
-    authoring = authoring_for(options, plan, device, compiler, stack)
+    authoring = authoring_for(options, plan, device, compiler, stack, agent)
     name = request.device
     if name == "auto":
         name = "recorded" if device.info.recorded else "cuda"
@@ -89,6 +91,7 @@ def resumed(
     stack: ExitStack,
     change: Callable[[Plan], Plan] | None = None,
     command: tuple[str, ...] = (),
+    agent: Agent | None = None,
 ) -> Run:
     """Open the session that the request names; raise `SessionError` where it cannot go on.
 
@@ -113,7 +116,7 @@ def resumed(
     require_same_device(session, device)
     compiler = compiler_for(device.info, request.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
-    authoring = authoring_for(options, plan, device, compiler, stack)
+    authoring = authoring_for(options, plan, device, compiler, stack, agent)
     return _run(plan, session, device, compiler, watches, authoring)
 
 

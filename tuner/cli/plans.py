@@ -295,7 +295,7 @@ def _require_agreement(directory: Path, manifest: Manifest, plan: Plan, request:
         "session": (request.session and request.session.resolve(), directory.resolve()),
         "policy": (request.policy, manifest.policy),
         "model": (request.model, manifest.agent_options.get("model")),
-        "agent": (request.agent, manifest.agent),
+        "agent": (request.agent, manifest.agent or "literal"),
     }
     if "workload" in request.given:
         own = asked_workloads(spec, request.workload)

@@ -29,14 +29,13 @@ def round_lines(data: ReportData) -> Iterator[str]:
 
 
 def agent_object(data: ReportData, failure: AgentError | None) -> dict[str, object]:
-    """Make what `--json` says of the agent; `failure` is what ended its rounds too early."""
+    """Make what `--json` says of the agent beside its rounds; `failure` is what ended them."""
     assert data.author is not None
     spent = _spent(data)
     return {
         "name": data.author.agent,
         "models": list(data.author.models),
         "policy": data.author.policy,
-        "rounds": [_round_object(one) for one in data.rounds],
         "tokens": None
         if spent is None
         else {"read": spent.input, "cached": spent.cached, "written": spent.output},
@@ -64,19 +63,6 @@ def _end(one: Round) -> str:
     return {"incorrect": "no config ran correctly", "idle": "nothing left to try"}.get(
         one.end, "not ended"
     )
-
-
-def _round_object(one: Round) -> dict[str, object]:
-    record = one.record
-    return {
-        "round": one.number,
-        "base": record.base or None,
-        "candidate": record.candidate,
-        "change": record.idea.change if record.idea else None,
-        "end": one.end,
-        "speedup": one.speedup,
-        "problems": list(record.problems),
-    }
 
 
 def _spent(data: ReportData) -> Spent | None:

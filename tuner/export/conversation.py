@@ -9,9 +9,12 @@ from itertools import takewhile
 from typing import Any
 
 from tuner.agent.prompts import fenced
-from tuner.history import CANDIDATE, IDEA, REFUSED, TOOLS
+from tuner.history import CANDIDATE, IDEA, REFUSED
 from tuner.session_records import Note
 from tuner.transcript import SAID
+
+# The kind of the note that holds the tools as they were declared to the agent.
+TOOLS = "tools"
 
 Message = dict[str, Any]
 
@@ -94,6 +97,11 @@ def _spoken(entry: Mapping[str, Any]) -> Message:
     return message
 
 
+def _said(message: Mapping[str, Any]) -> Message:
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": [_call(call) for call in calls]} if calls else dict(message)
+
+
 def _call(call: Mapping[str, Any]) -> Message:
     """Write the arguments as an object: templates of chats write the JSON themselves."""
     function = call["function"]
@@ -129,7 +137,7 @@ def _of_files(
     after: Sequence[Mapping[str, Any]],
     problems: Sequence[str],
 ) -> Conversation:
-    asked = [dict(entry["message"]) for entry in before if entry["type"] == "message"]
+    asked = [_said(entry["message"]) for entry in before if entry["type"] == "message"]
     plans = [fenced(e["text"], "json") for e in before if e["type"] == "plan" and e["text"]]
     answers = [
         f"{fenced(entry['template'], 'cuda')}\n\n{fenced(entry['space'], 'yaml')}"

@@ -1,0 +1,45 @@
+"""Recordings: what was measured on a device answers for it later."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.device.recorded import RecordedDevice
+from tuner.device.recording import load_recording, save_recording
+from tuner.device.simulated import SimulatedDevice
+from tuner.record import record, recording_plan
+from tuner.tuning import tune
+
+
+@pytest.fixture
+def measured(make_plan, make_session, compiler, listener, tmp_path):
+    """The plan, the device, and the file of all that was measured on it."""
+    plan = recording_plan(make_plan())
+    device = SimulatedDevice(lambda program: 10.0 + program.launches[0].threads / 64)
+    with make_session(plan) as session:
+        made = record(plan, session=session, device=device, compiler=compiler, listener=listener)
+    path = tmp_path / "scale.json.xz"
+    save_recording(made, path)
+    return plan, device, path
+
+
+def test_every_config_of_every_workload_is_in_it(measured):
+    plan, _, path = measured
+    kept = load_recording(path)
+    assert set(kept.workloads) == {workload.key for workload in plan.workloads}
+    # 19 of the 20 combinations satisfy the constraint; the baseline is one more.
+    assert {len(one.programs) for one in kept.workloads.values()} == {20}
+
+
+def test_a_run_on_the_recording_finds_what_the_device_would_have_found(
+    measured, make_plan, make_session, compiler, listener
+):
+    _, device, path = measured
+    plan = make_plan()
+    found = []
+    for name, one in (("live", device), ("recorded", RecordedDevice(path, "scale", {}))):
+        with make_session(plan, name) as session:
+            results = tune(plan, session=session, device=one, compiler=compiler, listener=listener)
+        found.append([(result.workload, result.tuned_us) for result in results])
+    assert found[0] == [(w, pytest.approx(us)) for w, us in found[1]]
+    assert RecordedDevice(path, "scale", {}).info.recorded
