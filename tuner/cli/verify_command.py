@@ -86,6 +86,7 @@ def _verified(
     from tuner.cli.watching import LARGEST_HOST_BYTES, watches_for
     from tuner.device.select import HOST, gpu_count, open_device
     from tuner.errors import DeviceError, SessionError
+    from tuner.rounds import restore
     from tuner.verification import Verification
 
     pairs = [(result.workload, result.variant) for result in session.results()]
@@ -100,6 +101,7 @@ def _verified(
         raise DeviceError("a recording cannot run a kernel", remedy="use --device cuda or host")
     compiler = compiler_for(device.info, jobs, stack)
     candidates = Candidates(plan, compiler, device)
+    restore(plan, session, candidates)
     watches = watches_for(plan, device, compiler, stack)
     most = LARGEST_HOST_BYTES if device.info.on_cpu else None
     verification = Verification(

@@ -155,7 +155,8 @@ def require_arguments(choice: Choice) -> None:
 def in_words(text: str, plan: Plan) -> str:
     """Take the folders of a candidate's files out of a message."""
     for path in (plan.template.path, plan.spec.path, plan.spec.source):
-        for folder in dict.fromkeys((path.parent, path.resolve().parent)):
+        # The resolved one first: a relative folder is the end of it.
+        for folder in dict.fromkeys((path.resolve().parent, path.parent)):
             text = text.replace(f"{folder}/", "")
     return text
 

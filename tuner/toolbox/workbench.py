@@ -191,4 +191,5 @@ class RoundTools:
 
     def _in_words(self, text: str) -> str:
         own = self._drafts.folder_of(self._budget.calls)
-        return in_words(text.replace(f"{own}/", ""), self._bench.plan)
+        text = text.replace(f"{own.resolve()}/", "").replace(f"{own}/", "")
+        return in_words(text, self._bench.plan)
