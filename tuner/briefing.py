@@ -8,6 +8,7 @@ from tuner.agent.base import Briefing, Member
 from tuner.candidates import Candidates
 from tuner.device.base import DeviceInfo
 from tuner.feedback.briefing import Situation, briefing, member_summary
+from tuner.feedback.constrained import constrained
 from tuner.feedback.search import search_findings
 from tuner.feedback.task import Task
 from tuner.findings import Finding
@@ -95,4 +96,6 @@ class Briefer:
             plan.template,
             {w: baselines[w].measurement.median_us for w in plan.tuned},
         )
-        return [*found.values(), *searched]
+        names = self._candidates.evaluator(name).names
+        ruled_out = constrained(plan.space, {w: names(w) for w in plan.tuned})
+        return [*found.values(), *searched, *ruled_out]
