@@ -21,7 +21,7 @@ from tuner.plan import Plan
 from tuner.search.pool import Pool, valid_configs
 from tuner.searching import no_valid_config
 from tuner.source import check_arguments, parse_source
-from tuner.space import Config
+from tuner.space import Config, SearchSpace
 from tuner.space_file import load_definition
 from tuner.space_sections import SpaceText, rewritten
 from tuner.template import Template
@@ -35,6 +35,8 @@ VERIFIED_CONFIGS = 3
 LARGEST_HOST_BYTES = 16 << 20
 # Problems told at once: an agent that reads more mends fewer.
 MOST_PROBLEMS = 4
+# Enumerating takes up to 3 s for a million combinations, and no run may hang on an answer.
+MOST_COMBINATIONS = 10_000_000
 # Lines of a template that are shown with one compiler's message, each with those around it.
 MOST_PLACES = 3
 _CONTEXT_LINES = 2
@@ -58,20 +60,32 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
     template_path.write_text(answer.template, encoding="utf-8")
     space_path.write_text(answer.space, encoding="utf-8")
     try:
-        own = SpaceText.of(plan.spec.path.read_text(encoding="utf-8"), plan.spec.path)
+        own = SpaceText.of(plan.spec.path.read_text(encoding="utf-8-sig"), plan.spec.path)
         merged = rewritten(own, SpaceText.of(answer.space, space_path), space_path, TEMPLATE)
         space_path.write_text(merged, encoding="utf-8")
         definition = load_definition(space_path)
         template = Template.from_text(answer.template, template_path)
         template.check(definition.space, definition.spec)
-        if definition.space.default is None:
-            raise SpaceError("`default` is missing", path=space_path, line=1)
+        _require_searchable(definition.space, space_path)
         made = replace(
             plan, spec=definition.spec, space=definition.space, template=template, candidate=name
         )
     except InputError as error:
         raise RefusedError(_told(error, folder)) from error
     return made
+
+
+def _require_searchable(space: SearchSpace, path: Path) -> None:
+    if space.default is None:
+        raise SpaceError("`default` is missing", path=path, line=1)
+    if space.size > MOST_COMBINATIONS:
+        raise SpaceError(
+            f"the parameters have {space.size} combinations, over {MOST_COMBINATIONS}",
+            path=path,
+            line=space.parameters[0].line,
+            remedy="leave out values: a search tries a few hundred configs, and constraints are "
+            "looked at one combination after the other",
+        )
 
 
 def require_sound(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) -> None:
@@ -87,6 +101,7 @@ def require_sound(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) 
         configs = _sample(plan, pools, seed)
         for one, config in configs:
             _require_arguments(plan.spec, evaluator, one, config)
+        _require_resolvable(plan, evaluator, [config for _, config in configs])
         pending = [evaluator.start(*pair) for pair in configs]
     except InputError as error:
         raise RefusedError(_told(error, folder)) from error
@@ -138,12 +153,20 @@ def _corners(pool: Pool) -> Iterator[Config]:
         yield pool[int(values.argmax())]
 
 
+def _require_resolvable(plan: Plan, evaluator: Evaluator, configs: Iterable[Config]) -> None:
+    """Render the configs for the workloads that nothing is tuned on, where they are valid."""
+    for workload in (*plan.held_out, *plan.spec.boundary):
+        for config in dict.fromkeys(configs):
+            if plan.space.violated(config, evaluator.names(workload)) is None:
+                evaluator.key(workload, config)
+
+
 def _require_arguments(
     spec: KernelSpec, evaluator: Evaluator, workload: Workload, config: Config
 ) -> None:
     source = parse_source(evaluator.render(workload, config).source, spec.template)
     for launch in spec.candidate_launches({**evaluator.names(workload), **config}):
-        check_arguments(spec, source.kernel(re.split(r"[<:]", launch.kernel)[0]))
+        check_arguments(spec, source.kernel(launch.kernel.partition("<")[0].rpartition("::")[2]))
 
 
 def _uncompiled(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[str]:

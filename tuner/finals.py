@@ -8,13 +8,13 @@ from statistics import median
 
 from tuner.candidates import Candidates
 from tuner.device.base import Device
-from tuner.errors import KernelError
+from tuner.errors import InputError, KernelError
 from tuner.kernel import Workload
 from tuner.plan import Plan, distance
 from tuner.session import Session
 from tuner.statistics import paired_interval, roofline_share, unpaired_interval
 from tuner.trial import RESOLUTION, Comparison, Result, Status, Trial, Variant
-from tuner.verification import COMPARE, Verification
+from tuner.verification import COMPARE, VERIFY, Verification
 
 RoundTimes = tuple[tuple[float, ...], ...]
 
@@ -89,9 +89,17 @@ class Finals:
         return [r.variant for r in results if self._may_run(r.variant, workload)][:1]
 
     def _may_run(self, variant: Variant, workload: Workload) -> bool:
-        names = self._candidates.evaluator(variant.candidate).names(workload)
+        """Whether a config is valid here, and renders: a template may divide by an axis."""
+        evaluator = self._candidates.evaluator(variant.candidate)
         space = self._candidates.plan(variant.candidate).space
-        return space.violated(variant.config, names) is None
+        try:
+            if space.violated(variant.config, evaluator.names(workload)) is not None:
+                return False
+            evaluator.key(workload, variant.config)
+        except InputError as error:
+            self._verification.fail(VERIFY, workload, variant, str(error))
+            return False
+        return True
 
     def _verified(self, workload: Workload, variants: Iterable[Variant]) -> list[Trial]:
         """Run every finalist once more with all checks; keep those that pass."""

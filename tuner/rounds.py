@@ -23,6 +23,7 @@ from tuner.history import (
     REFUSED,
     TOOLS,
     history,
+    idea_of,
     over,
     population,
 )
@@ -101,6 +102,11 @@ class Rounds:
     def _round(self, number: int) -> bool:
         """Run one round; False where the agent has nothing left to try."""
         agent, session = self._author.agent, self._session
+        if made := session.notes(number, CANDIDATE):
+            # An earlier run accepted it: only its search is left, and nobody is asked again.
+            idea = idea_of(session.notes(number, IDEA)[-1].content)
+            self._tried(self._candidates.plan(made[-1].content["name"]), number, idea)
+            return True
         base = self._author.policy.choose(tree_of(session))
         self._say(f"round {number} of {self._plan.rounds}: {agent.name} plans")
         toolbox = self._author.toolbox(number, base)
@@ -155,15 +161,14 @@ class Rounds:
 
     def _add(self, plan: Plan, parent: str, number: int, attempt: int, problems: list[str]) -> None:
         self._candidates.add(plan)
-        if self._session.notes(number, CANDIDATE):
-            return
         space_text = plan.spec.path.read_text(encoding="utf-8")
         self._session.add_candidate(plan.candidate, plan.template.text, space_text, parent)
-        content = {"name": plan.candidate, "attempt": attempt, "problems": problems}
-        self._session.note(number, CANDIDATE, content)
         # They were decided without this candidate.
         for result in self._session.results():
             self._session.withdraw_result(result.workload)
+        # Last: a resumed run takes it for the end of this step.
+        content = {"name": plan.candidate, "attempt": attempt, "problems": problems}
+        self._session.note(number, CANDIDATE, content)
 
     def _tried(self, plan: Plan, number: int, idea: Idea) -> None:
         """Search a candidate and compare what came of it with what was promised."""
@@ -172,12 +177,12 @@ class Rounds:
         try:
             pools = pools_of(plan, evaluator)
             search_all(plan, session, evaluator, self._standing, pools, searches_left=left)
+            self._profile(plan, number)
         except InputError as error:
             # Some configs render or resolve to what no sample had shown.
             problem = {"base": idea.base, "problems": [str(error)], "candidate": plan.candidate}
             session.note(number, REFUSED, problem)
             return
-        self._profile(plan, number)
         made = self._outcome(plan, idea)
         session.note(number, OUTCOME, {"outcome": made.to_json()})
         words = [sentence(one) for one in made.moved]
@@ -226,7 +231,8 @@ def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
     for note in session.notes(kind=CANDIDATE):
         attempt = note.content["attempt"]
         answers = session.notes(note.round, ANSWER)
-        kept = next(one.content for one in answers if one.content["attempt"] == attempt)
+        # The last: an earlier one was never a candidate.
+        kept = [one.content for one in answers if one.content["attempt"] == attempt][-1]
         folder = _folder(session, note.round, attempt)
         answer = Answer(kept["template"], kept["space"])
         candidates.add(drafted(answer, plan, folder, note.content["name"]))

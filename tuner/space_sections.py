@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass, fields
@@ -60,7 +61,29 @@ def rewritten(original: SpaceText, answer: SpaceText, path: Path, template: str)
         start = original.document.path.parent
         moved = ", ".join(_relative(start / str(folder), path) for folder in folders)
         kept["include"] = f"include: [{moved}]\n"
-    return "".join(body if body.endswith("\n") else f"{body}\n" for body in kept.values())
+    text = "".join(body if body.endswith("\n") else f"{body}\n" for body in kept.values())
+    _require_as_meant(parse(text, path), original.document, answer.document)
+    return text
+
+
+def _require_as_meant(made: Document, original: Document, answer: Document) -> None:
+    """Raise `SpaceError` unless the sections, put together, say what they said apart.
+
+    A text over several lines may hold what looks like another key, and is then cut in the middle.
+    """
+    meant = {key: value for key, value in original.data.items() if key not in OWN_SECTIONS}
+    meant |= {key: original.data[key] for key in ("limits",) if key in original.data}
+    meant |= {key: value for key, value in answer.data.items() if key in OWN_SECTIONS}
+    moved = (*_FILES, "include")
+    for key in dict.fromkeys((*meant, *made.data)):
+        same = key in meant and key in made.data
+        if not same or (key not in moved and made.data[key] != meant[key]):
+            raise answer.error(
+                f"`{key}` reads differently once the sections are put together",
+                key,
+                remedy="write the file in block style, one key a line, and no text over several "
+                "lines that begins one of them like a key",
+            )
 
 
 def _require_same_elsewhere(original: Document, answer: Document) -> None:
@@ -92,7 +115,7 @@ def _require_no_looser_limits(original: Document, answer: Document) -> None:
     if not isinstance(before, dict) or not isinstance(after, dict):
         return
     for name in (field.name for field in fields(Limits)):
-        if name in before and _looser(name, before[name], after.get(name)):
+        if before.get(name) is not None and _looser(name, before[name], after.get(name)):
             raise answer.error(
                 f"`limits.{name}` is looser than the user's {before[name]}",
                 "limits",
@@ -133,4 +156,4 @@ def _moved(space: SpaceText, key: str, path: Path) -> str:
 
 def _relative(file: Path, path: Path) -> str:
     named = Path(os.path.relpath(file.resolve(), path.resolve().parent)).as_posix()
-    return f'"{named}"' if re.search(r"[^\w./-]", named) else named
+    return json.dumps(named, ensure_ascii=False) if re.search(r"[^\w./-]", named) else named
