@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tuner.agent.base import Answer
 from tuner.device.base import Outcome
-from tuner.errors import InputError, SpaceError, TunerError
+from tuner.errors import InputError, KernelError, SpaceError, TemplateError, TunerError
 from tuner.evaluate import Evaluator, Pending
 from tuner.kernel import KernelSpec, Workload
 from tuner.plan import Plan
@@ -40,6 +40,8 @@ MOST_COMBINATIONS = 10_000_000
 # Lines of a template that are shown with one compiler's message, each with those around it.
 MOST_PLACES = 3
 _CONTEXT_LINES = 2
+# A list of values may be a line of 20 000 characters.
+_LINE_CHARS = 200
 
 
 class RefusedError(TunerError):
@@ -86,6 +88,19 @@ def _require_searchable(space: SearchSpace, path: Path) -> None:
             remedy="leave out values: a search tries a few hundred configs, and constraints are "
             "looked at one combination after the other",
         )
+
+
+def require_as_wide(plan: Plan, evaluator: Evaluator, user: Plan) -> None:
+    """Raise `RefusedError` where a candidate leaves out a size that the user's own space serves.
+
+    What no config may run on is never verified: held-out and boundary sizes are there for that.
+    """
+    for workload in (*user.spec.held_out, *user.spec.boundary):
+        names = evaluator.names(workload)
+        pool = valid_configs(plan.space, names)
+        if not len(pool) and len(valid_configs(user.space, names)):
+            error = no_valid_config(plan.spec, workload, pool)
+            raise RefusedError(_told(error, plan.template.path.parent)) from error
 
 
 def require_sound(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) -> None:
@@ -166,7 +181,16 @@ def _require_arguments(
 ) -> None:
     source = parse_source(evaluator.render(workload, config).source, spec.template)
     for launch in spec.candidate_launches({**evaluator.names(workload), **config}):
-        check_arguments(spec, source.kernel(launch.kernel.partition("<")[0].rpartition("::")[2]))
+        try:
+            check_arguments(spec, source.kernel(launch.kernel))
+        except KernelError as error:
+            raise TemplateError(
+                error.message,
+                path=spec.template,
+                line=1,
+                remedy="take the arguments as the user declares them, in their order and with "
+                "their types: they may not change",
+            ) from error
 
 
 def _uncompiled(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[str]:
@@ -222,7 +246,7 @@ def _quoting(text: str, template: Template) -> str:
 def _around(lines: Sequence[str], number: int) -> Iterator[str]:
     first = max(0, number - 1 - _CONTEXT_LINES)
     for place, line in enumerate(lines[first : number + _CONTEXT_LINES], first + 1):
-        yield f"{place:5} | {line}"
+        yield f"{place:5} | {line[:_LINE_CHARS]}"
 
 
 def _shortened(text: str, folder: Path) -> str:

@@ -65,7 +65,8 @@ class Finals:
                 return
             for workload in out:
                 self._session.withdraw_result(workload)
-            for workload in sorted(out, key=lambda one: one.held_out):
+            # All: a held-out one may have had nothing to inherit before.
+            for workload in (*self._plan.tuned, *self._plan.held_out):
                 self.decide(workload)
 
     def _finalists(self, workload: Workload) -> list[Variant]:
@@ -90,6 +91,8 @@ class Finals:
 
     def _may_run(self, variant: Variant, workload: Workload) -> bool:
         """Whether a config is valid here, and renders: a template may divide by an axis."""
+        if self._verification.failed(variant):
+            return False
         evaluator = self._candidates.evaluator(variant.candidate)
         space = self._candidates.plan(variant.candidate).space
         try:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import log
 from pathlib import Path
 
-from tuner.acceptance import RefusedError, drafted, require_sound
+from tuner.acceptance import RefusedError, drafted, require_as_wide, require_sound
 from tuner.agent.base import Agent, Answer, Briefing, Conversation, Idea, Toolbox
 from tuner.agent.policies import Policy
 from tuner.agent.tree import Node, Tree
@@ -104,8 +104,8 @@ class Rounds:
         agent, session = self._author.agent, self._session
         if made := session.notes(number, CANDIDATE):
             # An earlier run accepted it: only its search is left, and nobody is asked again.
-            idea = idea_of(session.notes(number, IDEA)[-1].content)
-            self._tried(self._candidates.plan(made[-1].content["name"]), number, idea)
+            known = idea_of(session.notes(number, IDEA)[-1].content)
+            self._tried(self._candidates.plan(made[-1].content["name"]), number, known)
             return True
         base = self._author.policy.choose(tree_of(session))
         self._say(f"round {number} of {self._plan.rounds}: {agent.name} plans")
@@ -153,6 +153,7 @@ class Rounds:
         plan = drafted(answer, self._plan, folder, name)
         self._standing.announce("candidate", note=f"round {number}: checking what was written")
         evaluator = self._candidates.of(plan)
+        require_as_wide(plan, evaluator, self._plan)
         require_sound(plan, evaluator, verify=self._author.verifies, seed=number)
         noted = {"attempt": attempt, **asdict(answer)}
         if noted not in [note.content for note in self._session.notes(number, ANSWER)]:

@@ -62,15 +62,24 @@ def rewritten(original: SpaceText, answer: SpaceText, path: Path, template: str)
         moved = ", ".join(_relative(start / str(folder), path) for folder in folders)
         kept["include"] = f"include: [{moved}]\n"
     text = "".join(body if body.endswith("\n") else f"{body}\n" for body in kept.values())
-    _require_as_meant(parse(text, path), original.document, answer.document)
+    _require_as_meant(text, path, original.document, answer.document)
     return text
 
 
-def _require_as_meant(made: Document, original: Document, answer: Document) -> None:
+def _require_as_meant(text: str, path: Path, original: Document, answer: Document) -> None:
     """Raise `SpaceError` unless the sections, put together, say what they said apart.
 
     A text over several lines may hold what looks like another key, and is then cut in the middle.
     """
+    remedy = (
+        "write the file in block style, one key a line, and no text over several lines of which "
+        "one begins like a key"
+    )
+    try:
+        made = parse(text, path)
+    except SpaceError as error:
+        message = f"the sections cannot be put together: {error.message}"
+        raise SpaceError(message, path=answer.path, line=1, remedy=remedy) from error
     meant = {key: value for key, value in original.data.items() if key not in OWN_SECTIONS}
     meant |= {key: original.data[key] for key in ("limits",) if key in original.data}
     meant |= {key: value for key, value in answer.data.items() if key in OWN_SECTIONS}
@@ -78,12 +87,8 @@ def _require_as_meant(made: Document, original: Document, answer: Document) -> N
     for key in dict.fromkeys((*meant, *made.data)):
         same = key in meant and key in made.data
         if not same or (key not in moved and made.data[key] != meant[key]):
-            raise answer.error(
-                f"`{key}` reads differently once the sections are put together",
-                key,
-                remedy="write the file in block style, one key a line, and no text over several "
-                "lines that begins one of them like a key",
-            )
+            message = f"`{key}` reads differently once the sections are put together"
+            raise answer.error(message, key, remedy=remedy)
 
 
 def _require_same_elsewhere(original: Document, answer: Document) -> None:

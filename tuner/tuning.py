@@ -40,7 +40,7 @@ def tune(
     candidates = Candidates(plan, compiler, device)
     evaluator = candidates.evaluator(plan.candidate)
     pools = pools_of(plan, evaluator)
-    space_text = plan.spec.path.read_text(encoding="utf-8")
+    space_text = plan.spec.path.read_text(encoding="utf-8-sig")
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     restore(plan, session, candidates)
     session.mark("running")

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from tuner.candidates import Candidates
 from tuner.device.base import Device, Outcome, Watcher
-from tuner.evaluate import Evaluator
+from tuner.errors import InputError
+from tuner.evaluate import Evaluator, Pending
 from tuner.kernel import Workload
 from tuner.plan import Plan
 from tuner.session import Session
@@ -73,10 +74,17 @@ class Verification:
                 self._keep(kind, *pair, Outcome(Status.MISSING, "too large to be run on a CPU"))
             else:
                 wanted.append(pair)
-        evaluator = self._candidates.evaluator
-        under_way = [(w, one, evaluator(one.candidate).start(w, one.config)) for w, one in wanted]
-        for workload, one, pending in under_way:
-            self._keep(kind, workload, one, evaluator(one.candidate).verify(pending))
+        under_way = [(pair, self._started(*pair)) for pair in wanted]
+        for pair, made in under_way:
+            evaluator = self._candidates.evaluator(pair[1].candidate)
+            self._keep(kind, *pair, evaluator.verify(made) if isinstance(made, Pending) else made)
+
+    def _started(self, workload: Workload, variant: Variant) -> Pending | Outcome:
+        """Start compiling; a template or a launch may fail on the sizes of this workload alone."""
+        try:
+            return self._candidates.evaluator(variant.candidate).start(workload, variant.config)
+        except InputError as error:
+            return Outcome(Status.WRONG, str(error))
 
     def on_boundaries(self, variants: Iterable[Variant]) -> None:
         """Verify variants on every boundary workload that they may run on."""
@@ -128,7 +136,11 @@ class Verification:
             return
         passed = None if outcome.status in _NOT_RUN else outcome.status is Status.CORRECT
         evaluator = self._candidates.evaluator(variant.candidate)
-        reason = evaluator.in_template(workload, variant.config, outcome.reason)
+        try:
+            reason = evaluator.in_template(workload, variant.config, outcome.reason)
+        except InputError:
+            # It does not render: its reason is in lines of the template already.
+            reason = outcome.reason
         if passed is False and outcome.status is not Status.WRONG:
             reason = f"{outcome.status}: {reason}"
         created = datetime.now(UTC).isoformat(timespec="seconds")

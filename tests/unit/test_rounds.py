@@ -169,6 +169,11 @@ def test_the_next_round_reads_what_came_of_the_last(run):
         pytest.param(
             Answer(FASTER, SPACE.replace("[]", '["__import__(1)"]')), "space.yaml", id="expression"
         ),
+        pytest.param(
+            Answer(FASTER, SPACE.replace("[]", '["N in (1000, 100000) or threads < 0"]')),
+            "no config satisfies `N in (1000, 100000) or threads < 0` for workload N=3000",
+            id="leaves out a held-out size",
+        ),
         pytest.param(Answer(FASTER, "parameters: ["), "space.yaml", id="no YAML"),
         pytest.param(Answer(FASTER, "default: {}"), "`parameters` is missing", id="no parameters"),
         pytest.param(
@@ -276,3 +281,51 @@ def test_a_template_that_fails_in_the_search_alone_ends_its_round_only(run):
     assert "template.cu.j2:4: does not render" in record.problems[-1]
     assert isinstance(error, AgentError)
     assert session.results(), "the initial candidate serves"
+
+
+class Interrupted(SimulatedDevice):
+    """Stop the run as Ctrl-C does at the second trial after the gate."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda program: 10.0 + program.launches[0].threads / 64)
+        self.gated, self.trials = False, 0
+
+    def verify(self, program):
+        outcome = super().verify(program)
+        self.gated, self.trials = True, 0
+        return outcome
+
+    def run(self, program, **options):
+        self.trials += self.gated
+        if self.trials > 1:
+            raise KeyboardInterrupt
+        return super().run(program, **options)
+
+
+def test_a_candidate_whose_search_was_interrupted_is_searched_on_without_asking_again(run):
+    with pytest.raises(KeyboardInterrupt):
+        run(Scripted([[idea(), GOOD]]), device=Interrupted())
+    silent = Scripted([])
+    session, results = run(silent)
+    assert silent.briefings == []
+    (record,) = history(session)
+    assert (record.candidate, record.idea.change) == ("r1", idea().change)
+    assert len(session.trials("r1")) == 6
+    assert results
+
+
+@pytest.mark.parametrize("size", [3000, 7], ids=["held out", "boundary"])
+def test_a_winner_that_fails_on_a_workload_of_nobody_is_left_out(run, project, size):
+    path = project / "scale.yaml"
+    path.write_text(path.read_text().replace("3000}]", "3000}], boundary: [{N: 7}]"))
+    # The gate tries both ends, the default and a few at random: 224 is none of them.
+    values = ", ".join(map(str, range(32, 416, 32)))
+    odd = f"threadIdx.x + @{{ 0 // (abs(threads - 224) + abs(N - {size})) }}@;"
+    answer = Answer(FASTER.replace("threadIdx.x;", odd), SPACE.replace("64, 128, 256", values))
+    best = SimulatedDevice(lambda program: 5.0 + abs(program.launches[0].threads - 224))
+    session, results = run(Scripted([[idea(), answer]]), device=best)
+    assert len(results) == 3
+    assert all(result.config["threads"] != 224 for result in results if result.candidate == "r1")
+    (check,) = [check for check in session.checks() if check.passed is False]
+    assert check.workload.key == f"N={size}"
+    assert "does not render" in check.reason

@@ -26,8 +26,8 @@ SETTLED_S = 1.0
 class FilesAgent:
     """Write requests to a folder and read the answers there, each round in a folder of its own.
 
-    `wait_s` is how long an answer is waited for, None for ever. A file named `stop` ends the
-    rounds.
+    `wait_s` is how long an answer is waited for, None for ever; `say` is told when the waiting
+    begins. A file named `stop` ends the rounds.
     """
 
     name = "files"
@@ -38,8 +38,9 @@ class FilesAgent:
         *,
         wait_s: float | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._exchange, self._wait_s, self._sleep = exchange, wait_s, sleep
+        self._exchange, self._wait_s, self._sleep, self._say = exchange, wait_s, sleep, say
 
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
@@ -58,17 +59,19 @@ class FilesAgent:
 
         Raises `AwaitedError` when the time is up.
         """
+        told = PROBLEM if (folder / PROBLEM).exists() else REQUEST
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
         waited_s = 0.0
         before: tuple[float, ...] | None = None
+        if _times(folder, names) is None:
+            self._say(f"waiting for {listed} in {folder}: {told} there says what is asked")
         while not self.stop.exists():
             now = _times(folder, names)
             if now is not None and now == before:
                 return True
             if now is None and self._wait_s is not None and waited_s >= self._wait_s:
-                told = PROBLEM if (folder / PROBLEM).exists() else REQUEST
-                listed = ", ".join(names[:-1])
                 raise AwaitedError(
-                    f"no answer yet: {listed} and {names[-1]} are to be written in {folder}",
+                    f"no answer yet: {listed} are to be written in {folder}",
                     remedy=f"{folder / told} says what is asked; then go on with --resume",
                 )
             before = now
@@ -195,6 +198,8 @@ class Exchange:
                 if (self._folder / name).exists():
                     (self._folder / name).rename(aside / name)
         again = f"Write {' and '.join(names)} again; what was refused is in {aside.name}."
+        if PLAN not in names:
+            again += f" The plan stands as it was with the first answer: {PLAN} is not read again."
         self._write(PROBLEM, f"{problem}\n\n{again}\n")
 
     def _write(self, name: str, text: str) -> None:
@@ -226,7 +231,7 @@ def _times(folder: Path, names: Sequence[str]) -> tuple[float, ...] | None:
     """Tell when files were written; None while one is missing or empty."""
     try:
         stats = [(folder / name).stat() for name in names]
-    except FileNotFoundError:
+    except OSError:  # not there yet, or a link that leads nowhere
         return None
     return tuple(stat.st_mtime for stat in stats) if all(stat.st_size for stat in stats) else None
 

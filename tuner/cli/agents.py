@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import click
+
 from tuner.errors import AgentError, InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tuner.agent.base import Agent
-    from tuner.cli.authoring import AgentOptions
+    from tuner.cli.agent_options import AgentOptions
     from tuner.session import Session
 
 
@@ -21,7 +23,7 @@ def agent_for(options: AgentOptions) -> Agent:
     Raises `InputError` for a file of prices or a folder that cannot be used. One that cannot be
     reached is made all the same: the run has a template to go on with.
     """
-    from tuner.cli.authoring import FILES, LITERAL, MCP
+    from tuner.cli.agent_options import FILES, LITERAL, MCP
 
     if options.agent == MCP:
         raise InputError(
@@ -33,7 +35,7 @@ def agent_for(options: AgentOptions) -> Agent:
 
         assert options.exchange is not None
         _require_writable(options.exchange)
-        return FilesAgent(options.exchange, wait_s=options.wait_s)
+        return FilesAgent(options.exchange, wait_s=options.wait_s, say=_say)
     if options.agent == LITERAL:
         from tuner.agent.literal import LiteralAgent
 
@@ -85,3 +87,7 @@ def _require_writable(folder: Path) -> None:
             path=folder,
             remedy="name another with --exchange",
         ) from error
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

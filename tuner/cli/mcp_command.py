@@ -13,7 +13,7 @@ import click
 from click.exceptions import Exit
 
 from tuner.cli import options
-from tuner.cli.authoring import DEFAULT_ROUNDS, MCP, MCTS_ROUNDS, POLICIES
+from tuner.cli.agent_options import DEFAULT_ROUNDS, MCP, MCTS_ROUNDS, POLICIES
 from tuner.cli.exits import program_name
 from tuner.errors import AgentError, InputError, KernelError, TunerError
 
@@ -121,7 +121,7 @@ def command(root: Path, wait: float, **values: Any) -> None:
         if error.name not in {"anyio", "mcp", "mcp_types"}:
             raise
         raise click.UsageError(
-            "the package `mcp` is not installed: `pip install 'kernel-tune[mcp]'`"
+            "the package `mcp` is not installed: `pip install '.[mcp]' in the checkout`"
         ) from error
     from tuner.serving.desk import Desk
 

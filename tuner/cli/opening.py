@@ -52,7 +52,8 @@ def started(
 
     From then on an interruption says how to resume it with this command.
     """
-    from tuner.cli.authoring import AgentOptions, authoring_for
+    from tuner.cli.agent_options import AgentOptions
+    from tuner.cli.authoring import authoring_for
     from tuner.cli.drafting import with_space
     from tuner.cli.environment import environment_of
     from tuner.cli.plans import manifest_of, new_plan, new_session_folder
@@ -97,7 +98,8 @@ def resumed(
 
     An interruption says how to resume it with this command.
     """
-    from tuner.cli.authoring import AgentOptions, authoring_for
+    from tuner.cli.agent_options import AgentOptions
+    from tuner.cli.authoring import authoring_for
     from tuner.cli.environment import require_same_device
     from tuner.cli.plans import resumed_plan
     from tuner.cli.watching import watches_for

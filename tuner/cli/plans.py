@@ -17,7 +17,7 @@ from tuner.errors import KernelError, SessionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tuner.cli.authoring import AgentOptions
+    from tuner.cli.agent_options import AgentOptions
     from tuner.kernel import KernelSpec, Workload
     from tuner.plan import Plan
     from tuner.session import Manifest

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from tuner.cli import options
-from tuner.cli.authoring import AGENTS, AUTO, DEFAULT_ROUNDS, MCTS_ROUNDS, POLICIES
+from tuner.cli.agent_options import AGENTS, AUTO, DEFAULT_ROUNDS, MCTS_ROUNDS, POLICIES
 from tuner.cli.exits import (
     program_name,
     stdout_kept_for_result,

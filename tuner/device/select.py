@@ -62,7 +62,7 @@ def _cuda(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Devic
     if importlib.util.find_spec("cupy") is None:
         raise DeviceError(
             "CuPy is not installed, which measuring on a GPU needs",
-            remedy=f"pip install 'kernel-tune[cuda13]' (or cuda12); {instead}",
+            remedy=f"pip install '.[cuda13]' in the checkout (or cuda12); {instead}",
         )
     from tuner.device.cuda.device import CudaDevice
 
@@ -80,7 +80,7 @@ def _recorded(spec: KernelSpec, operators: Mapping[str, str], file: str) -> Devi
             "there is no GPU here and no recording of this kernel",
             path=spec.source,
             remedy="run it where there is a GPU (`tune record` makes a recording there), or name "
-            "a recording with --device recorded:FILE",
+            "a recording with --device recorded:FILE; --device host verifies it on the CPU",
         )
     if len(found) > 1:
         raise DeviceError(

@@ -17,6 +17,9 @@ def reference(xp, inputs, axes, **operator):
     inputs    the input arrays by name{names}
     axes      the sizes of the workload by name
     operator  the operator's choices, where the search space declares any
+
+    Where some inputs make no sense, a function inputs(xp, rng, axes, fill) beside this one draws
+    others (docs/trust.md).
     """
     raise ValueError("fill in reference() in {stem}.py: return {{{outputs}}} in float64")
 '''

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,7 +148,7 @@ def require_arguments(choice: Choice) -> None:
         return  # it need not render
     source = parse_source(draft.evaluator.render(workload, config).source, draft.plan.template.path)
     for launch in spec.candidate_launches({**names, **config}):
-        check_arguments(spec, source.kernel(re.split(r"[<:]", launch.kernel)[0]))
+        check_arguments(spec, source.kernel(launch.kernel))
 
 
 def in_words(text: str, plan: Plan) -> str:

@@ -34,7 +34,7 @@ def test_it_writes_three_files_and_says_what_is_left_to_do(tune: Tune, kernel: P
         "parameters: block_size",
         "to fill in (1):",
     ]
-    assert "  saxpy.py:12: the body of reference(), in float64" in lines
+    assert "  saxpy.py:15: the body of reference(), in float64" in lines
     assert lines[-1] == "then: tune check search_spaces/saxpy.yaml"
     assert all(Path(line.split()[1]).is_file() for line in lines[:3])
     assert kernel.read_bytes() == before
@@ -47,7 +47,7 @@ def test_json_is_one_object_and_nothing_else(tune: Tune, kernel: Path) -> None:
     assert found["parameters"] == ["block_size"]
     assert found["kept"] == []
     (blank,) = found["blanks"]
-    assert blank == {"file": "saxpy.py", "line": 12, "what": "the body of reference(), in float64"}
+    assert blank == {"file": "saxpy.py", "line": 15, "what": "the body of reference(), in float64"}
     row = Path(blank["file"]).read_text().splitlines()[blank["line"] - 1]
     assert "fill in reference()" in row
 

@@ -33,7 +33,7 @@ def test_all_three_are_written_and_the_reference_is_the_one_blank(kernel: Path) 
     assert made.written == (space, template, Path("axpby.py"))
     assert (made.kernel, made.space, made.kept) == ("axpby", space, ())
     assert [str(blank) for blank in made.blanks] == [
-        "axpby.py:12: the body of reference(), in float64"
+        "axpby.py:15: the body of reference(), in float64"
     ]
 
 
@@ -60,7 +60,7 @@ def test_the_blanks_are_one_error_with_every_line_and_the_next_command(tmp_path:
     assert info.value.exit_code == 2
     text = str(info.value)
     assert f"{made.space}:11: the value of a" in text
-    assert f"{path.with_suffix('.py')}:12: the body of reference()" in text
+    assert f"{path.with_suffix('.py')}:15: the body of reference()" in text
     assert text.splitlines()[-1].strip() == ("fill in what they ask for, then: tune check k.yaml")
 
 

@@ -1,0 +1,107 @@
+"""The agent that is a folder: what it writes there, and what it makes of what lies there."""
+
+from __future__ import annotations
+
+import pytest
+from agent_doubles import Kept, Tools, briefing, plan
+
+from tuner.agent.base import Answer
+from tuner.agent.files import PLAN, PROBLEM, REQUEST, SPACE, STOP, TEMPLATE, FilesAgent
+from tuner.errors import AwaitedError, ReplyError
+
+TEXT = "__global__ void f() {}\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "exchange" / "round-01"
+
+
+@pytest.fixture
+def converse(folder):
+    def start(transcript=None, *, then=lambda: None, wait_s=60.0):
+        agent = FilesAgent(folder.parent, wait_s=wait_s, sleep=lambda _: then())
+        return agent.converse(briefing(), Tools(), transcript or Kept())
+
+    return start
+
+
+def put(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {TEMPLATE: TEXT, SPACE: "version: 1\n", **files}.items():
+        # An agent waits until nothing changes any more.
+        if not (folder / name).exists() or (folder / name).read_text() != text:
+            (folder / name).write_text(text)
+
+
+def test_the_request_is_written_and_the_answer_taken_with_its_plan(converse, folder):
+    conversation = converse(then=lambda: put(folder, **{PLAN: plan()}))
+    assert conversation.plan().change == "load 16 bytes a thread"
+    assert "the findings" in (folder / REQUEST).read_text()
+    assert conversation.refactor() == Answer(TEXT, "version: 1\n")
+
+
+def test_an_empty_or_missing_file_is_waited_for(converse, folder):
+    put(folder, **{SPACE: ""})
+    with pytest.raises(AwaitedError, match="no answer yet"):
+        converse(wait_s=2.0).plan()
+
+
+def test_a_link_that_leads_to_itself_is_no_file_yet(converse, folder):
+    put(folder)
+    (folder / SPACE).unlink()
+    (folder / SPACE).symlink_to(SPACE)
+    with pytest.raises(AwaitedError):
+        converse(wait_s=2.0).plan()
+
+
+def test_a_plan_that_cannot_be_read_is_put_aside_with_the_reason(converse, folder):
+    put(folder, **{PLAN: "{"})
+
+    def mend():
+        if not (folder / PLAN).exists():
+            put(folder, **{PLAN: plan()})
+
+    assert converse(then=mend).plan() is not None
+    assert (folder / "refused-1" / PLAN).read_text() == "{"
+
+
+def test_a_refused_answer_is_put_aside_and_another_is_waited_for(converse, folder):
+    put(folder)
+    conversation = converse(then=lambda: put(folder))
+    conversation.plan()
+    conversation.refactor()
+    assert conversation.repair("line 2 is wrong") == Answer(TEXT, "version: 1\n")
+    assert (folder / "refused-1" / TEMPLATE).exists()
+    assert not (folder / PROBLEM).exists(), "it was about the answer before"
+
+
+def test_a_resumed_round_hears_what_was_read_and_not_what_lies_there_now(converse, folder):
+    put(folder)
+    first = Kept()
+    conversation = converse(first)
+    conversation.plan()
+    conversation.refactor()
+    put(folder, **{TEMPLATE: "// another\n"})
+    again = converse(Kept(first.entries))
+    again.plan()
+    assert again.refactor().template == TEXT
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"\xff\xfe", "no UTF-8 text"), (b"// ... rest unchanged ...\n", "left out")],
+)
+def test_a_template_that_cannot_be_whole_may_be_repaired(converse, folder, content, said):
+    put(folder)
+    (folder / TEMPLATE).write_bytes(content)
+    conversation = converse()
+    conversation.plan()
+    with pytest.raises(ReplyError, match=said):
+        conversation.refactor()
+
+
+def test_a_file_named_stop_ends_the_rounds(converse, folder):
+    folder.parent.mkdir()
+    (folder.parent / STOP).touch()
+    assert converse().plan() is None
