@@ -47,7 +47,7 @@ from tuner.cli.environment import environment_of
 from tuner.cli.opening import compiler_for
 from tuner.cli.plans import verified_plan
 from tuner.device.select import open_device
-from tuner.rounds import restore
+from tuner.restoring import restore
 from tuner.session import Session
 from tuner.statistics import paired_interval
 from tuner.trial import RESOLUTION, Status, Variant

@@ -16,7 +16,7 @@ from tuner.agent.base import Answer
 from tuner.device.base import Outcome
 from tuner.errors import InputError, KernelError, SpaceError, TemplateError, TunerError
 from tuner.evaluate import Evaluator, Pending
-from tuner.kernel import KernelSpec, Workload
+from tuner.kernel import Workload
 from tuner.plan import Plan
 from tuner.search.pool import Pool, valid_configs
 from tuner.searching import no_valid_config
@@ -115,7 +115,7 @@ def require_sound(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) 
         workload = min(plan.tuned, key=plan.spec.footprint_bytes)
         configs = _sample(plan, pools, seed)
         for one, config in configs:
-            _require_arguments(plan.spec, evaluator, one, config)
+            _require_arguments(plan, evaluator, one, config)
         _require_resolvable(plan, evaluator, [config for _, config in configs])
         pending = [evaluator.start(*pair) for pair in configs]
     except InputError as error:
@@ -176,21 +176,34 @@ def _require_resolvable(plan: Plan, evaluator: Evaluator, configs: Iterable[Conf
                 evaluator.key(workload, config)
 
 
-def _require_arguments(
-    spec: KernelSpec, evaluator: Evaluator, workload: Workload, config: Config
-) -> None:
-    source = parse_source(evaluator.render(workload, config).source, spec.template)
-    for launch in spec.candidate_launches({**evaluator.names(workload), **config}):
+def find_mismatch(
+    plan: Plan, evaluator: Evaluator, workload: Workload, config: Config
+) -> KernelError | None:
+    """Find where a kernel that is launched does not take the user's arguments."""
+    spec, names = plan.spec, evaluator.names(workload)
+    if plan.space.violated(config, names) is not None:
+        return None  # it need not render
+    source = parse_source(evaluator.render(workload, config).source, plan.template.path)
+    for launch in spec.candidate_launches({**names, **config}):
         try:
             check_arguments(spec, source.kernel(launch.kernel))
         except KernelError as error:
-            raise TemplateError(
-                error.message,
-                path=spec.template,
-                line=1,
-                remedy="take the arguments as the user declares them, in their order and with "
-                "their types: they may not change",
-            ) from error
+            return error
+    return None
+
+
+def _require_arguments(
+    plan: Plan, evaluator: Evaluator, workload: Workload, config: Config
+) -> None:
+    mismatch = find_mismatch(plan, evaluator, workload, config)
+    if mismatch is not None:
+        raise TemplateError(
+            mismatch.message,
+            path=plan.spec.template,
+            line=1,
+            remedy="take the arguments as the user declares them, in their order and with their "
+            "types: they may not change",
+        ) from mismatch
 
 
 def _uncompiled(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[str]:

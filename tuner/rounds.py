@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from math import log
-from pathlib import Path
 
 from tuner.acceptance import RefusedError, drafted, require_as_wide, require_sound
 from tuner.agent.base import Agent, Answer, Briefing, Conversation, Idea, Toolbox
 from tuner.agent.policies import Policy
-from tuner.agent.tree import Node, Tree
 from tuner.candidates import Candidates
 from tuner.errors import AgentError, AwaitedError, BudgetError, InputError, ReplyError
 from tuner.feedback.outcome import Outcome, outcome, sentence
@@ -22,23 +19,21 @@ from tuner.history import (
     OUTCOME,
     REFUSED,
     TOOLS,
-    history,
     idea_of,
     over,
-    population,
 )
 from tuner.plan import Plan
 from tuner.profiling import Profiling, profiles, worth_profiling
+from tuner.restoring import attempt_folder, tree_of
 from tuner.searching import pools_of, search_all
 from tuner.session import Session
-from tuner.standing import Standing, best_trials, best_us, mean_speedup
+from tuner.standing import Standing, best_trials, best_us
 from tuner.transcript import SessionTranscript
 from tuner.trial import INITIAL
 
 # How often an agent may write a refused answer again (KernelPro and GPU Kernel Scientist give no
 # number; most errors that a model can mend at all are mended in two).
 REPAIRS = 3
-FOLDER = "rounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +96,14 @@ class Rounds:
 
     def _round(self, number: int) -> bool:
         """Run one round; False where the agent has nothing left to try."""
-        agent, session = self._author.agent, self._session
+        session = self._session
         if made := session.notes(number, CANDIDATE):
             # An earlier run accepted it: only its search is left, and nobody is asked again.
             known = idea_of(session.notes(number, IDEA)[-1].content)
             self._tried(self._candidates.plan(made[-1].content["name"]), number, known)
             return True
         base = self._author.policy.choose(tree_of(session))
-        self._say(f"round {number} of {self._plan.rounds}: {agent.name} plans")
-        toolbox = self._author.toolbox(number, base)
-        if not session.notes(number, TOOLS):
-            session.note(number, TOOLS, {"tools": [asdict(tool) for tool in toolbox.tools()]})
-        conversation = agent.converse(
-            self._author.briefing(number, base), toolbox, SessionTranscript(session, number)
-        )
+        conversation = self._opened(number, base)
         try:
             idea = conversation.plan()
         except ReplyError as error:
@@ -123,13 +112,26 @@ class Rounds:
         if idea is None:
             session.note(number, IDLE, {"base": base})
             return False
-        if not session.notes(number, IDEA):
-            session.note(number, IDEA, asdict(idea))
+        self._planned(conversation, number, idea)
+        return True
+
+    def _opened(self, number: int, base: str | None) -> Conversation:
+        agent, session = self._author.agent, self._session
+        self._say(f"round {number} of {self._plan.rounds}: {agent.name} plans")
+        toolbox = self._author.toolbox(number, base)
+        if not session.notes(number, TOOLS):
+            session.note(number, TOOLS, {"tools": [asdict(tool) for tool in toolbox.tools()]})
+        briefing = self._author.briefing(number, base)
+        return agent.converse(briefing, toolbox, SessionTranscript(session, number))
+
+    def _planned(self, conversation: Conversation, number: int, idea: Idea) -> None:
+        """Have an idea written down as a template, and search that."""
+        if not self._session.notes(number, IDEA):
+            self._session.note(number, IDEA, asdict(idea))
         self._say(f"round {number}: on {idea.base}, {idea.change}")
         plan = self._written(conversation, number, idea)
         if plan is not None:
             self._tried(plan, number, idea)
-        return True
 
     def _written(self, conversation: Conversation, number: int, idea: Idea) -> Plan | None:
         """Get a template that passes the gate, or note why there is none."""
@@ -149,7 +151,7 @@ class Rounds:
         return None
 
     def _accepted(self, answer: Answer, number: int, attempt: int, name: str) -> Plan:
-        folder = _folder(self._session, number, attempt)
+        folder = attempt_folder(self._session, number, attempt)
         plan = drafted(answer, self._plan, folder, name)
         self._standing.announce("candidate", note=f"round {number}: checking what was written")
         evaluator = self._candidates.of(plan)
@@ -227,39 +229,6 @@ class Rounds:
         self._standing.announce("agent", note=text)
 
 
-def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
-    """Take up all candidates that earlier runs of a session accepted, as they were written then."""
-    for note in session.notes(kind=CANDIDATE):
-        attempt = note.content["attempt"]
-        answers = session.notes(note.round, ANSWER)
-        # The last: an earlier one was never a candidate.
-        kept = [one.content for one in answers if one.content["attempt"] == attempt][-1]
-        folder = _folder(session, note.round, attempt)
-        answer = Answer(kept["template"], kept["space"])
-        candidates.add(drafted(answer, plan, folder, note.content["name"]))
-
-
-def _folder(session: Session, number: int, attempt: int) -> Path:
-    return session.directory / FOLDER / f"{number:02}" / f"attempt-{attempt}"
-
-
-def tree_of(session: Session) -> Tree:
-    """Build the tree of a session's candidates, with what each of them and its rounds gave."""
-    failures: dict[str, int] = {}
-    for record in history(session):
-        if record.candidate is None:
-            failures[record.base] = failures.get(record.base, 0) + 1
-    return Tree.of(
-        Node(one.name, one.parent, _reward(session, one.name), failures.get(one.name, 0))
-        for one in population(session)
-    )
-
-
 def _baselines_us(session: Session, plan: Plan) -> dict[str, float]:
     baselines = session.baselines()
     return {w.key: baselines[w].measurement.median_us for w in plan.tuned}
-
-
-def _reward(session: Session, candidate: str) -> float | None:
-    speedup = mean_speedup(session, candidate)
-    return None if speedup is None else log(speedup)

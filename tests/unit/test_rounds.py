@@ -14,7 +14,8 @@ from tuner.device.simulated import SimulatedDevice
 from tuner.errors import AgentError, AwaitedError, BudgetError, ReplyError
 from tuner.history import history
 from tuner.profiler.base import Degree
-from tuner.rounds import Author, tree_of
+from tuner.restoring import tree_of
+from tuner.rounds import Author
 from tuner.trial import INITIAL, Status
 from tuner.tuning import tune
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tuner.errors import ReplyError
+
 _DOTS = r"(?:\.{3,}|…)"
 _SAME = r"(?:unchanged|omitted|elided|identical|same|as (?:before|above|in the (?:base|original)))"
 _REST = r"(?:rest|remainder|remaining|everything else)"
@@ -38,3 +40,12 @@ def find_elision(text: str, kind: str) -> tuple[int, str] | None:
             if _ONLY_DOTS.fullmatch(said) or _SAYS_SO.search(said):
                 return number, line.strip()
     return None
+
+
+def require_whole(text: str, kind: str) -> None:
+    """Raise `ReplyError` where a line stands for others; `kind` is `template` or `space`."""
+    if elision := find_elision(text, kind):
+        raise ReplyError(
+            f"line {elision[0]} of the {kind} stands for text that is left out: {elision[1]!r}; "
+            f"write the whole {kind}"
+        )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.agent.base import Answer, Briefing, Conversation, Idea, Toolbox, Transcript
-from tuner.agent.elisions import find_elision
+from tuner.agent.elisions import require_whole
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import KNOWN_METRICS, read_plan
 from tuner.errors import AgentError, AwaitedError, ReplyError
@@ -240,9 +240,5 @@ def _checked(kept: Mapping[str, Any]) -> Answer:
     if "problem" in kept:
         raise ReplyError(kept["problem"])
     for kind in ("template", "space"):
-        if elision := find_elision(kept[kind], kind):
-            raise ReplyError(
-                f"line {elision[0]} of the {kind} stands for text that is left out: "
-                f"{elision[1]!r}; write the whole {kind}"
-            )
+        require_whole(kept[kind], kind)
     return Answer(kept["template"], kept["space"])

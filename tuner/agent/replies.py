@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.agent.base import Answer, Briefing, Expectation, Idea
-from tuner.agent.elisions import find_elision
+from tuner.agent.elisions import require_whole
 from tuner.agent.fences import Block, find_blocks
 from tuner.agent.json_text import find_objects
 from tuner.errors import ReplyError
@@ -122,11 +122,7 @@ def _only(blocks: Sequence[Block], kind: str) -> str:
         )
     if not own[0].text.strip():
         raise ReplyError(f"the {kind} is an empty block, at line {own[0].line} of the reply")
-    if elision := find_elision(own[0].text, kind):
-        raise ReplyError(
-            f"line {elision[0]} of the {kind} stands for text that is left out: {elision[1]!r}; "
-            f"write the whole {kind}"
-        )
+    require_whole(own[0].text, kind)
     return own[0].text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tuner.agent.base import Answer, Briefing, Conversation, Idea, Toolbox, Transcript
-from tuner.agent.elisions import find_elision
+from tuner.agent.elisions import require_whole
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import MOST_EXPECTATIONS, read_plan
 from tuner.agent.seat import Call, Question, Seat, Submission
@@ -131,11 +131,7 @@ class ServedRound:
     def _read(self, submission: Submission) -> None:
         """Settle the plan; raise `ReplyError` for what cannot be read."""
         for kind, text in _json(submission.answer).items():
-            if elision := find_elision(text, kind):
-                raise ReplyError(
-                    f"line {elision[0]} of the {kind} stands for text that is left out: "
-                    f"{elision[1]!r}; write the whole {kind}"
-                )
+            require_whole(text, kind)
         if self._idea is None:
             self._idea = read_plan(submission.plan, self._briefing)
         elif json.loads(submission.plan) and read_plan(submission.plan, self._briefing) != (

@@ -13,7 +13,7 @@ import click
 from click.exceptions import Exit
 
 from tuner.cli import options
-from tuner.cli.agent_options import DEFAULT_ROUNDS, MCP, MCTS_ROUNDS, POLICIES
+from tuner.cli.agent_options import DEFAULT_ROUNDS, MCP
 from tuner.cli.exits import program_name
 from tuner.errors import AgentError, InputError, KernelError, TunerError
 
@@ -61,42 +61,16 @@ class Defaults:
 @click.option(
     "--device", metavar="DEVICE", default="auto", help="auto, cuda, cuda:N or host, as for a run."
 )
-@click.option(
-    "--trials", metavar="N", type=click.IntRange(min=1), help="Configs to try for each workload."
-)
-@click.option("--time", metavar="TIME", type=options.seconds, help="Stop searching after it.")
-@click.option(
-    "--rounds",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help=f"Rounds at most; {DEFAULT_ROUNDS}.",
-)
-@click.option(
-    "--policy",
-    type=click.Choice(POLICIES),
-    help="Who chooses the template that a round builds on; greedy, and mcts from "
-    f"{MCTS_ROUNDS} rounds on.",
-)
-@click.option(
-    "--workload", metavar="T=1024,...", multiple=True, help="Tune for this one; repeatable."
-)
-@click.option(
-    "--operator",
-    metavar="NAME=VALUE",
-    multiple=True,
-    type=options.assignment,
-    help="Which of the operator's variants to tune; repeatable.",
-)
-@click.option("--session", metavar="DIR", type=options.folder, help="Folder of the session.")
-@click.option("--resume", metavar="DIR", type=options.folder, help="Session that `start` resumes.")
-@click.option(
-    "--sources",
-    metavar="DIR",
-    multiple=True,
-    type=FOLDER,
-    help="Folder that the client may read, such as a CUTLASS checkout; repeatable.",
-)
-@click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
+@options.trials("Configs to try for each workload.")
+@options.time("Stop searching after it.")
+@options.rounds(f"Rounds at most; {DEFAULT_ROUNDS}.", least=1)
+@options.policy()
+@options.workload("Tune for this one")
+@options.operator("tune")
+@options.session("Folder of the session.")
+@options.resume("Session that `start` resumes.")
+@options.sources("client")
+@options.jobs()
 @click.option(
     "--wait",
     metavar="TIME",

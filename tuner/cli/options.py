@@ -1,4 +1,4 @@
-"""Readers for options with a syntax of their own: durations, searchers, `NAME=VALUE`."""
+"""Options that several commands have, and readers for those with a syntax of their own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from tuner.cli.agent_options import MCTS_ROUNDS, POLICIES
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Declared = Callable[[Callable[..., None]], Callable[..., None]]
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SEARCHERS = ("auto", "exhaustive", "random", "optuna")
 STRATEGIES = "kernel_tuner:"
 _UNIT_SECONDS = (3600.0, 60.0, 1.0)
@@ -65,3 +70,79 @@ def unique(pairs: tuple[tuple[str, str], ...], what: str) -> Mapping[str, str]:
     if repeated:
         raise click.UsageError(f"{what} {', '.join(repeated)} is given more than once")
     return dict(pairs)
+
+
+def space() -> Declared:
+    """Declare `--space FILE`, for commands that find it by the kernel's name else."""
+    text = "Search space; otherwise search_spaces/**/KERNEL.yaml."
+    return click.option("--space", type=FILE, help=text)
+
+
+def trials(text: str) -> Declared:
+    """Declare `--trials N` with this help."""
+    return click.option("--trials", metavar="N", type=click.IntRange(min=1), help=text)
+
+
+def time(text: str) -> Declared:
+    """Declare `--time TIME` with this help."""
+    return click.option("--time", metavar="TIME", type=seconds, help=text)
+
+
+def rounds(text: str, *, least: int) -> Declared:
+    """Declare `--rounds N`, from `least` on, with this help."""
+    return click.option("--rounds", metavar="N", type=click.IntRange(min=least), help=text)
+
+
+def policy() -> Declared:
+    """Declare `--policy`."""
+    text = (
+        "Who chooses the template that a round builds on; greedy, and mcts from "
+        f"{MCTS_ROUNDS} rounds on."
+    )
+    return click.option("--policy", type=click.Choice(POLICIES), help=text)
+
+
+def workload(text: str) -> Declared:
+    """Declare `--workload T=1024,...`, as often as one likes; the help begins with `text`."""
+    text = f"{text}; repeatable."
+    return click.option("--workload", metavar="T=1024,...", multiple=True, help=text)
+
+
+def operator(done: str) -> Declared:
+    """Declare `--operator NAME=VALUE`, as often as one likes; `done` is what for."""
+    text = f"Which of the operator's variants to {done}; repeatable."
+    return click.option(
+        "--operator", metavar="NAME=VALUE", multiple=True, type=assignment, help=text
+    )
+
+
+def session(text: str) -> Declared:
+    """Declare `--session DIR` with this help."""
+    return click.option("--session", metavar="DIR", type=folder, help=text)
+
+
+def resume(text: str = "Go on with the session in this folder.") -> Declared:
+    """Declare `--resume DIR` with this help."""
+    return click.option("--resume", metavar="DIR", type=folder, help=text)
+
+
+def sources(reader: str) -> Declared:
+    """Declare `--sources DIR`, as often as one likes; `reader` is who may read there."""
+    text = f"Folder that the {reader} may read, such as a CUTLASS checkout; repeatable."
+    path = click.Path(exists=True, file_okay=False, path_type=Path)
+    return click.option("--sources", metavar="DIR", multiple=True, type=path, help=text)
+
+
+def jobs() -> Declared:
+    """Declare `--jobs N`."""
+    text = "Compilers at a time."
+    return click.option("--jobs", metavar="N", type=click.IntRange(min=1), help=text)
+
+
+def store() -> Declared:
+    """Declare `--store URL|FILE|none`."""
+    text = (
+        "What past runs found, to start from and to add to: a file, a database's URL, or none; "
+        "$TUNE_STORE, or a file of your own."
+    )
+    return click.option("--store", metavar="URL|FILE|none", help=text)

@@ -10,38 +10,21 @@ import click
 from tuner.cli import options
 from tuner.cli.exits import program_name, terminated_as_interrupted
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
 
 @click.command("record")
 @click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
-@click.option("--space", type=FILE, help="Search space; otherwise search_spaces/**/KERNEL.yaml.")
+@options.space()
 @click.option("--device", metavar="DEVICE", default="cuda", help="cuda or cuda:N.")
-@click.option(
-    "--workload",
-    metavar="T=1024,...",
-    multiple=True,
-    help="Record this one instead of all in the space; repeatable.",
-)
-@click.option(
-    "--operator",
-    metavar="NAME=VALUE",
-    multiple=True,
-    type=options.assignment,
-    help="Which of the operator's variants to record; repeatable.",
-)
+@options.workload("Record this one instead of all in the space")
+@options.operator("record")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="File; otherwise recordings/GPU/ beside the kernel.",
 )
-@click.option(
-    "--session", metavar="DIR", type=options.folder, help="Folder for the session; new or empty."
-)
-@click.option(
-    "--resume", metavar="DIR", type=options.folder, help="Go on with the session in this folder."
-)
-@click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
+@options.session("Folder for the session; new or empty.")
+@options.resume()
+@options.jobs()
 def command(
     kernel: Path | None,
     space: Path | None,

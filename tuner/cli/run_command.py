@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from tuner.cli import options
-from tuner.cli.agent_options import AGENTS, AUTO, DEFAULT_ROUNDS, MCTS_ROUNDS, POLICIES
+from tuner.cli.agent_options import AGENTS, AUTO, DEFAULT_ROUNDS
 from tuner.cli.exits import (
     program_name,
     stdout_kept_for_result,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tuner.report.data import ReportData
 
 WORDS = "tuner.cli.words"
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 # Where there is no terminal to fit into: a config then takes two or three lines.
 FILE_COLUMNS = 140
 
@@ -57,8 +56,10 @@ class TopLevelCommand(click.Command):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
-@click.option("--space", type=FILE, help="Search space; otherwise search_spaces/**/KERNEL.yaml.")
-@click.option("--template", type=FILE, help="Template; otherwise the one that the space names.")
+@options.space()
+@click.option(
+    "--template", type=options.FILE, help="Template; otherwise the one that the space names."
+)
 @click.option(
     "--device",
     metavar="DEVICE",
@@ -73,38 +74,13 @@ class TopLevelCommand(click.Command):
     default="auto",
     help="auto, exhaustive, random, optuna or kernel_tuner:<strategy>.",
 )
-@click.option(
-    "--trials",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Configs to try for each workload; all if under 200 are valid, else 100.",
-)
-@click.option(
-    "--time", metavar="TIME", type=options.seconds, help="Stop after 90s, 5m or 1h30m in all."
-)
+@options.trials("Configs to try for each workload; all if under 200 are valid, else 100.")
+@options.time("Stop after 90s, 5m or 1h30m in all.")
 @click.option("--seed", metavar="N", type=options.seed, default="0", help="Seed of the search; 0.")
-@click.option(
-    "--workload",
-    metavar="T=1024,...",
-    multiple=True,
-    help="Tune for this one instead of those in the space; repeatable.",
-)
-@click.option(
-    "--operator",
-    metavar="NAME=VALUE",
-    multiple=True,
-    type=options.assignment,
-    help="Which of the operator's variants to tune, such as ACTIVATION=gelu; repeatable.",
-)
-@click.option(
-    "--session",
-    metavar="DIR",
-    type=options.folder,
-    help="Folder for all that is found; sessions/... else.",
-)
-@click.option(
-    "--resume", metavar="DIR", type=options.folder, help="Go on with the session in this folder."
-)
+@options.workload("Tune for this one instead of those in the space")
+@options.operator("tune, such as ACTIVATION=gelu")
+@options.session("Folder for all that is found; sessions/... else.")
+@options.resume()
 @click.option(
     "--agent",
     type=click.Choice(AGENTS),
@@ -113,18 +89,8 @@ class TopLevelCommand(click.Command):
     "which only widens ranges.",
 )
 @click.option("--model", metavar="NAME", help="A model at OPENAI_BASE_URL, for --agent openai.")
-@click.option(
-    "--rounds",
-    metavar="N",
-    type=click.IntRange(min=0),
-    help=f"How often the agent may write; {DEFAULT_ROUNDS}, and 0 for literal.",
-)
-@click.option(
-    "--policy",
-    type=click.Choice(POLICIES),
-    help="Who chooses the template that a round builds on; greedy, and mcts from "
-    f"{MCTS_ROUNDS} rounds on.",
-)
+@options.rounds(f"How often the agent may write; {DEFAULT_ROUNDS}, and 0 for literal.", least=0)
+@options.policy()
 @click.option(
     "--max-tokens",
     metavar="N",
@@ -137,7 +103,7 @@ class TopLevelCommand(click.Command):
     type=click.FloatRange(min=0, min_open=True),
     help="What the model may cost in all, by --prices.",
 )
-@click.option("--prices", type=FILE, help="YAML file of prices per million tokens.")
+@click.option("--prices", type=options.FILE, help="YAML file of prices per million tokens.")
 @click.option(
     "--exchange",
     metavar="DIR",
@@ -147,16 +113,10 @@ class TopLevelCommand(click.Command):
 @click.option(
     "--wait", metavar="TIME", type=options.seconds, help="Wait so long for an answer; no end."
 )
-@click.option(
-    "--sources",
-    metavar="DIR",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder that the agent may read, such as a CUTLASS checkout; repeatable.",
-)
+@options.sources("agent")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 @click.option("--quiet", is_flag=True, help="Show only the end.")
-@click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
+@options.jobs()
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
     """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""

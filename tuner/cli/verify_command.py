@@ -80,13 +80,14 @@ def as_object(folder: Path, checks: Sequence[Check]) -> dict[str, object]:
 def _verified(
     session: Session, space: Path | None, device_name: str, jobs: int | None, stack: ExitStack
 ) -> Sequence[Check]:
+    from tuner.acceptance import LARGEST_HOST_BYTES
     from tuner.candidates import Candidates
     from tuner.cli.opening import compiler_for
     from tuner.cli.plans import verified_plan
-    from tuner.cli.watching import LARGEST_HOST_BYTES, watches_for
+    from tuner.cli.watching import watches_for
     from tuner.device.select import HOST, gpu_count, open_device
     from tuner.errors import DeviceError, SessionError
-    from tuner.rounds import restore
+    from tuner.restoring import restore
     from tuner.verification import Verification
 
     pairs = [(result.workload, result.variant) for result in session.results()]

@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tuner.acceptance import LARGEST_HOST_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import ExitStack
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from tuner.plan import Plan
     from tuner.verification import Watch
 
-# On a CPU a large problem takes minutes, and most of what is found there shows in a small one.
-LARGEST_HOST_BYTES = 16 << 20
 SANITIZED_TIMEOUT_S = 10.0
 
 

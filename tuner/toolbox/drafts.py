@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.acceptance import drafted
+from tuner.acceptance import drafted, find_mismatch
 from tuner.agent.base import Answer
 from tuner.candidates import Candidates
 from tuner.errors import InputError, SessionError, SpaceError
@@ -16,7 +16,6 @@ from tuner.kernel import Workload
 from tuner.plan import Plan
 from tuner.search.pool import valid_configs
 from tuner.session import Session
-from tuner.source import check_arguments, parse_source
 from tuner.space import Config, Parameter, format_value
 from tuner.space_file import workload_from_text
 from tuner.toolbox.arguments import ChoiceArguments, DraftArguments, WorkloadArguments, shown
@@ -142,13 +141,10 @@ class Drafts:
 
 def require_arguments(choice: Choice) -> None:
     """Raise `KernelError` where a kernel that is launched does not take the user's arguments."""
-    draft, workload, config = choice.draft, choice.workload, choice.config
-    spec, names = draft.plan.spec, draft.evaluator.names(workload)
-    if draft.plan.space.violated(config, names) is not None:
-        return  # it need not render
-    source = parse_source(draft.evaluator.render(workload, config).source, draft.plan.template.path)
-    for launch in spec.candidate_launches({**names, **config}):
-        check_arguments(spec, source.kernel(launch.kernel))
+    draft = choice.draft
+    mismatch = find_mismatch(draft.plan, draft.evaluator, choice.workload, choice.config)
+    if mismatch is not None:
+        raise mismatch
 
 
 def in_words(text: str, plan: Plan) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 
 from tuner.device.base import DeviceInfo, Outcome
-from tuner.evaluate import Pending
 from tuner.hardware import limits_for
 from tuner.kernel import Workload
 from tuner.occupancy import occupancy
+from tuner.pipeline import DEPTH, Pipeline
 from tuner.profiler.base import METRICS
 from tuner.profiling import Profiled, Profiling
+from tuner.proposing import Proposer
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
-from tuner.searching import LOOKAHEAD, no_valid_config
+from tuner.searching import no_valid_config
 from tuner.toolbox.building import failure
 from tuner.toolbox.drafts import Choice, Draft, require_arguments
 from tuner.trial import Measurement, Status, Trial
@@ -100,24 +100,29 @@ class Searching:
 
     def run(self, most: int, deadline_s: float) -> None:
         """Try up to `most` configs; none is begun after the deadline."""
-        under_way: deque[Pending] = deque()
+        evaluator = self._draft.evaluator
+        pipeline = Pipeline(evaluator, adaptive=False)
+        proposer = Proposer(self._searcher, evaluator, self._workload)
         asked = 0
-        checked = False
-        while True:
-            room = min(LOOKAHEAD - len(under_way), most - asked)
-            if room > 0 and time.monotonic() < deadline_s:
-                configs = self._searcher.ask(room)
-                asked += len(configs) if configs else most
-                for config in configs:
-                    if not checked:
-                        require_arguments(Choice(self._draft, self._workload, config))
-                        checked = True
-                    under_way.append(self._draft.evaluator.start(self._workload, config))
-            if not under_way:
-                return
-            trial = self._draft.evaluator.finish(under_way.popleft())
-            self._searcher.tell(trial)
-            self.trials.append(trial)
+        try:
+            while True:
+                while asked < most and len(pipeline) < DEPTH and time.monotonic() < deadline_s:
+                    pending = proposer.next()
+                    if pending is None:
+                        break
+                    if not asked:
+                        require_arguments(Choice(self._draft, self._workload, pending.config))
+                    pipeline.begin(pending)
+                    asked += 1
+                self.trials += proposer.refused()
+                if not len(pipeline):
+                    return
+                trial = pipeline.take()
+                proposer.tell(trial)
+                self.trials.append(trial)
+        finally:
+            pipeline.close()
+            proposer.close()
 
     def text(self, baseline_us: Callable[[Workload], float], info: DeviceInfo) -> str:
         """Write the best configs and what failed."""

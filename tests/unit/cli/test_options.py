@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from tuner.cli import options
+from tuner.cli import mcp_command, options, run_command
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,29 @@ def test_a_name_assigned_twice_is_refused_by_name() -> None:
     assert options.unique((("a", "1"), ("b", "2")), "parameter") == {"a": "1", "b": "2"}
     with pytest.raises(click.UsageError, match="parameter a is given more than once"):
         options.unique((("a", "1"), ("a", "1")), "parameter")
+
+
+SHARED = ["policy", "workload", "operator", "session", "resume", "sources", "jobs"]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_run_and_a_server_read_an_option_that_both_have_alike(name: str) -> None:
+    one, other = (
+        next(option for option in made.params if option.name == name)
+        for made in (run_command.command, mcp_command.command)
+    )
+    assert one.opts == other.opts
+    assert one.multiple == other.multiple
+    assert one.type.to_info_dict() == other.type.to_info_dict()
+
+
+@pytest.mark.parametrize(("least", "passes"), [(0, True), (1, False)])
+def test_rounds_begin_where_the_command_says(least: int, passes: bool) -> None:
+    @click.command()
+    @options.rounds("How often.", least=least)
+    def command(rounds: int) -> None:
+        click.echo(f"{rounds} rounds")
+
+    result = CliRunner().invoke(command, ["--rounds", "0"])
+    assert (result.output == "0 rounds\n") is passes
+    assert result.exit_code == (0 if passes else 2)
