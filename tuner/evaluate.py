@@ -12,8 +12,10 @@ from tuner.compiler.includes import UNIT_NAME
 from tuner.device.base import Device, Outcome, Program
 from tuner.errors import KernelError
 from tuner.expressions import Value
+from tuner.foresight import features
 from tuner.kernel import KernelSpec, Launch, Workload
 from tuner.occupancy import occupancy, refusal
+from tuner.search.base import Features
 from tuner.source import hide_host_code, read_source
 from tuner.space import Config, SearchSpace
 from tuner.statistics import below_floor
@@ -128,6 +130,18 @@ class Evaluator:
             seconds=time.perf_counter() - pending.started_s,
             stage=stage,
         )
+
+    def foresee(self, pending: Pending) -> Features | Trial:
+        """Wait for the compilation; tell what is known before it runs, or why it can't."""
+        result = self._compiled(pending)
+        if isinstance(result, Trial):
+            return result
+        reason = self._over_a_limit(pending, result)
+        if reason is not None:
+            resources = result.resources[pending.launches[0].kernel]
+            return self._trial(pending.workload, pending.config, Status.LIMIT, reason, resources)
+        multiprocessors = self._device.info.multiprocessors
+        return features(result, pending.launches, self._target.limits, multiprocessors)
 
     def verify(self, pending: Pending) -> Outcome:
         """Wait for the program, and verify it with all checks, untimed."""
@@ -270,7 +284,9 @@ class Evaluator:
     def _program(self, pending: Pending, result: CompileResult) -> Program:
         assert pending.rendered is not None
         source = pending.rendered.source
-        return self._target.program(source, pending.workload, pending.launches, result)
+        return self._target.program(
+            source, pending.workload, pending.launches, result, pending.config
+        )
 
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
         if measurement is None or measurement.buffer_sets < 2:

@@ -1,16 +1,18 @@
-"""Search one workload after the other, each starting from what won on its neighbours."""
+"""Search the workloads of a candidate together, each learning from what the others find."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from tuner.errors import SpaceError, TemplateError
-from tuner.evaluate import Evaluator, Pending
+from tuner.evaluate import Evaluator
 from tuner.kernel import KernelSpec, Workload
+from tuner.pipeline import DEPTH, DEPTH_FORESEEN, Pipeline, prompt_threads
 from tuner.plan import Plan, distance
-from tuner.search.base import Searcher
+from tuner.proposing import Proposer
+from tuner.search.base import Features, Foreseeing, Searcher
 from tuner.search.factory import default_budget, make_searcher
 from tuner.search.pool import Pool, valid_configs
 from tuner.session import Session
@@ -18,14 +20,16 @@ from tuner.space import Config
 from tuner.standing import Standing
 from tuner.template import Template
 from tuner.trial import INITIAL, Status, Trial
+from tuner.turns import Part, Turns
 
 JOURNAL = "optuna.journal"
-# Configs proposed ahead of the device, so that it never waits for the compiler. Fixed, not taken
-# from the number of cores: the same seed must make the same proposals everywhere.
-LOOKAHEAD = 8
+# The kind of note, in round 0, that says why a search ended before its budget.
+ENDED = "ended"
 # A template that fails this many times before it compiles once is broken, not unlucky.
 HOPELESS_COMPILES = 12
 _UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
+# What can be seen before a config runs.
+_FORESEEN = frozenset({Status.COMPILE, Status.LIMIT, Status.CONSTRAINT})
 
 
 def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
@@ -57,16 +61,16 @@ def search_all(
 
     `searches_left` counts the candidates that may still be searched, this one included.
     """
+    if _is_over(plan, session):
+        standing.recount(plan.candidate)
+        return
     budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
     standing.expect(budgets, searches_left=searches_left)
-    search = Search(plan, session, evaluator, standing, pools)
-    for workload in plan.tuned:
-        standing.announce("search", workload)
-        search.run(workload)
+    Search(plan, session, evaluator, standing, pools).run()
 
 
 class Search:
-    """Propose, try and learn, for the workloads of one plan."""
+    """Propose, try and learn, for all workloads of one plan together."""
 
     def __init__(
         self,
@@ -79,56 +83,118 @@ class Search:
         self._plan, self._session = plan, session
         self._evaluator, self._standing = evaluator, standing
         self._pools = pools
+        self._turns = Turns(plan.tuned, self._begin_part)
+        self._pipeline = Pipeline(evaluator)
+        self._told: list[tuple[Trial, Features | None]] = []
 
-    def run(self, workload: Workload) -> None:
-        """Search one workload until its budget, its time or its space is used up."""
-        most = budget(self._plan, self._pools[workload])
-        deadline_s = self._standing.deadline_s(workload)
-        if self._is_over(workload):
-            most, deadline_s = len(self._session.trials(self._plan.candidate, workload)), None
-        searcher = self._searcher(workload)
-        under_way: deque[Pending | Trial] = deque()
-        asked = told = 0
-        compiled = False
+    def run(self) -> None:
+        """Search until budgets, time, spaces or expectations are used up."""
+        with ExitStack() as stack:
+            stack.enter_context(prompt_threads())
+            stack.callback(self._pipeline.close)
+            try:
+                self._run()
+            except BaseException:
+                for trial in self._pipeline.finished():
+                    self._keep(trial)
+                raise
+        for part in self._turns.parts:
+            part.proposer.close()
+            self._require_a_compiled_config(part.workload)
+            if part.found_enough and part.asked < part.most:
+                self._note_end(part, expected_gain=part.gain)
+
+    def _run(self) -> None:
+        pipeline = self._pipeline
         while True:
-            room = min(LOOKAHEAD - len(under_way), most - asked)
-            if room > 0 and (deadline_s is None or time.monotonic() < deadline_s):
-                configs = searcher.ask(room)
-                asked += len(configs) if configs else most
-                under_way.extend(self._begin(workload, config) for config in configs)
-            if not under_way:
-                break
-            trial = self._end(under_way.popleft())
-            searcher.tell(trial)
-            told, compiled = told + 1, compiled or trial.status not in _UNCOMPILED
-            if told == HOPELESS_COMPILES and not compiled:
-                break
-        self._require_a_compiled_config(workload)
+            while (part := self._turns.current()) is not None and len(pipeline) < part.depth:
+                self._propose(part)
+            if not len(pipeline):
+                return
+            trial = pipeline.take()
+            self._keep(trial)
+            (part,) = (part for part in self._turns.parts if part.workload == trial.workload)
+            part.proposer.tell(trial)
+            self._learn(part, trial)
 
-    def _begin(self, workload: Workload, config: Config) -> Pending | Trial:
-        known = self._session.trial(self._plan.candidate, workload, config)
-        return known or self._evaluator.start(workload, config)
+    def _propose(self, part: Part) -> None:
+        pending = part.proposer.next()
+        for refused in part.proposer.refused():
+            self._standing.expect_more(part.workload, 1)
+            self._keep(refused)
+            self._learn(part, refused)
+        if pending is None:
+            part.over = True
+            return
+        known = self._session.trial(self._plan.candidate, part.workload, pending.config)
+        if known is None and not self._may_begin(part):
+            part.over = True
+            return
+        part.unasked.discard(pending.config)
+        part.asked += 1
+        self._pipeline.begin(known or pending)
 
-    def _end(self, under_way: Pending | Trial) -> Trial:
-        if isinstance(under_way, Trial):
-            self._standing.count(under_way, measured=False)
-            return under_way
-        incumbent_us = self._standing.of(under_way.workload).best_us
-        trial = self._evaluator.finish(under_way, incumbent_us=incumbent_us)
-        self._session.record(trial)
-        self._standing.count(trial, measured=True)
-        return trial
-
-    def _is_over(self, workload: Workload) -> bool:
-        """Whether an earlier run ended this search for want of time and went on to what follows."""
-        if self._plan.time_s is None:
+    def _may_begin(self, part: Part) -> bool:
+        if not part.may_begin:
             return False
-        name = self._plan.candidate
-        later = self._plan.tuned[self._plan.tuned.index(workload) + 1 :]
-        return (
-            bool(self._session.trials(stage="finals"))
-            or self._session.candidates()[-1].name != name
-            or any(self._session.trials(name, w) for w in later)
+        late = part.deadline_s is not None and time.monotonic() >= part.deadline_s
+        if late:
+            self._note_end(part, late=True)
+        return not late
+
+    def _keep(self, trial: Trial) -> None:
+        """Record a trial, unless an earlier run has, and count it."""
+        known = self._session.trial(trial.candidate, trial.workload, trial.config)
+        if known is None:
+            self._session.record(trial)
+        self._standing.count(trial, measured=known is None)
+
+    def _learn(self, part: Part, trial: Trial) -> None:
+        features = part.proposer.features(trial.config)
+        self._told.append((trial, features))
+        for other in self._turns.parts:
+            if other is not part:
+                other.proposer.share(trial, features)
+        part.told += 1
+        part.compiled = part.compiled or trial.status not in _UNCOMPILED
+        if part.told >= HOPELESS_COMPILES and not part.compiled:
+            part.over = True
+
+    def _begin_part(self, workload: Workload) -> Part:
+        searcher = self._searcher(workload)
+        proposer = Proposer(searcher, self._evaluator, workload)
+        for trial, features in self._told:
+            proposer.share(trial, features)
+        most = budget(self._plan, self._pools[workload])
+        tried = self._session.trials(self._plan.candidate, workload)
+        foreseeing = isinstance(searcher, Foreseeing)
+        return Part(
+            workload,
+            proposer,
+            most,
+            first_turn=most,
+            unasked={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
+            deadline_s=self._standing.deadline_s(workload),
+            replaying=self._is_ended(workload),
+            depth=DEPTH_FORESEEN if foreseeing else DEPTH,
+        )
+
+    def _note_end(self, part: Part, **why: float | bool | None) -> None:
+        """Write down why a search ended before its budget."""
+        name, key = self._plan.candidate, part.workload.key
+        noted = {"candidate": name, "workload": key, "trials": part.asked, **why}
+        if noted not in [note.content for note in self._session.notes(0, ENDED)]:
+            self._session.note(0, ENDED, noted)
+        self._standing.expect_more(part.workload, part.asked - part.most)
+
+    def _is_ended(self, workload: Workload) -> bool:
+        """Whether an earlier run ended this search for want of time."""
+        name, key = self._plan.candidate, workload.key
+        return any(
+            note.content["candidate"] == name
+            and note.content["workload"] == key
+            and note.content.get("late", False)
+            for note in self._session.notes(0, ENDED)
         )
 
     def _searcher(self, workload: Workload) -> Searcher:
@@ -149,8 +215,8 @@ class Search:
         return workload.key if name == INITIAL else f"{name} {workload.key}"
 
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
-        """Start from the space's default and what won on the workloads searched before."""
-        before = self._plan.tuned[: self._plan.tuned.index(workload)]
+        """Start from the space's default and what is best on the workloads begun before."""
+        before = [part.workload for part in self._turns.parts]
         near = sorted(before, key=lambda other: distance(workload, other))
         best = (self._best(other) for other in near)
         pool = self._pools[workload]
@@ -158,13 +224,20 @@ class Search:
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
 
     def _best(self, workload: Workload) -> Config | None:
-        trials = self._session.trials(self._plan.candidate, workload)
-        timed = [(trial.time_us, trial.config) for trial in trials if trial.time_us is not None]
+        told = [trial for trial, _ in self._told if trial.workload == workload]
+        timed = [(trial.time_us, trial.config) for trial in told if trial.time_us is not None]
         return min(timed, key=lambda one: one[0])[1] if timed else None
 
     def _require_a_compiled_config(self, workload: Workload) -> None:
         trials = self._session.trials(self._plan.candidate, workload)
         require_one_compiles(trials, self._plan.template)
+
+
+def _is_over(plan: Plan, session: Session) -> bool:
+    """Whether an earlier run has gone on to what follows the search of this candidate."""
+    if session.results() or session.trials(plan.candidate, stage="finals"):
+        return True
+    return any(one.name != plan.candidate for one in session.candidates()[-1:])
 
 
 def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:

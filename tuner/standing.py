@@ -37,6 +37,11 @@ class Standing:
             progress = self._progress[workload]
             self._progress[workload] = replace(progress, budget=progress.budget + budget)
 
+    def expect_more(self, workload: Workload, trials: int) -> None:
+        """Change the most trials that a workload may take; fewer where `trials` is negative."""
+        progress = self._progress[workload]
+        self._progress[workload] = replace(progress, budget=progress.budget + trials)
+
     def of(self, workload: Workload) -> WorkloadProgress:
         """Return the progress of a tuned workload."""
         return self._progress[workload]

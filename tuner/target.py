@@ -10,6 +10,7 @@ from tuner.device.base import DeviceInfo, Program
 from tuner.expressions import Value
 from tuner.hardware import DeviceLimits, limits_for
 from tuner.kernel import KernelSpec, Launch, Workload
+from tuner.space import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,12 @@ class Target:
         )
 
     def program(
-        self, source: str, workload: Workload, launches: tuple[Launch, ...], result: CompileResult
+        self,
+        source: str,
+        workload: Workload,
+        launches: tuple[Launch, ...],
+        result: CompileResult,
+        config: Config | None = None,
     ) -> Program:
         """Make what a device runs of a compiled source."""
         return Program(
@@ -65,6 +71,7 @@ class Target:
             launches=launches,
             cubin=result.cubin,
             lowered=result.lowered,
+            config=config,
         )
 
     def key(self, source: str, workload: Workload, launches: tuple[Launch, ...]) -> str:

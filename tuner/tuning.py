@@ -13,7 +13,8 @@ from tuner.finals import Finals
 from tuner.kernel import Workload
 from tuner.plan import Plan
 from tuner.progress import Listener
-from tuner.rounds import Author, Rounds, restore
+from tuner.restoring import restore
+from tuner.rounds import Author, Rounds
 from tuner.searching import pools_of, search_all
 from tuner.session import Session
 from tuner.standing import Standing

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tuner.candidates import Candidates
-from tuner.device.base import Device, Outcome, Watcher
+from tuner.device.base import Device, Outcome, Program, Watcher
 from tuner.errors import InputError
 from tuner.evaluate import Evaluator, Pending
 from tuner.kernel import Workload
@@ -95,8 +96,22 @@ class Verification:
         wanted = dict.fromkeys(pairs)
         variants = dict.fromkeys(variant for _, variant in wanted)
         wanted |= dict.fromkeys(self._boundary_pairs(variants))
-        for watch in self._watches:
-            self._watch(watch, wanted)
+        jobs = [(watch, self._jobs(watch, wanted)) for watch in self._watches]
+        # None of them is timed: the tools may share the device.
+        with ThreadPoolExecutor(max(1, len(jobs)), thread_name_prefix="watch") as pool:
+            try:
+                under_way = [
+                    (watch, programs, pool.submit(watch.watcher.watch, list(programs.values())))
+                    for watch, programs in jobs
+                    if programs
+                ]
+                for watch, programs, outcomes in under_way:
+                    for pair, outcome in zip(programs, outcomes.result(), strict=True):
+                        self._keep(watch.watcher.kind, *pair, outcome)
+            except BaseException:
+                for watch in self._watches:
+                    watch.watcher.close()
+                raise
 
     def _boundary_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
         return ((w, one) for one in variants for w in self._plan.spec.boundary)
@@ -105,27 +120,21 @@ class Verification:
         most = self._largest_bytes
         return most is not None and self._plan.spec.footprint_bytes(workload) > most
 
-    def _watch(self, watch: Watch, pairs: Iterable[Pair]) -> None:
+    def _jobs(self, watch: Watch, pairs: Iterable[Pair]) -> dict[Pair, Program]:
+        """Compile for a tool what it has not seen yet and can cope with."""
         kind = watch.watcher.kind
         evaluators = {p.candidate: watch.evaluator_of(p) for p in self._candidates.plans}
         size = self._plan.spec.footprint_bytes
-        fitting = [
-            pair
-            for pair in pairs
-            if (kind, *pair) not in self._known and size(pair[0]) <= watch.largest_bytes
-        ]
-        under_way = [
-            (workload, one, evaluators[one.candidate].start(workload, one.config))
-            for workload, one in fitting
-        ]
-        ready = [
-            ((workload, one), evaluators[one.candidate].ready(pending))
-            for workload, one, pending in under_way
-        ]
-        jobs = [(pair, made) for pair, made in ready if not isinstance(made, Outcome)]
-        outcomes = watch.watcher.watch([program for _, program in jobs]) if jobs else ()
-        for ((workload, variant), _), outcome in zip(jobs, outcomes, strict=True):
-            self._keep(kind, workload, variant, outcome)
+        under_way = {
+            (workload, one): evaluators[one.candidate].start(workload, one.config)
+            for workload, one in pairs
+            if (kind, workload, one) not in self._known and size(workload) <= watch.largest_bytes
+        }
+        ready = {
+            pair: evaluators[pair[1].candidate].ready(pending)
+            for pair, pending in under_way.items()
+        }
+        return {pair: made for pair, made in ready.items() if not isinstance(made, Outcome)}
 
     def fail(self, kind: str, workload: Workload, variant: Variant, reason: str) -> None:
         """Note that a variant was found wrong elsewhere."""

@@ -39,6 +39,7 @@ class ReplacedWorker(ABC, Generic[_W]):
         self._worker: _W | None = None
         self._arena: Arena | None = None
         self._attached = False
+        self._closed = False
 
     def attach(self, arena: Arena) -> None:
         """Map the judge's memory, unless it is mapped already."""
@@ -58,7 +59,8 @@ class ReplacedWorker(ABC, Generic[_W]):
         self._attached, self._arena = False, None
 
     def close(self) -> None:
-        """End the process, with it whatever runs."""
+        """End the process, with it whatever runs; what another thread asks for then fails."""
+        self._closed = True
         self._drop_worker()
 
     @abstractmethod
@@ -98,6 +100,8 @@ class ReplacedWorker(ABC, Generic[_W]):
 
     def _live_worker(self) -> _W:
         if self._worker is None:
+            if self._closed:
+                raise WorkerError(f"{self._called} was ended")
             self._worker = self._start()
         return self._worker
 

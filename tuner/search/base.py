@@ -1,12 +1,16 @@
-"""The seam between the loop and a search method."""
+"""The seams between the loop and a search method."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from tuner.space import Config
 from tuner.trial import Trial
+
+# What is known of a config before it runs, by name: registers, waves of blocks, instructions by
+# class (tuner/foresight.py). Every compiled config of a candidate has the same names.
+Features = Mapping[str, float]
 
 
 class Searcher(Protocol):
@@ -23,4 +27,44 @@ class Searcher(Protocol):
 
     def tell(self, trial: Trial) -> None:
         """Learn from a finished trial, failed ones included."""
+        ...
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A searcher that has more configs compiled than it asks for, and chooses among them.
+
+    Before an `ask`, the loop takes the shortlist and has it compiled. What can't run is told as a
+    trial that was never asked for; of the others the searcher is told the features, in the order
+    of the lists and some asks later. Only then may it ask for one of them; configs that were on no
+    list may be asked for at any time.
+    """
+
+    def shortlist(self, count: int) -> Sequence[Config]:
+        """Name the configs to compile before `count` are asked for; none of them twice."""
+        ...
+
+    def foresee(self, config: Config, features: Features) -> None:
+        """Learn what the compiler says of a config of the shortlist."""
+        ...
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A searcher that learns from other workloads of the same candidate."""
+
+    def share(self, trial: Trial, features: Features | None = None) -> None:
+        """Learn from a finished trial on another workload, with what was known before it ran."""
+        ...
+
+
+@runtime_checkable
+class Hopeful(Protocol):
+    """A searcher that knows what is left to find."""
+
+    def expected_gain(self) -> float | None:
+        """Estimate the share of the best time that the untried configs may still save.
+
+        None before there is anything to go by.
+        """
         ...

@@ -176,7 +176,7 @@ def test_a_worker_that_cannot_let_go_is_replaced_and_nobody_is_blamed(
 def test_a_worker_that_does_not_start_is_no_programs_fault(
     attached: Runner, workers: Workers, error: Exception
 ) -> None:
-    attached.close()
+    attached._drop_worker()
     workers.planned["start"] = error
     with pytest.raises(WorkerError, match="no process can be started"):
         attached.run_once(PROGRAM, 0)
@@ -188,7 +188,7 @@ def test_a_worker_that_does_not_start_is_no_programs_fault(
 def test_a_worker_that_is_killed_before_it_runs_anything_may_be_tried_again(
     attached: Runner, workers: Workers, moment: str
 ) -> None:
-    attached.close()
+    attached._drop_worker()
     workers.planned[moment] = KILLED
     assert failure(lambda: attached.run_once(PROGRAM, 0)).killed
     attached.run_once(PROGRAM, 0)
@@ -199,6 +199,14 @@ def test_a_closed_runner_has_no_process(attached: Runner, workers: Workers) -> N
     attached.close()
     attached.close()
     assert workers.since() == ["kill"]
+
+
+def test_a_closed_runner_starts_no_other_process(attached: Runner, workers: Workers) -> None:
+    attached.close()
+    workers.since()
+    with pytest.raises(WorkerError, match="was ended"):
+        attached.run_once(PROGRAM, 0)
+    assert workers.since() == []
 
 
 @pytest.mark.parametrize("error", [DIED, LATE, LOST, REFUSED], ids=["died", "late", "1", "2"])
@@ -265,7 +273,7 @@ def test_a_programs_own_failure_leaves_the_host_its_server(
 def test_a_server_that_does_not_start_is_no_programs_fault(
     host: HostRunner, workers: Workers, error: Exception
 ) -> None:
-    host.close()
+    host._drop_worker()
     workers.planned["start"] = error
     with pytest.raises(WorkerError, match="no process can be started to run kernels"):
         host.attach(ARENA)

@@ -19,6 +19,7 @@ from tuner.device.inputs import NORMAL
 from tuner.device.judge import Judge
 from tuner.device.judging import fresh_seed
 from tuner.device.layout import Layout, lay_out
+from tuner.errors import WorkerError
 from tuner.kernel import KernelSpec, Workload
 
 NO_LEASH = 0  # until the pipe exists
@@ -45,6 +46,7 @@ class ToolProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
 
     def run(
         self,
@@ -55,6 +57,8 @@ class ToolProcess:
         environment: Mapping[str, str],
     ) -> Ended:
         """Run the tool's command line with the jobs and wait; `folder` is for its files."""
+        if self._closed:
+            raise WorkerError("the tool was ended")
         file, said, words = folder / "jobs", folder / "said", folder / "words"
         watched = [sys.executable, "-P", "-m", "tuner.device.cuda.watched", str(file)]
         with said.open("wb") as output, words.open("wb") as errors:
@@ -69,19 +73,22 @@ class ToolProcess:
                     env=dict(environment),
                     start_new_session=True,
                 )
-                timed_out = _ended_late(self._process, timeout_s)
-        exit_code, self._process = self._process.returncode, None
+                process = self._process
+                timed_out = _ended_late(process, timeout_s)
+        self._process = None
         return Ended(
             said.read_text(errors="replace"),
             words.read_text(errors="replace"),
-            exit_code,
+            process.returncode,
             timed_out,
         )
 
     def close(self) -> None:
-        """End what runs."""
-        if self._process is not None:
-            kill(self._process)
+        """End what runs; another thread that waits for it, or asks for more, fails."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            kill(process)
 
 
 def jobs_of(
