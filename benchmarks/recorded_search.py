@@ -1,138 +1,268 @@
-"""How close a search of 100 trials comes to the best of the whole space, on a recording.
+"""How soon a search finds the best of spaces that were measured whole on an H200.
 
-    python benchmarks/recorded_search.py [--seeds N] [--trials N] [--searcher NAME] [--out FILE]
+    python benchmarks/recorded_search.py [--searcher NAME] [--seeds N] [--trials N] [--out FILE]
 
-Runs `tune`'s own loop on the recorded H200 for several seeds. The share is the best recorded time
-of any valid config of the workload over the best time that the search found: 1 is the optimum.
+`tune`'s own search (tuner/searching.py) on recorded times, with every config compiled beforehand:
+
+- alone: each workload by itself, nothing known of the others, with what the compiler says of each
+  config and without; with the searcher's early end and without it; a run is cut short when it has
+  found 99 % of the optimum;
+- together: all workloads of a kernel in one search, to its own end.
+
+A trial is a config that was asked for; what a limit refuses before that is none.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
+import sys
 import tempfile
-from dataclasses import replace
-from datetime import UTC, datetime
+import time
+from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SPACE = ROOT / "search_spaces/sglang/silu_and_mul.yaml"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from environment import environment, write_result  # noqa: E402
+from recorded_spaces import KERNELS, load  # noqa: E402
+
 TARGET = 0.99
+WITHIN = 40
+ALL = ("ask", "tell", "shortlist", "foresee", "share", "expected_gain")
+# What of a searcher is used: without `expected_gain` it goes on to the end of the budget.
+WAYS = {
+    "with_features": ALL,
+    "without_features": ("ask", "tell", "share", "expected_gain"),
+    "with_features_to_the_end": ("ask", "tell", "shortlist", "foresee", "share"),
+    "without_features_to_the_end": ("ask", "tell", "share"),
+}
 
 
-class Silent:
-    """A listener that shows nothing."""
-
-    def update(self, progress):
-        """Ignore the snapshot."""
+class ReachedError(Exception):
+    """The search has found what it was to find."""
 
 
-def best_recorded(path):
-    """Find the best recorded time of every workload, the baseline left out."""
-    from tuner.device.recording import load_recording
-    from tuner.trial import Status
+class Replay:
+    """An evaluator that answers at once, and keeps what was asked for, by workload."""
 
-    recording = load_recording(path)
-    best = {}
-    for key, workload in recording.workloads.items():
-        times = [
-            program.outcome().measurement.median_us
-            for name, program in workload.programs.items()
-            if name != workload.baseline and program.status is Status.CORRECT
-        ]
-        best[key] = min(times)
-    return best
+    def __init__(self, spaces, *, stops):
+        self._spaces = {space.workload: space for space in spaces}
+        self._stops = stops
+        self.best_us = defaultdict(list)
+
+    def start(self, workload, config):
+        """Begin a trial."""
+        from tuner.evaluate import Pending
+
+        return Pending(workload, config, started_s=0.0)
+
+    def foresee(self, pending):
+        """Tell what the compiler says of a config, or why it can't run."""
+        space = self._spaces[pending.workload]
+        return space.foresee(pending.config) or space.trial(pending.config)
+
+    def finish(self, pending, *, incumbent_us=None):
+        """Look the trial up; end the search where it has found enough."""
+        trial = self._spaces[pending.workload].trial(pending.config)
+        best = self.best_us[pending.workload]
+        known = [us for us in (trial.time_us, *best[-1:]) if us is not None]
+        best.append(min(known, default=None))
+        if self._stops and self.needed(pending.workload):
+            raise ReachedError
+        return trial
+
+    def needed(self, workload):
+        """Count the trials until a workload's target was reached, None where it wasn't."""
+        enough_us = self._spaces[workload].best_us / TARGET
+        reached = (
+            number
+            for number, us in enumerate(self.best_us[workload], 1)
+            if us is not None and us <= enough_us
+        )
+        return next(reached, None)
+
+    def share(self, workload):
+        """Say what share of the optimum was reached."""
+        return self._spaces[workload].best_us / self.best_us[workload][-1]
 
 
-def search(plan, device, compiler, folder):
-    """Run the loop once; return the best time found and the trials needed, by workload."""
-    from tuner.cli.plans import manifest_of
-    from tuner.session import Session
-    from tuner.trial import INITIAL
-    from tuner.tuning import tune
+class Notebook:
+    """What the search asks of a session, kept in memory."""
 
-    manifest = manifest_of(plan, device="recorded", words=("recorded_search",))
-    with Session.create(folder, manifest, {}) as session:
-        tune(plan, session=session, device=device, compiler=compiler, listener=Silent())
-        return {
-            workload.key: [trial.time_us for trial in session.trials(INITIAL, workload)]
-            for workload in plan.tuned
-        }
+    def __init__(self, directory):
+        self.directory = Path(directory)
+        self._trials = {}
+
+    def trial(self, candidate, workload, config):
+        """Find a trial."""
+        return self._trials.get((workload, config))
+
+    def record(self, trial):
+        """Keep a trial."""
+        self._trials[trial.workload, trial.config] = trial
+
+    def trials(self, candidate, workload):
+        """List the trials of a workload."""
+        return [trial for (of, _), trial in self._trials.items() if of == workload]
+
+    def notes(self, *_):
+        """Nothing was noted before."""
+        return []
+
+    def note(self, *_):
+        """Forget a note."""
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--searcher", default="auto")
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "benchmarks/results/cpu/recorded_search.json"
-    )
-    asked = parser.parse_args()
-    from tuner.compiler.cache import Cache
-    from tuner.compiler.pool import NvrtcPool
-    from tuner.device.recorded import RecordedDevice
-    from tuner.device.recording import recordings_of
+class Spectator:
+    """What the search tells of its standing, ignored; there is no deadline."""
+
+    def count(self, trial, *, measured):
+        """Ignore a trial."""
+
+    def expect_more(self, workload, trials):
+        """Ignore a change of the budget."""
+
+    def deadline_s(self, workload):
+        """Never end for want of time."""
+
+
+class Partial:
+    """A searcher with some of its methods, as if it could do no more."""
+
+    def __init__(self, searcher, names):
+        for name in names:
+            if hasattr(searcher, name):
+                setattr(self, name, getattr(searcher, name))
+
+
+def search(plan, spaces, names, *, stops=False):
+    """Run the search once over the workloads of a plan; return the replay that it asked.
+
+    `names` are the searcher's methods that are used.
+    """
+    from tuner.searching import Search
+
+    class Searched(Search):
+        def _searcher(self, workload):
+            return Partial(super()._searcher(workload), names)
+
+    replay = Replay(spaces, stops=stops)
+    pools = {space.workload: space.pool for space in spaces}
+    with tempfile.TemporaryDirectory() as folder, suppress(ReachedError):
+        Searched(plan, Notebook(folder), replay, Spectator(), pools).run()
+    return replay
+
+
+def plan_of(spaces, asked, seed):
+    """Make the plan of a search of some workloads of one kernel."""
     from tuner.plan import Plan
     from tuner.space_file import load_definition
     from tuner.template import Template
 
-    definition = load_definition(SPACE)
-    spec = definition.spec
-    operators = {operator.name: operator.values[0] for operator in spec.operators}
-    template = Template.load(spec.template)
-    plan = Plan(
-        spec,
-        definition.space,
-        template,
-        asked.searcher,
-        asked.trials,
-        None,
-        0,
-        spec.tuned,
-        operators,
+    spec = load_definition(ROOT / f"search_spaces/sglang/{spaces[0].kernel}.yaml").spec
+    return Plan(
+        spec=spec,
+        space=spaces[0].space,
+        template=Template.load(spec.template),
+        searcher=asked.searcher,
+        trials=asked.trials,
+        time_s=None,
+        seed=seed,
+        workloads=tuple(space.workload for space in spaces),
+        operators={operator.name: operator.values[0] for operator in spec.operators},
     )
-    (path,) = recordings_of(spec.source)
-    best = best_recorded(path)
-    shares = {workload.key: [] for workload in plan.tuned}
-    needed = {workload.key: [] for workload in plan.tuned}
-    with NvrtcPool(cache=Cache()) as compiler:
+
+
+def alone(spaces, asked, names):
+    """Search every workload by itself for every seed."""
+    needed, shares, trials = defaultdict(list), defaultdict(list), defaultdict(list)
+    started_s = time.perf_counter()
+    for space in spaces:
+        key = f"{space.kernel} {space.workload.key}"
         for seed in range(asked.seeds):
-            with tempfile.TemporaryDirectory() as folder:
-                device = RecordedDevice(path, spec.name, operators)
-                seeded = replace(plan, seed=seed)
-                found = search(seeded, device, compiler, Path(folder) / "session")
-            for key, times in found.items():
-                shares[key].append(best[key] / min(time for time in times if time is not None))
-                reached = [
-                    i for i, time in enumerate(times, 1) if time and best[key] / time >= TARGET
-                ]
-                needed[key].append(reached[0] if reached else None)
-            print(f"seed {seed}: worst share {min(share[-1] for share in shares.values()):.4f}")
-    for key, values in shares.items():
-        hits = sum(value >= TARGET for value in values)
-        print(
-            f"{key:16} share min {min(values):.4f} median {statistics.median(values):.4f}  "
-            f"{hits}/{len(values)} seeds reach {TARGET:.0%}  trials needed {needed[key]}"
+            replay = search(plan_of([space], asked, seed), [space], names, stops=True)
+            needed[key].append(replay.needed(space.workload))
+            shares[key].append(round(replay.share(space.workload), 5))
+            trials[key].append(len(replay.best_us[space.workload]))
+        print(f"{key:34} {needed[key]}", flush=True)
+    found = [count for counts in needed.values() for count in counts]
+    within = sum(count is not None and count <= WITHIN for count in found)
+    spent = [count for counts in trials.values() for count in counts]
+    ended = sum(n is None and t < asked.trials for n, t in zip(found, spent, strict=True))
+    return {
+        "runs": len(found),
+        f"share_of_runs_within_{WITHIN}_trials": round(within / len(found), 4),
+        "share_of_runs_that_reach_it": round(1 - found.count(None) / len(found), 4),
+        "share_of_runs_that_end_before": round(ended / len(found), 4),
+        "mean_trials": round(statistics.fmean(spent), 2),
+        "seconds_per_trial": round((time.perf_counter() - started_s) / sum(spent), 4),
+        "trials_needed": dict(needed),
+        "trials": dict(trials),
+        "shares": dict(shares),
+    }
+
+
+def together(spaces, asked):
+    """Search all workloads of a kernel in one search for every seed."""
+    runs = []
+    for seed in range(asked.seeds):
+        replay = search(plan_of(spaces, asked, seed), spaces, ALL)
+        workloads = [space.workload for space in spaces]
+        runs.append(
+            {
+                "trials": {w.key: len(replay.best_us[w]) for w in workloads},
+                "trials_needed": {w.key: replay.needed(w) for w in workloads},
+                "shares": {w.key: round(replay.share(w), 5) for w in workloads},
+            }
         )
+        needed = list(runs[-1]["trials_needed"].values())
+        total = sum(runs[-1]["trials"].values())
+        print(f"together  {spaces[0].kernel:14} {total} trials; needed {needed}", flush=True)
+    needed = [list(run["trials_needed"].values()) for run in runs]
+    whole = [sum(one) for one in needed if None not in one]
+    return {
+        "share_of_runs_that_reach_all": len(whole) / len(runs),
+        "mean_trials_needed_for_all": round(statistics.fmean(whole), 1) if whole else None,
+        "mean_trials_until_its_end": round(
+            statistics.fmean(sum(run["trials"].values()) for run in runs), 1
+        ),
+        "runs": runs,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--searcher", default="auto")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--kernel", choices=KERNELS, action="append")
+    parser.add_argument("--way", choices=WAYS, action="append", help="only this, alone")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    kernels = {kernel: load(kernel) for kernel in asked.kernel or KERNELS}
+    # What `auto` tries whole is no search.
+    searched = [spaces for spaces in kernels.values() if len(spaces[0].pool) > asked.trials]
+    every = [space for spaces in searched for space in spaces]
+    ways = {}
+    for name in asked.way or WAYS:
+        print(name)
+        ways[name] = alone(every, asked, WAYS[name])
+        print({k: v for k, v in ways[name].items() if not isinstance(v, dict)})
     content = {
         "searcher": asked.searcher,
         "trials": asked.trials,
         "seeds": asked.seeds,
-        "recording": path.relative_to(ROOT).as_posix(),
-        "best_us": {key: best[key] for key in shares},
-        "shares": shares,
-        "trials_to_99_percent": needed,
-        "environment": {
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        },
+        "target": TARGET,
+        "alone": ways,
+        "together": {} if asked.way else {s[0].kernel: together(s, asked) for s in searched},
+        "environment": environment(),
     }
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    for name, found in content["together"].items():
+        print(name, {k: v for k, v in found.items() if k != "runs"})
+    write_result(asked.out or "recorded_search", content)
 
 
 if __name__ == "__main__":

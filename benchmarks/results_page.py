@@ -34,6 +34,7 @@ def page():
         *_operator(result, targets, _SILU),
         *_operator(topk, topk_targets, _TOPK),
         *_search(_json("results/cpu/recorded_search.json")),
+        *_methods(_json_if_there("results/cpu/search.json")),
         *_worth(_json_if_there("results/h200/search_worth.json")),
         *_throughput(_json("results/h200/throughput.json")),
         *_same_kernel(_json("results/h200/same_kernel.json")),
@@ -117,6 +118,29 @@ def _search(content):
         f"of the whole space; the worst reaches {min(shares):.1%}. "
         "`benchmarks/recorded_search.py`, `benchmarks/results/cpu/recorded_search.json`.\n"
     )
+
+
+def _methods(content):
+    if content is None:
+        return
+    yield "## Search methods on recorded spaces\n"
+    yield (
+        f"{content['seeds']} seeds, {content['trials']} trials, one space after the other. "
+        "0 is random search, 1 the optimum from the first trial; see "
+        "[comparing.md](comparing.md).\n"
+    )
+    yield (
+        "| searcher | spaces | score | share at half | share at the end | worst space "
+        "| within 95 % | s a run |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, row in content["summary"].items():
+        yield (
+            f"| {name} | {row['recordings']} | {row['score']:.3f} | {row['share_50']:.3f} "
+            f"| {row['share_100']:.3f} | {row['worst_share_100']:.3f} | {row['within_95']:.0%} "
+            f"| {row['seconds_per_run']:.2f} |"
+        )
+    yield "\n`benchmarks/search.py`, `benchmarks/results/cpu/search.json`.\n"
 
 
 def _worth(content):

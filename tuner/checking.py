@@ -149,7 +149,7 @@ def check(
     pending = [evaluator.start(*chosen) for chosen in _spread(spec, space, pools, sample)]
     trials = tuple(evaluator.finish(each) for each in pending)
     require_one_compiles(trials, template)
-    valid = {workload: len(pool) for workload, pool in pools.items()}
+    valid = {workload: pool.estimated_size for workload, pool in pools.items()}
     return Findings(target, compiler.version, space.size, valid, trials)
 
 

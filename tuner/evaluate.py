@@ -21,7 +21,7 @@ from tuner.space import Config, SearchSpace
 from tuner.statistics import below_floor
 from tuner.target import Target
 from tuner.template import Rendered, Template, map_errors
-from tuner.trial import Measurement, Occupancy, Resources, Stage, Status, Trial
+from tuner.trial import INITIAL, Measurement, Occupancy, Resources, Stage, Status, Trial
 
 # The streaming rate is measured with a simple kernel; a better one may read a little faster.
 FLOOR_SLACK = 0.15
@@ -284,9 +284,11 @@ class Evaluator:
     def _program(self, pending: Pending, result: CompileResult) -> Program:
         assert pending.rendered is not None
         source = pending.rendered.source
-        return self._target.program(
-            source, pending.workload, pending.launches, result, pending.config
-        )
+        config = pending.config
+        if self._candidate.name != INITIAL:
+            # What a recording knows by its config is the first template's.
+            config = Config((("candidate", self._candidate.name), *config.items_))
+        return self._target.program(source, pending.workload, pending.launches, result, config)
 
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
         if measurement is None or measurement.buffer_sets < 2:

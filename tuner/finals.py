@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import median
 
 from tuner.candidates import Candidates
+from tuner.consumption import accounts
 from tuner.device.base import Device
-from tuner.errors import InputError, KernelError
+from tuner.dispatch.evidence import split
+from tuner.errors import KernelError
+from tuner.finalists import Finalists
 from tuner.kernel import Workload
-from tuner.plan import Plan, distance
+from tuner.plan import Plan
 from tuner.session import Session
 from tuner.statistics import paired_interval, roofline_share, unpaired_interval
 from tuner.trial import RESOLUTION, Comparison, Result, Status, Trial, Variant
-from tuner.verification import COMPARE, VERIFY, Verification
-
-RoundTimes = tuple[tuple[float, ...], ...]
-
-# One in this many rounds chooses among several finalists; the others report.
-CHOOSING_SHARE = 4
+from tuner.verification import COMPARE, Verification
 
 
 class Finals:
-    """Decide each workload among all candidates; what the session holds already stands."""
+    """Decide each workload among all candidates; what the session holds already stands.
+
+    `ranked` has the order of an objective other than time, the best first: the first that passes
+    every check is compared alone.
+    """
 
     def __init__(
         self,
@@ -32,18 +34,23 @@ class Finals:
         device: Device,
         candidates: Candidates,
         verification: Verification,
+        ranked: Mapping[Workload, tuple[Variant, ...]] | None = None,
     ) -> None:
         self._plan, self._session = plan, session
+        self._ranked = ranked or {}
         self._device, self._candidates = device, candidates
         self._verification = verification
+        self._finalists = Finalists(plan, session, candidates, verification, self._ranked)
 
     def decide(self, workload: Workload) -> None:
         """Compare the best configs with the baseline, interleaved, and record the result."""
         if any(result.workload == workload for result in self._session.results()):
             return
-        finalists = self._verified(workload, self._finalists(workload))
+        finalists = self._verified(workload, self._finalists.of(workload))
         self._verification.on_boundaries(trial.variant for trial in finalists)
         finalists = [trial for trial in finalists if not self._verification.failed(trial.variant)]
+        if workload in self._ranked:
+            finalists = finalists[:1]
         comparison = self._compared(workload, [trial.variant for trial in finalists])
         if comparison is None:
             return
@@ -68,41 +75,6 @@ class Finals:
             # All: a held-out one may have had nothing to inherit before.
             for workload in (*self._plan.tuned, *self._plan.held_out):
                 self.decide(workload)
-
-    def _finalists(self, workload: Workload) -> list[Variant]:
-        if workload.held_out:
-            return self._inherited(workload)
-        trials = self._session.trials(workload=workload)
-        timed = [
-            trial
-            for trial in trials
-            if trial.time_us is not None
-            and trial.measurement is not None
-            and not trial.measurement.stopped_early
-        ]
-        timed.sort(key=lambda trial: trial.time_us or 0.0)
-        return [trial.variant for trial in timed[: self._plan.finalists]]
-
-    def _inherited(self, workload: Workload) -> list[Variant]:
-        """A held-out workload gets what won on the nearest tuned one: nothing is tuned for it."""
-        results = [result for result in self._session.results() if not result.workload.held_out]
-        results.sort(key=lambda result: distance(workload, result.workload))
-        return [r.variant for r in results if self._may_run(r.variant, workload)][:1]
-
-    def _may_run(self, variant: Variant, workload: Workload) -> bool:
-        """Whether a config is valid here, and renders: a template may divide by an axis."""
-        if self._verification.failed(variant):
-            return False
-        evaluator = self._candidates.evaluator(variant.candidate)
-        space = self._candidates.plan(variant.candidate).space
-        try:
-            if space.violated(variant.config, evaluator.names(workload)) is not None:
-                return False
-            evaluator.key(workload, variant.config)
-        except InputError as error:
-            self._verification.fail(VERIFY, workload, variant, str(error))
-            return False
-        return True
 
     def _verified(self, workload: Workload, variants: Iterable[Variant]) -> list[Trial]:
         """Run every finalist once more with all checks; keep those that pass."""
@@ -171,7 +143,7 @@ class Finals:
 
     def _result(self, comparison: Comparison, finalists: list[Trial]) -> Result:
         """Choose on the first rounds, report on the others: a choice must not judge itself."""
-        choosing, reporting = _split(comparison.rounds, len(finalists))
+        choosing, reporting = split(comparison.rounds, len(finalists))
         medians = [median(column) for column in zip(*choosing, strict=True)]
         winner = min(range(len(finalists)), key=lambda k: medians[k + 1])
         baseline_us = [row[0] for row in reporting]
@@ -193,11 +165,21 @@ class Finals:
             config=trial.config,
             resources=trial.resources,
             occupancy=trial.occupancy,
-            baseline_wins=bounds[1] < 1.0 - RESOLUTION,
+            baseline_wins=self._baseline_wins(workload, trial.variant, bounds),
             isolated_us=isolated[winner + 1] if isolated else None,
             isolated_baseline_us=isolated[0] if isolated else None,
             candidate=trial.candidate,
         )
+
+    def _baseline_wins(
+        self, workload: Workload, variant: Variant, bounds: tuple[float, float]
+    ) -> bool:
+        """Whether the baseline is better by the plan's objective, by time where that is unknown."""
+        account = accounts(self._session.energies(workload)).get(workload)
+        if self._plan.objective != "time" and account is not None:
+            saving = account.saving(variant, self._plan.objective)
+            return saving is not None and saving.range[1] < 1.0
+        return bounds[1] < 1.0 - RESOLUTION
 
 
 def _of_some(comparison: Comparison, variants: list[Variant]) -> Comparison:
@@ -212,9 +194,3 @@ def _of_some(comparison: Comparison, variants: list[Variant]) -> Comparison:
         if comparison.isolated_us
         else (),
     )
-
-
-def _split(rounds: RoundTimes, finalists: int) -> tuple[RoundTimes, RoundTimes]:
-    """Keep the rounds that choose apart from those that report; one finalist needs no choice."""
-    count = len(rounds) // CHOOSING_SHARE
-    return (rounds[:count], rounds[count:]) if count and finalists > 1 else (rounds, rounds)

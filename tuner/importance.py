@@ -63,7 +63,7 @@ def _ped_anova(
 ) -> list[tuple[str, float]]:
     import optuna
 
-    from tuner.search.optuna_searcher import quiet_optuna
+    from tuner.search.tpe import quiet_optuna
 
     # as text, for a categorical distribution takes False for 0 and True for 1
     rows = [{name: format_value(trial.config[name]) for name in names} for trial in trials]

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
 
+from tuner.consumption import Objective
 from tuner.kernel import KernelSpec, Workload
 from tuner.space import SearchSpace
 from tuner.template import Template
 from tuner.trial import INITIAL
+
+# How much slower than its own best a workload may be served, for the sake of fewer variants.
+WITHIN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,8 @@ class Plan:
 
     `trials` is per workload and candidate, `time_s` for the whole run. `rounds` is how often an
     agent may write another candidate, and `policy` chooses the one that it builds on.
+    `objective` is what the winners are chosen by; the search itself goes by time. The set of
+    variants is the smallest within `variants_within` of each best, or the best `max_variants`.
     """
 
     spec: KernelSpec
@@ -34,6 +40,9 @@ class Plan:
     comparison_rounds: int = 40
     rounds: int = 0
     policy: str = "greedy"
+    objective: Objective = "time"
+    variants_within: float = WITHIN
+    max_variants: int | None = None
 
     @property
     def tuned(self) -> tuple[Workload, ...]:

@@ -10,7 +10,9 @@ from tuner.kernel import Workload
 from tuner.space import Config
 from tuner.trial import Status
 
-Phase = Literal["baseline", "search", "agent", "candidate", "profile", "finals", "checks", "done"]
+Phase = Literal[
+    "baseline", "search", "agent", "candidate", "profile", "energy", "finals", "checks", "done"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from tuner.errors import SpaceError, TemplateError
@@ -13,6 +13,7 @@ from tuner.pipeline import DEPTH, DEPTH_FORESEEN, Pipeline, prompt_threads
 from tuner.plan import Plan, distance
 from tuner.proposing import Proposer
 from tuner.search.base import Features, Foreseeing, Searcher
+from tuner.search.exhaustive import require_listed
 from tuner.search.factory import default_budget, make_searcher
 from tuner.search.pool import Pool, valid_configs
 from tuner.session import Session
@@ -39,13 +40,15 @@ def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
         pool = valid_configs(plan.space, evaluator.names(workload))
         if not len(pool):
             raise no_valid_config(plan.spec, workload, pool)
+        if plan.searcher == "exhaustive":
+            require_listed(pool)
         pools[workload] = pool
     return pools
 
 
 def budget(plan: Plan, pool: Pool) -> int:
     """Say how many trials a workload gets: what was asked for, at most all."""
-    return min(plan.trials or default_budget(plan.searcher, len(pool)), len(pool))
+    return min(plan.trials or default_budget(plan.searcher, len(pool)), pool.estimated_size)
 
 
 def search_all(
@@ -56,17 +59,19 @@ def search_all(
     pools: dict[Workload, Pool],
     *,
     searches_left: int = 1,
+    warm: Mapping[Workload, Sequence[Config]] | None = None,
 ) -> None:
     """Search every tuned workload of a plan's candidate.
 
-    `searches_left` counts the candidates that may still be searched, this one included.
+    `searches_left` counts the candidates that may still be searched, this one included. `warm`
+    holds the configs of earlier runs that each workload tries first.
     """
     if _is_over(plan, session):
         standing.recount(plan.candidate)
         return
     budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
     standing.expect(budgets, searches_left=searches_left)
-    Search(plan, session, evaluator, standing, pools).run()
+    Search(plan, session, evaluator, standing, pools, warm or {}).run()
 
 
 class Search:
@@ -79,8 +84,9 @@ class Search:
         evaluator: Evaluator,
         standing: Standing,
         pools: dict[Workload, Pool],
+        warm: Mapping[Workload, Sequence[Config]],
     ) -> None:
-        self._plan, self._session = plan, session
+        self._plan, self._session, self._warm = plan, session, warm
         self._evaluator, self._standing = evaluator, standing
         self._pools = pools
         self._turns = Turns(plan.tuned, self._begin_part)
@@ -220,7 +226,7 @@ class Search:
         near = sorted(before, key=lambda other: distance(workload, other))
         best = (self._best(other) for other in near)
         pool = self._pools[workload]
-        wanted = (self._plan.space.default, *best)
+        wanted = (self._plan.space.default, *self._warm.get(workload, ()), *best)
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
 
     def _best(self, workload: Workload) -> Config | None:

@@ -26,6 +26,8 @@ from tuner.session_records import (
     check_row,
     comparison_of,
     comparison_row,
+    energy_of,
+    energy_row,
     measurement_of,
     measurement_row,
     note_of,
@@ -40,6 +42,7 @@ from tuner.trial import (
     Check,
     Comparison,
     Correctness,
+    Energy,
     Measurement,
     Occupancy,
     Resources,
@@ -122,6 +125,7 @@ class Session:
         baselines = map(baseline_of, store.rows("baselines"))
         self._baselines = {baseline.workload: baseline for baseline in baselines}
         self._comparisons = [comparison_of(row) for row in store.rows("comparisons")]
+        self._energies = [energy_of(row) for row in store.rows("energies")]
         self._checks = [check_of(row) for row in store.rows("checks")]
         self._notes = [note_of(row) for row in store.rows("notes")]
         results = map(result_of, store.rows("results"))
@@ -238,6 +242,15 @@ class Session:
     def comparisons(self) -> list[Comparison]:
         """List the comparisons in the order of recording."""
         return list(self._comparisons)
+
+    def record_energy(self, energy: Energy) -> None:
+        """Append a window of energy; a program may have several on a workload."""
+        self._store.append("energies", energy_row(energy))
+        self._energies.append(energy)
+
+    def energies(self, workload: Workload | None = None) -> list[Energy]:
+        """List the windows of energy in the order of recording; None selects every workload."""
+        return [one for one in self._energies if workload in (None, one.workload)]
 
     def record_check(self, check: Check) -> None:
         """Append a further check of a config."""

@@ -10,13 +10,17 @@ from pathlib import Path
 from struct import pack, unpack
 from typing import Any, Literal, NamedTuple
 
+from tuner.consumption import Objective
 from tuner.kernel import Workload
+from tuner.plan import WITHIN
 from tuner.space import Config
 from tuner.trial import (
     INITIAL,
     Check,
     Comparison,
     Correctness,
+    Energy,
+    EnergyWindow,
     Measurement,
     Occupancy,
     Resources,
@@ -41,6 +45,16 @@ _PLAIN_RESULT_COLUMNS = (
     "candidate",
 )
 
+_PLAIN_WINDOW_COLUMNS = (
+    "energy_j",
+    "seconds",
+    "time_us",
+    "buffer_sets",
+    "cold",
+    "temperature_c",
+    "clock_mhz",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -49,6 +63,7 @@ class Manifest:
     `created` is a time in ISO 8601; `command` the words that started it; `trials` and `time_s`
     the budget per workload and for the whole run, None where there is no such bound. `agent` is
     who writes further candidates, "" for nobody, and `agent_options` what it was started with.
+    `objective` is what the winners are chosen by; the last two say how variants are saved.
     """
 
     kernel: str
@@ -72,6 +87,9 @@ class Manifest:
     rounds: int = 0
     policy: str = "greedy"
     agent_options: Mapping[str, str] = field(default_factory=dict)
+    objective: Objective = "time"
+    variants_within: float = WITHIN
+    max_variants: int | None = None
 
     def to_json(self) -> str:
         """Write it as JSON text."""
@@ -275,6 +293,33 @@ def comparison_of(row: Row) -> Comparison:
         rounds=tuple(tuple(times) for times in json.loads(row["rounds_us"])),
         paired=row["paired"],
         isolated_us=tuple(json.loads(row["isolated_us"])),
+    )
+
+
+def energy_row(energy: Energy) -> Row:
+    """Make the row of a window of energy."""
+    variant, window = energy.variant, energy.window
+    return {
+        **_workload_columns(energy.workload),
+        "kind": energy.kind,
+        "candidate": None if variant is None else variant.candidate,
+        "config": None if variant is None else config_text(variant.config),
+        **{name: getattr(window, name) for name in _PLAIN_WINDOW_COLUMNS},
+        "limited_by": json.dumps(window.limited_by),
+        "created": energy.created,
+    }
+
+
+def energy_of(row: Row) -> Energy:
+    """Read the row of a window of energy."""
+    plain = {name: row[name] for name in _PLAIN_WINDOW_COLUMNS}
+    config = row["config"]
+    return Energy(
+        workload=_workload_of(row),
+        kind=row["kind"],
+        window=EnergyWindow(**plain, limited_by=tuple(json.loads(row["limited_by"]))),
+        variant=None if config is None else Variant(row["candidate"], config_of(config)),
+        created=row["created"],
     )
 
 

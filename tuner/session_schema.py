@@ -20,7 +20,7 @@ from sqlalchemy import (
 from tuner.trial import INITIAL
 
 # Raise it with every change that an older version could not read.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # "tune" in ASCII: tells a session from any other SQLite file
 APPLICATION_ID = 0x74756E65
 
@@ -136,6 +136,24 @@ Table(
     Column("isolated_us", String, nullable=False),
     # JSON: the finalists' candidates
     Column("candidates", String, nullable=False, server_default="[]"),
+)
+Table(
+    "energies",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    *_workload(),
+    Column("kind", String, nullable=False),
+    Column("candidate", String),
+    Column("config", String),  # JSON
+    Column("energy_j", Float, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("time_us", Float),
+    Column("buffer_sets", Integer, nullable=False),
+    Column("cold", Boolean, nullable=False),
+    Column("temperature_c", Integer),
+    Column("clock_mhz", Integer),
+    Column("limited_by", String, nullable=False),  # JSON
+    Column("created", String, nullable=False),
 )
 Table(
     "results",

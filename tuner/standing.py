@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tuner.energy import reserved_s
 from tuner.kernel import Workload
 from tuner.plan import Plan
 from tuner.progress import Listener, Phase, Progress, WorkloadProgress
@@ -72,14 +73,25 @@ class Standing:
             self._progress[trial.workload] = replace(progress, budget=progress.budget + 1)
             self._add(trial)
 
-    def announce(self, phase: Phase, current: Workload | None = None, note: str = "") -> None:
-        """Tell the listener where the run stands; `note` is a line for people."""
+    def announce(
+        self,
+        phase: Phase,
+        current: Workload | None = None,
+        note: str = "",
+        *,
+        remaining_s: float | None = None,
+    ) -> None:
+        """Tell the listener where the run stands; `note` is a line for people.
+
+        `remaining_s` is that of the phase, where it is no search.
+        """
         seconds = time.monotonic() - self._started_s
         rate = self._measured / seconds if seconds else 0.0
         left = sum(max(0, p.budget - p.done) for p in self._progress.values())
-        remaining_s = left / rate if self._measured else None
-        if remaining_s is not None and self._plan.time_s is not None:
-            remaining_s = min(remaining_s, max(0.0, self._plan.time_s - seconds))
+        if remaining_s is None and self._measured:
+            remaining_s = left / rate
+            if self._plan.time_s is not None:
+                remaining_s = min(remaining_s, max(0.0, self._plan.time_s - seconds))
         self._listener.update(
             Progress(
                 kernel=self._plan.spec.name,
@@ -94,12 +106,19 @@ class Standing:
             )
         )
 
-    def deadline_s(self, workload: Workload) -> float | None:
-        """Give each workload that is left an equal share of the time that is left."""
+    def left_s(self) -> float | None:
+        """Say how much of the run's time is left; None where it has no end."""
         if self._plan.time_s is None:
             return None
+        return self._plan.time_s - self._before_s - (time.monotonic() - self._started_s)
+
+    def deadline_s(self, workload: Workload) -> float | None:
+        """Give each workload that is left an equal share of the time that is left."""
+        left_s = self.left_s()
+        if left_s is None:
+            return None
         now_s = time.monotonic()
-        left_s = self._plan.time_s - self._before_s - (now_s - self._started_s)
+        left_s -= reserved_s(self._plan, self._plan.objective)
         tuned = self._plan.tuned
         waiting = len(tuned) * self._searches_left - tuned.index(workload)
         return now_s + max(0.0, left_s) / waiting

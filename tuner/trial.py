@@ -15,6 +15,8 @@ Stage = Literal["search", "finals"]
 # A smaller difference is not claimed, however narrow the interval: where code and graphs happen to
 # lie in memory makes as much (benchmarks/same_kernel.py compares kernels with themselves).
 RESOLUTION = 0.002
+# What a window of energy was taken of: the untouched GPU, the baseline or a tuned config.
+EnergyKind = Literal["idle", "baseline", "variant"]
 # The candidate that a run begins with: the template as its author wrote it.
 INITIAL = "initial"
 
@@ -172,6 +174,50 @@ class Comparison:
     rounds: tuple[tuple[float, ...], ...]
     paired: bool = True
     isolated_us: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyWindow:
+    """What the GPU's energy counter said between two of its ticks, and what ran meanwhile.
+
+    `time_us` is the time per call while the GPU repeated one program without a pause, None where
+    nothing ran. `cold` says that no call found its arrays in the L2. `clock_mhz` is the median
+    clock of the multiprocessors; `limited_by` names what held the clocks back. What the driver
+    does not tell is None.
+    """
+
+    energy_j: float
+    seconds: float
+    time_us: float | None = None
+    buffer_sets: int = 0
+    cold: bool = True
+    temperature_c: int | None = None
+    clock_mhz: int | None = None
+    limited_by: tuple[str, ...] = ()
+
+    @property
+    def power_w(self) -> float:
+        """The mean power."""
+        return self.energy_j / self.seconds
+
+    @property
+    def calls(self) -> float:
+        """How many calls fit into the window; it seldom begins and ends with one."""
+        return 0.0 if self.time_us is None else self.seconds * 1e6 / self.time_us
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """One window of energy on one workload; `variant` is what ran where `kind` is `variant`.
+
+    `created` is when it ended (ISO 8601).
+    """
+
+    workload: Workload
+    kind: EnergyKind
+    window: EnergyWindow
+    variant: Variant | None = None
+    created: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tuner.candidates import Candidates
 from tuner.compiler.base import Compiler
-from tuner.device.base import Device
+from tuner.device.base import Device, EnergyMeter
+from tuner.energy import EnergyStage
 from tuner.errors import AgentError, AwaitedError
 from tuner.evaluate import Evaluator
 from tuner.finals import Finals
 from tuner.kernel import Workload
+from tuner.knowledge.warm import Knowledge, warm_seeds
 from tuner.plan import Plan
 from tuner.progress import Listener
 from tuner.restoring import restore
 from tuner.rounds import Author, Rounds
-from tuner.searching import pools_of, search_all
+from tuner.searching import budget, pools_of, search_all
 from tuner.session import Session
 from tuner.standing import Standing
-from tuner.trial import Result
+from tuner.trial import Result, Variant
 from tuner.verification import Verification, Watch
 
 
@@ -31,12 +33,14 @@ def tune(
     listener: Listener,
     watches: Sequence[Watch] = (),
     author: Callable[[Session, Candidates], Author] | None = None,
+    meter: EnergyMeter | None = None,
+    knowledge: Knowledge | None = None,
 ) -> tuple[Result, ...]:
     """Run or resume a session to its end; what it holds already is not measured again.
 
     `author` makes who writes further candidates in rounds. The winners are run under the tools
-    of `watches` at last. Raises the `AgentError` that ended the rounds too early once all else is
-    done.
+    of `watches` at last. `meter` is there where the plan's objective is not time.
+    Raises the `AgentError` that ended the rounds too early once all else is done.
     """
     candidates = Candidates(plan, compiler, device)
     evaluator = candidates.evaluator(plan.candidate)
@@ -47,7 +51,6 @@ def tune(
     session.mark("running")
     standing = Standing(plan, session, device.info.name, listener)
     verification = Verification(plan, session, device, candidates, watches)
-    finals = Finals(plan, session, device, candidates, verification)
     failure: AgentError | None = None
     try:
         for workload in plan.workloads:
@@ -56,10 +59,20 @@ def tune(
         if not (device.info.recorded or session.trials()):
             for workload in plan.spec.boundary:
                 evaluator.verify_baseline(workload)
-        search_all(plan, session, evaluator, standing, pools, searches_left=1 + plan.rounds)
+        budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
+        warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
+        search_all(
+            plan, session, evaluator, standing, pools, searches_left=1 + plan.rounds, warm=warm
+        )
         if author is not None:
             written_by = author(session, candidates)
             failure = Rounds(plan, session, candidates, standing, written_by).run()
+        ranked: Mapping[Workload, tuple[Variant, ...]] = {}
+        if meter is not None:
+            ranked = EnergyStage(
+                plan, plan.objective, session, meter, candidates, verification, standing
+            ).run()
+        finals = Finals(plan, session, device, candidates, verification, ranked)
         for workload in (*plan.tuned, *plan.held_out):
             standing.announce("finals", workload)
             finals.decide(workload)

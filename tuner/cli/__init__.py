@@ -20,8 +20,10 @@ COMMANDS = {
     "verify": "Repeat the verification of a session's winners.",
     "report": "Write the report of a session.",
     "mcp": "Serve the rounds to a coding agent, over the Model Context Protocol.",
-    "export": "Write a session's rounds as training data.",
+    "export": "Write a session's variants for production, or its rounds as training data.",
+    "compare": "Compare search methods on recorded spaces.",
     "devices": "List the GPUs and the recordings to tune on.",
+    "knowledge": "List what past runs found, forget it, or add sessions and other stores.",
     "mutate": "Show how strong the check is: break the kernel and see what is caught.",
     "record": "Measure a whole search space on a GPU and keep the answers.",
 }

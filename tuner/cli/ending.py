@@ -38,6 +38,8 @@ def write_report(data: ReportData, folder: Path) -> None:
 def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
     """Print the results, what an agent tried, and where everything is."""
     from tuner.cli.rounds_told import round_lines
+    from tuner.report.energy_section import energy_lines
+    from tuner.report.search_section import early_end_lines
     from tuner.report.table import results_table
     from tuner.report.verdict import verdict
     from tuner.trial import Status
@@ -50,7 +52,9 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         verdict(data).headline,
         f"{missing} trials had no answer in the recording" if missing else "",
         *(() if data.results else _why_none(data)),
+        *early_end_lines(data),
         *round_lines(data),
+        *energy_lines(data.energies, data.results, data.objective),
         f"session        {folder}",
         f"tuned kernels  {folder / 'tuned'}" if data.results else "",
         f"report         {folder / REPORT}",

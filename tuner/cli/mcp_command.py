@@ -47,6 +47,7 @@ class Defaults:
     resume: Path | None
     sources: tuple[Path, ...]
     jobs: int | None
+    store: str | None
 
 
 @click.command("mcp")
@@ -69,6 +70,7 @@ class Defaults:
 @options.operator("tune")
 @options.session("Folder of the session.")
 @options.resume("Session that `start` resumes.")
+@options.store()
 @options.sources("client")
 @options.jobs()
 @click.option(
@@ -141,6 +143,8 @@ def _run(request: Request, root: Path, seat: Seat, watch: Watch, stack: ExitStac
     inside = partial(_require_inside, root, request.sources)
     run = (resumed if request.resume else started)(request, stack, inside, (MCP,), agent)
     watch.session, agent.recap = run.session.directory, partial(recap, run.session)
+    if run.knowledge is not None:
+        stack.callback(run.knowledge.keep, run.session)
     failure: AgentError | None = None
     try:
         tune(
@@ -151,6 +155,7 @@ def _run(request: Request, root: Path, seat: Seat, watch: Watch, stack: ExitStac
             listener=watch,
             watches=run.watches,
             author=run.author,
+            knowledge=run.knowledge,
         )
     except FinishedError:
         pass  # as it was asked to
@@ -202,6 +207,7 @@ def _request(defaults: Defaults, wish: Wish) -> Request:
         words=_words(values),
         policy=defaults.policy,
         sources=defaults.sources,
+        store=defaults.store,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
+
+import click
 
 from tuner.cli.exits import interrupted
 from tuner.errors import TunerError
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
     from tuner.cli.authoring import Authoring
     from tuner.cli.plans import Request
     from tuner.compiler.base import Compiler
-    from tuner.device.base import Device, DeviceInfo
+    from tuner.device.base import Device, DeviceInfo, EnergyMeter
+    from tuner.knowledge.warm import Knowledge
     from tuner.plan import Plan
     from tuner.rounds import Author
     from tuner.session import Session
@@ -39,6 +43,8 @@ class Run:
     watches: tuple[Watch, ...]
     author: Callable[[Session, Candidates], Author] | None = None
     warning: str = ""
+    meter: EnergyMeter | None = None
+    knowledge: Knowledge | None = None
 
 
 def started(
@@ -66,8 +72,10 @@ def started(
     options = AgentOptions.asked(request, drafted=drafted)
     plan = replace(plan, rounds=options.rounds, policy=options.policy)
     plan = change(plan) if change else plan
-    device = open_device(request.device, plan.spec, plan.operators)
+    device = open_device(request.device, plan.spec, plan.operators, plan.workloads)
     stack.callback(device.close)
+    meter = meter_for(plan, device)
+    knowledge = _knowledge(request, device)
     compiler = compiler_for(device.info, request.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
     authoring = authoring_for(options, plan, device, compiler, stack, agent)
@@ -84,7 +92,8 @@ def started(
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     session = stack.enter_context(Session.create(folder, manifest, environment))
     stack.push(partial(_leave_nothing_unused, session, made))
-    return _run(plan, session, device, compiler, watches, authoring)
+    run = _run(plan, session, device, compiler, watches, authoring)
+    return replace(run, meter=meter, knowledge=knowledge)
 
 
 def resumed(
@@ -113,13 +122,16 @@ def resumed(
     options = AgentOptions.resumed(session.manifest, request)
     plan = replace(plan, rounds=options.rounds, policy=options.policy)
     plan = change(plan) if change else plan
-    device = open_device(session.manifest.device, plan.spec, plan.operators)
+    device = open_device(session.manifest.device, plan.spec, plan.operators, plan.workloads)
     stack.callback(device.close)
     require_same_device(session, device)
+    meter = meter_for(plan, device)
+    knowledge = _knowledge(request, device)
     compiler = compiler_for(device.info, request.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
     authoring = authoring_for(options, plan, device, compiler, stack, agent)
-    return _run(plan, session, device, compiler, watches, authoring)
+    run = _run(plan, session, device, compiler, watches, authoring)
+    return replace(run, meter=meter, knowledge=knowledge)
 
 
 def _run(
@@ -141,6 +153,16 @@ def _run(
     return Run(plan, session, device, compiler, watches, authoring.author, warning)
 
 
+def _knowledge(request: Request, device: Device) -> Knowledge | None:
+    """Open the store of past runs; what keeps it from being used is told."""
+    from tuner.knowledge.warm import open_knowledge
+
+    def warn(text: str) -> None:
+        click.echo(f"Warning: {text}", err=True)
+
+    return open_knowledge(request.store, os.environ, device.info, warn)
+
+
 def _leave_nothing_unused(
     session: Session, made: Iterable[Path], kind: object, error: BaseException | None, trace: object
 ) -> None:
@@ -160,6 +182,18 @@ def _say_how_to_resume(
 
     if isinstance(error, KeyboardInterrupt) and (folder / DATABASE).exists():
         raise interrupted(folder, *command) from None
+
+
+def meter_for(plan: Plan, device: Device) -> EnergyMeter | None:
+    """Find the energy meter that an objective needs; raise before anything is measured."""
+    from tuner.device.metering import open_meter
+    from tuner.energy import require_time
+
+    if plan.objective == "time":
+        return None
+    meter = open_meter(device)
+    require_time(plan, plan.objective)
+    return meter
 
 
 def compiler_for(info: DeviceInfo, jobs: int | None, stack: ExitStack) -> Compiler:

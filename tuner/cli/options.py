@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     Declared = Callable[[Callable[..., None]], Callable[..., None]]
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-SEARCHERS = ("auto", "exhaustive", "random", "optuna")
+SEARCHERS = ("auto", "exhaustive", "random", "optuna", "classifier")
 STRATEGIES = "kernel_tuner:"
 _UNIT_SECONDS = (3600.0, 60.0, 1.0)
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*(%?)")
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -46,6 +47,15 @@ def searcher(text: str) -> str:
     if text in SEARCHERS or (text.startswith(STRATEGIES) and text != STRATEGIES):
         return text
     raise click.BadParameter(f"{text!r} is none of {', '.join(SEARCHERS)}, {STRATEGIES}<strategy>")
+
+
+def share(text: str) -> float:
+    """Read a share: `2%`, `2 %` or `0.02`."""
+    match = _SHARE.fullmatch(text.strip())
+    value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+    if not 0.0 <= value < 1.0:
+        raise click.BadParameter(f"{text!r} is not a share from 0 to 100 %; write 2% or 0.02")
+    return value
 
 
 def folder(text: str) -> Path:
@@ -131,6 +141,24 @@ def sources(reader: str) -> Declared:
     text = f"Folder that the {reader} may read, such as a CUTLASS checkout; repeatable."
     path = click.Path(exists=True, file_okay=False, path_type=Path)
     return click.option("--sources", metavar="DIR", multiple=True, type=path, help=text)
+
+
+def variants_within() -> Declared:
+    """Declare `--variants-within SHARE`."""
+    text = "How much slower than its best a workload may be, for fewer variants; 2 % by default."
+    return click.option("--variants-within", metavar="SHARE", type=share, help=text)
+
+
+def max_variants() -> Declared:
+    """Declare `--max-variants N`."""
+    text = "The best N variants, in place of --variants-within."
+    return click.option("--max-variants", metavar="N", type=click.IntRange(min=1), help=text)
+
+
+def require_one_choice(within: float | None, most: int | None) -> None:
+    """Refuse both ways of choosing variants at once."""
+    if within is not None and most is not None:
+        raise click.UsageError("--variants-within and --max-variants exclude one another")
 
 
 def jobs() -> Declared:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tuner.cli.agent_options import AgentOptions
+    from tuner.consumption import Objective
     from tuner.kernel import KernelSpec, Workload
     from tuner.plan import Plan
     from tuner.session import Manifest
@@ -55,10 +56,16 @@ class Request:
     exchange: Path | None = None
     wait: float | None = None
     sources: tuple[Path, ...] = ()
+    store: str | None = None
+    objective: Objective = "time"
+    variants_within: float | None = None
+    max_variants: int | None = None
 
 
 def new_plan(request: Request) -> Plan:
     """Find and read everything that the request names; raise `InputError` for what is wrong."""
+    from tuner.plan import WITHIN
+
     if request.kernel is None:
         raise click.UsageError("no kernel given; name a .cu file, or a session with --resume")
     require_kernel(request.kernel)
@@ -67,6 +74,7 @@ def new_plan(request: Request) -> Plan:
     _require_same(request.kernel, definition.spec)
     workloads = asked_workloads(definition.spec, request.workload)
     require_strategy(request.searcher)
+    within = WITHIN if request.variants_within is None else request.variants_within
     return _plan(
         definition,
         searcher=request.searcher,
@@ -75,6 +83,9 @@ def new_plan(request: Request) -> Plan:
         seed=request.seed,
         workloads=workloads or definition.spec.workloads,
         operators=chosen_operators(definition.spec, unique(request.operator, "operator")),
+        objective=request.objective,
+        variants_within=within,
+        max_variants=request.max_variants,
     )
 
 
@@ -109,6 +120,7 @@ def manifest_of(
     plan: Plan, *, device: str, words: tuple[str, ...], options: AgentOptions | None = None
 ) -> Manifest:
     """Write down all that a resumed run must find unchanged."""
+    from tuner.knowledge.place import without_password
     from tuner.session_records import Manifest, file_sha
 
     spec = plan.spec
@@ -127,8 +139,11 @@ def manifest_of(
         seed=plan.seed,
         workloads=plan.workloads,
         operators=plan.operators,
+        objective=plan.objective,
+        variants_within=plan.variants_within,
+        max_variants=plan.max_variants,
         tuner_version=__version__,
-        command=words,
+        command=tuple(map(without_password, words)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         **({} if options is None or not options.rounds else _agent_fields(options)),
     )
@@ -213,6 +228,9 @@ def _plan_of(definition: Definition, manifest: Manifest) -> Plan:
         seed=manifest.seed,
         workloads=manifest.workloads,
         operators=manifest.operators,
+        objective=manifest.objective,
+        variants_within=manifest.variants_within,
+        max_variants=manifest.max_variants,
     )
 
 
@@ -225,6 +243,9 @@ def _plan(
     seed: int,
     workloads: tuple[Workload, ...],
     operators: Mapping[str, str],
+    objective: Objective,
+    variants_within: float,
+    max_variants: int | None,
 ) -> Plan:
     from tuner.checking import check_signature
     from tuner.plan import Plan
@@ -247,6 +268,9 @@ def _plan(
         seed=seed,
         workloads=workloads,
         operators=operators,
+        objective=objective,
+        variants_within=variants_within,
+        max_variants=max_variants,
     )
 
 
@@ -292,6 +316,9 @@ def _require_agreement(directory: Path, manifest: Manifest, plan: Plan, request:
         "trials": (request.trials, manifest.trials),
         "time": (request.time, manifest.time_s),
         "seed": (request.seed, manifest.seed),
+        "objective": (request.objective, manifest.objective),
+        "variants_within": (request.variants_within, manifest.variants_within),
+        "max_variants": (request.max_variants, manifest.max_variants),
         "session": (request.session and request.session.resolve(), directory.resolve()),
         "policy": (request.policy, manifest.policy),
         "model": (request.model, manifest.agent_options.get("model")),
@@ -305,7 +332,7 @@ def _require_agreement(directory: Path, manifest: Manifest, plan: Plan, request:
         asked["operator"] = (dict(chosen), dict(manifest.operators))
     differing = [n for n, (own, kept) in asked.items() if n in request.given and own != kept]
     if differing:
-        options = ", ".join(f"--{name}" for name in differing)
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in differing)
         raise SessionError(
             f"{options}: not what the session was started with",
             path=directory,

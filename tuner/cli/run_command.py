@@ -76,11 +76,20 @@ class TopLevelCommand(click.Command):
 )
 @options.trials("Configs to try for each workload; all if under 200 are valid, else 100.")
 @options.time("Stop after 90s, 5m or 1h30m in all.")
+@click.option(
+    "--objective",
+    type=click.Choice(["time", "energy", "edp"]),
+    default="time",
+    help="What the winner is least in; energy above idle, or energy times time, take minutes more.",
+)
+@options.variants_within()
+@options.max_variants()
 @click.option("--seed", metavar="N", type=options.seed, default="0", help="Seed of the search; 0.")
 @options.workload("Tune for this one instead of those in the space")
 @options.operator("tune, such as ACTIVATION=gelu")
 @options.session("Folder for all that is found; sessions/... else.")
 @options.resume()
+@options.store()
 @click.option(
     "--agent",
     type=click.Choice(AGENTS),
@@ -120,6 +129,7 @@ class TopLevelCommand(click.Command):
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
     """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""
+    options.require_one_choice(values["variants_within"], values["max_variants"])
     from tuner.cli.plans import Request
     from tuner.cli.rounds_told import agent_object
     from tuner.report.table import json_of
@@ -160,6 +170,9 @@ def _tune(
 
     run = (resumed if request.resume else started)(request, stack)
     session, silent = run.session, request.quiet and request.as_json
+    if run.knowledge is not None:
+        # Interrupted or not, what was found is kept.
+        stack.callback(run.knowledge.keep, session)
     if not silent:
         console.print(headline(run.device), markup=False, soft_wrap=True)
     if run.warning:
@@ -176,6 +189,8 @@ def _tune(
                 listener=view,
                 watches=run.watches,
                 author=run.author,
+                meter=run.meter,
+                knowledge=run.knowledge,
             )
         except AgentError as error:
             failure = error

@@ -26,6 +26,7 @@ PHASES: Mapping[Phase, str] = {
     "agent": "with the agent",
     "candidate": "checking a new candidate",
     "profile": "profiling",
+    "energy": "measuring the energy",
     "finals": "measuring the finalists against the baseline",
     "checks": "checking the winners",
     "done": "done",

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tuner.kernel import Launch, Workload
-from tuner.trial import Correctness, Measurement, Status
+from tuner.space import Config
+from tuner.trial import Correctness, EnergyWindow, Measurement, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Program:
     """A compiled kernel with everything needed to run it on one workload.
 
     `source_key` is `compiler.base.source_key`; `lowered` maps a launch's kernel name to the
-    symbol in `cubin`.
+    symbol in `cubin`. `config` is what the source was rendered for, None for the baseline.
     """
 
     source_key: str
@@ -45,6 +46,7 @@ class Program:
     launches: tuple[Launch, ...]
     cubin: bytes = b""
     lowered: Mapping[str, str] = field(default_factory=dict)
+    config: Config | None = None
 
     @property
     def key(self) -> str:
@@ -126,4 +128,24 @@ class Watcher(Protocol):
 
     def close(self) -> None:
         """End the processes."""
+        ...
+
+
+@runtime_checkable
+class EnergyMeter(Protocol):
+    """Tell what verified programs cost in energy; some devices can."""
+
+    def require_energy(self) -> None:
+        """Raise `DeviceError` with a remedy where the energy cannot be read here."""
+        ...
+
+    def idle_energy(self, *, seconds: float) -> EnergyWindow:
+        """Read the energy over at least `seconds` in which the GPU, open for use, has no work."""
+        ...
+
+    def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
+        """Read the energy over at least `seconds` in which the GPU repeats a verified program.
+
+        Where it fails, or its results are wrong afterwards, that comes back.
+        """
         ...

@@ -81,9 +81,10 @@ class Child:
 
     def kill(self) -> None:
         """End the process at once; a kernel that never ends goes with it."""
-        self._connection.close()
+        # The pipe last: another thread may be waiting for an answer, and is told by its end.
         self._process.kill()
         self._process.join(10.0)
+        self._connection.close()
 
     def _exit_code(self) -> int | None:
         self._process.join(5.0)

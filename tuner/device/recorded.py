@@ -6,18 +6,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tuner.device.base import Outcome, Program, Rounds
-from tuner.device.recording import TICK_US, RecordedWorkload, load_recording
+from tuner.device.recording import TICK_US, RecordedWorkload, Recording, load_recording
 from tuner.errors import DeviceError
 from tuner.kernel import Workload
 from tuner.trial import Status
 
 
 class RecordedDevice:
-    """Answer for the programs of one recording; see `Device` for the contract."""
+    """Answer for the programs of one recording; see `Device` for the contract.
 
-    def __init__(self, path: Path, kernel: str, operators: Mapping[str, str]) -> None:
+    `recording` is what was read from `path` already: a foreign file (tuner/device/foreign).
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kernel: str,
+        operators: Mapping[str, str],
+        recording: Recording | None = None,
+    ) -> None:
         self._path = path
-        self._recording = load_recording(path)
+        self._recording = recording or load_recording(path)
         if self._recording.kernel != kernel:
             raise DeviceError(
                 f"is a recording of {self._recording.kernel}, not of {kernel}",
@@ -51,12 +60,11 @@ class RecordedDevice:
         thorough: bool = False,
     ) -> Outcome:
         """Look the program up; `missing` where the recording has no answer."""
-        found = self._workload(program.workload).programs.get(program.key)
+        workload = self._workload(program.workload)
+        found = workload.programs.get(self._key(program, workload))
         if found is None:
-            return Outcome(
-                Status.MISSING,
-                f"{self._path.name} has no measurement of this source, launch and workload",
-            )
+            what = "config" if self._by_config else "source, launch and workload"
+            return Outcome(Status.MISSING, f"{self._path.name} has no measurement of this {what}")
         return found.outcome()
 
     def verify(self, program: Program) -> Outcome:
@@ -66,7 +74,7 @@ class RecordedDevice:
     def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
         """Return the recorded rounds if all programs were in them, else separate samples."""
         workload = self._workload(programs[0].workload)
-        keys = [program.key for program in programs]
+        keys = [self._key(program, workload) for program in programs]
         finals = workload.finals
         if finals is not None and set(keys) <= set(finals.programs):
             columns = [finals.programs.index(key) for key in keys]
@@ -79,6 +87,15 @@ class RecordedDevice:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    @property
+    def _by_config(self) -> bool:
+        return self._recording.keyed_by == "config"
+
+    def _key(self, program: Program, workload: RecordedWorkload) -> str:
+        if not self._by_config:
+            return program.key
+        return workload.baseline if program.config is None else program.config.key
 
     def _unpaired(self, workload: RecordedWorkload, keys: Sequence[str]) -> Rounds:
         programs = workload.programs

@@ -6,7 +6,7 @@ import json
 import lzma
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -82,7 +82,11 @@ class RecordedDeviceInfo(BaseModel):
 
 
 class Recording(BaseModel):
-    """One kernel's recording: the GPU, when, with which operator choices, and every workload."""
+    """One kernel's recording: the GPU, when, with which operator choices, and every workload.
+
+    Its programs are keyed by `Program.key`, or, where other programs measured and only told the
+    config, by `Config.key`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -92,6 +96,7 @@ class Recording(BaseModel):
     device: RecordedDeviceInfo
     operators: dict[str, str] = Field(default_factory=dict)
     workloads: dict[str, RecordedWorkload]
+    keyed_by: Literal["program", "config"] = "program"
 
 
 def load_recording(path: Path) -> Recording:
@@ -106,7 +111,8 @@ def load_recording(path: Path) -> Recording:
         raise DeviceError(
             f"is not a recording: {error}",
             path=path,
-            remedy="recordings are xz-compressed JSON files made by `tune record`",
+            remedy="recordings are xz-compressed JSON files made by `tune record`, or Kernel "
+            "Tuner's caches and T4 results (.json or .json.gz)",
         ) from error
     version = content.get("version") if isinstance(content, dict) else None
     if isinstance(version, int) and version > VERSION:

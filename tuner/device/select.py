@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tuner.device.base import Device
 from tuner.device.recording import recordings_of
 from tuner.errors import DeviceError
-from tuner.kernel import KernelSpec
+from tuner.kernel import KernelSpec, Workload
 
 CHOICES = "auto, cuda, cuda:N, recorded, recorded:FILE or host"
 HOST = "host"
 
 
-def open_device(text: str, spec: KernelSpec, operators: Mapping[str, str]) -> Device:
-    """Open what `CHOICES` lists; raise `DeviceError` with what to do instead."""
+def open_device(
+    text: str,
+    spec: KernelSpec,
+    operators: Mapping[str, str],
+    workloads: Sequence[Workload] | None = None,
+) -> Device:
+    """Open what `CHOICES` lists; raise `DeviceError` with what to do instead.
+
+    `workloads` are those that will be asked for, where that is known: a file of Kernel Tuner
+    holds one problem size and does not always say which workload that is.
+    """
     if text == HOST:
         from tuner.device.host.device import HostDevice
 
         return HostDevice(spec, operators)
     kind, _, detail = text.partition(":")
     if kind == "recorded":
-        return _recorded(spec, operators, detail)
+        return _recorded(spec, operators, detail, workloads)
     if kind == "cuda" and (detail.isdecimal() or not detail):
         return _cuda(spec, operators, int(detail or 0))
     if text == "auto":
         count = gpu_count()
-        return _cuda(spec, operators, 0) if count else _recorded(spec, operators, "")
+        return _cuda(spec, operators, 0) if count else _recorded(spec, operators)
     raise DeviceError(f"unknown device {text!r}", remedy=f"use {CHOICES}")
 
 
@@ -69,9 +78,22 @@ def _cuda(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Devic
     return CudaDevice(ordinal, spec, operators)
 
 
-def _recorded(spec: KernelSpec, operators: Mapping[str, str], file: str) -> Device:
+def _recorded(
+    spec: KernelSpec,
+    operators: Mapping[str, str],
+    file: str = "",
+    workloads: Sequence[Workload] | None = None,
+) -> Device:
+    from tuner.device.foreign.files import is_foreign
     from tuner.device.recorded import RecordedDevice
 
+    if file and is_foreign(Path(file)):
+        from tuner.device.foreign.recordings import recording_from
+        from tuner.space_file import load_definition
+
+        space = load_definition(spec.path).space
+        recording = recording_from(Path(file), spec, space, operators, workloads)
+        return RecordedDevice(Path(file), spec.name, operators, recording)
     if file:
         return RecordedDevice(Path(file), spec.name, operators)
     found = recordings_of(spec.source)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
 from tuner.errors import DeviceError
-from tuner.trial import Correctness, Measurement, Status
+from tuner.trial import Correctness, EnergyWindow, Measurement, Status
 
 H200_LIKE = DeviceInfo(
     name="simulated H200",
@@ -63,3 +63,37 @@ class SimulatedDevice:
         if isinstance(answer, Status):
             raise DeviceError(f"a verified program failed when timed again: {answer}")
         return answer
+
+
+class MeteredDevice(SimulatedDevice):
+    """Draw, in every window, the power (W) that `power` returns for a program, or fail as it says.
+
+    `metered` lists the windows' programs in order, None for one without work.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Program], float | Status],
+        power: Callable[[Program], float | Status],
+        *,
+        idle_w: float = 100.0,
+    ) -> None:
+        super().__init__(answer)
+        self.metered: list[Program | None] = []
+        self._power, self._idle_w = power, idle_w
+
+    def require_energy(self) -> None:
+        """Nothing stands against it."""
+
+    def idle_energy(self, *, seconds: float) -> EnergyWindow:
+        """Draw the idle power."""
+        self.metered.append(None)
+        return EnergyWindow(self._idle_w * seconds, seconds)
+
+    def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
+        """Draw a program's power for as long as it takes."""
+        self.metered.append(program)
+        power = self._power(program)
+        if isinstance(power, Status):
+            return Outcome(power, f"simulated: {power}")
+        return EnergyWindow(power * seconds, seconds, self._time_us(program), buffer_sets=4)

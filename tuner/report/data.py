@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tuner.consumption import Objective
 from tuner.kernel import Workload
 from tuner.statistics import floor_us
-from tuner.trial import INITIAL, Check, Comparison, Result, Status, Trial, Variant
+from tuner.trial import INITIAL, Check, Comparison, Energy, Result, Status, Trial, Variant
 
 if TYPE_CHECKING:
     from tuner.mutation.score import Score
     from tuner.profiling import Profiled
+    from tuner.report.dispatch_section import Dispatch
     from tuner.report.rounds import Author, Round, Tried
 
 
@@ -31,6 +33,19 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A search that ended before its budget: for want of time, or of anything left to find.
+
+    `expected_gain` is the share of the best time that was still expected, None for want of time.
+    """
+
+    candidate: str
+    workload: str
+    trials: int
+    expected_gain: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReportData:
     """One run, ready to be shown.
 
@@ -41,7 +56,9 @@ class ReportData:
     `dynamic_shared_bytes` is keyed by candidate, workload and `Config.key`. `notes` say what had
     to be left out. `checks` are all of the session's, in order; `mutation` is what `tune mutate`
     left there, and `declared` None where the search space is not what it was. `author`,
-    `candidates`, `rounds` and `profiles` say what an agent did.
+    `candidates`, `rounds` and `profiles` say what an agent did. `energies` are windows of the GPU's
+    energy counter, and `objective` is what the winners were chosen by. `early_ends` are searches
+    that did not use their budget up. `dispatch` says which variant serves which shape.
     """
 
     kernel: str
@@ -75,6 +92,10 @@ class ReportData:
     candidates: tuple[Tried, ...] = ()
     rounds: tuple[Round, ...] = ()
     profiles: tuple[Profiled, ...] = ()
+    energies: tuple[Energy, ...] = ()
+    objective: Objective = "time"
+    early_ends: tuple[EarlyEnd, ...] = ()
+    dispatch: Dispatch | None = None
 
     @property
     def trials(self) -> tuple[Trial, ...]:

@@ -14,6 +14,8 @@ from markupsafe import Markup, escape
 from tuner.expressions import Value
 from tuner.report import (
     charts,
+    dispatch_section,
+    energy_section,
     profile_section,
     rounds_section,
     search_section,
@@ -62,7 +64,9 @@ def render_report(data: ReportData) -> str:
         **_trust_parts(data),
         **_result_parts(data),
         **_search_parts(data),
+        **_dispatch_parts(data),
         **_agent_parts(data),
+        energy=energy_section.energy_parts(data.energies, data.results),
     )
 
 
@@ -139,11 +143,26 @@ def _search_parts(data: ReportData) -> Mapping[str, object]:
     rejected = rejections(data)
     return {
         "convergence": search_section.convergences(data),
+        "early_ends": search_section.early_end_lines(data),
         "importance": search_section.importances(data),
         "rejected": rejected[:REASONS_SHOWN],
         "rejected_more": max(len(rejected) - REASONS_SHOWN, 0),
         "rejected_chart": search_section.rejected_chart(data),
         "top": top_tables(data),
+    }
+
+
+def _dispatch_parts(data: ReportData) -> Mapping[str, object]:
+    if data.dispatch is None:
+        return {"dispatch_summary": ""}
+    shown, more = dispatch_section.wanted(data.dispatch)
+    return {
+        "dispatch_summary": dispatch_section.summary(data.dispatch),
+        "dispatch_chosen": dispatch_section.chosen(data.dispatch),
+        "dispatch_served": dispatch_section.served(data.dispatch),
+        "dispatch_checked": dispatch_section.checked(data.dispatch),
+        "dispatch_wanted": shown,
+        "dispatch_wanted_more": more,
     }
 
 
@@ -220,6 +239,8 @@ def _method(data: ReportData) -> list[str]:
             "wall clock, with the outputs spoiled before every run; nothing is done about the "
             "CPU's caches and clock. No time here says anything of a GPU."
         )
+    elif "timed_by" in data.environment:
+        taken = f"The times were taken by {data.environment['timed_by']}."
     else:
         taken = (
             "Each time is the median per call over replays of a CUDA graph of many launches that "

@@ -11,8 +11,10 @@ from tuner.errors import ExpressionError, TunerError
 from tuner.expressions import Expression
 from tuner.kernel import DEVICE_NAMES, KernelSpec, Workload
 from tuner.profiling import profiles
-from tuner.report.data import Declared, ReportData, fastest
+from tuner.report.data import Declared, EarlyEnd, ReportData, fastest
+from tuner.report.dispatch_section import dispatch_of
 from tuner.report.rounds import author_of, rounds, tried
+from tuner.searching import ENDED
 from tuner.session import Candidate, Session
 from tuner.session_records import file_sha
 from tuner.space_choices import optional
@@ -84,9 +86,20 @@ def from_session(
         candidates=tried(session),
         rounds=rounds(session),
         profiles=tuple(profiles(session)),
+        energies=tuple(session.energies()),
+        objective=manifest.objective,
+        early_ends=tuple(_early_ends(session)),
+        dispatch=dispatch_of(session),
     )
     data = replace(data, dynamic_shared_bytes=dict(_dynamic_shared(data, session)))
     return data if spec is None else _with_spec(data, spec, workloads)
+
+
+def _early_ends(session: Session) -> Iterator[EarlyEnd]:
+    for note in session.notes(0, ENDED):
+        told = note.content
+        gain = told.get("expected_gain")
+        yield EarlyEnd(told["candidate"], told["workload"], told["trials"], gain)
 
 
 def _operators(choices: Mapping[str, str]) -> dict[str, str]:

@@ -50,6 +50,27 @@ def convergences(data: ReportData) -> tuple[Course, ...]:
     )
 
 
+def early_end_lines(data: ReportData) -> tuple[str, ...]:
+    """Say how many searches ended before their budget was used up, and why."""
+    late = [one for one in data.early_ends if one.expected_gain is None]
+    enough = [one for one in data.early_ends if one.expected_gain is not None]
+    lines = []
+    if enough:
+        most = max(one.expected_gain or 0.0 for one in enough)
+        trials = sum(one.trials for one in enough)
+        lines.append(
+            f"{_searches(len(enough))} ended early, after {trials:,} trials in all: the untried "
+            f"configs were expected to save no more than {most:.1%} of the best time"
+        )
+    if late:
+        lines.append(f"{_searches(len(late))} ended early for want of time")
+    return tuple(lines)
+
+
+def _searches(count: int) -> str:
+    return f"{count} search{'es' * (count != 1)}"
+
+
 def importances(data: ReportData) -> tuple[CandidateImportance, ...]:
     """Rank the parameters of every candidate that was searched, the winner's first.
 

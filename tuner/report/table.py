@@ -11,6 +11,7 @@ from tuner.expressions import Value
 from tuner.kernel import Workload
 from tuner.report import wording
 from tuner.report.data import ReportData
+from tuner.report.energy_section import energy_json
 from tuner.report.rounds import Round
 from tuner.report.trust import counts_by_kind
 from tuner.trial import INITIAL, Occupancy, Result
@@ -59,7 +60,15 @@ def json_of(data: ReportData) -> dict[str, object]:
         "checks": counts_by_kind(data),
         "workloads": [_json_result(result) for result in data.results],
         "rounds": [_json_round(one) for one in data.rounds],
+        **_json_energy(data),
     }
+
+
+def _json_energy(data: ReportData) -> dict[str, object]:
+    """Only where there is any: a run by time measures none."""
+    if not data.energies:
+        return {}
+    return {"objective": data.objective, "energy": energy_json(data.energies, data.results)}
 
 
 def _cells(result: Result, common: Mapping[str, Value], named: bool) -> tuple[str | Text, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tuner.search.pool import Pool
     from tuner.space import SearchSpace
 
-NAMES = ("auto", "exhaustive", "random", "optuna", "kernel_tuner:<strategy>")
+NAMES = ("auto", "exhaustive", "random", "optuna", "classifier", "kernel_tuner:<strategy>")
 # Below this many valid configs `auto` tries them all.
 EXHAUSTIVE_BELOW = 200
 DEFAULT_BUDGET = 100
@@ -31,12 +31,14 @@ def make_searcher(
     seed: int,
     budget: int,
     seeds: Sequence[Mapping[str, Value]] = (),
+    axes: Mapping[str, int] | None = None,
     journal: Path | None = None,
     study_name: str = "tune",
 ) -> Searcher:
     """Make the searcher called `name`; `budget` is the number of trials it may plan for.
 
-    `seeds` are proposed first. `journal` and `study_name` say where Optuna keeps its study.
+    `seeds` are proposed first. `axes` are the workload's, by which `auto` learns from others.
+    `journal` and `study_name` say where Optuna keeps its study.
     """
     match resolve(name, len(pool)).split(":", 1):
         case ["exhaustive"]:
@@ -47,6 +49,20 @@ def make_searcher(
             from tuner.search.optuna_searcher import OptunaSearcher
 
             return OptunaSearcher(pool, space, seed, seeds, journal=journal, study_name=study_name)
+        case ["auto" | "classifier" as members]:
+            from tuner.search.portfolio import SHARES, AutoSearcher
+
+            return AutoSearcher(
+                pool,
+                space,
+                seed,
+                budget,
+                seeds,
+                axes=axes,
+                members=tuple(SHARES) if members == "auto" else (members,),
+                journal=journal,
+                study_name=study_name,
+            )
         case ["kernel_tuner", strategy]:
             from tuner.search.kernel_tuner_searcher import KernelTunerSearcher
 
@@ -68,4 +84,4 @@ def resolve(name: str, pool_size: int) -> str:
     """Replace `auto` by the searcher it stands for."""
     if name != "auto":
         return name
-    return "exhaustive" if pool_size < EXHAUSTIVE_BELOW else "optuna"
+    return "exhaustive" if pool_size < EXHAUSTIVE_BELOW else "auto"

@@ -27,7 +27,7 @@ class KernelTunerSearcher:
     A strategy waits for all results of a batch. Asked for more meanwhile, the searcher proposes a
     random config, and answers the strategy from its result should it come to it. A strategy that
     converges before the budget is spent starts again elsewhere; when a start finds nothing new,
-    the rest is random.
+    the rest is random. Of a sampled pool a strategy knows the sample alone.
     """
 
     def __init__(

@@ -27,8 +27,6 @@ from kernel_tuner.util import (
 from tuner.errors import InputError
 
 _NEEDS = {"skopt": "skopt", "pyatf_strategies": "pyatf"}
-# The default, SciPy's Latin hypercube, takes fresh entropy: no seed would repeat a search.
-_STRATEGY_OPTIONS = {"bayes_opt": {"samplingmethod": "random"}}
 # A strategy that has converged walks over known configs for ever; its budget then counts as spent.
 MAX_IDLE_CALLS = 300
 
@@ -48,7 +46,18 @@ def find_strategy(name: str) -> Callable[..., Any]:
         )
     # Loaded here, not at its first turn: libraries that it imports draw random numbers.
     tune: Callable[..., Any] = strategy_map[name].tune
+    if name == "bayes_opt":
+        from kernel_tuner.strategies import bayes_opt
+
+        bayes_opt.LatinHypercube = _seeded_hypercube
     return tune
+
+
+def _seeded_hypercube(d: int) -> Any:
+    """Stand in for SciPy's sampler, which takes fresh entropy: no seed would repeat a search."""
+    from scipy.stats.qmc import LatinHypercube
+
+    return LatinHypercube(d=d, rng=np.random.default_rng(np.random.randint(2**31)))
 
 
 class StrategyRun:
@@ -218,13 +227,12 @@ def _options(
     strategy: str, tune_params: Mapping[str, list[float]], budget: TuningBudget, seed: int
 ) -> Options:
     limits = {} if strategy == "brute_force" else {"max_fevals": budget.max_fevals}
-    chosen = {**limits, **_STRATEGY_OPTIONS.get(strategy, {})}
     return Options(
         tune_params=tune_params,
         objective=["time"],
         objective_higher_is_better=[False],
         strategy=strategy,
-        strategy_options=Options(chosen),
+        strategy_options=Options(limits),
         max_fevals=budget.max_fevals,
         budget=budget,
         seed=seed % 2**32,

@@ -127,9 +127,10 @@ class Searching:
     def text(self, baseline_us: Callable[[Workload], float], info: DeviceInfo) -> str:
         """Write the best configs and what failed."""
         timed = sorted((t.time_us, n, t) for n, t in enumerate(self.trials) if t.time_us)
+        valid = self._pool.estimated_size
         lines = [
-            f"{self._draft.name} on {self._workload}: {len(self.trials)} of {len(self._pool)} "
-            f"valid configs tried, {len(timed)} correct"
+            f"{self._draft.name} on {self._workload}: {len(self.trials)} of {valid} valid configs "
+            f"tried, {len(timed)} correct"
         ]
         if timed:
             baseline = baseline_us(self._workload)

@@ -12,6 +12,7 @@ from tuner.search.exhaustive import ExhaustiveSearcher
 from tuner.search.factory import default_budget, make_searcher
 from tuner.search.optuna_searcher import OptunaSearcher
 from tuner.search.pool import valid_configs
+from tuner.search.portfolio import AutoSearcher
 from tuner.search.random_searcher import RandomSearcher
 from tuner.space import Parameter, SearchSpace
 
@@ -28,7 +29,8 @@ def make(name: str, size: int) -> object:
         ("random", 3, RandomSearcher),
         ("optuna", 3, OptunaSearcher),
         ("auto", 199, ExhaustiveSearcher),
-        ("auto", 200, OptunaSearcher),
+        ("auto", 200, AutoSearcher),
+        ("classifier", 3, AutoSearcher),
     ],
 )
 def test_names_make_their_searcher(name: str, size: int, kind: type) -> None:
@@ -44,7 +46,7 @@ def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
 
 def test_the_message_says_what_was_found_and_what_is_right() -> None:
     with pytest.raises(
-        InputError, match=r"unknown searcher 'optunna'\n.*exhaustive, random, optuna"
+        InputError, match=r"unknown searcher 'optunna'\n.*exhaustive, random, optuna, classifier"
     ):
         make("optunna", 3)
 
@@ -67,7 +69,8 @@ def test_the_default_budget_is_all_or_a_hundred(name: str, size: int, budget: in
 def test_heavy_packages_are_only_imported_by_the_searchers_that_use_them() -> None:
     code = (
         "import sys, tuner.search.factory, tuner.search.pool;"
-        "print([m for m in ('optuna', 'kernel_tuner', 'scipy', 'pandas') if m in sys.modules])"
+        "heavy = ('optuna', 'kernel_tuner', 'scipy', 'sklearn', 'pandas');"
+        "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

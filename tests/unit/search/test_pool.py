@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.errors import ExpressionError, InputError, SpaceError
+from tuner.errors import ExpressionError, SpaceError
 from tuner.expressions import Expression, Value
+from tuner.search import derived, enumeration, joint, tables
 from tuner.search.pool import Pool, valid_configs
 from tuner.space import Config, Parameter, SearchSpace
 
@@ -221,7 +222,67 @@ class TestTraps:
         with pytest.raises(SpaceError, match="equal values 1 and true"):
             valid_configs(make_space({"a": [1, True]}), {})
 
-    def test_a_space_too_large_to_hold_is_refused(self) -> None:
-        space = make_space({f"p{i}": list(range(20)) for i in range(8)}, "p0 < p1")
-        with pytest.raises(InputError, match="more than"):
-            valid_configs(space, {})
+
+class TestNeighbours:
+    SPACE = make_space(
+        {"a": [1, 2, 4], "b": [False, True], "c": ["x", "y", "z"]},
+        "b or a < 4",
+        "a != 2 or c != 'y'",
+    )
+
+    def test_they_are_the_valid_configs_with_one_other_value(self) -> None:
+        pool = valid_configs(self.SPACE, {})
+        for index, config in enumerate(pool):
+            expected = [
+                i
+                for i, other in enumerate(pool)
+                if sum(config[name] != other[name] for name in config) == 1
+            ]
+            assert sorted(pool.neighbours(index).tolist()) == expected
+
+    def test_they_come_in_the_order_of_the_parameters_and_their_values(self) -> None:
+        pool = valid_configs(self.SPACE, {})
+        start = pool.index({"a": 2, "b": True, "c": "x"})
+        assert [str(pool[i]) for i in pool.neighbours(start)] == [
+            "a=1 b=true c=x",
+            "a=4 b=true c=x",
+            "a=2 b=false c=x",
+            "a=2 b=true c=z",
+        ]
+
+    def test_a_config_without_any_has_none(self) -> None:
+        pool = valid_configs(make_space({"a": [1, 2], "b": [1, 2]}, "a == b"), {})
+        assert pool.neighbours(0).tolist() == []
+        assert valid_configs(make_space({}), {}).neighbours(0).tolist() == []
+
+
+class TestWideConstraints:
+    """Constraints over too many combinations to tabulate give the same pools."""
+
+    @settings(max_examples=150, deadline=None)
+    @given(
+        constraints=st.lists(CONSTRAINTS, min_size=1, max_size=3),
+        axes=st.fixed_dictionaries({"T": NUMBERS, "K": NUMBERS}),
+        most_tried=st.sampled_from([1, 6, 30]),
+        most_joined=st.sampled_from([6, 100]),
+    )
+    def test_hold_what_evaluating_every_constraint_leaves(
+        self,
+        constraints: list[str],
+        axes: dict[str, Value],
+        most_tried: int,
+        most_joined: int,
+    ) -> None:
+        space = make_space(PARAMETERS, *constraints)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables, "MOST_TRIED", most_tried)
+            patch.setattr(derived, "MOST_IN_STEP", 40)
+            patch.setattr(joint, "MOST_JOINED", most_joined)
+            enumeration.enumerate_rows.cache_clear()
+            try:
+                expected = by_evaluation(space, axes)
+            except ExpressionError:
+                with pytest.raises(ExpressionError):
+                    valid_configs(space, axes)
+                return
+            assert configs_of(valid_configs(space, axes)) == expected

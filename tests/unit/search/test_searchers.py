@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 import pytest
 
+from tuner.errors import InputError
 from tuner.expressions import Expression
 from tuner.kernel import Workload
+from tuner.search import pool as pool_module
 from tuner.search.base import Searcher
+from tuner.search.exhaustive import ExhaustiveSearcher
 from tuner.search.factory import make_searcher
 from tuner.search.pool import Pool, valid_configs
 from tuner.space import Config, Parameter, SearchSpace
@@ -129,6 +132,57 @@ class TestConformance:
 @pytest.mark.parametrize("name", ["random", "optuna", "kernel_tuner:genetic_algorithm"])
 def test_another_seed_gives_other_asks(name: str) -> None:
     assert drive(make(name, seed=1), smooth) != drive(make(name, seed=2), smooth)
+
+
+HUGE = SearchSpace(
+    (
+        *(Parameter(f"p{i}", (1, 2, 4, 8, 16, 32)) for i in range(10)),
+        Parameter("layout", ("row", "column")),
+    ),
+    (Expression.parse("p0 * p1 * p2 <= 512"), Expression.parse("p3 <= p4 or layout == 'row'")),
+)
+
+
+def product_time(config: Config) -> float | None:
+    return 5 + abs(math.log2(math.prod(float(config[f"p{i}"]) for i in range(10))) - 20)
+
+
+@pytest.mark.parametrize("name", ["random", "optuna", "kernel_tuner:genetic_algorithm"])
+class TestSampledSpaces:
+    def search(self, name: str, seeds: Sequence[Config] = (), count: int = 60) -> list[Config]:
+        pool = valid_configs(HUGE, {})
+        assert pool.estimated_size > 10**7
+        searcher = make_searcher(name, pool, HUGE, seed=2, budget=count, seeds=seeds)
+        return drive(searcher, product_time, limit=count)
+
+    def test_proposes_different_valid_configs(self, name: str) -> None:
+        asked = self.search(name)
+        assert len(set(asked)) == len(asked) == 60
+        assert all(HUGE.violated(config, {}) is None for config in asked)
+
+    def test_the_same_seed_and_tells_give_the_same_asks(self, name: str) -> None:
+        assert self.search(name) == self.search(name)
+
+    def test_seeds_outside_the_sample_come_first(self, name: str) -> None:
+        outside = valid_configs(HUGE, {}, seed=9)[77]
+        assert outside not in set(valid_configs(HUGE, {}))
+        assert self.search(name, [outside], count=9)[0] == outside
+
+
+def test_every_config_of_a_sampled_space_is_too_many() -> None:
+    with pytest.raises(InputError, match=r"\d{8} valid configs are too many") as caught:
+        ExhaustiveSearcher(valid_configs(HUGE, {}))
+    assert "--searcher random" in (caught.value.remedy or "")
+
+
+def test_random_goes_on_after_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "SAMPLE", 50)
+    asked = drive(
+        make_searcher("random", valid_configs(HUGE, {}), HUGE, seed=0, budget=99),
+        product_time,
+        limit=2000,
+    )
+    assert len(set(asked)) == 2000
 
 
 RUGGED = SearchSpace(

@@ -11,9 +11,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from tuner.device.base import DeviceInfo, Program, Rounds
+from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
 from tuner.device.cuda.driver import CudaError, gpu_uuid
+from tuner.device.cuda.energy import ENERGY
 from tuner.device.cuda.worker import Worker
+from tuner.device.inputs import NORMAL
 from tuner.device.judge import cuda_judge
 from tuner.device.judged import JUDGE_TIMEOUT_S, JudgedDevice, RunFailedError
 from tuner.device.judging import fresh_seed
@@ -24,12 +26,16 @@ from tuner.device.timing import FINALS, SEARCH, TimingPolicy
 from tuner.errors import DeviceError, WorkerError
 from tuner.hardware import architecture_for
 from tuner.kernel import KernelSpec
-from tuner.trial import Measurement, Status
+from tuner.trial import EnergyWindow, Measurement, Status
 
 RUN_TIMEOUT_S = 10.0
 TIMING_TIMEOUT_S = 60.0
 # A comparison takes long where calls do: 20 of 100 ms make a replay of 2 s.
 REPLAY_TIMEOUT_S = 2.0
+# Beside the window itself: to settle, to wait for two ticks, and for calls of seconds to end.
+ENERGY_TIMEOUT_S = 60.0
+# SIGKILL may have come from whoever is short of memory: a second one is the program's fault.
+ENERGY_ATTEMPTS = 2
 
 
 class CudaDevice(JudgedDevice):
@@ -54,8 +60,40 @@ class CudaDevice(JudgedDevice):
                 streaming = judge.call("streaming_gbps", timeout_s=JUDGE_TIMEOUT_S)
             except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
                 raise DeviceError(f"the GPU's processes did not start: {error}") from error
+            self._metered = runner
             super().__init__(_info(facts, streaming, _gpu_state(uuid)), spec, judge, runner)
             undo.pop_all()
+
+    def require_energy(self) -> None:
+        """Raise `DeviceError` where the energy counter of this GPU cannot be read."""
+        self._metered.require_energy()
+
+    def idle_energy(self, *, seconds: float) -> EnergyWindow:
+        """Read the energy of the GPU with both processes' contexts on it, but without work."""
+        return self._metered.idle_energy(seconds)
+
+    def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
+        """Read the energy over replays of a verified program, and judge its next results."""
+        for attempt in range(ENERGY_ATTEMPTS):
+            try:
+                return self._energy(program, seconds)
+            except RunFailedError as error:
+                failed = Outcome(error.status, str(error))
+                if not error.killed or attempt:
+                    break
+            except MemoryError as error:
+                raise DeviceError(
+                    f"not enough memory to measure the energy on {program.workload}: {error}",
+                    remedy="leave the workload out, or free the memory",
+                ) from error
+        return failed
+
+    def _energy(self, program: Program, seconds: float) -> EnergyWindow | Outcome:
+        self._enter(program.workload)
+        self._ask_judge("prepare", program.workload, NORMAL, fresh_seed())
+        window = self._metered.energy(program, seconds)
+        fault = self._fault(program)
+        return Outcome(Status.WRONG, fault) if fault else window
 
     def close(self) -> None:
         """End both processes and release the GPU for others."""
@@ -112,6 +150,27 @@ class CudaRunner(ReplacedWorker[Child]):
             raise
         return Rounds(tuple(tuple(row) for row in rows), paired=True, isolated_us=tuple(isolated))
 
+    def require_energy(self) -> None:
+        """Raise `DeviceError` where the energy counter cannot be read."""
+        with _blamed_on_the_worker():
+            self._live_worker().call("require_energy", timeout_s=RUN_TIMEOUT_S)
+
+    def idle_energy(self, seconds: float) -> EnergyWindow:
+        """Read the energy over a time without work."""
+        with _blamed_on_the_worker():
+            window: EnergyWindow = self._live_worker().call(
+                "idle_energy", seconds, timeout_s=ENERGY_TIMEOUT_S + seconds
+            )
+        return window
+
+    def energy(self, program: Program, seconds: float) -> EnergyWindow:
+        """Read the energy over replays of a program."""
+        with self._blamed_on_the_program():
+            window: EnergyWindow = self._ready_worker().call(
+                "energy", program, ENERGY, seconds, timeout_s=ENERGY_TIMEOUT_S + seconds
+            )
+        return window
+
     def _start(self) -> Child:
         failed = f"no process can be started on GPU {self._ordinal}"
         remedy = "nvidia-smi tells whether the GPU still works"
@@ -137,6 +196,15 @@ class CudaRunner(ReplacedWorker[Child]):
             if error.sticky:
                 self._drop_worker()
             raise RunFailedError(Status.LAUNCH, error.message) from error
+
+
+@contextmanager
+def _blamed_on_the_worker() -> Iterator[None]:
+    """Nothing of a candidate ran: the process itself is at fault."""
+    try:
+        yield
+    except (ChildDiedError, ChildTimeoutError) as error:
+        raise DeviceError(f"the GPU's process gave no energy: {error}") from error
 
 
 def _info(facts: Mapping[str, Any], streaming_gbps: float, state: Mapping[str, str]) -> DeviceInfo:

@@ -16,6 +16,8 @@ from tuner.device.timing import Rotation
 
 # The driver limits the pitch of a two-dimensional fill: large arrays, of few sets, go one by one.
 FEW_SETS = 8
+# Two could end while this process is held up for the length of one.
+BATCHES_AHEAD = 3
 
 
 class MappedArena:
@@ -157,6 +159,49 @@ class Graph:
     def close(self) -> None:
         """Release the graph; a failure here would only hide the one that led here."""
         driver.cuGraphExecDestroy(self._executable)
+
+
+class Load:
+    """Replays of one graph, enqueued ahead, so that the GPU never waits for this process."""
+
+    def __init__(self, graph: Graph, replays: int, stream: Any) -> None:
+        self._graph, self._stream = graph, stream
+        self._replays = replays
+        # One at the end of each batch of replays, in order.
+        self._ends: list[Any] = []
+        self._done = 0
+
+    def keep_up(self) -> None:
+        """Enqueue batches until enough are under way; waits for nothing."""
+        while len(self._ends) - self.batches_done() < BATCHES_AHEAD:
+            for _ in range(self._replays):
+                self._graph.launch(self._stream)
+            end = call(driver.cuEventCreate, 0)
+            self._ends.append(end)
+            call(driver.cuEventRecord, end, self._stream)
+
+    def batches_done(self) -> int:
+        """Count the batches that have ended."""
+        while self._done < len(self._ends):
+            (status,) = driver.cuEventQuery(self._ends[self._done])
+            if status == driver.CUresult.CUDA_ERROR_NOT_READY:
+                break
+            if status != driver.CUresult.CUDA_SUCCESS:
+                raise CudaError(f"cuEventQuery: {status.name}")
+            self._done += 1
+        return self._done
+
+    def time_us(self, first: int, last: int) -> float:
+        """Compute the time per call between the ends of two batches, counted from 1."""
+        ends = self._ends[first - 1], self._ends[last - 1]
+        calls = self._graph.calls * self._replays * (last - first)
+        return float(call(driver.cuEventElapsedTime, *ends)) * 1e3 / calls
+
+    def close(self) -> None:
+        """Wait for what is under way, and release the events."""
+        driver.cuStreamSynchronize(self._stream)
+        for end in self._ends:
+            driver.cuEventDestroy(end)
 
 
 @contextmanager

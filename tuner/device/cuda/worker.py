@@ -6,8 +6,10 @@ import random
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from math import ceil
 from statistics import median
 
 from cuda.bindings import driver
@@ -18,10 +20,12 @@ from tuner.device.cuda.driver import (
     Launcher,
     LoadedProgram,
     call,
+    gpu_uuid,
     reset_persisting_l2,
 )
+from tuner.device.cuda.energy import IDLE_SETTLE_S, LOADED_SETTLE_S, NvmlCounter, Span, Window
 from tuner.device.cuda.leftovers import Scrub, SharedSpoiler
-from tuner.device.cuda.rotating import Buffers, Graph, MappedArena, timing_events
+from tuner.device.cuda.rotating import Buffers, Graph, Load, MappedArena, timing_events
 from tuner.device.layout import Arena, plausible_byte
 from tuner.device.timing import (
     SECOND_LOOKS,
@@ -35,18 +39,21 @@ from tuner.device.timing import (
     suspicious,
     wall_ratio,
 )
-from tuner.trial import Measurement
+from tuner.trial import EnergyWindow, Measurement
 
 LOADED_PROGRAMS = 16
 ISOLATED_REPLAYS = 15
 WARM_UP_REPLAYS = 4
 RERUN_SETS = 64
+# Long beside the pauses in which this process looks at the energy counter.
+BATCH_US = 60e3
 
 
 class Worker:
     """Load, launch and time programs on one GPU."""
 
     def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
         call(driver.cuInit, 0)
         self._device = call(driver.cuDeviceGet, ordinal)
         self._context = call(driver.cuDevicePrimaryCtxRetain, self._device)
@@ -56,6 +63,7 @@ class Worker:
         self._buffers: dict[Rotation, Buffers] = {}
         self._loaded: OrderedDict[str, LoadedProgram] = OrderedDict()
         self._scrub: Scrub | None = None
+        self._counter: NvmlCounter | None = None
         self._shared = SharedSpoiler(
             self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             self._attribute("MULTIPROCESSOR_COUNT"),
@@ -178,6 +186,45 @@ class Worker:
         call(driver.cuStreamSynchronize, self._stream)
         self._show(buffers, used)
 
+    def require_energy(self) -> None:
+        """Raise `DeviceError` where the energy counter cannot be read."""
+        self._counter = self._counter or NvmlCounter(gpu_uuid(self._ordinal))
+
+    def idle_energy(self, seconds: float) -> EnergyWindow:
+        """Read the energy of the GPU with its contexts, memory and graphs, but without work."""
+        call(driver.cuCtxSynchronize)
+        window = self._window(lambda: None)
+        window.settle(IDLE_SETTLE_S)
+        return _window_of(window, window.take(seconds))
+
+    def energy(self, program: Program, policy: TimingPolicy, seconds: float) -> EnergyWindow:
+        """Read the energy while the program is replayed without a pause over rotating buffers.
+
+        Between replays nothing is spoiled or scrubbed, which would cost energy too.
+        """
+        self._unload_oldest()
+        buffers = self._renewed(policy)
+        reset_persisting_l2()
+        launcher = Launcher(self._load(program), program.launches, self._stream)
+        with closing(self._graph(launcher, policy, buffers, None)) as graph:
+            self._warm_up(graph, policy, buffers)
+            replay_us = self._replay([graph, graph], buffers)[0][1]
+            with closing(Load(graph, ceil(BATCH_US / replay_us), self._stream)) as load:
+                window = self._window(load.keep_up)
+                window.settle(LOADED_SETTLE_S)
+                first = _once_past(load, 0)
+                span = window.take(seconds)
+                time_us = load.time_us(first, _once_past(load, first))
+        covered = buffers.sets * self._mapped.layout.footprint_bytes
+        cold = covered >= policy.l2_multiple * self._attribute("L2_CACHE_SIZE")
+        found = _window_of(window, span)
+        return replace(found, time_us=time_us, buffer_sets=buffers.sets, cold=cold)
+
+    def _window(self, keep_busy: Callable[[], None]) -> Window:
+        self.require_energy()
+        assert self._counter is not None
+        return Window(self._counter, keep_busy)
+
     def _show(self, buffers: Buffers, used: Sequence[int]) -> None:
         """Put a set where the judge looks, chosen so that no kernel can know which."""
         buffers.copy_to_arena(secrets.choice(used))
@@ -274,3 +321,22 @@ class Worker:
         times, _ = self._replay([graph] * ISOLATED_REPLAYS, buffers)
         graph.close()
         return median(times) / graph.calls
+
+
+def _once_past(load: Load, batches: int) -> int:
+    """Wait until more batches than so many have ended; return how many."""
+    while (done := load.batches_done()) <= batches:
+        load.keep_up()
+        time.sleep(1e-3)
+    return done
+
+
+def _window_of(window: Window, span: Span) -> EnergyWindow:
+    sampled = window.sampled
+    return EnergyWindow(
+        energy_j=span.energy_j,
+        seconds=span.seconds,
+        temperature_c=sampled.temperature_c,
+        clock_mhz=sampled.clock_mhz,
+        limited_by=tuple(sorted(sampled.limited_by)),
+    )

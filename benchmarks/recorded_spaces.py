@@ -1,0 +1,103 @@
+"""The spaces that were measured whole on an H200, with what is known of a config before it runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+KERNELS = ("silu_and_mul", "topk_softmax")
+AHEAD = 64
+
+
+@dataclass
+class RecordedSpace:
+    """One workload's valid configs in the order of the pool.
+
+    `trials` are as the recorded device gives them, at once; `features` has None where a config
+    cannot run; `seconds` is what it took to make one config's features.
+    """
+
+    kernel: str
+    workload: object
+    pool: object
+    space: object
+    trials: list
+    features: list
+    seconds: list
+
+    @cached_property
+    def times_us(self):
+        """Median times, nan where there is none."""
+        return np.array([np.nan if t.time_us is None else t.time_us for t in self.trials])
+
+    @cached_property
+    def best_us(self):
+        """The optimum."""
+        return float(np.nanmin(self.times_us))
+
+    def trial(self, config):
+        """Answer as the device would."""
+        return self.trials[self.pool.index(config)]
+
+    def foresee(self, config):
+        """Answer as the compiler would; None for what can't run."""
+        return self.features[self.pool.index(config)]
+
+
+def load(kernel, *, held_out=False):
+    """Compile every valid config of every workload (cached) and look its time up."""
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.device.recorded import RecordedDevice
+    from tuner.device.recording import recordings_of
+    from tuner.evaluate import Candidate, Evaluator
+    from tuner.search.pool import valid_configs
+    from tuner.space_file import load_definition
+    from tuner.template import Template
+    from tuner.trial import INITIAL
+
+    definition = load_definition(ROOT / f"search_spaces/sglang/{kernel}.yaml")
+    spec, space = definition.spec, definition.space
+    operators = {operator.name: operator.values[0] for operator in spec.operators}
+    (path,) = recordings_of(spec.source)
+    device = RecordedDevice(path, spec.name, operators)
+    candidate = Candidate(INITIAL, space, Template.load(spec.template))
+    spaces = []
+    with NvrtcPool(cache=Cache()) as compiler:
+        evaluator = Evaluator(spec, candidate, operators, compiler, device)
+        for workload in spec.workloads if held_out else spec.tuned:
+            pool = valid_configs(space, evaluator.names(workload))
+            rows = [_look(evaluator, pending) for pending in _started(evaluator, workload, pool)]
+            trials, features, seconds = (list(column) for column in zip(*rows, strict=True))
+            spaces.append(RecordedSpace(kernel, workload, pool, space, trials, features, seconds))
+    return spaces
+
+
+def _started(evaluator, workload, pool):
+    """Start compilations in batches: all at once would hold every cubin."""
+    for configs in batched(pool, AHEAD):
+        yield from [evaluator.start(workload, config) for config in configs]
+
+
+def _look(evaluator, pending):
+    from tuner.trial import Trial
+
+    if pending.compilation is not None:
+        pending.compilation.result()
+    started_s = time.perf_counter()
+    features = evaluator.foresee(pending)
+    seconds = time.perf_counter() - started_s
+    return evaluator.finish(pending), None if isinstance(features, Trial) else features, seconds
+
+
+def batched(items, size):
+    """Cut an iterable into lists of at most `size`."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

@@ -1,0 +1,150 @@
+"""Compare the searchers on recorded spaces: the figure of the search.
+
+    python benchmarks/search.py FOLDER [--searchers A,B] [--seeds N] [--trials N] [--again]
+
+FOLDER holds Kernel Tuner caches, T4 results or recordings of `tune record`. Rows of an earlier run
+with the same settings and files are kept: a run of all takes half an hour. --again runs the
+searchers that are asked for once more, as after a change to one. The scores are those of
+`tune compare` (docs/comparing.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from dataclasses import asdict, fields
+from pathlib import Path
+from statistics import stdev
+
+from environment import RESULTS, environment, write_result
+
+from tuner.cli.compare_command import recorded_spaces
+from tuner.comparing.comparison import Settings, compare
+from tuner.comparing.scores import Score, mean_of
+from tuner.comparing.spaces import recording_name
+
+SEARCHERS = (
+    "auto",
+    "optuna",
+    "kernel_tuner:adaptive_tabu_greywolf",
+    "kernel_tuner:genetic_algorithm",
+    "kernel_tuner:bayes_opt",
+)
+SUFFIXES = (".json", ".json.gz", ".json.xz")
+# Of the optimum at the end: what the mean over the seeds of every space should reach.
+WORST_SHARE = 0.90
+DIGITS = 4
+
+
+def main() -> None:
+    """Run what is missing, write after every method, and print the means."""
+    asked = arguments()
+    paths = sorted(path for path in asked.folder.iterdir() if path.name.endswith(SUFFIXES))
+    if not paths:
+        raise SystemExit(f"{asked.folder}: no file ends in {', '.join(SUFFIXES)}")
+    settings = {"seeds": asked.seeds, "trials": asked.trials, "batch": asked.batch}
+    rows = kept_rows(asked.out, settings)
+    for path in paths:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        done = {n for n in asked.searchers if rows.get((path.name, n), {}).get("sha") == digest}
+        missing = [n for n in asked.searchers if asked.again or n not in done]
+        spaces = recorded_spaces(path) if missing else ()
+        for name in missing:
+            rows[path.name, name] = {"sha": digest, **row_of(path, spaces, name, asked)}
+            show(recording_name(path), name, rows[path.name, name])
+            save(asked.out, settings, rows)
+    for name, summary in save(asked.out, settings, rows).items():
+        show("all", name, summary)
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--searchers", type=lambda text: text.split(","), default=SEARCHERS)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--again", action="store_true", help="run what is there already, too")
+    parser.add_argument("--out", type=Path, default=RESULTS / "search.json")
+    return parser.parse_args()
+
+
+def row_of(path: Path, spaces: tuple, name: str, asked: argparse.Namespace) -> dict:
+    """Replay one method over one recording; the mean of its workloads, and of every seed."""
+    started_s = time.perf_counter()
+    settings = Settings((name,), asked.seeds, asked.trials, asked.batch)
+    comparison = compare(settings, spaces, jobs=asked.jobs)
+    shares = [result.space.optimum_us / result.methods[0].found_us for result in comparison.results]
+    return {
+        "recording": path.name,
+        "searcher": name,
+        "workloads": len(spaces),
+        "configs": [len(space.pool) for space in spaces],
+        **rounded(comparison.overall()[name]),
+        "trials_to_99_percent": [trials_to(0.99, share) for share in shares],
+        "minutes": round((time.perf_counter() - started_s) / 60, 2),
+        "environment": environment(),
+    }
+
+
+def trials_to(share: float, runs: object) -> list[int | None]:
+    """Count the trials after which each run has this share of the optimum; None for never."""
+    reached = [run >= share for run in runs]
+    return [int(one.argmax()) + 1 if one.any() else None for one in reached]
+
+
+def kept_rows(out: Path, settings: dict) -> dict[tuple[str, str], dict]:
+    """Take over the rows of an earlier run with the same settings."""
+    if not out.exists():
+        return {}
+    content = json.loads(out.read_text(encoding="utf-8"))
+    if any(content.get(key) != value for key, value in settings.items()):
+        return {}
+    return {(row["recording"], row["searcher"]): row for row in content["rows"]}
+
+
+def save(out: Path, settings: dict, rows: dict[tuple[str, str], dict]) -> dict[str, dict]:
+    """Write all rows with the means over the recordings that every method was replayed over."""
+    names = list(dict.fromkeys(name for _, name in rows))
+    common = set.intersection(*({r for r, n in rows if n == name} for name in names))
+    summary = {name: mean([rows[r, name] for r in sorted(common)]) for name in names if common}
+    content = {"environment": environment(), **settings, "summary": summary}
+    listed = [rows[key] for key in sorted(rows)]
+    write_result(out, {**content, "rows": listed})
+    return summary
+
+
+def mean(rows: list[dict]) -> dict:
+    """Average one method's rows; `score_error` is the standard error over the recordings."""
+    names = [field.name for field in fields(Score)]
+    scores = [Score(*(row[name] for name in names)) for row in rows]
+    error = stdev(score.score for score in scores) / len(scores) ** 0.5 if len(rows) > 1 else None
+    return {
+        "recordings": len(rows),
+        **rounded(mean_of(scores)),
+        "score_error": None if error is None else round(error, DIGITS),
+        "worst_share_100": min(score.share_100 for score in scores),
+        "shares_under_90_percent": sum(score.share_100 < WORST_SHARE for score in scores),
+    }
+
+
+def rounded(score: Score) -> dict[str, float]:
+    """Write a score with as many digits as the seeds are good for."""
+    return {name: round(value, DIGITS) for name, value in asdict(score).items()}
+
+
+def show(label: str, name: str, row: dict) -> None:
+    """Print one line of the table."""
+    print(
+        f"{label:20} {name:36} {row['score']:7.3f} {row['share_50']:7.3f} {row['share_100']:7.3f} "
+        f"{row['within_95']:6.0%} {row['seconds_per_run']:8.2f} s",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The energy counter of a real GPU: idle, loaded, repeated, and programs that fail meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from silu_kernels import LAUNCH, WORKLOAD, silu
+
+from tuner.device.base import Outcome, Program
+from tuner.device.cuda.device import CudaDevice
+from tuner.device.metering import open_meter
+from tuner.errors import DeviceError
+from tuner.space_file import Definition
+from tuner.trial import EnergyWindow, Status
+
+Build = Callable[..., Program]
+
+# Shorter than for results: what is tested here is far from the resolution.
+WINDOW_S = 1.5
+# Arithmetic that keeps the multiprocessors busy where the plain kernel waits for its launches.
+BUSY = "for (int k = 0; k < 2000; ++k) result = result * 1.0f + 0.0f * (k & 1);"
+
+
+@pytest.fixture(scope="module")
+def device(definition: Definition) -> Iterator[CudaDevice]:
+    device = CudaDevice(0, definition.spec, {"ACTIVATION": "silu"})
+    try:
+        open_meter(device)
+    except DeviceError as error:
+        device.close()
+        pytest.skip(f"this GPU tells no energy: {error.message}")
+    yield device
+    device.close()
+
+
+def measured(device: CudaDevice, program: Program) -> EnergyWindow:
+    window = device.energy(program, seconds=WINDOW_S)
+    assert isinstance(window, EnergyWindow), window
+    return window
+
+
+def test_a_loaded_gpu_draws_more_than_an_idle_one(device: CudaDevice, build: Build) -> None:
+    program = build(silu(), WORKLOAD, LAUNCH)
+    assert device.run(program).status is Status.CORRECT
+    idle, loaded = device.idle_energy(seconds=WINDOW_S), measured(device, program)
+    assert idle.seconds >= WINDOW_S
+    assert loaded.seconds >= WINDOW_S
+    assert 5.0 < idle.power_w < loaded.power_w < 2000.0
+    assert idle.time_us is None
+    assert loaded.temperature_c is None or 10 < loaded.temperature_c < 110
+    assert loaded.clock_mhz is None or 100 < loaded.clock_mhz < 5000
+
+
+def test_a_call_takes_as_long_in_a_window_as_when_it_is_timed(
+    device: CudaDevice, build: Build
+) -> None:
+    program = build(silu(), WORKLOAD, LAUNCH)
+    outcome = device.run(program, thorough=True)
+    assert outcome.measurement is not None
+    window = measured(device, program)
+    assert window.time_us == pytest.approx(outcome.measurement.median_us, rel=0.2)
+    assert window.cold
+    assert window.buffer_sets > 1
+
+
+def test_windows_of_one_program_agree_and_more_work_costs_more(
+    device: CudaDevice, build: Build
+) -> None:
+    plain, busy = build(silu(), WORKLOAD, LAUNCH), build(silu(each=BUSY), WORKLOAD, LAUNCH)
+    assert device.run(busy).status is Status.CORRECT
+    first, more, second = (measured(device, one) for one in (plain, busy, plain))
+    assert first.power_w == pytest.approx(second.power_w, rel=0.15)
+
+    def per_call(window: EnergyWindow) -> float:
+        return window.energy_j / window.calls
+
+    assert per_call(more) > 1.2 * max(per_call(first), per_call(second))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "status"),
+    [
+        # Right for as long as it is verified, wrong once it has run often.
+        (
+            {
+                "after": "if (thread == 0) atomicAdd(&launches_so_far, 1);",
+                "each": "if (*(volatile int*)&launches_so_far > 20000) result = 0.0f;",
+            },
+            Status.WRONG,
+        ),
+        (
+            {
+                "after": "if (thread == 0) atomicAdd(&launches_so_far, 1);",
+                "each": "if (*(volatile int*)&launches_so_far > 20000) __trap();",
+            },
+            Status.LAUNCH,
+        ),
+    ],
+)
+def test_a_program_that_fails_meanwhile_comes_back_as_it_failed(
+    device: CudaDevice, build: Build, spoiled: dict[str, str], status: Status
+) -> None:
+    found = device.energy(build(silu(**spoiled), WORKLOAD, LAUNCH), seconds=WINDOW_S)
+    assert isinstance(found, Outcome)
+    assert found.status is status, found.reason
+    honest = build(silu(), WORKLOAD, LAUNCH)
+    assert measured(device, honest).power_w > 0.0, "the device goes on"
+
+
+def test_idle_is_measured_without_a_workload_and_after_a_replaced_worker(
+    device: CudaDevice,
+) -> None:
+    first, second = (device.idle_energy(seconds=WINDOW_S) for _ in range(2))
+    assert first.power_w == pytest.approx(second.power_w, rel=0.25)

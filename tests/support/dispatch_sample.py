@@ -1,0 +1,207 @@
+"""A made-up operator with everything that a launch can have, and sessions with its comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tuner.kernel import Workload
+from tuner.session import Manifest, Session
+from tuner.session_records import file_sha
+from tuner.space import Config
+from tuner.space_file import load_definition
+from tuner.trial import INITIAL, Comparison, Measurement, Resources, Status, Trial, Variant
+
+SPACE = """\
+version: 1
+kernel: blend
+source: blend.cu
+reference: blend.py
+template: blend.cu.j2
+axes: [T, D]
+operator: {MAP: [twice, thrice]}
+arguments:
+  - {name: out, dtype: float32, shape: [T, D], role: output}
+  - {name: x, dtype: bfloat16, shape: [T, D]}
+  - {name: partial, dtype: float32, shape: [T, "ceil_div(D, 1024)"], role: scratch}
+  - {name: T, dtype: int32, value: T}
+  - {name: D, dtype: int64, value: D}
+  - {name: eps, dtype: float32, value: 1.0e-6}
+  - {name: even, dtype: bool, value: D % 2 == 0}
+workloads:
+  tuned: [{T: 1, D: 4096}, {T: 64, D: 4096}, {T: 1024, D: 4096}]
+  held_out: [{T: 3, D: 4096}, {T: 500, D: 8192}]
+traffic: T * D * 6
+baseline:
+  launch:
+    - {kernel: "reduce<float>", grid: [T], block: [128]}
+    - {kernel: blend, grid: [T], block: [128]}
+parameters:
+  block: [64, 128, 256]
+  wide: [false, true]
+  specialize: [false, true]
+  programmatic: [false, true]
+constraints:
+  - D % block == 0
+  - not wide or multiprocessors * block >= 1024
+default: {block: 128, wide: false, specialize: false, programmatic: false}
+launch:
+  - kernel: reduce<float>
+    grid: [T, "ceil_div(D, 1024)"]
+    block: [block]
+    when: T > 4
+  - kernel: blend
+    grid: ["min(T, multiprocessors * 2) if wide else T"]
+    block: ["block // 2", 2]
+    shared_memory: block * 400 if wide else 0
+    cluster: ["2 if wide else 1"]
+    programmatic: programmatic
+tolerance: {out: {relative: 1.0e-6}}
+"""
+BODY = """\
+#include <cuda_bf16.h>
+
+struct Pair {
+  float a, b;
+};
+__device__ float twice(float x) { return 2.0f * x; }
+__device__ float thrice(float x) { return 3.0f * x; }
+__device__ float scaled(float x) { return MAP(x); }
+
+template <typename Number>
+__global__ void reduce(float* out, const __nv_bfloat16* x, float* partial, int T, long long D,
+                       float eps, bool even) {
+  Number sum = 0;
+  for (long long i = threadIdx.x; i < D; i += blockDim.x) {
+    sum += __bfloat162float(x[blockIdx.x * D + i]);
+  }
+  partial[blockIdx.x] = sum;
+}
+
+extern "C" __global__ void blend(float* out, const __nv_bfloat16* x, float* partial, int T,
+                                 long long D, float eps, bool even) {
+  const long long width = kWidth > 0 ? kWidth : D;
+  const int thread = threadIdx.x + threadIdx.y * blockDim.x;
+  for (int row = blockIdx.x; row < T; row += gridDim.x) {
+    for (long long i = thread; i < width; i += blockDim.x * blockDim.y) {
+      const Pair pair = {__bfloat162float(x[row * width + i]), eps};
+      out[row * width + i] = scaled(pair.a) + (even ? 0.0f : pair.b);
+    }
+  }
+}
+"""
+SOURCE = f"constexpr int kWidth = 0;\n{BODY}"
+TEMPLATE = f"constexpr int kWidth = @{{ D if specialize else 0 }}@;  // @{{ wide }}@\n{BODY}"
+REFERENCE = """\
+def reference(xp, inputs, axes):
+    return {"out": 2.0 * inputs["x"]}
+"""
+ENVIRONMENT = {"device": "NVIDIA H200", "architecture": "sm_90a", "multiprocessors": "132"}
+ONE, SOME, MANY = (Workload.of({"T": size, "D": 4096}) for size in (1, 64, 1024))
+NEAR = Workload.of({"T": 3, "D": 4096}, held_out=True)
+FAR = Workload.of({"T": 500, "D": 8192}, held_out=True)
+ROUNDS = 40
+BASELINE_US = 10.0
+
+
+def config(
+    block: int = 128, *, wide: bool = False, specialize: bool = False, programmatic: bool = False
+) -> Config:
+    """Make a config of the operator."""
+    return Config.of(
+        {"block": block, "wide": wide, "specialize": specialize, "programmatic": programmatic}
+    )
+
+
+def variant(block: int = 128, **choices: bool) -> Variant:
+    """Make a variant of the template."""
+    return Variant(INITIAL, config(block, **choices))
+
+
+def comparison(workload: Workload, times_us: Mapping[Variant, float]) -> Comparison:
+    """Compare variants with a baseline of 10 us; all drift alike and scatter by 0.1 %."""
+    rows = []
+    for i in range(ROUNDS):
+        drift = 1.0 + 0.01 * i / ROUNDS
+        scatter = [1.0 + 0.001 * ((i * 7 + k * 3) % 5 - 2) / 2 for k in range(len(times_us) + 1)]
+        times = [BASELINE_US, *times_us.values()]
+        rows.append(tuple(t * drift * s for t, s in zip(times, scatter, strict=True)))
+    return Comparison(workload, tuple(times_us), tuple(rows))
+
+
+def trial(workload: Workload, one: Variant, time_us: float | None, *, early: bool = False) -> Trial:
+    """Make a trial of the search; without a time it was wrong."""
+    if time_us is None:
+        return Trial(one.candidate, workload, one.config, Status.WRONG, "out[0]")
+    measured = Measurement((time_us,) * 5, 20, 4, stopped_early=early)
+    return Trial(
+        one.candidate,
+        workload,
+        one.config,
+        Status.CORRECT,
+        resources=Resources(32, static_shared_bytes=128),
+        measurement=measured,
+    )
+
+
+def write_project(folder: Path) -> Path:
+    """Write the operator's files; return its search space."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {
+        "blend.yaml": SPACE,
+        "blend.cu": SOURCE,
+        "blend.cu.j2": TEMPLATE,
+        "blend.py": REFERENCE,
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder / "blend.yaml"
+
+
+def write_session(
+    folder: Path,
+    space: Path,
+    comparisons: tuple[Comparison, ...] = (),
+    trials: tuple[Trial, ...] = (),
+    environment: Mapping[str, str] = ENVIRONMENT,
+) -> Path:
+    """Write a session of the operator with these records; return its folder."""
+    spec = load_definition(space).spec
+    manifest = Manifest(
+        kernel=spec.name,
+        space_path=str(space),
+        space_text_sha=file_sha(space),
+        template_sha=file_sha(spec.template),
+        source_sha=file_sha(spec.source),
+        device="cuda",
+        searcher="auto",
+        trials=None,
+        time_s=None,
+        seed=0,
+        workloads=spec.workloads,
+        operators={"MAP": "twice"},
+        tuner_version="0",
+        command=("tune", "blend.cu"),
+        created="2026-01-01T00:00:00+00:00",
+        template_path=str(spec.template),
+    )
+    with Session.create(folder, manifest, environment) as session:
+        text = spec.template.read_text(encoding="utf-8")
+        session.add_candidate(INITIAL, text, space.read_text(encoding="utf-8"))
+        for one in trials:
+            session.record(one)
+        for compared in comparisons:
+            session.record_comparison(compared)
+        session.mark("complete")
+    return folder
+
+
+A, B, C = variant(64), variant(128, wide=True), variant(256, specialize=True, programmatic=True)
+# B serves all but the smallest within 2 %; nothing is proved on the smallest but A.
+COMPARISONS = (
+    comparison(ONE, {A: 5.0, B: 9.99}),
+    comparison(SOME, {A: 4.9, B: 4.0, C: 3.97}),
+    comparison(MANY, {B: 6.0, C: 6.4}),
+    comparison(NEAR, {A: 6.0}),
+    comparison(FAR, {B: 10.5}),
+)

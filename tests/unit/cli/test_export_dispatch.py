@@ -1,0 +1,223 @@
+"""`tune export --to` as a user sees it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from dispatch_sample import COMPARISONS, ONE, A, comparison, write_project, write_session
+
+
+@pytest.fixture
+def space(tmp_path) -> Path:
+    return write_project(tmp_path / "project")
+
+
+@pytest.fixture
+def session(tmp_path, space) -> Path:
+    return write_session(tmp_path / "session", space, COMPARISONS)
+
+
+def texts(folder):
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_it_writes_the_folder_and_says_what_is_in_it(tune, session, tmp_path):
+    result = tune("export", session, "--to", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "out (2 variants for 3 tuned workloads, within 2 % of each workload's best)" in (
+        result.output
+    )
+    assert "T=500 D=8192: the rule's variant is no faster there, the baseline serves" in (
+        result.output
+    )
+    assert sorted(texts(tmp_path / "out")) == [
+        *("CMakeLists.txt", "README.md", "blend.h", "dispatch.json"),
+        *(f"variants/blend_v{number}.cu" for number in range(3)),
+    ]
+
+
+def test_the_table_is_keyed_by_device_and_shape(tune, session, tmp_path):
+    tune("export", session, "--to", tmp_path / "out")
+    table = json.loads((tmp_path / "out" / "dispatch.json").read_text())
+    device = table["devices"]["NVIDIA H200"]
+    assert device["architecture"] == "sm_90a"
+    smallest = device["shapes"]["T=1,D=4096"]
+    assert smallest["variant"] == 1
+    low, high = smallest["interval"]
+    assert low <= smallest["speedup"] <= high
+    assert smallest["speedup"] == pytest.approx(2.0, rel=0.01)
+    assert table["variants"][1]["config"]["block"] == 64
+    assert table["variants"][0]["config"] is None
+    far = device["held_out"]["T=500,D=8192"]
+    assert (far["variant"], far["rule"], far["verdict"]) == (0, 2, "slower")
+
+
+@pytest.mark.parametrize(
+    ("words", "variants"),
+    [
+        (("--variants-within", "2%"), 2),
+        (("--variants-within", "2 %"), 2),
+        (("--variants-within", "0.02"), 2),
+        (("--variants-within", "0"), 3),
+        (("--max-variants", "1"), 1),
+    ],
+)
+def test_the_size_of_the_set_is_the_users(tune, session, tmp_path, words, variants):
+    assert tune("export", session, "--to", tmp_path / "out", *words).exit_code == 0
+    table = json.loads((tmp_path / "out" / "dispatch.json").read_text())
+    assert len(table["variants"]) == variants + 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--variants-within", "-1%"), "not a share from 0 to 100 %; write 2% or 0.02"),
+        (("--variants-within", "two"), "'two' is not a share"),
+        (("--variants-within", "nan"), "'nan' is not a share"),
+        (("--variants-within", "2"), "'2' is not a share"),
+        (("--max-variants", "0"), "x>=1"),
+        (("--max-variants", "some"), "not a valid integer"),
+        (("--max-variants", "3", "--variants-within", "1%"), "exclude one another"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(tune, session, tmp_path, words, told):
+    result = tune("export", session, "--to", tmp_path / "out", *words)
+    assert result.exit_code == 2
+    assert told in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_options_of_a_set_need_a_folder(tune, session, tmp_path):
+    result = tune("export", session, "--trajectories", tmp_path / "a", "--max-variants", "2")
+    assert result.exit_code == 2
+    assert "are for --to" in result.output
+
+
+def test_a_folder_without_a_session_is_told(tune, tmp_path):
+    result = tune("export", tmp_path / "nothing", "--to", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "nothing" in result.output
+
+
+def test_a_session_without_comparisons_is_refused(tune, space, tmp_path):
+    folder = write_session(tmp_path / "empty", space)
+    result = tune("export", folder, "--to", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "nothing was compared with the baseline" in result.output
+    assert "tune --resume" in result.output
+
+
+def test_workloads_that_were_not_compared_are_named(tune, space, tmp_path):
+    folder = write_session(tmp_path / "half", space, (comparison(ONE, {A: 5.0}),))
+    result = tune("export", folder, "--to", tmp_path / "out")
+    assert result.exit_code == 0
+    assert "(1 variant for 1 of 3 tuned workloads" in result.output
+    assert "never compared, so served by the baseline: T=64 D=4096, T=1024 D=4096" in (
+        result.output
+    )
+
+
+def test_a_session_of_no_gpu_is_refused(tune, space, tmp_path):
+    environment = {"architecture": "x86_64", "on_cpu": "true"}
+    folder = write_session(tmp_path / "host", space, COMPARISONS, environment=environment)
+    result = tune("export", folder, "--to", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "host: does not say which GPU it was measured on" in result.output
+
+
+@pytest.mark.parametrize("name", ["blend.cu", "blend.yaml"])
+def test_a_file_that_has_changed_since_is_named(tune, session, space, tmp_path, name):
+    path = space.with_name(name)
+    path.write_text(path.read_text() + "\n")
+    result = tune("export", session, "--to", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "changed since the session began" in result.output
+    assert name in result.output
+
+
+def test_a_space_that_has_moved_can_be_named(tune, session, space, tmp_path):
+    moved = space.parent.rename(tmp_path / "moved") / "blend.yaml"
+    result = tune("export", session, "--to", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "its search space is gone" in result.output
+    assert tune("export", session, "--to", tmp_path / "out", "--space", moved).exit_code == 0
+
+
+def test_another_export_replaces_the_first_and_leaves_other_files(tune, session, tmp_path):
+    out = tmp_path / "out"
+    tune("export", session, "--to", out, "--variants-within", "0")
+    assert (out / "variants" / "blend_v3.cu").exists()
+    (out / "mine.txt").write_text("mine")
+    assert tune("export", session, "--to", out).exit_code == 0
+    assert not (out / "variants" / "blend_v3.cu").exists()
+    assert (out / "mine.txt").read_text() == "mine"
+
+
+def test_the_same_session_gives_the_same_files(tune, session, tmp_path):
+    tune("export", session, "--to", tmp_path / "a")
+    tune("export", session, "--to", tmp_path / "b")
+    assert texts(tmp_path / "a") == texts(tmp_path / "b")
+
+
+@pytest.mark.parametrize("name", ["README.md", "variants/blend_v1.cu"])
+def test_what_is_not_ours_is_never_overwritten(tune, session, tmp_path, name):
+    out = tmp_path / "out"
+    path = out / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    result = tune("export", session, "--to", out)
+    assert result.exit_code == 2
+    assert f"{name}: not written by tune, or changed since" in result.output
+    assert texts(out) == {name: "mine"}
+
+
+def test_a_file_of_ours_that_was_edited_is_kept(tune, session, tmp_path):
+    out = tmp_path / "out"
+    tune("export", session, "--to", out)
+    header = out / "blend.h"
+    header.write_text(header.read_text() + "// mine\n")
+    before = texts(out)
+    result = tune("export", session, "--to", out, "--variants-within", "0")
+    assert result.exit_code == 2
+    assert "blend.h: not written by tune, or changed since" in result.output
+    assert texts(out) == before
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "tune dispatch", "files": 3}'])
+def test_a_table_that_is_not_ours_is_in_the_way(tune, session, tmp_path, content):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "dispatch.json").write_text(content)
+    result = tune("export", session, "--to", out)
+    assert result.exit_code == 2
+    assert "dispatch.json: not written by tune" in result.output
+
+
+def test_a_table_cannot_have_files_elsewhere_removed(tune, session, tmp_path):
+    from hashlib import sha256
+
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    tune("export", session, "--to", out)
+    victim.write_text("x")
+    table = json.loads((out / "dispatch.json").read_text())
+    digest = sha256(b"x").hexdigest()
+    table["files"] |= {"../victim": digest, str(victim): digest}
+    (out / "dispatch.json").write_text(json.dumps(table))
+    assert tune("export", session, "--to", out).exit_code == 0
+    assert victim.exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(tune, session, tmp_path):
+    (tmp_path / "out").write_text("")
+    result = tune("export", session, "--to", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "is not a folder" in result.output
+
+
+def test_a_place_that_cannot_be_written_is_told(tune, session):
+    result = tune("export", session, "--to", "/proc/out")
+    assert result.exit_code == 2
+    assert "the export cannot be written" in result.output
+    assert "--to" in result.output

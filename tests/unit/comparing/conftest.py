@@ -1,0 +1,24 @@
+"""Small recorded spaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.caches import cache, written
+from tuner.comparing.loading import load_spaces
+from tuner.comparing.spaces import RecordedSpace
+from tuner.space_file import Definition
+
+
+def never(path: Path) -> Definition:
+    """Stand in where no search space may be looked for."""
+    raise AssertionError(path)
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> RecordedSpace:
+    """The space of a Kernel Tuner cache of 20 configs, two of them failed."""
+    (space,) = load_spaces(written(tmp_path / "a100.json.gz", cache()), never)
+    return space

@@ -1,0 +1,70 @@
+"""What the search's own times foretell of the set."""
+
+from __future__ import annotations
+
+import pytest
+from dispatch_sample import ENVIRONMENT, MANY, ONE, SOME, SPACE, TEMPLATE, A, B, C, trial
+
+from tuner.dispatch.ahead import assigned, wanted
+from tuner.dispatch.kernels import Kernels, device_numbers
+from tuner.dispatch.table import Choice
+from tuner.session_records import Candidate
+from tuner.trial import INITIAL
+
+BASELINES = {ONE: 10.0, SOME: 10.0, MANY: 10.0}
+
+
+@pytest.fixture
+def kernel_of():
+    candidate = Candidate(INITIAL, TEMPLATE, SPACE)
+    return Kernels([candidate], {"MAP": "twice"}, device_numbers(ENVIRONMENT)).of
+
+
+def chosen(kernel_of, *trials, choice=None, distrusted=frozenset()):
+    return assigned(trials, BASELINES, distrusted, kernel_of, choice or Choice())
+
+
+def test_one_that_is_near_enough_everywhere_goes_to_all(kernel_of):
+    trials = [
+        *(trial(ONE, A, 5.0), trial(ONE, B, 5.05)),
+        *(trial(SOME, C, 4.0), trial(SOME, B, 4.07)),
+    ]
+    assert chosen(kernel_of, *trials) == {ONE: B, SOME: B}
+    assert chosen(kernel_of, *trials, choice=Choice(within=0.001)) == {ONE: A, SOME: C}
+
+
+def test_times_of_trials_that_were_stopped_early_or_wrong_serve_nothing(kernel_of):
+    trials = [
+        *(trial(ONE, A, 5.0), trial(ONE, B, 4.0, early=True)),
+        *(trial(SOME, A, 4.0), trial(SOME, B, None)),
+    ]
+    assert chosen(kernel_of, *trials) == {ONE: A, SOME: A}
+
+
+def test_what_is_distrusted_serves_nothing(kernel_of):
+    trials = [trial(ONE, A, 5.0), trial(ONE, B, 5.05)]
+    assert chosen(kernel_of, *trials, distrusted=frozenset({A})) == {ONE: B}
+
+
+def test_where_the_baseline_looks_faster_nothing_is_assigned(kernel_of):
+    assert chosen(kernel_of, trial(ONE, A, 11.0)) == {}
+
+
+def test_at_most_n_leaves_what_gains_least_to_the_baseline(kernel_of):
+    trials = [trial(ONE, A, 9.0), trial(MANY, B, 2.0)]
+    assert chosen(kernel_of, *trials, choice=Choice(most=1)) == {MANY: B}
+    assert chosen(kernel_of, *trials, choice=Choice(most=0)) == {}
+
+
+def test_nothing_tried_assigns_nothing(kernel_of):
+    assert chosen(kernel_of) == {}
+
+
+def test_only_a_source_that_is_the_same_can_take_anothers_place(kernel_of):
+    from tuner.kernel import Workload
+
+    other = Workload.of({"T": 64, "D": 8192})
+    served = {SOME: C, other: A}
+    nothing = wanted(served, kernel_of, lambda w, v: False, lambda w, v: False)
+    # C is compiled for D=4096, so it is no replacement at 8192; A is one for it.
+    assert nothing == ((SOME, A),)

@@ -1,0 +1,162 @@
+"""Who serves what: proved, near enough to the best, and by as few as can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from dispatch_sample import (
+    COMPARISONS,
+    FAR,
+    MANY,
+    NEAR,
+    ONE,
+    SOME,
+    A,
+    B,
+    C,
+    comparison,
+    trial,
+    variant,
+    write_project,
+    write_session,
+)
+
+from tuner.dispatch.evidence import distrusted, evidence
+from tuner.dispatch.of_session import SessionDispatch
+from tuner.dispatch.table import Choice
+from tuner.errors import SessionError
+from tuner.session import Session
+from tuner.statistics import paired_interval
+from tuner.trial import Check
+
+
+@pytest.fixture
+def dispatched(tmp_path):
+    """Make the table of a session with these comparisons."""
+
+    def make(comparisons=COMPARISONS, choice=None, trials=(), checks=(), environment=None):
+        number = len(list(tmp_path.iterdir()))
+        space = write_project(tmp_path / f"project-{number}")
+        given = {} if environment is None else {"environment": environment}
+        folder = write_session(tmp_path / f"session-{number}", space, comparisons, trials, **given)
+        with Session.open(folder) as session:
+            for check in checks:
+                session.record_check(check)
+            return SessionDispatch(session, choice or Choice())
+
+    return make
+
+
+def served(dispatched):
+    entries = dispatched.table.entries
+    return [None if e.kernel is None else e.kernel.variant for e in entries]
+
+
+def test_few_variants_serve_all_within_a_share_of_each_best(dispatched):
+    made = dispatched()
+    assert served(made) == [A, B, B]
+    one, some, many = made.table.entries
+    assert one.slowdown == many.slowdown == 1.0
+    assert some.slowdown == pytest.approx(4.0 / 3.97, rel=3e-3)
+    assert some.best.variant == C
+    assert [made.table.number(e.kernel) for e in made.table.entries] == [1, 2, 2]
+
+
+def test_a_narrower_share_needs_more(dispatched):
+    assert served(dispatched(choice=Choice(within=0.0))) == [A, C, B]
+
+
+def test_at_most_n_loses_least_in_the_geometric_mean(dispatched):
+    assert served(dispatched(choice=Choice(most=1))) == [None, B, B]
+    assert served(dispatched(choice=Choice(most=2))) == [A, B, B]
+    assert served(dispatched(choice=Choice(most=5))) == [A, C, B]
+    reason = dispatched(choice=Choice(most=1)).table.entries[0].reason
+    assert reason == "the variants serve other workloads"
+
+
+def test_what_is_not_proved_faster_is_the_baselines(dispatched):
+    made = dispatched((comparison(ONE, {A: 9.999}), comparison(SOME, {A: 10.4})))
+    assert served(made) == [None, None, None]
+    assert made.table.kernels == ()
+    reasons = [entry.reason for entry in made.table.entries]
+    assert reasons == [
+        "no variant is proved faster",
+        "no variant is proved faster",
+        "nothing was compared with the baseline",
+    ]
+    assert made.table.entries[1].slowdown == 1.0
+
+
+def test_a_variant_that_failed_a_check_serves_nowhere(dispatched):
+    failed = Check("memcheck", MANY, B.config, False, "out of bounds", "GPU")
+    assert served(dispatched(checks=[failed])) == [A, C, C]
+
+
+def test_a_variant_that_was_once_wrong_serves_nowhere(dispatched):
+    assert served(dispatched(trials=[trial(NEAR, B, None)])) == [A, C, C]
+
+
+def test_a_check_that_could_not_be_run_says_nothing(dispatched):
+    unknown = Check("memcheck", MANY, B.config, None, "no tool", "GPU")
+    assert served(dispatched(checks=[unknown])) == [A, B, B]
+
+
+def test_the_rule_is_checked_where_it_was_measured(dispatched):
+    near, far = dispatched().table.held_out
+    assert (near.workload, near.nearest, near.verdict) == (NEAR, ONE, "faster")
+    assert (far.workload, far.nearest, far.verdict) == (FAR, MANY, "slower")
+
+
+def test_where_the_rule_is_refuted_the_baseline_serves(dispatched):
+    table = dispatched().table
+    assert table.points[-1] == (FAR, None)
+    assert len(table.points) == 4
+
+
+def test_another_source_of_a_variant_proves_nothing_of_this_one(dispatched):
+    written = variant(128, specialize=True)
+    made = dispatched((comparison(MANY, {written: 5.0}), comparison(FAR, {written: 5.0})))
+    near, far = made.table.held_out
+    # Compiled for D=4096, it can't run at 8192: the next nearest has the baseline.
+    assert far.verdict == "baseline"
+    assert far.nearest == SOME
+    assert near.verdict == "baseline"
+
+
+def test_unpaired_rounds_are_told_as_such(dispatched):
+    unpaired = replace(comparison(ONE, {A: 5.0}), paired=False)
+    entry = dispatched((unpaired,)).table.entries[0]
+    assert not entry.compared.paired
+    assert entry.kernel.variant == A
+
+
+def test_a_later_comparison_counts():
+    found = evidence((comparison(ONE, {A: 5.0}), comparison(ONE, {A: 8.0})), frozenset(), 0)
+    assert found[ONE][0].time_us == pytest.approx(8.0, rel=0.02)
+
+
+def test_the_interval_is_that_of_the_sessions_result():
+    compared = comparison(ONE, {A: 5.0, B: 5.1})
+    (one, _) = evidence((compared,), distrusted((), ()), 7)[ONE]
+    rounds = compared.rounds[10:]
+    speedup, bounds = paired_interval([r[0] for r in rounds], [r[1] for r in rounds], 7)
+    assert (one.speedup, one.interval) == (speedup, bounds)
+
+
+@pytest.mark.parametrize("environment", [{}, {"architecture": "x86_64", "multiprocessors": "4"}])
+def test_a_session_of_no_gpu_has_no_dispatch(dispatched, environment):
+    with pytest.raises(SessionError, match="does not say which GPU it was measured on"):
+        dispatched(environment=environment)
+
+
+def test_a_measurement_that_could_save_a_variant_is_wanted(dispatched):
+    # A at MANY and B at ONE: if B were as good at the smallest, A could go.
+    made = dispatched((comparison(ONE, {A: 5.0}), comparison(SOME, {B: 4.0})))
+    assert set(made.wanted) == {(ONE, B), (SOME, A)}
+
+
+def test_what_the_search_found_slow_is_not_wanted(dispatched):
+    trials = [trial(ONE, A, 5.0), trial(ONE, B, 6.0), trial(SOME, A, 9.0, early=True)]
+    made = dispatched((comparison(ONE, {A: 5.0}), comparison(SOME, {B: 4.0})), trials=trials)
+    assert made.wanted == ()

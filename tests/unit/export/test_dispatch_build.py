@@ -1,0 +1,207 @@
+"""An exported folder compiles, links and launches what the search space says."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from dispatch_sample import COMPARISONS, write_project, write_session
+
+from tuner.compiler.base import CompileRequest
+from tuner.dispatch.of_session import SessionDispatch
+from tuner.dispatch.reach import nearest
+from tuner.dispatch.table import Choice
+from tuner.export.body import in_namespace
+from tuner.export.dispatch_sources import Measured, Sources
+from tuner.kernel import KernelSpec, Launch, Workload
+from tuner.session import Session
+from tuner.space_file import load_definition
+
+SHAPES = [
+    (1, 4096),
+    (3, 4096),
+    (64, 4096),
+    (500, 8192),
+    (1024, 4096),
+    (200, 4096),
+    (2, 100),
+    (5, 64),
+]
+HOST_ONLY = "template <typename T> void reduce() {}\nvoid blend() {}"
+HOST_DEFINES = """
+#pragma once
+#define __align__(n) __attribute__((aligned(n)))
+#define __builtin_align__(n) __align__(n)
+#define __device_builtin__
+#define __device_builtin_surface_type__
+#define __device_builtin_texture_type__
+#define __cudart_builtin__
+#define __host__
+#define __device__
+#define CUDARTAPI
+#define CUDARTAPI_CDECL
+"""
+STUBS = r"""
+#include <cstdio>
+#include "blend.h"
+extern "C" cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
+extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrMaxThreadsPerBlock ? 1024
+           : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 232448
+           : attribute == cudaDevAttrMultiProcessorCount ? 132 : 32;
+  return cudaSuccess;
+}
+extern "C" cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int value) {
+  std::printf("raised %d\n", value);
+  return cudaSuccess;
+}
+extern "C" cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void*, void** a) {
+  unsigned x = 0, y = 0, z = 0, programmatic = 0;
+  for (unsigned i = 0; i < c->numAttrs; ++i) {
+    const auto& attribute = c->attrs[i];
+    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) programmatic = 1;
+    if (attribute.id != cudaLaunchAttributeClusterDimension) continue;
+    x = attribute.val.clusterDim.x; y = attribute.val.clusterDim.y; z = attribute.val.clusterDim.z;
+  }
+  std::printf("launch %u %u %u %u %u %u %zu %u %u %u %u", c->gridDim.x, c->gridDim.y, c->gridDim.z,
+              c->blockDim.x, c->blockDim.y, c->blockDim.z, c->dynamicSmemBytes, x, y, z,
+              programmatic);
+  std::printf(" %d %lld %g %d\n", *static_cast<int*>(a[3]), *static_cast<long long*>(a[4]),
+              *static_cast<float*>(a[5]), *static_cast<bool*>(a[6]));
+  return cudaSuccess;
+}
+int main() {
+  const std::int64_t shapes[][2] = {SHAPES};
+  for (const auto& s : shapes) {
+    std::printf("shape %d %zu\n", blend_variant(s[0], s[1]), blend_partial_bytes(s[0], s[1]));
+    std::printf("error %d\n", blend(nullptr, nullptr, nullptr, s[0], s[1], nullptr));
+  }
+  std::printf("shape 0 0\nerror %d\n", blend(nullptr, nullptr, nullptr, 0, 4096, nullptr));
+}
+"""
+
+
+@dataclass(frozen=True)
+class Made:
+    spec: KernelSpec
+    dispatch: SessionDispatch
+    sources: Sources
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    space = write_project(tmp_path / "project")
+    folder = write_session(tmp_path / "session", space, COMPARISONS)
+    spec = load_definition(space).spec
+    measured = Measured("NVIDIA H200", "sm_90a", "2026-01-01", {"MAP": "twice"})
+    with Session.open(folder, read_only=True) as session:
+        dispatch = SessionDispatch(session, Choice())
+        yield Made(spec, dispatch, Sources(spec, dispatch, measured))
+
+
+@pytest.fixture
+def cuda_headers(tmp_path: Path) -> Iterator[list[Path]]:
+    """CUDA's headers from its wheel, which lacks the one that adapts them to a host compiler."""
+    found = importlib.util.find_spec("nvidia")
+    places = (found.submodule_search_locations if found else None) or ()
+    folders = [folder for place in places for folder in Path(place).glob("cu*/include")]
+    wheel = next((one for one in folders if (one / "cuda_runtime_api.h").is_file()), None)
+    if wheel is None:
+        pytest.skip("needs nvidia-cuda-runtime")
+    adapted = tmp_path / "headers"
+    (adapted / "crt").mkdir(parents=True)
+    (adapted / "crt" / "host_defines.h").write_text(HOST_DEFINES)
+    yield [adapted, wheel]
+
+
+def write(made: Made, folder: Path, *, without_device_code: bool = False) -> list[str]:
+    (folder / "variants").mkdir(parents=True)
+    (folder / "blend.h").write_text(made.sources.header())
+    names = []
+    for unit in made.sources.units:
+        written = replace(unit, source=HOST_ONLY) if without_device_code else unit
+        names.append(f"variants/blend_v{unit.number}.cu")
+        (folder / names[-1]).write_text(made.sources.variant(written))
+    return names
+
+
+def launched(made: Made, shape: tuple[int, int]) -> tuple[int, list[str]]:
+    """What the search space says of a shape: the variant's number and the lines of its launches."""
+    names = made.dispatch.kernels.names(Workload.of(dict(zip("TD", shape, strict=True))))
+    number = expected_variant(made, shape)
+    if number == 0:
+        launches = made.spec.baseline_launches(names)
+    else:
+        config = made.dispatch.table.kernels[number - 1].variant.config
+        launches = made.spec.candidate_launches({**names, **config})
+    return number, [line for launch in launches for line in lines(launch, shape)]
+
+
+def expected_variant(made: Made, shape: tuple[int, int]) -> int:
+    names = made.dispatch.kernels.names(Workload.of(dict(zip("TD", shape, strict=True))))
+    reaches, table = made.dispatch.reaches(), made.dispatch.table
+    found = nearest(
+        table.points,
+        dict(zip("TD", shape, strict=True)),
+        lambda kernel: kernel is None or reaches[kernel].holds(names),
+    )
+    return table.number(found[1]) if found else 0
+
+
+def lines(launch: Launch, shape: tuple[int, int]) -> Iterator[str]:
+    if launch.shared_bytes > 48 * 1024:
+        yield f"raised {launch.shared_bytes}"
+    sizes = (*launch.grid, *launch.block, launch.shared_bytes, *(launch.cluster or (0, 0, 0)))
+    scalars = f"{shape[0]} {shape[1]} 1e-06 {int(shape[1] % 2 == 0)}"
+    yield f"launch {' '.join(map(str, sizes))} {int(launch.programmatic)} {scalars}"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_it_launches_what_the_search_space_says(
+    made: Made, tmp_path: Path, cuda_headers: list[Path]
+) -> None:
+    folder = tmp_path / "out"
+    names = write(made, folder, without_device_code=True)
+    shapes = ", ".join(f"{{{t}, {d}}}" for t, d in SHAPES)
+    (folder / "main.cpp").write_text(STUBS.replace("SHAPES", shapes))
+    command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror"]
+    command += [f"-isystem{folder}" for folder in cuda_headers]
+    command += ["-x", "c++", *names, "main.cpp", "-o", "main"]
+    subprocess.run(command, cwd=folder, check=True)
+    printed = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
+    *calls, empty = printed.removeprefix("shape ").split("shape ")
+    assert empty == "0 0\nerror 1\n"
+    seen = set()
+    for shape, call in zip(SHAPES, calls, strict=True):
+        number, expected = launched(made, shape)
+        seen.add(number)
+        bytes_ = shape[0] * -(-shape[1] // 1024) * 4
+        assert call.split("\n")[:-1] == [f"{number} {bytes_}", *expected, "error 0"], shape
+    assert seen == {0, 1, 2}
+
+
+def test_every_source_compiles_for_the_gpu(made: Made, compiler) -> None:
+    """NVRTC has no launches: the device part, as it stands in its namespace."""
+    for unit in made.sources.units:
+        space = f"v{unit.number}"
+        source = "#define MAP twice\n" + in_namespace(unit.source, space)
+        names = (f"{space}::blend", f"{space}::reduce<float>")
+        result = compiler.submit(CompileRequest(source, names, "sm_90a")).result()
+        assert result.ok, result.error
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_nvcc_builds_all_into_one_library(made: Made, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    names = write(made, folder)
+    (folder / "main.cpp").write_text(
+        '#include "blend.h"\nint main() { return blend_variant(1, 1) != 0; }\n'
+        "auto* used = &blend;\n"
+    )
+    command = ["nvcc", "-std=c++17", "-O0", "-arch=sm_90a", "-Xcompiler", "-Wall,-Werror"]
+    subprocess.run([*command, *names, "main.cpp", "-o", "main"], cwd=folder, check=True)

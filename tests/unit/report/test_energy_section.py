@@ -1,0 +1,129 @@
+"""The report's energy: a table and a front per workload, one line each, one JSON object."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tests.support.drawings import of_class, parsed, texts
+from tests.unit.report.conftest import make_result
+from tuner.kernel import Workload
+from tuner.report.energy_chart import Point, pareto
+from tuner.report.energy_section import energy_json, energy_lines, energy_parts
+from tuner.space import Config
+from tuner.trial import INITIAL, Energy, EnergyWindow, Variant
+
+WORKLOAD = Workload.of({"T": 128, "D": 11008})
+
+
+def variant(block: int) -> Variant:
+    return Variant(INITIAL, Config.of({"block": block}))
+
+
+def window(power_w: float, time_us: float | None = None, **seen) -> EnergyWindow:
+    return EnergyWindow(power_w * 5.0, 5.0, time_us, **seen)
+
+
+ENERGIES = [
+    Energy(WORKLOAD, "idle", window(100.0)),
+    Energy(WORKLOAD, "baseline", window(500.0, 20.0)),
+    Energy(WORKLOAD, "variant", window(650.0, 10.0, clock_mhz=1755, temperature_c=61), variant(32)),
+    Energy(WORKLOAD, "variant", window(500.0, 12.0), variant(64)),
+    Energy(WORKLOAD, "variant", window(600.0, 14.0), variant(128)),
+    Energy(WORKLOAD, "variant", window(505.0, 12.0), variant(64)),
+    Energy(WORKLOAD, "baseline", window(505.0, 20.0)),
+    Energy(WORKLOAD, "idle", window(102.0)),
+]
+RESULTS = [replace(make_result(WORKLOAD, 1.6), config=Config.of({"block": 64}))]
+
+
+def test_every_program_is_listed_by_time_and_the_front_and_the_chosen_are_marked():
+    (part,) = energy_parts(ENERGIES, RESULTS)
+    assert [row.name for row in part.rows] == ["block=32", "block=64", "block=128", "baseline"]
+    assert [row.on_front for row in part.rows] == [True, True, False, False]
+    assert [row.chosen for row in part.rows] == [False, True, False, False]
+    assert part.rows[1].net == "4.818"
+    assert part.rows[1].gross == "6.03"
+    assert part.rows[1].windows == 2
+    assert part.rows[0].spread == "-"
+    assert part.rows[0].seen == "1755 MHz, 61 °C"
+    assert part.idle == "100.0 W, 102.0 W"
+    assert part.drift == ""
+
+
+def test_the_saving_names_its_range_and_the_gross_ratio():
+    (part,) = energy_parts(ENERGIES, RESULTS)
+    assert part.saving.startswith("4.818 mJ a call above idle, the baseline 8.03 mJ: 1.67x [1.65, ")
+    assert part.saving.endswith("less energy; with idle 1.67x")
+    assert energy_lines(ENERGIES, RESULTS, "energy") == [
+        f"energy         T=128 D=11008: {part.saving}"
+    ]
+    assert energy_lines(ENERGIES, RESULTS, "time") == []
+
+
+def test_what_spoils_a_measurement_is_said():
+    spoiled = [
+        *ENERGIES[:-1],
+        Energy(WORKLOAD, "variant", window(700.0, 9.0, limited_by=("power limit",)), variant(256)),
+        Energy(WORKLOAD, "variant", window(700.0, 9.5, cold=False), variant(512)),
+        Energy(WORKLOAD, "idle", window(115.0)),
+    ]
+    (part,) = energy_parts(spoiled, RESULTS)
+    assert part.drift == "15 %"
+    assert part.limited == "power limit"
+    assert part.hot
+
+
+def test_without_a_result_nothing_is_chosen():
+    (part,) = energy_parts(ENERGIES, [])
+    assert part.saving == ""
+    assert not any(row.chosen for row in part.rows)
+    assert energy_lines(ENERGIES, [], "edp") == ["energy         T=128 D=11008: nothing to compare"]
+    assert energy_parts([], RESULTS) == ()
+    assert energy_parts(ENERGIES[:1], RESULTS) == (), "an interrupted stage that only idled"
+
+
+def test_the_json_object_holds_every_program():
+    (found,) = json.loads(json.dumps(energy_json(ENERGIES, RESULTS)))
+    assert found["workload"] == {"T": 128, "D": 11008}
+    assert found["idle_w"] == [100.0, 102.0]
+    baseline, *others = found["programs"]
+    assert baseline["config"] is None
+    assert {tuple(one["config"].items()) for one in others if one["on_front"]} == {
+        (("block", 32),),
+        (("block", 64),),
+    }
+    assert found["energy"]["different"]
+    low, high = found["energy"]["range"]
+    assert low < found["energy"]["ratio"] < high
+    assert found["edp"]["ratio"] == pytest.approx(found["energy"]["ratio"] * 20 / 12, rel=1e-3)
+
+
+def test_the_chart_draws_the_front_in_steps_and_every_program_once():
+    (part,) = energy_parts(ENERGIES, RESULTS)
+    root = parsed(part.chart)
+    assert len(of_class(root, "roof")) == 2
+    assert len(of_class(root, "hollow")) == 1
+    assert len(of_class(root, "marker")) == 3
+    assert "baseline" in texts(root)
+    assert "2 on the front" in root.get("aria-label", "")
+
+
+def test_a_single_point_has_a_chart():
+    chart = pareto("T=1", [Point("baseline", 10.0, 5.0, (5.0, 5.0), baseline=True, on_front=True)])
+    assert of_class(parsed(chart), "hollow")
+
+
+def test_the_section_escapes_what_comes_from_outside():
+    environment = Environment(
+        loader=PackageLoader("tuner", "report"), autoescape=True, undefined=StrictUndefined
+    )
+    hostile = Variant("<script>", Config.of({"block": 32}))
+    energies = [*ENERGIES, Energy(WORKLOAD, "variant", window(500.0, 11.0), hostile)]
+    html = environment.get_template("energy.html.j2").render(energy=energy_parts(energies, RESULTS))
+    assert "<script>" not in html
+    assert "Idle power, in order: 100.0 W, 102.0 W." in html
+    assert '<span class="tag">chosen</span>' in html

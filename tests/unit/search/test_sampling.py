@@ -1,0 +1,291 @@
+"""Spaces that are too large to list are counted and sampled, and their pools grow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tuner.errors import ExpressionError, InputError
+from tuner.expressions import Expression, Value
+from tuner.search import derived, enumeration, joint, sampling, tables
+from tuner.search.pool import Pool, valid_configs
+from tuner.search.untried import Untried
+from tuner.space import Parameter, SearchSpace
+
+
+def make_space(parameters: dict[str, Sequence[Value]], *constraints: str) -> SearchSpace:
+    return SearchSpace(
+        tuple(Parameter(name, tuple(values)) for name, values in parameters.items()),
+        tuple(Expression.parse(text) for text in constraints),
+    )
+
+
+def numbered(count: int, values: int, *constraints: str) -> SearchSpace:
+    return make_space({f"p{i}": range(1, values + 1) for i in range(count)}, *constraints)
+
+
+# 10^12 combinations, 1 in 50 000 valid
+TIGHT = numbered(
+    12,
+    10,
+    "p0 * p1 <= 30",
+    "p1 + p2 + p3 <= 10",
+    "p3 % p4 == 0",
+    "p4 * p5 * p6 <= 64",
+    "p6 < p7 < p8",
+    "p8 * p9 % (p7 * p10) == 0",
+    "p11 >= p0",
+    "p0 * p4 * p8 % 2 == 1",
+)
+ROOT = Path(__file__).parents[3]
+SUM = " + ".join(f"p{i}" for i in range(12))
+
+
+def holds(space: SearchSpace, pool: Pool, indices: Sequence[int]) -> bool:
+    return all(space.violated(pool[i], {}) is None for i in indices)
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have spaces of a few configs sampled."""
+    monkeypatch.setattr(enumeration, "MOST_HELD", 1)
+    enumeration.enumerate_rows.cache_clear()
+    yield
+    enumeration.enumerate_rows.cache_clear()
+
+
+class TestCounting:
+    def test_unconstrained_combinations_are_multiplied(self) -> None:
+        assert valid_configs(numbered(40, 10), {}).estimated_size == 10**40
+
+    def test_a_sum_over_every_parameter_is_counted_exactly(self) -> None:
+        pool = valid_configs(numbered(12, 10, f"{SUM} == 54"), {})
+        one = np.array([0] + [1] * 10, dtype=object)
+        assert pool.estimated_size == reduce(np.convolve, [one] * 12)[54]
+
+    def test_a_tight_space_that_can_be_listed_is(self) -> None:
+        pool = valid_configs(numbered(12, 10, f"{SUM} <= 15", "p0 < p1"), {})
+        assert not pool.sampled
+        assert pool.estimated_size == len(pool)
+        assert all(sum(config.values()) <= 15 and config["p0"] < config["p1"] for config in pool)
+        # the other side of the count: of all sums up to 15, those where p0 < p1
+        total = len(valid_configs(numbered(12, 10, f"{SUM} <= 15"), {}))
+        equal = len(valid_configs(numbered(12, 10, f"{SUM} <= 15", "p0 == p1"), {}))
+        assert len(pool) == (total - equal) // 2
+
+    def test_what_cannot_be_tabulated_is_estimated_from_draws(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        space = numbered(7, 8, "p0 * p1 * p2 * p3 * p4 * p5 * p6 % 3 == 0")
+        exact = valid_configs(space, {}).estimated_size
+        monkeypatch.setattr(tables, "MOST_TRIED", 1000)
+        monkeypatch.setattr(derived, "MOST_IN_STEP", 10)
+        enumeration.enumerate_rows.cache_clear()
+        pool = valid_configs(space, {})
+        assert pool.estimated_size == pytest.approx(exact, rel=0.02)
+        assert holds(space, pool, range(0, len(pool), 200))
+        enumeration.enumerate_rows.cache_clear()
+
+    def test_constraints_that_cannot_be_joined_are_tried_on_draws(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chain = [f"p{i} != p{(i + 3) % 9}" for i in range(9)] + ["p0 + p4 + p8 < 14"]
+        space = numbered(9, 6, *chain)
+        exact = valid_configs(space, {}).estimated_size
+        monkeypatch.setattr(joint, "MOST_JOINED", 30)
+        enumeration.enumerate_rows.cache_clear()
+        assert valid_configs(space, {}).estimated_size == pytest.approx(exact, rel=0.02)
+        enumeration.enumerate_rows.cache_clear()
+
+
+class TestSamples:
+    def test_every_config_of_a_sample_is_valid_and_different(self) -> None:
+        pool = valid_configs(TIGHT, {})
+        assert pool.sampled
+        assert pool.estimated_size == 18_566_696
+        assert len(np.unique(pool.encoded, axis=0)) == len(pool) == 20_000
+        assert holds(TIGHT, pool, range(0, len(pool), 100))
+
+    def test_all_configs_are_equally_likely(self, small_limits: None) -> None:
+        space = make_space(
+            {"a": range(1, 9), "b": range(1, 9), "c": (1, 2, 3), "d": (False, True)},
+            "a * b <= 12",
+            "c <= a or d",
+        )
+        assert valid_configs(space, {}).sampled
+        found = enumeration.enumerate_rows(
+            enumeration.Domains.of(space.parameters), space.constraints
+        )
+        assert not isinstance(found, enumeration.Solutions)
+        draws = found.joint.draw(200_000, np.random.default_rng(5))
+        counts = Counter(map(tuple, draws.tolist()))
+        expected = len(draws) / found.size
+        chi_square = sum((count - expected) ** 2 / expected for count in counts.values())
+        freedom = found.size - 1
+        assert len(counts) == found.size
+        # within four standard deviations of its mean
+        assert abs(chi_square - freedom) < 4 * (2 * freedom) ** 0.5
+
+    def test_each_value_is_as_frequent_as_among_all_valid_configs(self) -> None:
+        # of the 10 values of p0, `k` leaves 11 - k for p11
+        pool = valid_configs(numbered(12, 10, "p11 >= p0"), {})
+        counts = np.bincount(pool.encoded[:, 0], minlength=10)
+        expected = len(pool) * np.arange(10, 0, -1) / 55
+        assert ((counts - expected) ** 2 / expected).sum() < 27.9  # chi-square, 9, p = 0.001
+
+    def test_the_same_seed_gives_the_same_pool_and_growth(self) -> None:
+        first, second = valid_configs(TIGHT, {}), valid_configs(TIGHT, {})
+        other = valid_configs(TIGHT, {}, seed=1)
+        for pool in (first, second):
+            pool.neighbours(7)
+            pool.draw_more(50)
+        assert (first.encoded == second.encoded).all()
+        assert (other.encoded != first.encoded[: len(other)]).any()
+
+    def test_pools_of_one_space_grow_apart(self) -> None:
+        first, second = valid_configs(TIGHT, {}), valid_configs(TIGHT, {})
+        first.draw_more(50)
+        assert len(first) == len(second) + 50
+
+    def test_a_sample_is_in_the_order_of_the_file(self) -> None:
+        rows = valid_configs(TIGHT, {}).encoded.tolist()
+        assert rows == sorted(rows)
+
+    @pytest.mark.parametrize("count", [5, 100])
+    def test_a_space_smaller_than_the_sample_is_drawn_whole(
+        self, small_limits: None, count: int
+    ) -> None:
+        pool = valid_configs(make_space({"a": range(count)}, "a >= 0"), {})
+        assert pool.encoded[:, 0].tolist() == list(range(count))
+        assert pool.draw_more(10) == 0
+
+
+class TestGrowth:
+    def test_neighbours_outside_the_sample_are_taken_up(self) -> None:
+        pool = valid_configs(TIGHT, {})
+        before = len(pool)
+        neighbours = pool.neighbours(3).tolist()
+        assert max(neighbours) >= before
+        assert holds(TIGHT, pool, neighbours)
+        assert all(
+            sum(pool[3][name] != pool[i][name] for name in TIGHT.names) == 1 for i in neighbours
+        )
+        assert pool.neighbours(3).tolist() == neighbours
+        assert len(pool) == before + sum(i >= before for i in neighbours)
+
+    def test_any_valid_config_is_in_it_and_has_a_position(self) -> None:
+        pool = valid_configs(TIGHT, {})
+        other = valid_configs(TIGHT, {}, seed=1)
+        held = set(pool)
+        new = [other[i] for i in range(50) if other[i] not in held]
+        size = len(pool)
+        assert all(config in pool for config in new)
+        assert len(pool) == size
+        positions = [pool.index(config) for config in new]
+        assert positions == list(range(size, size + len(new)))
+        assert [pool[i] for i in positions] == new
+        assert [pool.index(config) for config in new] == positions
+
+    def test_other_configs_are_not(self) -> None:
+        pool = valid_configs(TIGHT, {})
+        broken = {**pool[0], "p6": 9, "p7": 1}
+        for config in (broken, {**pool[0], "p0": 77}, {"p0": 1}, "p0"):
+            assert config not in pool
+        with pytest.raises(ValueError, match="not a valid config"):
+            pool.index(broken)
+
+    def test_the_untried_follow(self) -> None:
+        pool = valid_configs(TIGHT, {})
+        seed = valid_configs(TIGHT, {}, seed=1)[4]
+        untried = Untried(pool, [seed])
+        size = len(untried)
+        assert pool[untried.take_seed() or 0] == seed
+        added = [i for i in pool.neighbours(pool.index(seed)).tolist() if i >= size]
+        assert len(untried) == size - 1 + len(added)
+        assert untried.take(added[0]) not in untried
+        assert all(i in untried for i in added[1:])
+
+    def test_a_valid_wish_outside_the_sample_is_granted(self) -> None:
+        pool = valid_configs(TIGHT, {})
+        untried = Untried(pool)
+        wish = valid_configs(TIGHT, {}, seed=1).encoded[9]
+        assert (pool.encoded != wish).any(axis=1).all()
+        first, second = untried.take_nearest(wish), untried.take_nearest(wish)
+        assert pool.encoded[first].tolist() == wish.tolist()
+        assert (pool.encoded[second] != wish).sum() == 1
+
+    def test_what_is_held_cannot_be_written(self) -> None:
+        pool = valid_configs(TIGHT, {})
+        pool.draw_more(10)
+        with pytest.raises(ValueError, match="read-only"):
+            pool.encoded[0, 0] = 1
+
+
+class TestBadSpaces:
+    def test_a_constraint_that_fails_somewhere_is_an_error(self) -> None:
+        space = numbered(12, 10, "p0 % (p1 - 4) == 0", "p2 != p3")
+        with pytest.raises(ExpressionError, match=r"`p0 % \(p1 - 4\) == 0`.*for p0=\d+ p1=4"):
+            valid_configs(space, {})
+
+    def test_unless_another_excludes_it(self) -> None:
+        space = numbered(12, 10, "p0 % (p1 - 4) == 0", "p1 != 4 or p0 > 10")
+        assert valid_configs(space, {}).sampled
+
+    def test_a_large_space_without_valid_configs_names_the_constraint(self) -> None:
+        space = numbered(12, 10, "p0 < p1", f"{SUM} < 12")
+        pool = valid_configs(space, {})
+        assert len(pool) == 0
+        assert pool.emptied_by is space.constraints[1]
+
+    def test_an_axis_may_empty_it(self) -> None:
+        space = numbered(12, 10, "p0 * p1 * p2 * p3 == T")
+        assert valid_configs(space, {"T": 2520}).sampled
+        assert valid_configs(space, {"T": 11}).emptied_by is space.constraints[0]
+
+    def test_one_that_draws_never_satisfy_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tables, "MOST_TRIED", 1000)
+        monkeypatch.setattr(derived, "MOST_IN_STEP", 10)
+        enumeration.enumerate_rows.cache_clear()
+        monkeypatch.setattr(sampling, "MOST_DRAWS", 40_000)
+        with pytest.raises(InputError, match=r"left none of 40000 configs drawn") as caught:
+            valid_configs(numbered(12, 10, f"{SUM} == 120"), {})
+        assert "several constraints" in (caught.value.remedy or "")
+        enumeration.enumerate_rows.cache_clear()
+
+
+SCRIPT = """
+import resource, sys, time
+from tests.unit.search.test_sampling import TIGHT, numbered
+from tuner.search.factory import make_searcher
+from tuner.search.pool import valid_configs
+
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+space = TIGHT if sys.argv[1] == "tight" else numbered(10, 8, "p0 * p1 <= 32", "p2 >= p3")
+started = time.process_time()
+pool = valid_configs(space, {})
+make_searcher("random", pool, space, seed=0, budget=100).ask(8)
+used = time.process_time() - started
+assert pool.estimated_size > 10**7
+print(used, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024)
+"""
+
+
+@pytest.mark.parametrize("space", ["tight", "loose"])
+def test_ten_million_configs_take_little_time_and_memory(space: str) -> None:
+    """Processor time, in a process of its own: other tests may run beside it."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT, space]
+    output = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    seconds, megabytes = map(float, output.split())
+    assert seconds < 2
+    assert megabytes < 200

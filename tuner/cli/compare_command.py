@@ -1,0 +1,246 @@
+"""`tune compare`: search methods against each other on recorded spaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli import options
+from tuner.cli.exits import program_name, stdout_kept_for_result, terminated_as_interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tuner.comparing.comparison import Comparison, Task
+    from tuner.comparing.spaces import RecordedSpace
+    from tuner.space_file import Definition
+
+PAGE = "compare.html"
+FOLDER = Path("comparisons")
+RECORDING = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def searchers(text: str) -> tuple[str, ...]:
+    """Read names separated by commas, each once."""
+    return tuple(dict.fromkeys(options.searcher(name.strip()) for name in text.split(",")))
+
+
+@click.command("compare")
+@click.option(
+    "--searchers",
+    "names",
+    metavar="A,B,...",
+    type=searchers,
+    default="auto,optuna,random",
+    show_default=True,
+    help="auto, exhaustive, random, optuna, classifier, kernel_tuner:<strategy>.",
+)
+@click.option(
+    "--recording",
+    "recordings",
+    metavar="FILE",
+    type=RECORDING,
+    multiple=True,
+    required=True,
+    help="A recording of `tune record`, a Kernel Tuner cache or T4 results; repeatable.",
+)
+@click.option("--seeds", metavar="N", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option(
+    "--trials",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Configs that a run tries.",
+)
+@click.option(
+    "--batch",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Configs asked for at a time.",
+)
+@options.workload("Only this one of a recording that holds several")
+@click.option(
+    "--space",
+    type=options.FILE,
+    help="Search space of a recording of `tune record`; found by its name else.",
+)
+@click.option(
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs at a time; the scores do not depend on it.",
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=options.folder,
+    help=f"Folder for {PAGE}; comparisons/RECORDING else.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+def command(
+    names: tuple[str, ...],
+    recordings: tuple[Path, ...],
+    seeds: int,
+    trials: int,
+    batch: int,
+    workload: tuple[str, ...],
+    space: Path | None,
+    jobs: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Replay search methods over recordings and compare what they find.
+
+    The score is the mean over the trials of (random - found) / (random - optimum): 0 is what random
+    search expects, 1 the optimum from the first trial on. In the JSON object, share_50 and
+    share_100 are the shares of the optimum after 50 % and 100 % of the trials.
+    """
+    from tuner.cli.plans import require_strategy
+    from tuner.comparing.comparison import Settings, compare
+    from tuner.comparing.spaces import recording_name
+
+    for name in names:
+        require_strategy(name)
+    recordings = tuple(dict.fromkeys(path.resolve() for path in recordings))
+    more = f"-and-{len(recordings) - 1}-more" if len(recordings) > 1 else ""
+    folder = out or FOLDER / (recording_name(recordings[0]) + more)
+    _require_writable(folder)
+    with terminated_as_interrupted(), stdout_kept_for_result() if as_json else nullcontext():
+        spaces = [one for path in recordings for one in recorded_spaces(path, space, workload)]
+        settings = Settings(names, seeds, trials, batch)
+        ended = _Told(settings.seeds, spaces)
+        comparison = compare(settings, spaces, jobs=jobs, ended=ended.run)
+        page = _write(comparison, folder)
+    if as_json:
+        click.echo(json.dumps(json_of(comparison)))
+        click.echo(str(page), err=True)
+        return
+    _print_table(comparison)
+    click.echo(str(page))
+
+
+def recorded_spaces(
+    path: Path, space: Path | None = None, workloads: Sequence[str] = ()
+) -> tuple[RecordedSpace, ...]:
+    """Read a recording's spaces, with the search space that belongs to it or is given."""
+    from tuner.cli.plans import read_definition
+    from tuner.comparing.loading import load_spaces
+
+    def find(recording: Path) -> Definition:
+        return read_definition(space or _space_of(recording))
+
+    click.echo(f"reading {path.name}", err=True)
+    return load_spaces(path, find, workloads)
+
+
+def json_of(comparison: Comparison) -> dict[str, dict[str, float]]:
+    """Make the object that `--json` prints: the scores by searcher, means over the recordings."""
+    return {
+        name: {key: round(value, 6) for key, value in asdict(score).items()}
+        for name, score in comparison.overall().items()
+    }
+
+
+def _space_of(recording: Path) -> Path:
+    """Find the search space of `<folder>/recordings/<gpu>/<kernel>.json.xz` by its name."""
+    from tuner.cli.locate import look_for_space
+    from tuner.comparing.spaces import recording_name
+    from tuner.errors import InputError
+
+    folders = recording.resolve().parents
+    kernel = folders[min(2, len(folders) - 1)] / f"{recording_name(recording)}.cu"
+    found = look_for_space(kernel, Path.cwd())
+    if found is None:
+        raise InputError(
+            f"there is no search space named {kernel.stem}.yaml, which says what was recorded",
+            path=recording,
+            remedy="name it with --space",
+        )
+    return found
+
+
+def _require_writable(folder: Path) -> None:
+    """Refuse now, not after an hour, a folder that cannot be written to."""
+    from tuner.errors import InputError
+
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "is no folder" if not there.is_dir() else "cannot be written to"
+        raise InputError(what, path=there, remedy="choose another place with --out")
+
+
+def _write(comparison: Comparison, folder: Path) -> Path:
+    from tuner.errors import InputError
+    from tuner.report.compare_page import write_comparison
+
+    page = folder / PAGE
+    words = shlex.join([program_name(), *sys.argv[1:]])
+    try:
+        write_comparison(comparison, page, words)
+    except OSError as error:
+        raise InputError(
+            f"the page cannot be written: {error.strerror or error}",
+            path=page,
+            remedy="choose another place with --out",
+        ) from error
+    return page
+
+
+class _Told:
+    """Say on standard error when a method has been replayed over a space with every seed."""
+
+    def __init__(self, seeds: int, spaces: Sequence[RecordedSpace]) -> None:
+        self._seeds, self._spaces = seeds, spaces
+        self._ended: dict[tuple[int, str], int] = {}
+
+    def run(self, task: Task) -> None:
+        """Count a run that is over."""
+        key = task.space, task.searcher
+        self._ended[key] = self._ended.get(key, 0) + 1
+        if self._ended[key] == self._seeds:
+            label = self._spaces[task.space].label
+            click.echo(f"{label}: {task.searcher}, {self._seeds} runs", err=True)
+
+
+def _print_table(comparison: Comparison) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tuner.comparing.scores import half
+    from tuner.report.compare_page import rows_of
+
+    trials = comparison.settings.trials
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("recording", no_wrap=True)
+    table.add_column("searcher", no_wrap=True)
+    titles = ("score", f"at {half(trials)}", f"at {trials}", "within 95 %", "s a run")
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for label, scores in rows_of(comparison):
+        for position, (name, score) in enumerate(scores.items()):
+            table.add_row(
+                "" if position else label,
+                name,
+                f"{score.score:.3f}",
+                f"{score.share_50:.3f}",
+                f"{score.share_100:.3f}",
+                f"{score.within_95:.0%}",
+                f"{score.seconds_per_run:.2f}",
+            )
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 140)
+    console.print(table)

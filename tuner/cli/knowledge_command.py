@@ -1,0 +1,124 @@
+"""`tune knowledge`: what past runs found, as the store has it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli import options
+from tuner.errors import InputError
+
+if TYPE_CHECKING:
+    from tuner.knowledge.listing import Summary
+    from tuner.knowledge.store import Store
+
+_COLUMNS = ("kernel", "device", "searches", "workloads", "best speedup", "last run")
+
+
+@click.group("knowledge")
+def command() -> None:
+    """List what past runs found, forget a kernel, add sessions or another store.
+
+    A search starts from it: a few of the best configs of the same kernel are tried first.
+    """
+
+
+@command.command("list")
+@options.store()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_known(store: str | None, as_json: bool) -> None:
+    """List what is known of each kernel on each device."""
+    from tuner.knowledge.listing import summaries
+    from tuner.knowledge.store import ALL_SEARCHES
+
+    opened = _opened(store)
+    known = summaries(opened.searches(most=ALL_SEARCHES))
+    if as_json:
+        told = {"store": str(opened.place), "kernels": [asdict(one) for one in known]}
+        click.echo(json.dumps(told))
+        return
+    click.echo(f"store {opened.place}")
+    for line in _lines(known):
+        click.echo(line)
+
+
+@command.command("forget")
+@click.argument("kernel")
+@click.option("--device", metavar="NAME", help="Only what was found on this device.")
+@options.store()
+def forget(kernel: str, device: str | None, store: str | None) -> None:
+    """Delete what is known of KERNEL, such as silu_and_mul."""
+    opened = _opened(store)
+    count = opened.forget(kernel, device)
+    if not count:
+        where = f" on {device}" if device else ""
+        raise InputError(
+            f"{opened.place}: nothing is known of {kernel}{where}",
+            remedy="`tune knowledge list` names what is",
+        )
+    click.echo(f"forgotten: {_searches(count)} of {kernel}")
+
+
+@command.command("merge")
+@click.argument("other", metavar="URL|FILE")
+@options.store()
+def merge(other: str, store: str | None) -> None:
+    """Add what another store knows."""
+    from tuner.knowledge.store import ALL_SEARCHES
+
+    opened, source = _opened(store), _opened(other)
+    if source.place.file is not None and not source.place.file.exists():
+        raise InputError(f"{source.place}: there is no store", remedy="name its file or its URL")
+    if source.place.url == opened.place.url:
+        raise InputError(f"{source.place}: is the store itself", remedy="name another")
+    added = opened.add(source.searches(most=ALL_SEARCHES))
+    click.echo(f"added: {_searches(added)} from {source.place}")
+
+
+@command.command("add")
+@click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, type=options.folder)
+@options.store()
+def add(sessions: tuple[Path, ...], store: str | None) -> None:
+    """Add what these sessions found, such as those of another machine."""
+    from tuner.knowledge.remembering import searches_of
+    from tuner.session import Session
+
+    opened, found = _opened(store), []
+    for folder in sessions:
+        with Session.open(folder, read_only=True) as session:
+            found += searches_of(session)
+    click.echo(f"added: {_searches(opened.add(found))} to {opened.place}")
+
+
+def _opened(option: str | None) -> Store:
+    from tuner.knowledge.place import find_place
+    from tuner.knowledge.store import Store
+
+    place = find_place(option, os.environ)
+    if place is None:
+        raise InputError("there is no store: it is `none`", remedy="name one with --store")
+    return Store(place)
+
+
+def _lines(known: list[Summary]) -> list[str]:
+    if not known:
+        return ["nothing is known yet"]
+    rows = [_COLUMNS, *map(_row, known)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _row(one: Summary) -> tuple[str, ...]:
+    choices = "".join(f" {name}={value}" for name, value in one.operators.items())
+    speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
+    numbers = (str(one.searches), str(one.workloads), speedup)
+    return (one.kernel + choices, one.device, *numbers, one.last[:10])
+
+
+def _searches(count: int) -> str:
+    return f"{count} search" if count == 1 else f"{count} searches"

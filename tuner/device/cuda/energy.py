@@ -1,0 +1,198 @@
+"""A GPU's energy counter as NVML reads it, and windows that begin and end with its ticks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from statistics import median_low
+from typing import Any, Protocol
+
+from tuner.device.timing import FINALS
+from tuner.errors import DeviceError
+
+# Longer replays than for timing: the pauses between them, of microseconds, cost power too.
+ENERGY = replace(FINALS, min_replay_us=2000.0)
+# The counter ticks every 20 to 100 ms (Yang, Adamek, Armour: Part-time Power Measurements,
+# arXiv 2312.02741); one that stands still for so long is not there.
+LONGEST_TICK_S = 5.0
+# Until the clocks and what they draw are steady. Without work they take longer to come down.
+LOADED_SETTLE_S, IDLE_SETTLE_S = 1.0, 3.0
+WATCH_S, SAMPLE_S = 1e-3, 50e-3
+# nvml.h: NVML_CLOCK_SM, NVML_TEMPERATURE_GPU. The names in the bindings have changed.
+CLOCK_SM, SENSOR_GPU = 1, 0
+# nvml.h: nvmlClocksEventReason*, without those that say that nothing is held back.
+LIMITS = {
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x20: "temperature",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+_WITHOUT = "--objective time needs no energy"
+# By the class of what the bindings raise.
+REMEDIES = {
+    "NotSupportedError": "the counter needs compute capability 7.0 or later, and no virtual GPU",
+    "NoPermissionError": "ask whoever runs this machine for leave to read the GPU's counters",
+    "DynamicLibNotFoundError": "install NVIDIA's driver with its management library "
+    "(libnvidia-ml.so.1); a container needs the driver capability `utility`",
+    "LibRmVersionMismatchError": "the driver was replaced while it ran: restart the machine",
+}
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What was seen beside the energy in one window."""
+
+    clocks_mhz: list[int] = field(default_factory=list)
+    limited_by: set[str] = field(default_factory=set)
+    temperature_c: int | None = None
+
+    @property
+    def clock_mhz(self) -> int | None:
+        """The median clock."""
+        return median_low(self.clocks_mhz) if self.clocks_mhz else None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The energy between two ticks of the counter."""
+
+    energy_j: float
+    seconds: float
+
+
+class Counter(Protocol):
+    """What a window needs of a GPU; `NvmlCounter` but for tests."""
+
+    def energy_mj(self) -> int:
+        """Read the energy since the driver was loaded."""
+        ...
+
+    def sample(self, sampled: Sampled) -> None:
+        """Add clock, temperature and limits as they are now."""
+        ...
+
+
+class NvmlCounter:
+    """The counter of one GPU; raise `DeviceError` with a remedy where it cannot be read."""
+
+    def __init__(self, uuid: str) -> None:
+        self._nvml = nvml = _library()
+        with _explained(nvml):
+            nvml.init_v2()
+            self._gpu = _gpu(nvml, uuid)
+        self.energy_mj()
+
+    def energy_mj(self) -> int:
+        """Read the energy of the whole GPU since the driver was loaded."""
+        with _explained(self._nvml):
+            return int(self._nvml.device_get_total_energy_consumption(self._gpu))
+
+    def sample(self, sampled: Sampled) -> None:
+        """Add what the driver tells; what it does not tell is left as it was."""
+        nvml, gpu = self._nvml, self._gpu
+        clock = _told(nvml, lambda: nvml.device_get_clock_info(gpu, CLOCK_SM))
+        if clock is not None:
+            sampled.clocks_mhz.append(clock)
+        temperature = _told(nvml, lambda: nvml.device_get_temperature_v(gpu, SENSOR_GPU))
+        sampled.temperature_c = sampled.temperature_c if temperature is None else temperature
+        reasons = _told(nvml, lambda: nvml.device_get_current_clocks_event_reasons(gpu)) or 0
+        sampled.limited_by |= {name for bit, name in LIMITS.items() if reasons & bit}
+
+
+class Window:
+    """Take the energy over a time in which `keep_busy`, called again and again, feeds the GPU."""
+
+    def __init__(
+        self,
+        counter: Counter,
+        keep_busy: Callable[[], None],
+        *,
+        clock_s: Callable[[], float] = time.perf_counter,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._counter, self._keep_busy = counter, keep_busy
+        self._clock_s, self._pause = clock_s, pause
+        self.sampled = Sampled()
+
+    def settle(self, seconds: float) -> None:
+        """Let that time pass."""
+        self._pass(self._clock_s() + seconds)
+
+    def take(self, seconds: float) -> Span:
+        """Wait for a tick, for `seconds`, and for another tick."""
+        started_s, before_mj = self._tick()
+        self._pass(started_s + seconds, self.sampled)
+        ended_s, after_mj = self._tick()
+        return Span((after_mj - before_mj) * 1e-3, ended_s - started_s)
+
+    def _pass(self, until_s: float, sampled: Sampled | None = None) -> None:
+        while (left_s := until_s - self._clock_s()) > 0:
+            self._keep_busy()
+            if sampled is not None:
+                self._counter.sample(sampled)
+            self._pause(min(left_s, SAMPLE_S))
+
+    def _tick(self) -> tuple[float, int]:
+        """Wait until the counter changes; return when, and what it says then."""
+        last_mj, until_s = self._counter.energy_mj(), self._clock_s() + LONGEST_TICK_S
+        while self._clock_s() < until_s:
+            self._keep_busy()
+            now_mj = self._counter.energy_mj()
+            if now_mj != last_mj:
+                return self._clock_s(), now_mj
+            self._pause(WATCH_S)
+        raise DeviceError(
+            f"the GPU's energy counter stood still for {LONGEST_TICK_S:g} s",
+            remedy=f"`nvidia-smi -q -d POWER` tells whether it reports power at all; {_WITHOUT}",
+        )
+
+
+def _library() -> Any:
+    try:
+        from cuda.bindings import nvml
+    except ImportError as error:
+        raise DeviceError(
+            "this version of cuda-bindings has no NVML, which reads the GPU's energy",
+            remedy=f"pip install --upgrade 'cuda-bindings>=13.2,<14'; {_WITHOUT}",
+        ) from error
+    return nvml
+
+
+def _gpu(nvml: Any, uuid: str) -> Any:
+    """Find the GPU, which must not be partitioned: the counter is that of all of it."""
+    try:
+        gpu = nvml.device_get_handle_by_uuid(uuid)
+        current, _ = _told(nvml, lambda: nvml.device_get_mig_mode(gpu)) or (0, 0)
+    except (nvml.NotFoundError, nvml.InvalidArgumentError):
+        current = 1  # CUDA calls a partition by an identity that no GPU has
+    if current:
+        raise DeviceError(
+            "the GPU is partitioned (MIG), and its energy counter is that of all partitions",
+            remedy=f"tune for energy on a GPU that is not partitioned; {_WITHOUT}",
+        )
+    return gpu
+
+
+def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
+    """Ask what not every driver tells; None where it does not."""
+    try:
+        return ask()
+    except (nvml.NvmlError, RuntimeError):  # the latter where the driver is too old for it
+        return None
+
+
+@contextmanager
+def _explained(nvml: Any) -> Iterator[None]:
+    """Turn what NVML raises into a `DeviceError` that says what to do."""
+    try:
+        yield
+    except (nvml.NvmlError, RuntimeError) as error:  # the latter where there is no library
+        remedy = REMEDIES.get(type(error).__name__, "`nvidia-smi` tells whether the driver works")
+        raise DeviceError(
+            f"the GPU's energy cannot be read: {error}", remedy=f"{remedy}; {_WITHOUT}"
+        ) from error

@@ -1,0 +1,1 @@
+"""Measurements that other programs wrote, as recordings: Kernel Tuner's caches and T4 results."""

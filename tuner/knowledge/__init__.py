@@ -1,0 +1,1 @@
+"""Knowledge that stays: what earlier runs found, for a search to start from."""

@@ -1,0 +1,96 @@
+"""Configs that were compiled ahead, and the choice among them by what the compiler said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tuner.search.gaussian_process import Kernel, Posterior, fit_kernel
+from tuner.search.members import LEAST_GROWTH, MOST_FITTED, expected_improvement, least
+from tuner.search.memory import Row, group_numbers, targets
+
+if TYPE_CHECKING:
+    from tuner.search.base import Features
+    from tuner.search.features import Matrix
+    from tuner.search.ground import Ground
+
+# Configs that are compiled for each one that is timed.
+AHEAD = 4
+# Before this many trials with features, compiled configs are proposed in the order of naming.
+LEAST_TRIALS = 10
+
+
+class Compiled:
+    """Hold the shortlist, and take from it what is expected to improve the most."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._named: dict[int, Row] = {}
+        self._kernel: Kernel | None = None
+        self._fitted = 0
+        self.in_use = False
+
+    def wanted(self, count: int) -> int:
+        """Say how many configs to name before `count` are asked for."""
+        return AHEAD * count
+
+    def name(self, index: int, row: Row) -> None:
+        """Put a config on the list, taken from the untried ones."""
+        self.in_use = True
+        self._named[index] = row
+
+    def foresee(self, index: int, features: Features) -> None:
+        """Note what the compiler says of a config."""
+        self._named[index].features = features
+
+    def drop(self, index: int) -> None:
+        """Forget a config that can't run, or was proposed."""
+        self._named.pop(index, None)
+
+    def take(self) -> int | None:
+        """Take a compiled config off the list; None while there is none."""
+        ready = [index for index, row in self._named.items() if row.features is not None]
+        if not ready:
+            return None
+        told = [
+            row
+            for row in self._ground.memory.rows
+            if row.says_something and row.features is not None
+        ]
+        chosen = ready[0] if len(told) < LEAST_TRIALS else ready[self._best(ready, told)]
+        self.drop(chosen)
+        return chosen
+
+    def _best(self, ready: list[int], told: list[Row]) -> int:
+        memory = self._ground.memory
+        under_way = [r for r in memory.rows if r.status is None and r.features is not None]
+        judged = [self._named[index] for index in ready]
+        x = self._x([*told, *under_way, *judged])
+        count, tried = len(told), len(told) + len(under_way)
+        z, _ = targets(told)
+        if self._kernel is None or count >= self._fitted + LEAST_GROWTH:
+            last = slice(max(0, count - MOST_FITTED), count)
+            groups = group_numbers(told)[last]
+            self._kernel = fit_kernel(x[last], self._ground.codes, z[last], groups, self._kernel)
+            self._fitted = count
+        posterior = Posterior(self._kernel, x[tried:])
+        posterior.extend(x[:tried], group_numbers([*told, *under_way]))
+        mean, deviation = posterior.predict(z, np.arange(tried) < count)
+        gains = np.round(expected_improvement(least(told, z), mean, deviation), 9)
+        return int(gains.argmax())
+
+    def _x(self, rows: list[Row]) -> Matrix:
+        """Put the features, each over its range in these rows, in front of the other columns."""
+        names = sorted(rows[0].features or ())
+        table = np.array([_values(row.features or {}, names) for row in rows])
+        low, span = table.min(0), np.ptp(table, axis=0)
+        scaled = np.divide(table - low, span, out=np.zeros_like(table), where=span > 0)
+        return np.hstack([scaled, np.array([row.x for row in rows])])
+
+
+def _values(features: Mapping[str, float], names: list[str]) -> list[float]:
+    # amounts of instructions or bytes run over several powers of ten
+    values = np.array([features.get(name, 0.0) for name in names])
+    return [float(value) for value in np.sign(values) * np.log1p(np.abs(values))]

@@ -1,0 +1,137 @@
+"""What all members of a portfolio remember of trials, and the values that models learn."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from math import log
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tuner.search.features import Vector
+from tuner.trial import Status
+
+if TYPE_CHECKING:
+    from tuner.search.base import Features
+    from tuner.trial import Trial
+
+# A config that was stopped early is slower than the incumbent by at least this (log of a ratio):
+# its few samples rank it among the slow ones and must never look like a find.
+_CLEARLY_SLOWER = log(1.05)
+# These say something about the config, and would again. A timeout may be the machine's doing: it
+# counts as slow, not as bad as the worst. What was never recorded says nothing.
+_BY_CHANCE = frozenset({Status.TIMEOUT})
+_SILENT = frozenset({Status.MISSING})
+# Below this spread of log times a model sees noise.
+_LEAST_SPREAD = 0.01
+# A workload's own spread counts once it has several times this many trials.
+_FEW = 5.0
+
+
+@dataclass(slots=True)
+class Row:
+    """One config on one workload: proposed, then told. `log_us` is None where it failed."""
+
+    x: Vector
+    group: int
+    index: int | None = None
+    status: Status | None = None
+    log_us: float | None = None
+    features: Features | None = None
+    member: str | None = None
+
+    @property
+    def says_something(self) -> bool:
+        """Whether a model can learn from it."""
+        return self.status is not None and self.status not in _SILENT
+
+
+@dataclass(slots=True)
+class Memory:
+    """Rows in the order in which they were proposed (own) or shared (of other workloads).
+
+    `named` are configs that are only compiled so far: it isn't known whether they will run.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    named: list[Row] = field(default_factory=list)
+    _groups: dict[Hashable, int] = field(default_factory=dict)
+
+    def group(self, workload: Hashable) -> int:
+        """Number the workloads; the searcher's own is 0."""
+        return self._groups.setdefault(workload, len(self._groups) + 1)
+
+    def finish(self, row: Row, trial: Trial) -> None:
+        """Write down what came of a row."""
+        row.status = trial.status
+        if trial.time_us is None or trial.measurement is None:
+            return
+        row.log_us = log(max(trial.time_us, 1e-6))
+        if trial.measurement.stopped_early:
+            best = self.best(row.group, besides=row)
+            if best is not None and best.log_us is not None:
+                row.log_us = max(row.log_us, best.log_us + _CLEARLY_SLOWER)
+
+    def best(self, group: int = 0, besides: Row | None = None) -> Row | None:
+        """Return the fastest row of a workload."""
+        timed = [r for r in self.rows if r.group == group and r.log_us is not None]
+        return min(
+            (r for r in timed if r is not besides), key=lambda r: r.log_us or 0.0, default=None
+        )
+
+    def is_find(self, row: Row, share: float) -> bool:
+        """Whether a row is among the fastest share of its workload's."""
+        if row.log_us is None:
+            return False
+        times = sorted(r.log_us for r in self.rows if r.group == row.group and r.log_us is not None)
+        return row.log_us <= times[int(share * len(times))]
+
+
+def group_numbers(rows: list[Row]) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Return the workload's number of each row."""
+    return np.array([row.group for row in rows], dtype=np.intp)
+
+
+def targets(rows: list[Row]) -> tuple[Vector, Vector]:
+    """Make the values that models learn, one a row, and the scale of each group (`[groups]`).
+
+    Of every group: log times less their median; what is slower than the median is compressed (a
+    model needs to know that it is slow, not how slow); failures are as bad as the slowest; divided
+    by the group's own spread, which few trials share with the others.
+    """
+    groups = group_numbers(rows)
+    values = np.zeros(len(rows))
+    count = int(groups.max(initial=0)) + 1
+    spreads, sizes = np.zeros(count), np.zeros(count)
+    for group in np.unique(groups):
+        places = np.flatnonzero(groups == group)
+        values[places] = _levelled([rows[i] for i in places])
+        sizes[group], spreads[group] = len(places), values[places].std()
+    pooled = np.sqrt((sizes * spreads**2).sum() / max(1.0, sizes.sum()))
+    spreads = np.sqrt((sizes * spreads**2 + _FEW * pooled**2) / (sizes + _FEW))
+    scales = np.maximum(spreads, _LEAST_SPREAD)
+    return values / scales[groups], scales
+
+
+def _levelled(rows: list[Row]) -> Vector:
+    """Return log times less their median, compressed above it."""
+    timed = np.array([row.log_us for row in rows if row.log_us is not None])
+    if not len(timed):
+        return np.ones(len(rows))
+    middle = float(np.median(timed))
+    knee = max(middle - float(timed.min()), _LEAST_SPREAD)
+    compressed = knee * np.log1p(np.maximum(timed - middle, 0.0) / knee)
+    values = np.where(timed > middle, compressed, timed - middle)
+    worst = max(float(values.max()), knee)
+    filled = iter(values.tolist())
+    return np.array(
+        [
+            next(filled)
+            if row.log_us is not None
+            else 0.5 * worst
+            if row.status in _BY_CHANCE
+            else worst
+            for row in rows
+        ]
+    )

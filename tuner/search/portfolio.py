@@ -1,0 +1,194 @@
+"""The `auto` searcher: several methods that share one memory of trials and one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tuner.expressions import Value
+from tuner.search.compiled import Compiled
+from tuner.search.credit import Credit
+from tuner.search.expectation import expected_gain
+from tuner.search.features import ConfigColumns
+from tuner.search.ground import Ground
+from tuner.search.members import ClassifierMember, GaussianMember, Member, TpeMember
+from tuner.search.memory import Memory, Row
+from tuner.search.optuna_journal import OptunaJournal
+from tuner.search.tpe import CategoricalTpe, quiet_optuna
+from tuner.search.untried import Untried
+
+if TYPE_CHECKING:
+    from tuner.search.base import Features
+    from tuner.search.pool import Pool
+    from tuner.space import Config, SearchSpace
+    from tuner.trial import Trial
+
+# The share of the proposals that each member begins with.
+SHARES = {"gaussian": 0.8, "classifier": 0.1, "tpe": 0.1}
+# The first configs are spread: of a few random ones the farthest from all before.
+STARTUP_TRIALS = 10
+SPREAD_OVER = 30
+# The last share of the budget goes to the incumbent's neighbours.
+POLISH_SHARE = 0.05
+# A find is among this share of the trials, when it is told.
+FIND_SHARE = 0.1
+
+
+class AutoSearcher:
+    """Propose seeds, a spread start, what a member of the portfolio takes, and a local polish.
+
+    `axes` are the workload's. Trials of other workloads (`share`) and what the compiler says of
+    configs (`foresee`) are used when there are any.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        space: SearchSpace,
+        seed: int,
+        budget: int,
+        seeds: Sequence[Mapping[str, Value]] = (),
+        *,
+        axes: Mapping[str, int] | None = None,
+        members: Sequence[str] = tuple(SHARES),
+        journal: Path | None = None,
+        study_name: str = "tune",
+    ) -> None:
+        self._pool, self._budget = pool, budget
+        self._rng = np.random.default_rng(seed)
+        self._untried, self._memory = Untried(pool, seeds), Memory()
+        columns = ConfigColumns(space.parameters)
+        self._ground = Ground(
+            pool, self._untried, self._memory, columns, dict(axes or {}), self._rng
+        )
+        self._tpe = CategoricalTpe(space.parameters, seed)
+        self._gaussian = GaussianMember(self._ground)
+        known: dict[str, Member] = {
+            "gaussian": self._gaussian,
+            "classifier": ClassifierMember(self._ground),
+            "tpe": TpeMember(self._ground, self._tpe),
+        }
+        self._members = {name: known[name] for name in members}
+        self._credit = Credit({name: SHARES[name] for name in members})
+        self._compiled = Compiled(self._ground)
+        with quiet_optuna():
+            distributions = self._tpe.distributions
+            self._journal = OptunaJournal(journal, study_name, distributions) if journal else None
+        self._rows: dict[int, Row] = {}
+        self._numbers: dict[int, int] = {}
+        self._asked = 0
+
+    def ask(self, count: int) -> Sequence[Config]:
+        """Propose up to `count` configs, each knowing of the ones still outstanding.
+
+        After a `shortlist`, only what was foreseen is proposed: fewer than asked for, or none,
+        where the rest is still being compiled.
+        """
+        asked: list[Config] = []
+        while len(asked) < count:
+            index = self._compiled.take() if self._compiled.in_use else self._choose()
+            if index is None:
+                break
+            asked.append(self._begin(index))
+        return asked
+
+    def tell(self, trial: Trial) -> None:
+        """Teach every member what came of a config, also of one that was only compiled."""
+        index = self._pool.index(trial.config)
+        if index not in self._numbers:
+            self._begin(index)
+        row = self._rows[index]
+        self._memory.finish(row, trial)
+        self._compiled.drop(index)
+        self._tpe.end(self._numbers[index], trial.time_us)
+        if row.member is not None:
+            self._credit.count(row.member, found=self._memory.is_find(row, FIND_SHARE))
+        if self._journal is not None:
+            self._journal.add(trial)
+
+    def shortlist(self, count: int) -> Sequence[Config]:
+        """Name the configs to compile before `count` are asked for, several times as many."""
+        named = []
+        for _ in range(self._compiled.wanted(count)):
+            index = self._choose()
+            if index is None:
+                break
+            self._memory.named.append(self._row(index))
+            self._compiled.name(index, self._row(index))
+            named.append(self._pool[index])
+        return named
+
+    def foresee(self, config: Config, features: Features) -> None:
+        """Learn what the compiler says of a config of the shortlist."""
+        self._compiled.foresee(self._pool.index(config), features)
+
+    def share(self, trial: Trial, features: Features | None = None) -> None:
+        """Learn from a finished trial on another workload."""
+        values = [p.values.index(trial.config[p.name]) for p in self._pool.parameters]
+        axes = trial.workload.values
+        x = self._ground.x_of(np.array([values]), axes)[0]
+        row = Row(x, self._memory.group(trial.workload), features=features)
+        if trial.config in self._pool:
+            row.index = self._pool.index(trial.config)
+        self._memory.rows.append(row)
+        self._memory.finish(row, trial)
+
+    def expected_gain(self) -> float | None:
+        """Estimate the share of the best time that the untried configs may still save."""
+        told = [r for r in self._memory.rows if not r.group and r.log_us is not None]
+        if len(told) < STARTUP_TRIALS:
+            return None
+        return expected_gain(self._gaussian)
+
+    def _row(self, index: int) -> Row:
+        if index not in self._rows:
+            self._rows[index] = Row(self._ground.x(np.array([index]))[0], 0, index)
+        return self._rows[index]
+
+    def _begin(self, index: int) -> Config:
+        config = self._pool[index]
+        self._memory.rows.append(self._row(index))
+        self._numbers[index] = self._tpe.begin(config)
+        self._asked += 1
+        return config
+
+    def _choose(self) -> int | None:
+        """Take an untried config; None where none is left."""
+        if not len(self._untried):
+            return None
+        index = self._untried.take_seed()
+        if index is not None:
+            return index
+        if self._is_start():
+            return self._take_far()
+        if self._budget - self._asked <= POLISH_SHARE * self._budget:
+            index = self._gaussian.polish()
+        return self._take_by_member() if index is None else index
+
+    def _is_start(self) -> bool:
+        rows = self._memory.rows
+        told = any(row.says_something for row in rows)
+        return not told or len(rows) + len(self._memory.named) < STARTUP_TRIALS
+
+    def _take_by_member(self) -> int:
+        first = self._credit.draw(self._rng)
+        for name in dict.fromkeys([first, *self._members]):
+            index = self._members[name].take()
+            if index is not None:
+                self._row(index).member = name
+                return index
+        return self._untried.take_random(self._rng)
+
+    def _take_far(self) -> int:
+        drawn = np.unique(self._rng.integers(len(self._pool), size=SPREAD_OVER))
+        drawn = drawn[[index in self._untried for index in drawn.tolist()]]
+        rows = [*self._memory.rows, *self._memory.named]
+        if not len(drawn) or not rows:
+            return self._untried.take_random(self._rng)
+        width = -self._ground.codes
+        x, tried = self._ground.x(drawn)[:, :width], np.array([row.x[:width] for row in rows])
+        apart = ((x[:, np.newaxis] - tried) ** 2).sum(2).min(1)
+        return self._untried.take(int(drawn[apart.argmax()]))
