@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "cpu"
-PACKAGES = ("kernel-tune", "kernel_tuner", "numpy", "optuna", "python-constraint2")
+PACKAGES = ("kernel-tune", "kernel_tuner", "numpy", "optuna", "python-constraint2", "scikit-learn")
 
 
 def environment() -> dict[str, object]:

@@ -50,27 +50,48 @@ class RecordedSpace:
         return self.features[self.pool.index(config)]
 
 
+def recorded(kernel):
+    """Read the kernel's recording."""
+    from tuner.device.recording import load_recording, recordings_of
+
+    (path,) = recordings_of(ROOT / f"kernels/sglang/{kernel}.cu")
+    return load_recording(path)
+
+
+def evaluator_of(kernel, compiler=None):
+    """Make what tries the kernel's own template on its recording; keys need no compiler."""
+    from tuner.device.recorded import RecordedDevice
+    from tuner.device.recording import recordings_of
+    from tuner.evaluate import Candidate, Evaluator
+    from tuner.template import Template
+    from tuner.trial import INITIAL
+
+    definition = _definition(kernel)
+    spec = definition.spec
+    operators = {operator.name: operator.values[0] for operator in spec.operators}
+    (path,) = recordings_of(spec.source)
+    device = RecordedDevice(path, spec.name, operators)
+    candidate = Candidate(INITIAL, definition.space, Template.load(spec.template))
+    return Evaluator(spec, candidate, operators, compiler, device)
+
+
+def _definition(kernel):
+    from tuner.space_file import load_definition
+
+    return load_definition(ROOT / f"search_spaces/sglang/{kernel}.yaml")
+
+
 def load(kernel, *, held_out=False):
     """Compile every valid config of every workload (cached) and look its time up."""
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.device.recorded import RecordedDevice
-    from tuner.device.recording import recordings_of
-    from tuner.evaluate import Candidate, Evaluator
     from tuner.search.pool import valid_configs
-    from tuner.space_file import load_definition
-    from tuner.template import Template
-    from tuner.trial import INITIAL
 
-    definition = load_definition(ROOT / f"search_spaces/sglang/{kernel}.yaml")
+    definition = _definition(kernel)
     spec, space = definition.spec, definition.space
-    operators = {operator.name: operator.values[0] for operator in spec.operators}
-    (path,) = recordings_of(spec.source)
-    device = RecordedDevice(path, spec.name, operators)
-    candidate = Candidate(INITIAL, space, Template.load(spec.template))
     spaces = []
     with NvrtcPool(cache=Cache()) as compiler:
-        evaluator = Evaluator(spec, candidate, operators, compiler, device)
+        evaluator = evaluator_of(kernel, compiler)
         for workload in spec.workloads if held_out else spec.tuned:
             pool = valid_configs(space, evaluator.names(workload))
             rows = [_look(evaluator, pending) for pending in _started(evaluator, workload, pool)]

@@ -18,6 +18,9 @@ from tuner.session import Session
 from tuner.trial import Variant
 from tuner.verification import VERIFY, Verification
 
+# A search's times are known to a few percent: what is further behind is not worth a comparison.
+WITHIN = 1.05
+
 
 class Finalists:
     """Choose among all candidates of a session; those that have failed a check are out.
@@ -61,7 +64,8 @@ class Finalists:
             and not trial.measurement.stopped_early
         ]
         timed.sort(key=lambda trial: trial.time_us or 0.0)
-        return [trial.variant for trial in timed[: self._plan.finalists]]
+        near = [t for t in timed if (t.time_us or 0.0) <= WITHIN * (timed[0].time_us or 0.0)]
+        return [trial.variant for trial in near[: self._plan.finalists]]
 
     def _assigned(self, workload: Workload) -> Variant | None:
         """Tell who serves the workload in the smallest set, by the search's times alone.

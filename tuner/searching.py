@@ -14,18 +14,21 @@ from tuner.plan import Plan, distance
 from tuner.proposing import Proposer
 from tuner.search.base import Features, Foreseeing, Searcher
 from tuner.search.exhaustive import require_listed
-from tuner.search.factory import default_budget, make_searcher
+from tuner.search.factory import default_budget, learns_from_others, make_searcher
 from tuner.search.pool import Pool, valid_configs
 from tuner.session import Session
 from tuner.space import Config
 from tuner.standing import Standing
 from tuner.template import Template
 from tuner.trial import INITIAL, Status, Trial
-from tuner.turns import Part, Turns
+from tuner.turns import FIRST_TURN_TRIALS, Part, Turns
 
 JOURNAL = "optuna.journal"
 # The kind of note, in round 0, that says why a search ended before its budget.
 ENDED = "ended"
+# What each workload after the first adds to the trials of a search that learns from the others,
+# unless told otherwise: ten workloads take three times the trials of one.
+FURTHER_TRIALS = 22
 # A template that fails this many times before it compiles once is broken, not unlucky.
 HOPELESS_COMPILES = 12
 _UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
@@ -51,6 +54,16 @@ def budget(plan: Plan, pool: Pool) -> int:
     return min(plan.trials or default_budget(plan.searcher, len(pool)), pool.estimated_size)
 
 
+def _planned(plan: Plan, pools: Mapping[Workload, Pool]) -> dict[Workload, int]:
+    """Say how many trials each workload is thought to take, most of what all may take together."""
+    budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
+    if plan.trials is None:
+        for workload in plan.tuned[1:]:
+            if learns_from_others(plan.searcher, len(pools[workload])):
+                budgets[workload] = min(budgets[workload], FURTHER_TRIALS)
+    return budgets
+
+
 def search_all(
     plan: Plan,
     session: Session,
@@ -69,8 +82,7 @@ def search_all(
     if _is_over(plan, session):
         standing.recount(plan.candidate)
         return
-    budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
-    standing.expect(budgets, searches_left=searches_left)
+    standing.expect(_planned(plan, pools), searches_left=searches_left)
     Search(plan, session, evaluator, standing, pools, warm or {}).run()
 
 
@@ -89,7 +101,8 @@ class Search:
         self._plan, self._session, self._warm = plan, session, warm
         self._evaluator, self._standing = evaluator, standing
         self._pools = pools
-        self._turns = Turns(plan.tuned, self._begin_part)
+        self._planned = _planned(plan, pools)
+        self._turns = Turns(plan.tuned, self._begin_part, sum(self._planned.values()))
         self._pipeline = Pipeline(evaluator)
         self._told: list[tuple[Trial, Features | None]] = []
 
@@ -109,6 +122,7 @@ class Search:
             self._require_a_compiled_config(part.workload)
             if part.found_enough and part.asked < part.most:
                 self._note_end(part, expected_gain=part.gain)
+            self._expect(part, part.asked)
 
     def _run(self) -> None:
         pipeline = self._pipeline
@@ -138,6 +152,7 @@ class Search:
             return
         part.unasked.discard(pending.config)
         part.asked += 1
+        self._expect(part, max(part.asked, self._planned[part.workload]))
         self._pipeline.begin(known or pending)
 
     def _may_begin(self, part: Part) -> bool:
@@ -171,14 +186,17 @@ class Search:
         proposer = Proposer(searcher, self._evaluator, workload)
         for trial, features in self._told:
             proposer.share(trial, features)
-        most = budget(self._plan, self._pools[workload])
+        pool = self._pools[workload]
+        most = budget(self._plan, pool)
+        # A searcher that knows the others' trials is asked again when all have had a turn.
+        joins = self._told and learns_from_others(self._plan.searcher, len(pool))
         tried = self._session.trials(self._plan.candidate, workload)
         foreseeing = isinstance(searcher, Foreseeing)
         return Part(
             workload,
             proposer,
             most,
-            first_turn=most,
+            first_turn=FIRST_TURN_TRIALS if joins else most,
             unasked={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
             deadline_s=self._standing.deadline_s(workload),
             replaying=self._is_ended(workload),
@@ -191,7 +209,12 @@ class Search:
         noted = {"candidate": name, "workload": key, "trials": part.asked, **why}
         if noted not in [note.content for note in self._session.notes(0, ENDED)]:
             self._session.note(0, ENDED, noted)
-        self._standing.expect_more(part.workload, part.asked - part.most)
+
+    def _expect(self, part: Part, trials: int) -> None:
+        more = trials - self._planned[part.workload]
+        if more:
+            self._standing.expect_more(part.workload, more)
+            self._planned[part.workload] = trials
 
     def _is_ended(self, workload: Workload) -> bool:
         """Whether an earlier run ended this search for want of time."""
@@ -212,6 +235,7 @@ class Search:
             seed=self._plan.seed,
             budget=budget(self._plan, pool),
             seeds=self._seeds(workload),
+            axes=workload.values,
             journal=self._session.directory / JOURNAL,
             study_name=self._study(workload),
         )
@@ -221,12 +245,16 @@ class Search:
         return workload.key if name == INITIAL else f"{name} {workload.key}"
 
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
-        """Start from the space's default and what is best on the workloads begun before."""
-        before = [part.workload for part in self._turns.parts]
-        near = sorted(before, key=lambda other: distance(workload, other))
-        best = (self._best(other) for other in near)
+        """Start from the space's default, what past runs found, and what is best near by.
+
+        A searcher that learns from other workloads makes more of those trials than their best.
+        """
         pool = self._pools[workload]
-        wanted = (self._plan.space.default, *self._warm.get(workload, ()), *best)
+        wanted = [self._plan.space.default, *self._warm.get(workload, ())]
+        if not learns_from_others(self._plan.searcher, len(pool)):
+            before = [part.workload for part in self._turns.parts]
+            near = sorted(before, key=lambda other: distance(workload, other))
+            wanted += [self._best(other) for other in near]
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
 
     def _best(self, workload: Workload) -> Config | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
 
 from tuner.candidates import Candidates
 from tuner.compiler.base import Compiler
@@ -17,6 +18,7 @@ from tuner.plan import Plan
 from tuner.progress import Listener
 from tuner.restoring import restore
 from tuner.rounds import Author, Rounds
+from tuner.search.factory import preload
 from tuner.searching import budget, pools_of, search_all
 from tuner.session import Session
 from tuner.standing import Standing
@@ -45,6 +47,9 @@ def tune(
     candidates = Candidates(plan, compiler, device)
     evaluator = candidates.evaluator(plan.candidate)
     pools = pools_of(plan, evaluator)
+    sizes = [len(pool) for pool in pools.values()]
+    # While the baseline is measured this process has nothing to do.
+    Thread(target=preload, args=(plan.searcher, max(sizes)), daemon=True).start()
     space_text = plan.spec.path.read_text(encoding="utf-8-sig")
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     restore(plan, session, candidates)
@@ -53,9 +58,7 @@ def tune(
     verification = Verification(plan, session, device, candidates, watches)
     failure: AgentError | None = None
     try:
-        for workload in plan.workloads:
-            standing.announce("baseline", workload)
-            standing.set_baseline(workload, _baseline_us(workload, session, evaluator))
+        _measure_baseline(plan, session, evaluator, standing)
         if not (device.info.recorded or session.trials()):
             for workload in plan.spec.boundary:
                 evaluator.verify_baseline(workload)
@@ -72,12 +75,7 @@ def tune(
             ranked = EnergyStage(
                 plan, plan.objective, session, meter, candidates, verification, standing
             ).run()
-        finals = Finals(plan, session, device, candidates, verification, ranked)
-        for workload in (*plan.tuned, *plan.held_out):
-            standing.announce("finals", workload)
-            finals.decide(workload)
-        standing.announce("checks")
-        finals.confirm()
+        _decide(plan, Finals(plan, session, device, candidates, verification, ranked), standing)
     except (KeyboardInterrupt, AwaitedError):
         session.mark("interrupted")
         raise
@@ -89,6 +87,22 @@ def tune(
     session.mark("complete")
     standing.announce("done")
     return tuple(session.results())
+
+
+def _decide(plan: Plan, finals: Finals, standing: Standing) -> None:
+    for workload in (*plan.tuned, *plan.held_out):
+        standing.announce("finals", workload)
+        finals.decide(workload)
+    standing.announce("checks")
+    finals.confirm()
+
+
+def _measure_baseline(
+    plan: Plan, session: Session, evaluator: Evaluator, standing: Standing
+) -> None:
+    for workload in plan.workloads:
+        standing.announce("baseline", workload)
+        standing.set_baseline(workload, _baseline_us(workload, session, evaluator))
 
 
 def _baseline_us(workload: Workload, session: Session, evaluator: Evaluator) -> float:

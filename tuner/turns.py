@@ -9,8 +9,11 @@ from tuner.kernel import Workload
 from tuner.proposing import Proposer
 from tuner.space import Config
 
-# Trials of a turn once every workload has had its first: switching costs the device the time to
-# fill other buffers, and what the others find meanwhile is worth waiting for.
+# Trials of a first turn after the first workload's, whose trials its searcher has been told of: on
+# the recorded silu_and_mul, 12 find 99 % of the best in 96 % of the cases.
+FIRST_TURN_TRIALS = 12
+# Trials of a later turn: switching costs the device the time to fill other buffers, and what the
+# others find meanwhile is worth waiting for.
 TURN_TRIALS = 8
 # The share of the best time below which looking on for it isn't worth a trial.
 ENOUGH = 0.005
@@ -61,12 +64,14 @@ class Turns:
     """Give each workload a first turn, then whichever promises most another, until none does.
 
     A searcher that can't say what it expects has one turn, as long as its budget. `begin` makes
-    the part of a workload when its first turn comes.
+    the part of a workload when its first turn comes. `total` bounds the trials of all together.
     """
 
-    def __init__(self, workloads: Sequence[Workload], begin: Callable[[Workload], Part]) -> None:
+    def __init__(
+        self, workloads: Sequence[Workload], begin: Callable[[Workload], Part], total: int
+    ) -> None:
         self._waiting = list(workloads)
-        self._begin = begin
+        self._begin, self._total = begin, total
         self._parts: list[Part] = []
         self._current: Part | None = None
         self._turn_ends = 0
@@ -82,13 +87,23 @@ class Turns:
             if self._waiting:
                 self._current = self._begin(self._waiting.pop(0))
                 self._parts.append(self._current)
-                self._turn_ends = self._current.first_turn
+                self._turn_ends = self._first_turn(self._current)
+            elif self._left() <= 0:
+                return None
             else:
                 self._current = self._most_promising()
                 if self._current is None:
                     return None
-                self._turn_ends = self._current.asked + TURN_TRIALS
+                self._turn_ends = self._current.asked + min(TURN_TRIALS, self._left())
         return part
+
+    def _left(self) -> int:
+        return self._total - sum(part.asked for part in self._parts)
+
+    def _first_turn(self, part: Part) -> int:
+        """Leave a first turn to each of those that are still waiting."""
+        kept = len(self._waiting) * FIRST_TURN_TRIALS
+        return min(part.first_turn, max(FIRST_TURN_TRIALS, self._left() - kept))
 
     def _is_over(self, part: Part) -> bool:
         return part.over or part.asked >= min(part.most, self._turn_ends) or part.found_enough

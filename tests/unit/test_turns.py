@@ -18,9 +18,9 @@ class Hopes:
         return self.gain
 
 
-def turns_of(*parts: Part) -> Turns:
+def turns_of(*parts: Part, total: int = 1000) -> Turns:
     known = {part.workload: part for part in parts}
-    return Turns([part.workload for part in parts], known.__getitem__)
+    return Turns([part.workload for part in parts], known.__getitem__, total)
 
 
 def part(workload: Workload, gain: float | None = None, most: int = 100, first: int = 3) -> Part:
@@ -68,6 +68,17 @@ def test_budgets_are_kept():
     turns = turns_of(part(A, gain=0.5, most=10), part(B, gain=0.4, most=7))
     spent = play(turns, 1000)
     assert (spent.count(A), spent.count(B)) == (10, 7)
+
+
+def test_all_together_take_no_more_than_the_total():
+    turns = turns_of(part(A, gain=0.5), part(B, gain=0.4), total=50)
+    assert len(play(turns, 1000)) == 50
+
+
+def test_the_first_leaves_a_turn_to_each_of_the_others():
+    turns = turns_of(part(A, first=100), part(B, first=12), part(C, first=12), total=60)
+    spent = play(turns, 1000)
+    assert (spent.count(A), spent.count(B), spent.count(C)) == (36, 12, 12)
 
 
 def test_a_part_that_is_over_gets_no_turn():

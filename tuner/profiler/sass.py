@@ -34,7 +34,7 @@ CLASSES: Mapping[str, str] = {
     "fp64": "D(ADD|FMA|MUL|MNMX|SETP)",
     "fp16": "H(ADD2|FMA2|MUL2|MNMX2|SET2|SETP2)(_32I)?|VHMNMX",
     "special": "MUFU",
-    "fp32": "F(ADD|MUL|FMA)(2|32I)?|F(MNMX3?|SEL|SET|SETP|CHK|SWZADD|RND)",
+    "fp32": "F(ADD|MUL|FMA)(2|32I)?|FH(ADD|FMA)|F(MNMX3?|SEL|SET|SETP|CHK|SWZADD|RND)",
     "conversion": "[FI]2[FI]P?|F2FP|I2FP|F2IP|I2IP",
     "shuffle": "SHFL",
     "vote": "VOTEU?|MATCH|REDUX|CREDUX|ELECT|UVOTE|UREDUX",
@@ -55,6 +55,8 @@ _PATTERNS = [(name, re.compile(pattern)) for name, pattern in CLASSES.items()]
 # Written as arithmetic, to move a value or to load a constant on another pipe.
 _MOVES = re.compile(r"IMAD\.MOV\b")
 _CONSTANT = re.compile(r"R\d+, -RZ, RZ, ")
+# False whatever comes: for a thread, and for a whole warp.
+_NEVER = frozenset({"!PT", "!UPT"})
 _LOADS = frozenset({"global_load", "generic_load", "async_copy"})
 _STORES = frozenset({"global_store", "generic_store"})
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
@@ -152,7 +154,7 @@ def _executable(function: Function) -> list[Instruction]:
     return [
         one
         for one in function.instructions
-        if one.family != "NOP" and not (one.predicate == "!PT" or _traps(function, one))
+        if one.family != "NOP" and not (one.predicate in _NEVER or _traps(function, one))
     ]
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tuner.search.gaussian_process import Kernel, Posterior, fit_kernel
-from tuner.search.members import LEAST_GROWTH, MOST_FITTED, expected_improvement, least
+from tuner.search.members import (
+    LEAST_GROWTH,
+    MOST_FITTED,
+    GaussianMember,
+    expected_improvement,
+    least,
+)
 from tuner.search.memory import Row, group_numbers, targets
 
 if TYPE_CHECKING:
     from tuner.search.base import Features
-    from tuner.search.features import Matrix
+    from tuner.search.features import Matrix, Vector
     from tuner.search.ground import Ground
 
 # Configs that are compiled for each one that is timed.
-AHEAD = 4
+AHEAD = 2
 # Before this many trials with features, compiled configs are proposed in the order of naming.
 LEAST_TRIALS = 10
 
@@ -25,21 +30,20 @@ LEAST_TRIALS = 10
 class Compiled:
     """Hold the shortlist, and take from it what is expected to improve the most."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._named: dict[int, Row] = {}
+    def __init__(self, ground: Ground, gaussian: GaussianMember) -> None:
+        self._ground, self._gaussian = ground, gaussian
+        self._named = ground.memory.waiting
         self._kernel: Kernel | None = None
         self._fitted = 0
-        self.in_use = False
 
     def wanted(self, count: int) -> int:
         """Say how many configs to name before `count` are asked for."""
         return AHEAD * count
 
-    def name(self, index: int, row: Row) -> None:
+    def name(self, row: Row) -> None:
         """Put a config on the list, taken from the untried ones."""
-        self.in_use = True
-        self._named[index] = row
+        assert row.index is not None
+        self._named[row.index] = row
 
     def foresee(self, index: int, features: Features) -> None:
         """Note what the compiler says of a config."""
@@ -59,17 +63,25 @@ class Compiled:
             for row in self._ground.memory.rows
             if row.says_something and row.features is not None
         ]
-        chosen = ready[0] if len(told) < LEAST_TRIALS else ready[self._best(ready, told)]
+        seeds = [index for index in ready if self._named[index].is_seed]
+        if seeds or len(told) < LEAST_TRIALS:
+            chosen = (seeds or ready)[0]
+        else:
+            # what a feature means differs between workloads: it is believed after own trials
+            own = sum(not row.group for row in told)
+            known = own >= LEAST_TRIALS
+            gains = self._gains(ready, told) if known else self._gaussian.gains_of(ready)
+            chosen = ready[int(np.round(gains, 9).argmax())]
         self.drop(chosen)
         return chosen
 
-    def _best(self, ready: list[int], told: list[Row]) -> int:
+    def _gains(self, ready: list[int], told: list[Row]) -> Vector:
         memory = self._ground.memory
         under_way = [r for r in memory.rows if r.status is None and r.features is not None]
         judged = [self._named[index] for index in ready]
         x = self._x([*told, *under_way, *judged])
         count, tried = len(told), len(told) + len(under_way)
-        z, _ = targets(told)
+        z, scales = targets(told)
         if self._kernel is None or count >= self._fitted + LEAST_GROWTH:
             last = slice(max(0, count - MOST_FITTED), count)
             groups = group_numbers(told)[last]
@@ -78,19 +90,21 @@ class Compiled:
         posterior = Posterior(self._kernel, x[tried:])
         posterior.extend(x[:tried], group_numbers([*told, *under_way]))
         mean, deviation = posterior.predict(z, np.arange(tried) < count)
-        gains = np.round(expected_improvement(least(told, z), mean, deviation), 9)
-        return int(gains.argmax())
+        return expected_improvement(least(told, z), mean, deviation) * float(scales[0])
 
     def _x(self, rows: list[Row]) -> Matrix:
         """Put the features, each over its range in these rows, in front of the other columns."""
         names = sorted(rows[0].features or ())
-        table = np.array([_values(row.features or {}, names) for row in rows])
+        table = np.array([_levels(row, names) for row in rows])
         low, span = table.min(0), np.ptp(table, axis=0)
         scaled = np.divide(table - low, span, out=np.zeros_like(table), where=span > 0)
         return np.hstack([scaled, np.array([row.x for row in rows])])
 
 
-def _values(features: Mapping[str, float], names: list[str]) -> list[float]:
-    # amounts of instructions or bytes run over several powers of ten
-    values = np.array([features.get(name, 0.0) for name in names])
-    return [float(value) for value in np.sign(values) * np.log1p(np.abs(values))]
+def _levels(row: Row, names: list[str]) -> Vector:
+    if row.levels is None:
+        features = row.features or {}
+        values = np.array([features.get(name, 0.0) for name in names])
+        # amounts of instructions or bytes run over several powers of ten
+        row.levels = np.sign(values) * np.log1p(np.abs(values))
+    return row.levels

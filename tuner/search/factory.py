@@ -80,6 +80,22 @@ def default_budget(name: str, pool_size: int) -> int:
     return min(DEFAULT_BUDGET, pool_size)
 
 
+def preload(name: str, pool_size: int) -> None:
+    """Import what the searcher of this name needs: a second or two, in which others may work."""
+    match resolve(name, pool_size):
+        case "auto" | "classifier":
+            import sklearn.ensemble  # noqa: F401
+
+            import tuner.search.portfolio
+        case "optuna":
+            import tuner.search.optuna_searcher  # noqa: F401
+
+
+def learns_from_others(name: str, pool_size: int) -> bool:
+    """Tell whether the searcher of this name has a use for trials on other workloads."""
+    return resolve(name, pool_size) in ("auto", "classifier")
+
+
 def resolve(name: str, pool_size: int) -> str:
     """Replace `auto` by the searcher it stands for."""
     if name != "auto":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +107,14 @@ class Posterior:
         self._cross = np.zeros((0, len(candidates)), dtype=np.float32)
         self._solved = np.zeros((0, len(candidates)), dtype=np.float32)
         self._explained = np.zeros(len(candidates))
+
+    def copied(self) -> Posterior:
+        """Return one that can be extended by itself."""
+        other = copy(self)
+        # views without the room behind them: extending copies them first
+        other._explained = self._explained.copy()
+        other._cross, other._solved = self._cross[: len(self._x)], self._solved[: len(self._x)]
+        return other
 
     def extend(self, x: Matrix, groups: Groups) -> None:
         """Add rows, with the group (workload) of each."""

@@ -60,8 +60,12 @@ class Ground:
         codes = x[:, x.shape[1] - self.codes :].astype(np.intp)
         return np.hstack([x[:, : x.shape[1] - self.codes], self.columns.products(codes)])
 
+    def is_open(self, index: int) -> bool:
+        """Whether a config is untried, or compiled and not proposed."""
+        return index in self.untried or index in self.memory.waiting
+
     def candidates(self) -> Indices:
-        """Choose the untried configs to judge, in the order of the pool."""
+        """Choose the open configs to judge, in the order of the pool."""
         size = len(self.pool)
         chosen = np.arange(size)
         if size > MOST_CANDIDATES:
@@ -70,8 +74,9 @@ class Ground:
             best = [row.index for row in timed[:NEIGHBOURS_OF] if row.index is not None]
             near = [self.pool.neighbours(index) for index in best]
             far = self.rng.integers(size, size=MOST_CANDIDATES)
-            chosen = np.unique(np.concatenate([*near, far]))
-        return chosen[[index in self.untried for index in chosen.tolist()]]
+            waiting = np.array(list(self.memory.waiting), dtype=np.intp)
+            chosen = np.unique(np.concatenate([*near, far, waiting]))
+        return chosen[[self.is_open(index) for index in chosen.tolist()]]
 
 
 def _axis_columns(own: Mapping[str, int], others: Mapping[str, int]) -> Vector:

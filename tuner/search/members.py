@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from tuner.search.classifier import promise
 from tuner.search.gaussian_process import Kernel, Posterior, fit_kernel
-from tuner.search.memory import Row, group_numbers, targets
+from tuner.search.memory import Memory, Row, group_numbers, targets
 
 if TYPE_CHECKING:
     from tuner.search.features import Vector
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 GROWTH, LEAST_GROWTH = 1.15, 5
 # Rows that a kernel is fitted to, the latest: a fit takes the cube of their number.
 MOST_FITTED = 120
-# The same for what the posterior takes from other workloads.
-MOST_SHARED = 300
+# Rows of a posterior: the latest of other workloads, the latest of the own and the best of those.
+MOST_SHARED, MOST_LATEST, MOST_BEST = 300, 300, 100
 # Configs that the classifier proposes from one forest.
 BATCH = 4
+BATCH_AHEAD = 16
 # Models agree to fewer digits on different processors: the last ones must not decide.
 _DIGITS = 9
 
@@ -38,7 +40,7 @@ class Member(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The incumbent and the candidates, in logs of times; `free` says which may be untried."""
+    """The incumbent and the candidates, in logs of times; `free` are those not proposed yet."""
 
     best: float
     mean: Vector
@@ -54,7 +56,6 @@ class GaussianMember:
         self._kernel: Kernel | None = None
         self._fitted = 0
         self._indices: Indices = np.zeros(0, dtype=np.intp)
-        self._free = np.zeros(0, dtype=bool)
         self._rows: list[Row] = []
         self._posterior: Posterior | None = None
 
@@ -75,7 +76,13 @@ class GaussianMember:
         """Return the expected improvement of every candidate, as a log of a ratio of times."""
         outlook = self.outlook()
         gains = expected_improvement(outlook.best, outlook.mean, outlook.deviation)
-        return np.where(self._free, np.round(gains, _DIGITS), -1.0)
+        return np.where(outlook.free, np.round(gains, _DIGITS), -1.0)
+
+    def gains_of(self, indices: list[int]) -> Vector:
+        """Return the expected improvement of some configs; 0 for one that is no candidate."""
+        gains = self.gains().tolist()
+        known = dict(zip(self._indices.tolist(), gains, strict=True))
+        return np.array([known.get(index, 0.0) for index in indices])
 
     def outlook(self) -> Outlook:
         """Return what is known of the candidates now."""
@@ -84,22 +91,36 @@ class GaussianMember:
             GROWTH * self._fitted, self._fitted + LEAST_GROWTH
         ):
             self._fit()
+        return self._now()
+
+    def _now(self) -> Outlook:
         self._follow()
         assert self._posterior is not None
+        memory = self._ground.memory
         told = [row for row in self._rows if row.says_something]
         z, scales = targets(told)
         mean, deviation = self._posterior.predict(
             z, np.array([row.says_something for row in self._rows], dtype=bool)
         )
         scale = float(scales[0])
-        return Outlook(least(told, z) * scale, mean * scale, deviation * scale, self._free)
+        begun = [row.index for row in memory.rows if not row.group and row.index is not None]
+        free = ~np.isin(self._indices, begun)
+        return Outlook(least(told, z) * scale, mean * scale, deviation * scale, free)
+
+    def glance(self) -> Outlook | None:
+        """Return the outlook and change nothing; None before the first proposal."""
+        if self._posterior is None:
+            return None
+        other = copy(self)
+        other._rows, other._posterior = list(self._rows), self._posterior.copied()
+        return other._now()
 
     def _take_best(self, gains: Vector) -> int | None:
         while len(gains) and gains.max() >= 0:
             place = int(gains.argmax())
             if (index := int(self._indices[place])) in self._ground.untried:
                 return self._ground.untried.take(index)
-            gains[place], self._free[place] = -1.0, False
+            gains[place] = -1.0
         return None
 
     def _fit(self) -> None:
@@ -110,7 +131,6 @@ class GaussianMember:
         z, groups = targets(told)[0], group_numbers(told)
         self._kernel = fit_kernel(x, ground.codes, z, groups, self._kernel)
         self._indices = ground.candidates()
-        self._free = np.ones(len(self._indices), dtype=bool)
         self._posterior = Posterior(self._kernel, ground.x(self._indices))
         self._rows = []
         ground.memory.named.clear()
@@ -118,11 +138,8 @@ class GaussianMember:
     def _follow(self) -> None:
         """Add the rows that are new since."""
         assert self._posterior is not None
-        memory = self._ground.memory
         held = {id(row) for row in self._rows}
-        shared = [row for row in memory.rows if row.group][-MOST_SHARED:]
-        own = [row for row in memory.rows if not row.group]
-        new = [row for row in [*shared, *own, *memory.named] if id(row) not in held]
+        new = [row for row in _kept(self._ground.memory) if id(row) not in held]
         if new:
             self._rows += new
             self._posterior.extend(np.array([row.x for row in new]), group_numbers(new))
@@ -148,8 +165,11 @@ class ClassifierMember:
             judged = ground.with_products(ground.x(indices))
             seed = int(ground.rng.integers(2**31))
             scores = np.round(promise(x, targets(told)[0], judged, seed), _DIGITS)
-            self._queue = indices[np.argsort(-scores, kind="stable")[:BATCH]].tolist()
-        return ground.untried.take(self._queue.pop(0))
+            order = indices[np.argsort(-scores, kind="stable")].tolist()
+            # Where configs are compiled ahead, the choice among the named ones comes later.
+            batch = BATCH_AHEAD if ground.memory.waiting else BATCH
+            self._queue = [index for index in order if index in ground.untried][:batch]
+        return ground.untried.take(self._queue.pop(0)) if self._queue else None
 
 
 class TpeMember:
@@ -163,6 +183,17 @@ class TpeMember:
         if not self._tpe.ready or not len(self._ground.untried):
             return None
         return self._ground.untried.take_nearest(self._tpe.wish())
+
+
+def _kept(memory: Memory) -> list[Row]:
+    """Choose the rows of a posterior, so that thousands of trials don't slow it down."""
+    shared = [row for row in memory.rows if row.group][-MOST_SHARED:]
+    own = [row for row in memory.rows if not row.group]
+    early = own[:-MOST_LATEST]
+    best = sorted(
+        (row for row in early if row.log_us is not None), key=lambda row: row.log_us or 0.0
+    )
+    return [*shared, *best[:MOST_BEST], *own[-MOST_LATEST:], *memory.named]
 
 
 def least(rows: list[Row], z: Vector) -> float:

@@ -31,7 +31,10 @@ _FEW = 5.0
 
 @dataclass(slots=True)
 class Row:
-    """One config on one workload: proposed, then told. `log_us` is None where it failed."""
+    """One config on one workload: proposed, then told. `log_us` is None where it failed.
+
+    `levels` are the features as models take them.
+    """
 
     x: Vector
     group: int
@@ -39,7 +42,9 @@ class Row:
     status: Status | None = None
     log_us: float | None = None
     features: Features | None = None
+    levels: Vector | None = None
     member: str | None = None
+    is_seed: bool = False
 
     @property
     def says_something(self) -> bool:
@@ -51,11 +56,13 @@ class Row:
 class Memory:
     """Rows in the order in which they were proposed (own) or shared (of other workloads).
 
-    `named` are configs that are only compiled so far: it isn't known whether they will run.
+    `waiting` are configs, by position, that are compiled to be chosen from; `named` those of them
+    that a model takes for rows until it is fitted again.
     """
 
     rows: list[Row] = field(default_factory=list)
     named: list[Row] = field(default_factory=list)
+    waiting: dict[int, Row] = field(default_factory=dict)
     _groups: dict[Hashable, int] = field(default_factory=dict)
 
     def group(self, workload: Hashable) -> int:

@@ -17,6 +17,7 @@ from tuner.search.ground import Ground
 from tuner.search.members import ClassifierMember, GaussianMember, Member, TpeMember
 from tuner.search.memory import Memory, Row
 from tuner.search.optuna_journal import OptunaJournal
+from tuner.search.single_thread import single_threaded
 from tuner.search.tpe import CategoricalTpe, quiet_optuna
 from tuner.search.untried import Untried
 
@@ -31,6 +32,8 @@ SHARES = {"gaussian": 0.8, "classifier": 0.1, "tpe": 0.1}
 # The first configs are spread: of a few random ones the farthest from all before.
 STARTUP_TRIALS = 10
 SPREAD_OVER = 30
+# Where configs are told late, the spread start goes on until a model has this much to go by.
+LEAST_TOLD = 5
 # The last share of the budget goes to the incumbent's neighbours.
 POLISH_SHARE = 0.05
 # A find is among this share of the trials, when it is told.
@@ -73,7 +76,7 @@ class AutoSearcher:
         }
         self._members = {name: known[name] for name in members}
         self._credit = Credit({name: SHARES[name] for name in members})
-        self._compiled = Compiled(self._ground)
+        self._compiled = Compiled(self._ground, self._gaussian)
         with quiet_optuna():
             distributions = self._tpe.distributions
             self._journal = OptunaJournal(journal, study_name, distributions) if journal else None
@@ -81,17 +84,19 @@ class AutoSearcher:
         self._numbers: dict[int, int] = {}
         self._asked = 0
 
+    @single_threaded
     def ask(self, count: int) -> Sequence[Config]:
         """Propose up to `count` configs, each knowing of the ones still outstanding.
 
-        After a `shortlist`, only what was foreseen is proposed: fewer than asked for, or none,
-        where the rest is still being compiled.
+        While a shortlist is being compiled, only what was foreseen is proposed: fewer than asked
+        for, or none, where the rest isn't ready.
         """
         asked: list[Config] = []
         while len(asked) < count:
-            index = self._compiled.take() if self._compiled.in_use else self._choose()
+            index = self._compiled.take() if self._memory.waiting else self._choose()
             if index is None:
                 break
+            self._asked += 1
             asked.append(self._begin(index))
         return asked
 
@@ -109,6 +114,7 @@ class AutoSearcher:
         if self._journal is not None:
             self._journal.add(trial)
 
+    @single_threaded
     def shortlist(self, count: int) -> Sequence[Config]:
         """Name the configs to compile before `count` are asked for, several times as many."""
         named = []
@@ -117,7 +123,7 @@ class AutoSearcher:
             if index is None:
                 break
             self._memory.named.append(self._row(index))
-            self._compiled.name(index, self._row(index))
+            self._compiled.name(self._row(index))
             named.append(self._pool[index])
         return named
 
@@ -136,12 +142,17 @@ class AutoSearcher:
         self._memory.rows.append(row)
         self._memory.finish(row, trial)
 
+    @single_threaded
     def expected_gain(self) -> float | None:
-        """Estimate the share of the best time that the untried configs may still save."""
-        told = [r for r in self._memory.rows if not r.group and r.log_us is not None]
-        if len(told) < STARTUP_TRIALS:
+        """Estimate the share of the best time that the untried configs may still save.
+
+        Changes nothing: the same tells give the same asks, whether or not this is called.
+        """
+        own = [row for row in self._memory.rows if not row.group and row.says_something]
+        if sum(row.log_us is not None for row in own) < STARTUP_TRIALS:
             return None
-        return expected_gain(self._gaussian)
+        outlook = self._gaussian.glance()
+        return None if outlook is None else expected_gain(outlook, own)
 
     def _row(self, index: int) -> Row:
         if index not in self._rows:
@@ -152,7 +163,6 @@ class AutoSearcher:
         config = self._pool[index]
         self._memory.rows.append(self._row(index))
         self._numbers[index] = self._tpe.begin(config)
-        self._asked += 1
         return config
 
     def _choose(self) -> int | None:
@@ -161,6 +171,7 @@ class AutoSearcher:
             return None
         index = self._untried.take_seed()
         if index is not None:
+            self._row(index).is_seed = True
             return index
         if self._is_start():
             return self._take_far()
@@ -170,8 +181,8 @@ class AutoSearcher:
 
     def _is_start(self) -> bool:
         rows = self._memory.rows
-        told = any(row.says_something for row in rows)
-        return not told or len(rows) + len(self._memory.named) < STARTUP_TRIALS
+        told = sum(row.says_something for row in rows)
+        return told < LEAST_TOLD or len(rows) + len(self._memory.named) < STARTUP_TRIALS
 
     def _take_by_member(self) -> int:
         first = self._credit.draw(self._rng)

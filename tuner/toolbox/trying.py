@@ -95,6 +95,7 @@ class Searching:
             seed=seed,
             budget=len(self._pool),
             seeds=(default,) if default is not None and default in self._pool else (),
+            axes=workload.values,
         )
         self.trials: list[Trial] = []
 

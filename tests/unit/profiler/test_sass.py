@@ -219,6 +219,7 @@ def test_the_source_is_named_as_the_compiler_names_it() -> None:
         ("UTCHMMA.2CTA", "tensor"),
         ("HFMA2.BF16_V2", "fp16"),
         ("FFMA2", "fp32"),
+        ("FHFMA", "fp32"),
         ("DFMA", "fp64"),
         ("IMAD.MOV.U32", "move"),
         ("IMAD.WIDE.U32", "integer"),
@@ -233,6 +234,16 @@ def test_the_source_is_named_as_the_compiler_names_it() -> None:
 )
 def test_classes_of_opcodes(opcode: str, expected: str) -> None:
     assert class_of(Instruction(0, opcode)) == expected
+
+
+@pytest.mark.parametrize("predicate", ["!PT", "!UPT"])
+def test_what_is_never_executed_does_not_count(predicate: str) -> None:
+    text = f"""\
+	.section	.text.f,"ax",@progbits
+        /*0000*/             @{predicate} UIADD3 URZ, URZ, URZ, URZ ;
+        /*0010*/                   EXIT ;
+"""
+    assert [one.mix for one in codes(text, {"f": "f"}, ())] == [{"branch": 1}]
 
 
 def test_a_constant_that_is_loaded_by_arithmetic_is_a_move() -> None:

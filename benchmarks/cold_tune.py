@@ -1,0 +1,179 @@
+"""How long `tune` takes from nothing, how busy the device is meanwhile, and how good what it finds.
+
+    python benchmarks/cold_tune.py [--kernel silu_and_mul] [--seed 0] [--trials N] [--out FILE]
+                                                            (needs an NVIDIA GPU and CuPy)
+
+Runs the whole command in a process of its own, with empty caches for compiled kernels (`tune`'s and
+CuPy's) and without a store of past runs. *Busy* is the share of the search's wall time in which the
+device has a trial; `nvml` is the mean of NVML's own utilization over the same time. The share of
+the optimum compares, by the times of the recording of the whole space, the config that the search
+found and the best of all valid ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE_MS = 100
+
+
+class Stopwatch:
+    """A view that notes when each phase begins."""
+
+    def __init__(self):
+        self.phases = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.update(None)
+
+    def update(self, progress):
+        """Take a snapshot; None is the end."""
+        name = progress.phase if progress else "end"
+        if not self.phases or self.phases[-1][0] != name:
+            self.phases.append((name, time.perf_counter()))
+
+    def seconds(self):
+        """Add up the seconds of every phase."""
+        total = Counter()
+        for (name, start), (_, stop) in pairwise(self.phases):
+            total[name] += stop - start
+        return {name: round(value, 2) for name, value in total.items()}
+
+    def spans(self, name):
+        """Give the beginnings and ends of one phase."""
+        return [(start, stop) for (one, start), (_, stop) in pairwise(self.phases) if one == name]
+
+
+def child(words, out):
+    """Run `tune` here, and write what was seen of it."""
+    from tuner.cli import cli, view
+    from tuner.device.judged import JudgedDevice
+
+    watch, busy, used = Stopwatch(), [], []
+    view.make_view = lambda console, *, quiet: watch
+    run = JudgedDevice.run
+
+    def timed(self, program, **options):
+        start = time.perf_counter()
+        try:
+            return run(self, program, **options)
+        finally:
+            busy.append((start, time.perf_counter()))
+
+    JudgedDevice.run = timed
+    threading.Thread(target=sample, args=(used,), daemon=True).start()
+    cli.main(words, standalone_mode=False)
+    spans = watch.spans("search")
+    wall_s = sum(stop - start for start, stop in spans)
+
+    def inside(moment):
+        return any(start <= moment <= stop for start, stop in spans)
+
+    searched = [(start, stop) for start, stop in busy if inside(start)]
+    shares = [share for moment, share in used if inside(moment)]
+    seen = {
+        "phases_s": watch.seconds(),
+        "search_s": round(wall_s, 2),
+        "trials": len(searched),
+        "busy_share": round(sum(stop - start for start, stop in searched) / wall_s, 3),
+        "nvml_share": round(sum(shares) / len(shares) / 100, 3) if shares else None,
+        "ms_per_trial": round(1e3 * sum(b - a for a, b in searched) / len(searched), 1),
+    }
+    Path(out).write_text(json.dumps(seen))
+
+
+def sample(used):
+    """Ask the driver for the GPU's utilization, ten times a second."""
+    query = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", f"-lms={SAMPLE_MS}"]
+    with subprocess.Popen(["nvidia-smi", *query], stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            used.append((time.perf_counter(), float(line)))
+
+
+def shares_of_optimum(kernel, folder):
+    """Compare what the search found on each workload with the best, by the recording's times."""
+    from recorded_spaces import evaluator_of, recorded
+
+    from tuner.session import Session
+    from tuner.trial import INITIAL, Status
+
+    recording = recorded(kernel)
+    found = {}
+    with Session.open(folder, read_only=True) as session:
+        for workload in (w for w in session.manifest.workloads if not w.held_out):
+            trials = [t for t in session.trials(INITIAL, workload) if t.time_us]
+            best = min(trials, key=lambda trial: trial.time_us)
+            of_workload = recording.workloads[workload.key]
+            times = {
+                key: program.outcome().measurement.median_us
+                for key, program in of_workload.programs.items()
+                if program.status is Status.CORRECT and key != of_workload.baseline
+            }
+            own = times[evaluator_of(kernel).key(workload, best.config)]
+            found[workload.key] = {"trials": len(trials), "share": min(times.values()) / own}
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernel", default="silu_and_mul")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--child", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/h200/cold_tune.json")
+    asked = parser.parse_args()
+    if asked.child:
+        child(asked.child[1:], asked.child[0])
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        session, seen = Path(folder, "session"), Path(folder, "seen.json")
+        words = [str(ROOT / f"kernels/sglang/{asked.kernel}.cu"), "--device", "cuda", "--quiet"]
+        words += ["--seed", str(asked.seed), "--session", str(session), "--json"]
+        words += ["--trials", str(asked.trials)] if asked.trials else []
+        empty = {"TUNER_CACHE_DIR": f"{folder}/tune", "CUPY_CACHE_DIR": f"{folder}/cupy"}
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, __file__, "--child", str(seen), *words],
+            env={**os.environ, **empty, "TUNE_STORE": "none"},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        wall_s = time.perf_counter() - start
+        result = json.loads(done.stdout)
+        content = {
+            "kernel": asked.kernel,
+            "device": result["device"],
+            "date": datetime.now(UTC).date().isoformat(),
+            "seed": asked.seed,
+            "wall_s": round(wall_s, 1),
+            **json.loads(seen.read_text()),
+            "workloads": shares_of_optimum(asked.kernel, session),
+            "speedups": {
+                ",".join(f"{k}={v}" for k, v in one["workload"].items()): one["speedup"]
+                for one in result["workloads"]
+            },
+            "checks": result["checks"],
+            "cores": os.cpu_count(),
+        }
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps(content, indent=1) + "\n")
+    print(json.dumps({k: v for k, v in content.items() if k != "speedups"}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
