@@ -152,7 +152,7 @@ def search(plan, spaces, names, *, stops=False):
     replay = Replay(spaces, stops=stops)
     pools = {space.workload: space.pool for space in spaces}
     with tempfile.TemporaryDirectory() as folder, suppress(ReachedError):
-        Searched(plan, Notebook(folder), replay, Spectator(), pools).run()
+        Searched(plan, Notebook(folder), replay, Spectator(), pools, {}).run()
     return replay
 
 

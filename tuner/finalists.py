@@ -9,7 +9,7 @@ from tuner.dispatch.ahead import assigned
 from tuner.dispatch.evidence import distrusted
 from tuner.dispatch.kernels import Kernels
 from tuner.dispatch.of_session import SessionDispatch
-from tuner.dispatch.table import Choice
+from tuner.dispatch.table import Choice, Table
 from tuner.errors import InputError
 from tuner.expressions import Value
 from tuner.kernel import DEVICE_NAMES, Workload
@@ -43,6 +43,7 @@ class Finalists:
         self._ranked = ranked
         self._choice = Choice(plan.variants_within, plan.max_variants)
         self._assignment: Mapping[Workload, Variant] | None = None
+        self._made: tuple[tuple[int, frozenset[Variant]], Table] | None = None
 
     def of(self, workload: Workload) -> list[Variant]:
         """Return the variants to verify and to compare."""
@@ -100,13 +101,22 @@ class Finalists:
         return [variant for variant in wanted if self._may_run(variant, workload)][:1]
 
     def _served(self, workload: Workload) -> list[Variant]:
-        numbers = self._device_numbers(workload)
-        table = SessionDispatch(self._session, self._choice, numbers).table
         return [
             one.kernel.variant
-            for one in table.held_out
+            for one in self._table(workload).held_out
             if one.workload == workload and one.kernel is not None
         ]
+
+    def _table(self, workload: Workload) -> Table:
+        """Make the table, unless nothing that decides on it has changed: its intervals take time."""
+        compared = sum(not one.workload.held_out for one in self._session.comparisons())
+        out = distrusted(self._session.trials(stage=None), self._session.checks())
+        known, made = (compared, out), self._made
+        if made is None or made[0] != known:
+            numbers = self._device_numbers(workload)
+            made = known, SessionDispatch(self._session, self._choice, numbers).table
+            self._made = made
+        return made[1]
 
     def _device_numbers(self, workload: Workload) -> Mapping[str, Value]:
         names = self._candidates.evaluator(self._plan.candidate).names(workload)

@@ -70,12 +70,18 @@ class Compiled:
             # what a feature means differs between workloads: it is believed after own trials
             own = sum(not row.group for row in told)
             known = own >= LEAST_TRIALS
-            gains = self._gains(ready, told) if known else self._gaussian.gains_of(ready)
-            chosen = ready[int(np.round(gains, 9).argmax())]
+            if known:
+                gains, means = self._judged(ready, told)
+            else:
+                gains = self._gaussian.gains_of(ready)
+                means = np.zeros(len(gains))
+            # where nothing is expected of any, the one that should be fastest
+            chosen = ready[int(np.lexsort((means.round(9), -gains.round(9)))[0])]
         self.drop(chosen)
         return chosen
 
-    def _gains(self, ready: list[int], told: list[Row]) -> Vector:
+    def _judged(self, ready: list[int], told: list[Row]) -> tuple[Vector, Vector]:
+        """Return the expected gain and the expected value of compiled configs."""
         memory = self._ground.memory
         under_way = [r for r in memory.rows if r.status is None and r.features is not None]
         judged = [self._named[index] for index in ready]
@@ -90,7 +96,8 @@ class Compiled:
         posterior = Posterior(self._kernel, x[tried:])
         posterior.extend(x[:tried], group_numbers([*told, *under_way]))
         mean, deviation = posterior.predict(z, np.arange(tried) < count)
-        return expected_improvement(least(told, z), mean, deviation) * float(scales[0])
+        gains = expected_improvement(least(told, z), mean, deviation) * float(scales[0])
+        return gains, mean
 
     def _x(self, rows: list[Row]) -> Matrix:
         """Put the features, each over its range in these rows, in front of the other columns."""

@@ -233,17 +233,15 @@ class TestForeseeing:
     def test_features_that_tell_the_time_are_used(self) -> None:
         """The feature says what the parameters don't: a hash of the config decides."""
         luck = {config: np.random.default_rng(i).uniform(1, 2) for i, config in enumerate(POOL)}
-        best = []
-        for seed in range(3):
+        for seed in range(4):
             searcher, told = make(seed), []
-            for _ in range(24):
+            for _ in range(11):
                 for config in searcher.shortlist(1):
                     searcher.foresee(config, {"cycles": float(luck[config]), "constant": 1.0})
                 (config,) = searcher.ask(1)
                 told.append(float(luck[config]))
                 searcher.tell(trial(config, told[-1]))
-            best.append(np.mean(told[14:]))
-        assert median(best) <= 1.25, "without the feature the mean is 1.5"
+            assert told[10] <= 1.2, "the first choice by the feature; by chance one in five"
 
 
 class TestExpectedGain:
