@@ -33,9 +33,12 @@ def page():
         "a test keeps the two equal.\n",
         *_operator(result, targets, _SILU),
         *_operator(topk, topk_targets, _TOPK),
+        *_cold(_json("results/h200/cold_tune.json")),
         *_search(_json("results/cpu/recorded_search.json")),
         *_features(_json("results/cpu/code_features.json")),
         *_methods(_json_if_there("results/cpu/search.json")),
+        *_cost(_json("results/cpu/searcher_cost.json")),
+        *_energy(_json("results/h200/energy.json")),
         *_worth(_json_if_there("results/h200/search_worth.json")),
         *_throughput(_json("results/h200/throughput.json")),
         *_same_kernel(_json("results/h200/same_kernel.json")),
@@ -117,6 +120,22 @@ _WAYS = {
 }
 
 
+def _cold(content):
+    shares = [one["share"] for one in content["workloads"].values()]
+    phases = ", ".join(f"{name} {s:.1f} s" for name, s in content["phases_s"].items() if s >= 0.1)
+    yield "## A whole run from nothing\n"
+    yield (
+        f"`tune kernels/sglang/{content['kernel']}.cu` with its {len(shares)} tuned workloads on an "
+        f"{content['device']} with {content['cores']} cores, caches and store empty: "
+        f"{content['wall_s']:.1f} s in all ({phases}), {content['trials']} trials. What the search "
+        f"found reaches {min(shares):.1%} or more of the best of all valid configs on each workload, "
+        "by the recording's times. While it searched, the device had a trial "
+        f"{content['busy_share']:.1%} of the time ({content['nvml_share']:.0%} of it with a kernel "
+        "running, as NVML counts). `benchmarks/cold_tune.py`, "
+        "`benchmarks/results/h200/cold_tune.json`.\n"
+    )
+
+
 def _search(content):
     target = f"{content['target']:.0%}"
     yield "## The search on the recording\n"
@@ -192,6 +211,51 @@ def _methods(content):
             f"| {row['seconds_per_run']:.2f} |"
         )
     yield "\n`benchmarks/search.py`, `benchmarks/results/cpu/search.json`.\n"
+
+
+def _cost(content):
+    yield "## What a searcher costs\n"
+    yield (
+        "Milliseconds per proposed config, asked for and told, over 100 trials on synthetic spaces "
+        f"of so many valid configs, one thread, {content['environment']['cpu']}; the slowest turn, "
+        "in which libraries are loaded, left out.\n"
+    )
+    sizes = {row["space"]: row["configs"] for row in content["searches"] if "configs" in row}
+    yield "| searcher | " + " | ".join(f"{count:,}" for count in sizes.values()) + " |"
+    yield "|---|" + "---|" * len(sizes)
+    for name in dict.fromkeys(row["searcher"] for row in content["searches"]):
+        cells = []
+        for size in sizes:
+            found = [
+                row.get("ms_per_config_but_slowest")
+                for row in content["searches"]
+                if (row["searcher"], row["space"]) == (name, size)
+            ]
+            known = [ms for ms in found if ms is not None]
+            cells.append(f"{max(known):.1f}" if known else "-")
+        yield f"| {name} | " + " | ".join(cells) + " |"
+    yield (
+        "\nOf one config under way and eight, the dearer. `benchmarks/searcher_cost.py`, "
+        "`benchmarks/results/cpu/searcher_cost.json`.\n"
+    )
+
+
+def _energy(content):
+    yield "## Energy\n"
+    yield (
+        f"silu_and_mul on an {content['environment']['device']}, windows of "
+        f"{content['window_s']:g} s: two windows of the same program differ by at most "
+        f"{content['spread_most']:.2%}.\n"
+    )
+    yield "| workload | program | us | mJ above idle | mJ in all | W |"
+    yield "|---|---|---|---|---|---|"
+    for one in content["workloads"]:
+        for name, found in one["programs"].items():
+            yield (
+                f"| {one['workload']} | {name} | {found['time_us']:.2f} | {found['net_mj']:.2f} "
+                f"| {found['gross_mj']:.2f} | {found['power_w']:.0f} |"
+            )
+    yield "\n`benchmarks/energy.py`, `benchmarks/results/h200/energy.json`.\n"
 
 
 def _worth(content):

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 if TYPE_CHECKING:
     from tuner.space import Config, Parameter
 
-# Optuna's 24 leave a score of 0.43 over eight recorded spaces (benchmarks/search_recorded_spaces),
+# Optuna's 24 leave a score of 0.43 over eight recorded spaces (benchmarks/search.py),
 # 64 and more give 0.48 to 0.53; far more of them crowd the configs of a batch together.
 CANDIDATES = 64
 
