@@ -125,11 +125,11 @@ def _cold(content):
     phases = ", ".join(f"{name} {s:.1f} s" for name, s in content["phases_s"].items() if s >= 0.1)
     yield "## A whole run from nothing\n"
     yield (
-        f"`tune kernels/sglang/{content['kernel']}.cu` with its {len(shares)} tuned workloads on an "
-        f"{content['device']} with {content['cores']} cores, caches and store empty: "
+        f"`tune kernels/sglang/{content['kernel']}.cu` with its {len(shares)} tuned workloads on "
+        f"an {content['device']} with {content['cores']} cores, caches and store empty: "
         f"{content['wall_s']:.1f} s in all ({phases}), {content['trials']} trials. What the search "
-        f"found reaches {min(shares):.1%} or more of the best of all valid configs on each workload, "
-        "by the recording's times. While it searched, the device had a trial "
+        f"found reaches {min(shares):.1%} or more of the best of all valid configs on each "
+        "workload, by the recording's times. While it searched, the device had a trial "
         f"{content['busy_share']:.1%} of the time ({content['nvml_share']:.0%} of it with a kernel "
         "running, as NVML counts). `benchmarks/cold_tune.py`, "
         "`benchmarks/results/h200/cold_tune.json`.\n"

@@ -108,7 +108,7 @@ class Finalists:
         ]
 
     def _table(self, workload: Workload) -> Table:
-        """Make the table, unless nothing that decides on it has changed: its intervals take time."""
+        """Make the table, unless nothing that decides on it has changed: that takes a second."""
         compared = sum(not one.workload.held_out for one in self._session.comparisons())
         out = distrusted(self._session.trials(stage=None), self._session.checks())
         known, made = (compared, out), self._made
