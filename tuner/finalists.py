@@ -18,8 +18,10 @@ from tuner.session import Session
 from tuner.trial import Variant
 from tuner.verification import VERIFY, Verification
 
-# A search's times are known to a few percent: what is further behind is not worth a comparison.
+# A search's times are known to a few percent: what is further behind is not worth a comparison,
+# but for the first few, since the best may fail a check.
 WITHIN = 1.05
+FEWEST = 3
 
 
 class Finalists:
@@ -65,8 +67,9 @@ class Finalists:
             and not trial.measurement.stopped_early
         ]
         timed.sort(key=lambda trial: trial.time_us or 0.0)
-        near = [t for t in timed if (t.time_us or 0.0) <= WITHIN * (timed[0].time_us or 0.0)]
-        return [trial.variant for trial in near[: self._plan.finalists]]
+        near = sum((t.time_us or 0.0) <= WITHIN * (timed[0].time_us or 0.0) for t in timed)
+        count = min(max(near, FEWEST), self._plan.finalists)
+        return [trial.variant for trial in timed[:count]]
 
     def _assigned(self, workload: Workload) -> Variant | None:
         """Tell who serves the workload in the smallest set, by the search's times alone.

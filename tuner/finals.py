@@ -97,7 +97,7 @@ class Finals:
         where none is left.
         """
         for known in self._session.comparisons():
-            if known.workload == workload and set(variants) <= set(known.finalists):
+            if variants and known.workload == workload and set(variants) <= set(known.finalists):
                 return _of_some(known, variants)
         while variants:
             comparison, faults = self._compare(workload, variants)

@@ -245,12 +245,13 @@ class Search:
         return workload.key if name == INITIAL else f"{name} {workload.key}"
 
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
-        """Start from the space's default, what past runs found, and what is best near by.
+        """Start from the space's own configs, what past runs found, and what is best near by.
 
         A searcher that learns from other workloads makes more of those trials than their best.
         """
         pool = self._pools[workload]
-        wanted = [self._plan.space.default, *self._warm.get(workload, ())]
+        space = self._plan.space
+        wanted = [space.default, *space.suggestions, *self._warm.get(workload, ())]
         if not learns_from_others(self._plan.searcher, len(pool)):
             before = [part.workload for part in self._turns.parts]
             near = sorted(before, key=lambda other: distance(workload, other))

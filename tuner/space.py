@@ -65,11 +65,15 @@ class Config(Mapping[str, Value]):
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """Parameters, the constraints between them (and the axes), and a config to start from."""
+    """Parameters, the constraints between them (and the axes), and what to start from.
+
+    `suggestions` are configs that are tried early, after the default.
+    """
 
     parameters: tuple[Parameter, ...]
     constraints: tuple[Expression, ...] = ()
     default: Config | None = None
+    suggestions: tuple[Config, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from tuner.expressions import Expression, Value
 from tuner.kernel import DEVICE_NAMES
@@ -79,7 +80,7 @@ def _declared(model: SpaceModel) -> Iterator[tuple[str, str, tuple[str | int, ..
 
 
 def search_space(document: Document, model: SpaceModel) -> SearchSpace:
-    """Build the search space from parameters, constraints and the default config."""
+    """Build the search space from parameters, constraints, the default and the suggestions."""
     known = {*model.axes, *model.parameters, *DEVICE_NAMES}
     space = SearchSpace(
         parameters=tuple(
@@ -91,10 +92,14 @@ def search_space(document: Document, model: SpaceModel) -> SearchSpace:
             for i, text in enumerate(model.constraints)
         ),
     )
-    if model.default is None:
-        return space
-    default = _default(document, model.default, space)
-    return SearchSpace(space.parameters, space.constraints, default)
+    default = None
+    if model.default is not None:
+        default = _config(document, model.default, space, "default")
+    suggestions = tuple(
+        _config(document, {**(default or {}), **suggestion}, space, "suggestions", i)
+        for i, suggestion in enumerate(model.suggestions)
+    )
+    return replace(space, default=default, suggestions=suggestions)
 
 
 def _values(document: Document, name: str, values: list[Value]) -> tuple[Value, ...]:
@@ -123,30 +128,35 @@ def _values(document: Document, name: str, values: list[Value]) -> tuple[Value, 
     return tuple(values)
 
 
-def _default(document: Document, default: dict[str, Value], space: SearchSpace) -> Config:
-    for name in default:
+def _config(
+    document: Document, values: Mapping[str, Value], space: SearchSpace, *here: str | int
+) -> Config:
+    """Read a config that stands in the file at `here`, with the parameters' own values."""
+    what = f"`{here[0]}`"
+    for name in values:
         if name not in space.names:
             remedy = f"parameters: {', '.join(space.names)}"
-            message = f"`default` has `{name}`, which is not a parameter"
-            raise document.error(message, "default", name, remedy=remedy)
+            message = f"{what} has `{name}`, which is not a parameter"
+            raise document.error(message, *here, name, remedy=remedy)
     chosen: dict[str, Value] = {}
     for parameter in space.parameters:
-        if parameter.name not in default:
-            message = f"`default` gives no value for `{parameter.name}`"
-            raise document.error(message, "default", remedy="give every parameter one value")
-        value = default[parameter.name]
+        if parameter.name not in values:
+            message = f"{what} gives no value for `{parameter.name}`"
+            raise document.error(message, *here, remedy="give every parameter one value")
+        value = values[parameter.name]
         same = [other for other in parameter.values if _equal(value, other)]
         if not same:
-            message = f"`default` has {parameter.name}: {_written(value)}"
+            message = f"{what} has {parameter.name}: {_written(value)}"
             remedy = f"values of `{parameter.name}`: {', '.join(map(_written, parameter.values))}"
-            raise document.error(message, "default", parameter.name, remedy=remedy)
+            raise document.error(message, *here, parameter.name, remedy=remedy)
         chosen[parameter.name] = same[0]
     config = Config.of(chosen)
     for constraint in space.constraints:
         if constraint.names <= set(space.names) and not constraint.evaluate(config):
-            message = f"the default config breaks the constraint `{constraint.text}`"
-            remedy = f"change the default, or the constraint on line {constraint.line}"
-            raise document.error(message, "default", remedy=remedy)
+            named = "the default" if here[0] == "default" else "a suggested"
+            message = f"{named} config breaks the constraint `{constraint.text}`"
+            remedy = f"change the config, or the constraint on line {constraint.line}"
+            raise document.error(message, *here, remedy=remedy)
     return config
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tuner.strict_yaml import Document, Location
 
 VERSION = 1
+# More would be a search of their own.
+MOST_SUGGESTIONS = 16
 
 
 def _scalar(value: object) -> object:
@@ -151,6 +153,11 @@ class SpaceModel(_Model):
     constraints: list[Scalar] = Field(default_factory=list, description="a list of expressions")
     default: dict[str, Scalar] | None = Field(
         default=None, description="one value for every parameter, `{block_size: 128}`"
+    )
+    suggestions: list[dict[str, Scalar]] = Field(
+        default_factory=list,
+        max_length=MOST_SUGGESTIONS,
+        description=f"a list of at most {MOST_SUGGESTIONS} configs, `[{{block_size: 512}}]`",
     )
     launch: list[LaunchModel] = Field(
         min_length=1, description="a list of launches, `[{kernel: f, grid: [T], block: [64]}]`"

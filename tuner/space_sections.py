@@ -13,7 +13,7 @@ from tuner.kernel import Limits
 from tuner.strict_yaml import Document, parse
 
 # What belongs to the refactoring. All else says what the kernel is and how it is judged.
-OWN_SECTIONS = ("parameters", "constraints", "default", "launch", "limits")
+OWN_SECTIONS = ("parameters", "constraints", "default", "suggestions", "launch", "limits")
 # The default is what the refactoring is worth without a search.
 NEEDED_SECTIONS = ("parameters", "default", "launch")
 _FILES = ("source", "reference", "template")

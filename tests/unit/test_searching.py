@@ -106,7 +106,21 @@ def test_the_same_seed_makes_the_same_search_and_resumes(
     assert found == whole
 
 
-def test_a_config_far_behind_is_no_finalist(make_plan, make_session, compiler, listener):
+def test_suggestions_are_tried_after_the_default(
+    wide, project, make_plan, make_session, compiler, listener
+):
+    space = project / "scale.yaml"
+    space.write_text(space.read_text() + "suggestions: [{block: 992}, {items: 7}]\n")
+    plan = make_plan(searcher="auto", trials=12)
+    with make_session(plan) as session:
+        first = next(iter(searched(plan, session, compiler, listener).values()))
+        tried = [(trial.config["block"], trial.config["items"]) for trial in first[:3]]
+        assert tried == [(128, 1), (992, 1), (128, 7)]
+
+
+def test_a_config_far_behind_is_no_finalist_but_for_the_first_three(
+    make_plan, make_session, compiler, listener
+):
     def answer(program):
         return {32: 10.0, 64: 10.2}.get(program.launches[0].threads, 20.0)
 
@@ -115,3 +129,11 @@ def test_a_config_far_behind_is_no_finalist(make_plan, make_session, compiler, l
         searched(plan, session, compiler, listener, answer)
         blocks = {one.config["block"] for c in session.comparisons() for one in c.finalists}
         assert blocks == {32, 64}
+
+    def alone(program):
+        return 10.0 + program.launches[0].threads
+
+    with make_session(plan, "alone") as session:
+        searched(plan, session, compiler, listener, alone)
+        compared = [c for c in session.comparisons() if not c.workload.held_out]
+        assert all(len(c.finalists) >= 3 for c in compared)

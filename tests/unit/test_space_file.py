@@ -141,6 +141,43 @@ def test_the_default_takes_the_values_of_the_list(folder: Path) -> None:
     assert type(default["block_size"]) is int
 
 
+def test_what_a_suggestion_leaves_out_is_the_defaults(folder: Path) -> None:
+    text = (
+        COMPLETE
+        + "default: {block_size: 64, vector_bytes: 4, rows_per_block: 1, keep_row: false}\n"
+        "suggestions: [{block_size: 256.0}, {vector_bytes: 8, keep_row: true}]\n"
+    )
+    first, second = load(folder, text).space.suggestions
+    assert str(first) == "block_size=256 vector_bytes=4 rows_per_block=1 keep_row=false"
+    assert str(second) == "block_size=64 vector_bytes=8 rows_per_block=1 keep_row=true"
+
+
+@pytest.mark.parametrize(
+    ("suggestions", "message"),
+    [
+        ("[{block_size: 256}]", "`suggestions` gives no value for `vector_bytes`"),
+        ("[{blocks: 256}]", "`suggestions` has `blocks`, which is not a parameter"),
+        (
+            "[{block_size: 64, vector_bytes: 5, rows_per_block: 1, keep_row: true}]",
+            "`suggestions` has vector_bytes: 5",
+        ),
+        (
+            "[{block_size: 64, vector_bytes: 4, rows_per_block: 4, keep_row: true}]",
+            "a suggested config breaks the constraint `block_size % (32 * rows_per_block) == 0`",
+        ),
+        ("{block_size: 256}", "suggestions"),
+    ],
+)
+def test_a_suggestion_that_cannot_be_is_refused_with_its_line(
+    folder: Path, suggestions: str, message: str
+) -> None:
+    text = f"{COMPLETE}suggestions: {suggestions}\n"
+    with pytest.raises(SpaceError) as caught:
+        load(folder, text)
+    assert message in str(caught.value)
+    assert caught.value.line == len(text.splitlines())
+
+
 def test_commas_inside_parentheses_do_not_end_an_item(folder: Path) -> None:
     text = changed("grid: [T], block: [256]", "grid: [max(T, 1, 2), 1], block: [min(K, 64)]")
     text = text.replace("value: K}", "value: ceil_div(K, 8)}")

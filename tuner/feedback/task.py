@@ -177,6 +177,8 @@ def _space_rules(spec: KernelSpec) -> str:
         "booleans are `True` and `False`. What a constraint rules out costs nothing; what fails "
         "to compile, to launch or to be right costs a trial.\n"
         "- `default`: one value for each parameter, valid on a tuned workload: your best guess.\n"
+        "- `suggestions`: a list of other configs that are tried next, each by what differs from "
+        "the default; may be left out.\n"
         "- `launch`: a list of `{kernel, grid, block}` with `shared_memory`, `cluster`, "
         "`programmatic` and `when` where needed, all of them such expressions. The launches run "
         "in order, and all take the same arguments.\n"
