@@ -8,6 +8,7 @@ from threading import Thread
 from tuner.candidates import Candidates
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device, EnergyMeter
+from tuner.dispatch.cover import preload_solver
 from tuner.energy import EnergyStage
 from tuner.errors import AgentError, AwaitedError
 from tuner.evaluate import Evaluator
@@ -49,7 +50,7 @@ def tune(
     pools = pools_of(plan, evaluator)
     sizes = [len(pool) for pool in pools.values()]
     # While the baseline is measured this process has nothing to do.
-    Thread(target=preload, args=(plan.searcher, max(sizes)), daemon=True).start()
+    Thread(target=_load_ahead, args=(plan.searcher, max(sizes)), daemon=True).start()
     space_text = plan.spec.path.read_text(encoding="utf-8-sig")
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     restore(plan, session, candidates)
@@ -87,6 +88,16 @@ def tune(
     session.mark("complete")
     standing.announce("done")
     return tuple(session.results())
+
+
+def _load_ahead(searcher: str, pool_size: int) -> None:
+    """Import what search and finals need, outside of the main thread.
+
+    An interruption of the main thread while it defines a class by `exec`, as imports do, makes
+    Python 3.11 end with SIGINT whatever the program's own exit code is.
+    """
+    preload_solver()
+    preload(searcher, pool_size)
 
 
 def _decide(plan: Plan, finals: Finals, standing: Standing) -> None:

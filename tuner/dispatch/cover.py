@@ -18,6 +18,11 @@ _SLACK = 2e-6
 NODES = 1000
 
 
+def preload_solver() -> None:
+    """Import the solver, which takes half a second."""
+    import scipy.optimize  # noqa: F401
+
+
 def smallest_set(
     costs: Sequence[Mapping[Option, float]], kind: Callable[[Option], Hashable]
 ) -> tuple[Option, ...]:
