@@ -57,8 +57,7 @@ class Pipeline:
 
     def finished(self) -> Iterator[Trial]:
         """Take what has ended when the rest is given up, and end the thread."""
-        self._stopped.set()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self.close()
         for future in self._under_way:
             if future.cancelled():
                 return

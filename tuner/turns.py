@@ -9,8 +9,7 @@ from tuner.kernel import Workload
 from tuner.proposing import Proposer
 from tuner.space import Config
 
-# Trials of a first turn after the first workload's, whose trials its searcher has been told of: on
-# the recorded silu_and_mul, 12 find 99 % of the best in 96 % of the cases.
+# Trials of a first turn after the first workload's, whose trials its searcher has been told of.
 FIRST_TURN_TRIALS = 12
 # Trials of a later turn: switching costs the device the time to fill other buffers, and what the
 # others find meanwhile is worth waiting for.
