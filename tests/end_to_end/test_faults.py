@@ -36,7 +36,7 @@ from tuner.trial import Status
 TRIALS = 48
 FEW = 6
 # Large enough for the trials to last while the workers are killed.
-SLOW = "R=96,N=2048"
+SLOW = "R=384,N=2048"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 # Between a config and the baseline, which differ by their threads, on a busy machine too.
 FACTOR_AT_MOST = 100
@@ -431,7 +431,7 @@ def test_a_compiler_that_is_killed_twenty_times_fails_no_trial(
         return [one for one in found if one.folder and shots[one.folder] < MOST_RUNS - 1]
 
     wait_until(lambda: searched(bench.session), "a trial")
-    kill_repeatedly(run, compilers, 20, 3, 0.6, note=lambda one: shots.update([folders[one.pid]]))
+    kill_repeatedly(run, compilers, 20, 3, note=lambda one: shots.update([folders[one.pid]]))
     ended(run)
     assert_complete(bench.session, undisturbed)
     assert {row["status"] for row in searched(bench.session)} == {Status.CORRECT}
