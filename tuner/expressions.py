@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -126,9 +126,14 @@ class Expression:
             raise ExpressionError(
                 f"`{source[:200]}`: {message}", path=path, line=line, remedy=SYNTAX
             ) from error
-        called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
-        names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called}
-        return cls(source, frozenset(names), tree, path, line)
+        return cls(source, free_names(tree), tree, path, line)
+
+    def bind(self, values: Mapping[str, Value]) -> Expression:
+        """Give some names their values for good; what was bound before is bound anew."""
+        if not values:
+            return self
+        tree = _Bound(values).visit(_parsed(self.text))
+        return replace(self, names=free_names(tree), tree=tree)
 
     def evaluate(self, names: Mapping[str, Value]) -> Value:
         """Compute the value for `names`; raise `ExpressionError` where it cannot."""
@@ -166,6 +171,22 @@ class Expression:
         return ExpressionError(
             f"`{self.text}`: {message}", path=self.path, line=self.line, remedy=remedy
         )
+
+
+def free_names(tree: ast.expr) -> frozenset[str]:
+    """Return the names that an expression needs; those of functions are none of them."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return frozenset(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
+    )
+
+
+class _Bound(ast.NodeTransformer):
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self._values[node.id]) if node.id in self._values else node
 
 
 def _parsed(source: str) -> ast.expr:

@@ -64,6 +64,14 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
+class DtypeChoice:
+    """A dtype that depends on one of the operator's choices."""
+
+    operator: str
+    dtypes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Argument:
     """One kernel parameter: an array with a shape and a role, or a scalar with a value.
 
@@ -80,6 +88,7 @@ class Argument:
     line: int | None = None
     nonfinite: bool = False
     deterministic: bool = True
+    dtype_by: DtypeChoice | None = None
 
     @property
     def is_scalar(self) -> bool:
@@ -180,7 +189,8 @@ class Operator:
     """A choice that belongs to the operator, not to the tuner: the same macro in every source.
 
     `name` is defined as a macro with the chosen value when baseline and template are compiled,
-    and handed to the reference as a keyword argument. The first value is the default.
+    stands for it as a text in every expression, and is a keyword argument of the reference. The
+    first value is the default.
     """
 
     name: str
@@ -191,6 +201,7 @@ class Operator:
 class KernelSpec:
     """One kernel to tune, as its search-space file declares it; all paths are absolute.
 
+    Expressions and dtypes are those of one choice of operators (tuner/operator_choice.py).
     `boundary` lists workloads that are verified and never timed.
     """
 

@@ -81,7 +81,7 @@ def _declared(model: SpaceModel) -> Iterator[tuple[str, str, tuple[str | int, ..
 
 def search_space(document: Document, model: SpaceModel) -> SearchSpace:
     """Build the search space from parameters, constraints, the default and the suggestions."""
-    known = {*model.axes, *model.parameters, *DEVICE_NAMES}
+    known = {*model.axes, *model.operator, *model.parameters, *DEVICE_NAMES}
     space = SearchSpace(
         parameters=tuple(
             Parameter(name, _values(document, name, values), document.line("parameters", name))

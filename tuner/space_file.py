@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,6 +17,7 @@ from tuner.kernel import (
     DTYPE_BYTES,
     FLOAT_DTYPES,
     Argument,
+    DtypeChoice,
     KernelSpec,
     LaunchSpec,
     Limits,
@@ -24,6 +25,7 @@ from tuner.kernel import (
     Tolerance,
     Workload,
 )
+from tuner.operator_choice import bound_space, bound_spec, chosen_operators
 from tuner.space import SearchSpace
 from tuner.space_choices import check_names, expression, identifier, optional, search_space
 from tuner.space_schema import LARGEST, ArgumentModel, LaunchModel, SpaceModel, validated
@@ -42,27 +44,37 @@ _ALONE = {
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What one search-space file declares."""
+    """What one search-space file declares, for one choice of the operator's variants."""
 
     spec: KernelSpec
     space: SearchSpace
 
+    def chosen(self, operators: Mapping[str, str]) -> Definition:
+        """Make another choice; of what `operators` leaves out, the default."""
+        chosen = chosen_operators(self.spec, operators)
+        return Definition(bound_spec(self.spec, chosen), bound_space(self.space, chosen))
 
-def load_definition(path: Path) -> Definition:
-    """Read and check a search-space file; raise `SpaceError` or `ExpressionError` with its line."""
-    return definition_of(read(path))
+
+def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> Definition:
+    """Read and check a search-space file; raise `SpaceError` or `ExpressionError` with its line.
+
+    `operators` are choices of the operator's variants; the others are the defaults.
+    """
+    return definition_of(read(path), operators)
 
 
-def definition_of(document: Document) -> Definition:
+def definition_of(document: Document, operators: Mapping[str, str] | None = None) -> Definition:
     """Check what was read; its paths start from the folder of `document.path`."""
     model = validated(document)
     check_names(document, model)
     space = search_space(document, model)
     spec = _spec(document, model, space)
+    chosen = Definition(spec, space).chosen(operators or {})
+    spec, space = chosen.spec, chosen.space
     for key, group in _groups(spec):
         for index, workload in enumerate(group):
             _check_workload(document, spec, space, workload, ("workloads", key, index))
-    return Definition(spec, space)
+    return chosen
 
 
 def workload_from_text(spec: KernelSpec, text: str) -> Workload:
@@ -94,7 +106,7 @@ def workload_from_text(spec: KernelSpec, text: str) -> Workload:
 
 
 def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSpec:
-    axes = frozenset(model.axes)
+    axes = frozenset({*model.axes, *model.operator})
     names = axes | DEVICE_NAMES
     arguments = _arguments(document, model, axes)
     tuned = _workloads(document, model, "tuned", ())
@@ -151,7 +163,7 @@ def _options(document: Document, options: Sequence[str]) -> tuple[str, ...]:
 def _arguments(document: Document, model: SpaceModel, axes: Names) -> tuple[Argument, ...]:
     arguments: list[Argument] = []
     for i, item in enumerate(model.arguments):
-        argument = _argument(document, item, axes, i)
+        argument = _argument(document, model, item, axes, i)
         if argument.name in {other.name for other in arguments}:
             message = f"the argument `{argument.name}` is listed twice"
             remedy = "an argument is listed once; written in place, its role is inout"
@@ -164,16 +176,16 @@ def _arguments(document: Document, model: SpaceModel, axes: Names) -> tuple[Argu
     return tuple(arguments)
 
 
-def _argument(document: Document, item: ArgumentModel, axes: Names, i: int) -> Argument:
+def _argument(
+    document: Document, model: SpaceModel, item: ArgumentModel, axes: Names, i: int
+) -> Argument:
     here = ("arguments", i)
     name, role = item.name, item.role or "input"
     identifier(document, name, *here, "name")
-    if item.dtype not in DTYPE_BYTES:
-        near = get_close_matches(item.dtype, DTYPE_BYTES, n=1)
-        remedy = f"did you mean `{near[0]}`? " if near else ""
-        remedy += f"dtypes: {', '.join(DTYPE_BYTES)}"
-        message = f"`{item.dtype}` is not a dtype"
-        raise document.error(message, *here, "dtype", remedy=remedy)
+    dtype_by = _dtype_choice(document, model, item, i)
+    dtypes = [item.dtype] if dtype_by is None else [*dtype_by.dtypes.values()]
+    for dtype in dtypes:
+        _check_dtype(document, dtype, i)
     if (item.shape is None) == (item.value is None):
         both = "both a `shape` and a `value`" if item.shape else "neither a `shape` nor a `value`"
         remedy = "an array has `shape: [T, K]`, a scalar has `value: K`"
@@ -183,11 +195,11 @@ def _argument(document: Document, item: ArgumentModel, axes: Names, i: int) -> A
         raise document.error(f"the scalar `{name}` cannot be {role}", *here, "role", remedy=remedy)
     if item.fill is not None:
         _check_fill(document, item, role, i)
-    _check_promises(document, item, role, i)
+    _check_promises(document, item, role, dtypes, i)
     sizes = enumerate(item.shape or ())
     return Argument(
         name=name,
-        dtype=item.dtype,
+        dtype=dtypes[0],
         shape=tuple(expression(document, size, axes, *here, "shape", n) for n, size in sizes),
         role=role,
         fill=item.fill or "normal",
@@ -195,12 +207,43 @@ def _argument(document: Document, item: ArgumentModel, axes: Names, i: int) -> A
         line=document.line(*here),
         nonfinite=bool(item.nonfinite),
         deterministic=item.deterministic is not False,
+        dtype_by=dtype_by,
     )
 
 
-def _check_promises(document: Document, item: ArgumentModel, role: str, i: int) -> None:
+def _dtype_choice(
+    document: Document, model: SpaceModel, item: ArgumentModel, i: int
+) -> DtypeChoice | None:
+    if isinstance(item.dtype, str):
+        return None
+    ((operator, dtypes),) = item.dtype.items()
+    if operator not in model.operator:
+        message = f"`{operator}` is none of the operator's choices"
+        remedy = f"choices: {', '.join(model.operator) or 'none; declare it under `operator`'}"
+        raise document.error(message, "arguments", i, "dtype", remedy=remedy)
+    if set(dtypes) != set(model.operator[operator]):
+        message = f"the dtype of `{item.name}` is given for {', '.join(dtypes)}"
+        remedy = f"give one for each of {', '.join(model.operator[operator])}"
+        raise document.error(message, "arguments", i, "dtype", remedy=remedy)
+    return DtypeChoice(operator, {value: dtypes[value] for value in model.operator[operator]})
+
+
+def _check_dtype(document: Document, dtype: str, i: int) -> None:
+    if dtype in DTYPE_BYTES:
+        return
+    near = get_close_matches(dtype, DTYPE_BYTES, n=1)
+    remedy = f"did you mean `{near[0]}`? " if near else ""
+    remedy += f"dtypes: {', '.join(DTYPE_BYTES)}"
+    message = f"`{dtype}` is not a dtype"
+    raise document.error(message, "arguments", i, "dtype", remedy=remedy)
+
+
+def _check_promises(
+    document: Document, item: ArgumentModel, role: str, dtypes: Sequence[str], i: int
+) -> None:
     read, written = role in ("input", "inout"), role in ("output", "inout")
-    if item.nonfinite is not None and not (read and item.shape and item.dtype in FLOAT_DTYPES):
+    floats = FLOAT_DTYPES.issuperset(dtypes)
+    if item.nonfinite is not None and not (read and item.shape and floats):
         raise document.error(
             f"`{item.name}` has no NaN or infinity to read",
             *("arguments", i, "nonfinite"),

@@ -29,6 +29,17 @@ def _scalar(value: object) -> object:
 
 # a number or a boolean is an expression too
 Scalar = Annotated[Any, AfterValidator(_scalar)]
+
+
+def _dtype(value: object) -> object:
+    choices = list(value.values()) if isinstance(value, dict) and len(value) == 1 else []
+    by = choices[0] if choices and isinstance(choices[0], dict) else {"": value}
+    if not by or not all(isinstance(text, str) for pair in by.items() for text in pair):
+        raise PydanticCustomError("dtype", "a dtype is needed")
+    return value
+
+
+Dtype = Annotated[Any, AfterValidator(_dtype)]
 Sizes = Annotated[list[Scalar], Field(min_length=1, max_length=3)]
 # The largest size of an axis.
 LARGEST = 2**31 - 1
@@ -45,7 +56,10 @@ class ArgumentModel(_Model):
     """One kernel parameter."""
 
     name: str = Field(description="the argument's name, `x`")
-    dtype: str = Field(description="its type, `bfloat16`")
+    dtype: Dtype = Field(
+        description="its type, `bfloat16`, or one for each choice of the operator, "
+        "`{QUANT: {fp8: float8_e4m3, int8: int8}}`"
+    )
     shape: list[Scalar] | None = Field(
         default=None, min_length=1, description="an array's dimensions, `[T, K]`"
     )

@@ -20,6 +20,7 @@ LEVELS = {
         "energy_choice",
         "machine_code",
         "occupancy",
+        "operator_choice",
         "space_choices",
         "space_file",
         "space_schema",

@@ -74,6 +74,48 @@ def test_the_complete_example_says_what_it_declares(folder: Path) -> None:
     assert launches[0].shared_bytes == 32
 
 
+CHOICES = f"{COMPLETE}\noperator: {{QUANT: [fp8, int8], FUSED: [apart, fused]}}\n".replace(
+    "{name: y, dtype: bfloat16,", "{name: y, dtype: {QUANT: {fp8: float8_e4m3, int8: int8}},"
+).replace("grid: [ceil_div(T, rows_per_block)]", "grid: [\"T if QUANT == 'int8' else 2 * T\"]")
+
+
+def test_a_choice_of_the_operator_decides_dtypes_expressions_and_constraints(folder: Path) -> None:
+    text = CHOICES.replace("vector_bytes // 2) == 0", "vector_bytes // 2) == 0 or FUSED == 'fused'")
+    text = text.replace(
+        "shape: [T, K], role: input", "shape: [T, \"K if FUSED == 'apart' else 2 * K\"]"
+    )
+    by_default = load(folder, text)
+    other = by_default.chosen({"QUANT": "int8", "FUSED": "fused"})
+    config = {"vector_bytes": 16, "rows_per_block": 1, "block_size": 64, "keep_row": False}
+    for definition, dtype, width, rows, valid in (
+        (by_default, "float8_e4m3", 9, 6, False),
+        (other, "int8", 18, 3, True),
+        (other.chosen({}), "float8_e4m3", 9, 6, False),
+    ):
+        spec, names = definition.spec, {"T": 3, "K": 9, **config}
+        assert spec.argument("y").dtype == dtype
+        assert spec.argument("x").dimensions(names) == (3, width)
+        assert spec.candidate_launches(names)[0].grid == (rows, 1, 1)
+        assert all(one.evaluate(names) for one in definition.space.constraints) is valid
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("QUANT: {fp8", "OTHER: {fp8", ["`OTHER` is none", "QUANT, FUSED"]),
+        (", int8: int8}}", "}}", ["given for fp8", "fp8, int8"]),
+        ("int8: int8", "int8: int7", ["`int7` is not a dtype", "`int8`"]),
+        ("dtype: {QUANT: {fp8: float8_e4m3, int8: int8}}", "dtype: {QUANT: 3}", ["a mapping"]),
+    ],
+)
+def test_a_dtype_by_choice_that_cannot_be_is_refused(
+    folder: Path, old: str, new: str, words: list[str]
+) -> None:
+    assert old in CHOICES
+    error = str(refusal(folder, CHOICES.replace(old, new, 1)))
+    assert all(word in error for word in words), error
+
+
 @pytest.mark.parametrize("fragment", FRAGMENTS, ids=lambda text: text.split(":")[0])
 def test_every_fragment_of_the_documentation_is_true(folder: Path, fragment: str) -> None:
     merged = {**parse(COMPLETE, DOCS).data, **parse(fragment, DOCS).data}

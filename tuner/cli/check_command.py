@@ -51,13 +51,15 @@ def command(
     from rich.console import Console
 
     from tuner.checking import check, target_info
-    from tuner.cli.plans import chosen_operators, read_definition
+    from tuner.cli.plans import read_definition
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
+    from tuner.operator_choice import chosen_operators
 
     definition = read_definition(space)
+    operators = chosen_operators(definition.spec, options.unique(operator, "operator"))
+    definition = definition.chosen(operators)
     spec = definition.spec
-    operators = chosen_operators(spec, options.unique(operator, "operator"))
     info = target_info(target)
     compiler = NvrtcPool(cache=Cache())
     try:

@@ -126,13 +126,15 @@ def command(
 
 def _examined(request: Request, console: Console) -> Findings:
     """Examine the mutants that the request names; an interruption keeps what is known."""
-    from tuner.cli.plans import chosen_operators, read_definition
+    from tuner.cli.plans import read_definition
     from tuner.device.host.device import HostDevice
     from tuner.mutation.findings import Findings
     from tuner.mutation.score import save_score, score_of
+    from tuner.operator_choice import chosen_operators
 
     definition = read_definition(request.space)
     operators = chosen_operators(definition.spec, options.unique(request.operator, "operator"))
+    definition = definition.chosen(operators)
     with ExitStack() as stack:
         device = HostDevice(definition.spec, operators, run_timeout_s=RUN_TIMEOUT_S)
         stack.callback(device.close)

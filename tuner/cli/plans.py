@@ -64,6 +64,7 @@ class Request:
 
 def new_plan(request: Request) -> Plan:
     """Find and read everything that the request names; raise `InputError` for what is wrong."""
+    from tuner.operator_choice import chosen_operators
     from tuner.plan import WITHIN
 
     if request.kernel is None:
@@ -165,26 +166,6 @@ def asked_workloads(spec: KernelSpec, texts: tuple[str, ...]) -> tuple[Workload,
     return tuple(dict.fromkeys(workload_from_text(spec, text) for text in texts))
 
 
-def chosen_operators(spec: KernelSpec, asked: Mapping[str, str]) -> Mapping[str, str]:
-    """Complete the operator's choices with the defaults; raise `KernelError` for unknown ones."""
-    known = {operator.name: operator.values for operator in spec.operators}
-    for name, value in asked.items():
-        if name not in known:
-            listed = ", ".join(known) or "it has none"
-            raise KernelError(
-                f"{spec.name} has no operator choice named {name!r}",
-                path=spec.path,
-                remedy=f"choices: {listed}",
-            )
-        if value not in known[name]:
-            raise KernelError(
-                f"{name} cannot be {value!r}",
-                path=spec.path,
-                remedy=f"{name} is one of {', '.join(known[name])}",
-            )
-    return {name: asked.get(name, values[0]) for name, values in known.items()}
-
-
 def require_strategy(searcher: str) -> None:
     """Raise `InputError` for a strategy that Kernel Tuner lacks, before anything is measured."""
     if searcher.startswith(STRATEGIES):
@@ -251,6 +232,7 @@ def _plan(
     from tuner.plan import Plan
     from tuner.template import Template
 
+    definition = definition.chosen(operators)
     template = Template.load(definition.spec.template)
     template.check(definition.space, definition.spec)
     check_signature(definition.spec)
@@ -328,6 +310,8 @@ def _require_agreement(directory: Path, manifest: Manifest, plan: Plan, request:
         own = asked_workloads(spec, request.workload)
         asked["workload"] = (own, manifest.workloads)
     if "operator" in request.given:
+        from tuner.operator_choice import chosen_operators
+
         chosen = chosen_operators(spec, unique(request.operator, "operator"))
         asked["operator"] = (dict(chosen), dict(manifest.operators))
     differing = [n for n, (own, kept) in asked.items() if n in request.given and own != kept]

@@ -44,19 +44,20 @@ def command(
     A parameter that isn't named takes its value from the space's default config.
     """
     from tuner.cli.locate import require_space
-    from tuner.cli.plans import chosen_operators
     from tuner.draft import require_filled
+    from tuner.operator_choice import chosen_operators
     from tuner.space_file import load_definition, workload_from_text
     from tuner.template import Template
 
     require_space(space)
     require_filled(space)
     definition = load_definition(space)
+    operators = chosen_operators(definition.spec, options.unique(operator, "operator"))
+    definition = definition.chosen(operators)
     spec = definition.spec
     template = Template.load(spec.template)
     template.check(definition.space, spec)
     config = chosen_config(spec, definition.space, options.unique(values, "parameter"))
-    operators = chosen_operators(spec, options.unique(operator, "operator"))
     problem = spec.tuned[0] if workload is None else workload_from_text(spec, workload)
     rendered = template.render({**problem.values, **operators, **config})
     click.echo(rendered.source, nl=not rendered.source.endswith("\n"))

@@ -48,7 +48,9 @@ def _rendered(
     recorded: RecordedWorkload,
     several: bool,
 ) -> RecordedSpace:
-    spec, operators = definition.spec, recording.operators
+    operators = recording.operators
+    definition = definition.chosen(operators)
+    spec = definition.spec
     target = Target(spec, operators, recording.device.info())
     names = target.names(workload)
     pool = valid_configs(definition.space, names)

@@ -91,7 +91,7 @@ def _recorded(
         from tuner.device.foreign.recordings import recording_from
         from tuner.space_file import load_definition
 
-        space = load_definition(spec.path).space
+        space = load_definition(spec.path, operators).space
         recording = recording_from(Path(file), spec, space, operators, workloads)
         return RecordedDevice(Path(file), spec.name, operators, recording)
     if file:

@@ -86,7 +86,7 @@ def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
             path=session.directory,
             remedy="name a copy of it with --space",
         )
-    spec = load_definition(path).spec
+    spec = load_definition(path, manifest.operators).spec
     files = {spec.path: manifest.space_text_sha, spec.source: manifest.source_sha}
     changed = [str(file) for file, before in files.items() if before and file_sha(file) != before]
     if changed:

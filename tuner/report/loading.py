@@ -130,7 +130,7 @@ def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...
     path = Path(session.manifest.space_path)
     left_out = "the roofline and the difference to the baseline are left out"
     try:
-        spec = load_definition(path).spec
+        spec = load_definition(path, session.manifest.operators).spec
         before = {path: session.manifest.space_text_sha, spec.source: session.manifest.source_sha}
         changed = [str(file) for file, sha in before.items() if file_sha(file) != sha]
     except (TunerError, OSError) as error:

@@ -14,9 +14,8 @@ from math import prod
 
 import numpy as np
 
-from tuner.expressions import Expression
+from tuner.expressions import Expression, free_names
 from tuner.search.relations import Relation
-from tuner.search.residual import free_names
 from tuner.search.rows import MAX_VALUES, Rows, TooManyRowsError
 from tuner.search.verdicts import numbers
 from tuner.space import Parameter

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 
 from tuner.errors import ExpressionError
-from tuner.expressions import Expression, Value
+from tuner.expressions import Expression, Value, free_names
 from tuner.space import format_value
 
 
@@ -42,14 +42,6 @@ def failure_of(
             remedy="guard it, as in `b == 0 or a % b == 0`, or leave the value out",
         )
     raise AssertionError(f"`{constraint.text}` failed and now does not")
-
-
-def free_names(tree: ast.expr) -> frozenset[str]:
-    """Return the names that an expression needs; those of functions are none of them."""
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return frozenset(
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
-    )
 
 
 def _fold(node: ast.expr, names: Mapping[str, Value]) -> ast.expr:

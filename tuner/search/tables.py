@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.expressions import Expression
+from tuner.expressions import Expression, free_names
 from tuner.search.derived import Derivation
 from tuner.search.joint import Joint, joint_of, widest_table
 from tuner.search.relations import Relation
-from tuner.search.residual import free_names
 from tuner.search.rows import Rows, TooManyRowsError
 from tuner.search.verdicts import Verdict, verdicts
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tuner.errors import ExpressionError
-from tuner.expressions import Expression
+from tuner.expressions import Expression, free_names
 from tuner.search.arrays import (
     BINARY,
     COMPARE,
@@ -28,7 +28,6 @@ from tuner.search.arrays import (
     truth_of,
     unary,
 )
-from tuner.search.residual import free_names
 from tuner.search.rows import TooManyRowsError
 
 if TYPE_CHECKING:

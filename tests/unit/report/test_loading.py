@@ -37,6 +37,7 @@ source: scale.cu
 reference: scale.py
 template: scale.cu.j2
 axes: [T]
+operator: {MODE: [once, twice]}
 arguments:
   - {name: x, dtype: float32, shape: [T], role: inout, deterministic: false}
 workloads:
