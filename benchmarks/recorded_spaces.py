@@ -94,6 +94,8 @@ def load(kernel, *, held_out=False):
         evaluator = evaluator_of(kernel, compiler)
         for workload in spec.workloads if held_out else spec.tuned:
             pool = valid_configs(space, evaluator.names(workload))
+            answered = evaluator.answered(workload)
+            pool = pool if answered is None else pool.restricted(answered)
             rows = [_look(evaluator, pending) for pending in _started(evaluator, workload, pool)]
             trials, features, seconds = (list(column) for column in zip(*rows, strict=True))
             spaces.append(RecordedSpace(kernel, workload, pool, space, trials, features, seconds))

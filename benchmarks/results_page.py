@@ -13,7 +13,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from against_production import geometric_mean, misses, rows_of  # noqa: E402
+from against_production import (  # noqa: E402
+    all_cells,
+    geometric_mean,
+    held_out_loss,
+    misses,
+    result_of,
+    table,
+    targets,
+)
 
 PAGE = ROOT / "docs/results.md"
 RESULTS = ROOT / "benchmarks/results"
@@ -21,18 +29,11 @@ RESULTS = ROOT / "benchmarks/results"
 
 def page():
     """Compose the whole page."""
-    result = _json("results/h200/silu_and_mul.json")
-    targets = _json("targets/silu_and_mul_h200.json")
-    topk, topk_targets = (
-        _json("results/h200/topk_softmax.json"),
-        _json("targets/topk_softmax_h200.json"),
-    )
     parts = [
         "# Results\n",
         "Made by `python benchmarks/results_page.py` from the files under `benchmarks/results/`; "
         "a test keeps the two equal.\n",
-        *_operator(result, targets, _SILU),
-        *_operator(topk, topk_targets, _TOPK),
+        *_production(),
         *_cold(_json("results/h200/cold_tune.json")),
         *_search(_json("results/cpu/recorded_search.json")),
         *_features(_json("results/cpu/code_features.json")),
@@ -53,62 +54,50 @@ def page():
     return "\n".join(parts)
 
 
-_SILU = (
-    "Baseline: our kernel with the launch choices of SGLang's prebuilt operator.",
-    "Most of that is at T of 1 and 16, where the winners fetch their input into the L2 while the "
-    "call before them ends; in a model that input was just written and is there already, so "
-    "expect less.",
-)
-_TOPK = (
-    "Baseline: our own plain kernel, one block a row; an agent wrote the templates in four rounds "
-    "through `--agent files` (docs/examples/topk_softmax).",
-    "The winners fetch their input into the L2 while the call before them ends; in a model that "
-    "input was just written and is there already, so the isolated times are the ones to expect.",
-)
-
-
-def _operator(result, targets, words):
-    rows = rows_of(result, targets)
-    environment = result["environment"]
-    baseline, caveat = words
-    yield f"## {result['kernel']} on an {result['device']}\n"
+def _production():
+    found, known = all_cells(), targets()
+    operators = list(dict.fromkeys(cell.operator for cell in found))
+    yield f"## SGLang's operators on an {known['gpu']}\n"
     yield (
-        f"Microseconds per call, bf16. {baseline} `sgl-aot` (SGLang's prebuilt operator) and "
-        f"`sgl-jit` (its JIT kernel) were measured on {targets['measured']} on the same kind of "
-        "GPU by the same protocol, but not in the same run. Winners use programmatic dependent "
-        "launch, as `sgl-jit` does: calls overlap their neighbours. *Isolated* is the same config "
-        "without it.\n"
+        "Microseconds per call, bf16. The baselines are our own kernels (kernels/sglang at the "
+        "commit of each result). *Best peer* is the fastest of what production can call: "
+        "`sgl-aot` (SGLang's prebuilt operators), `sgl-jit` (its JIT kernels) and `flashinfer`, "
+        f"measured on {known['measured']} on the same kind of GPU by the same protocol, but not "
+        "in the same run. The 95 % interval is that of the tuned median. GB/s count the fewest "
+        "bytes that the operator must move; about "
+        f"{known['streaming_gbps']:,} is the most that was seen on this GPU.\n"
     )
-    yield "| workload | baseline | tuned | speedup | 95 % interval | isolated | sgl-aot | sgl-jit |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for key, workload, peers in rows:
-        low, high = workload["interval"]
-        isolated = result["isolated_us"][key]
+    yield (
+        "Winners use programmatic dependent launch, as `sgl-jit` does: calls overlap their "
+        "neighbours. *Isolated* is the same config without it. At few tokens the winners fetch "
+        "their input into the L2 while the call before them ends; in a model that input was just "
+        "written and is there already, so the isolated times are the ones to expect there.\n"
+    )
+    yield from table(found)
+    overall = geometric_mean([cell.ratio for cell in found])
+    isolated = geometric_mean(
+        [cell.ratio * cell.tuned_us / (cell.isolated_us or cell.tuned_us) for cell in found]
+    )
+    yield (
+        f"\nGeometric mean over {len(found)} cells of {len(operators)} operators: "
+        f"{overall:.2f}x the best peer of each, {isolated:.2f}x with isolated times.\n"
+    )
+    loss = held_out_loss()
+    if loss is not None:
         yield (
-            f"| {key} | {workload['baseline_us']:.2f} | {workload['tuned_us']:.2f} "
-            f"| {workload['speedup']:.2f}x | {low:.3f} to {high:.3f} "
-            f"| {'-' if isolated is None else format(isolated, '.2f')} "
-            f"| {peers['sgl-aot']:.2f} | {peers['sgl-jit']:.2f} |"
+            f"Held-out workloads, through the dispatch: {loss - 1:.1%} slower on average than the "
+            "best that a search of each of them found.\n"
         )
-    over_baseline = geometric_mean([workload["speedup"] for _, workload, _ in rows])
-    over_best = geometric_mean([min(p.values()) / w["tuned_us"] for _, w, p in rows])
-    alone = geometric_mean(
-        [w["baseline_us"] / (result["isolated_us"][key] or w["tuned_us"]) for key, w, _ in rows]
-    )
-    alone_over_best = geometric_mean(
-        [min(p.values()) / (result["isolated_us"][key] or w["tuned_us"]) for key, w, p in rows]
-    )
+    missed = list(misses(found))
+    if missed:
+        yield "Missed:\n"
+        yield from (f"- {line}" for line in missed)
+        yield ""
+    compilers = {result_of(name)["environment"]["compiler"] for name in operators}
     yield (
-        f"\nGeometric mean over the baseline: {over_baseline:.2f}x, and {alone:.2f}x with isolated "
-        f"times. Over the better peer of each cell: {over_best:.2f}x, {alone_over_best:.2f}x with "
-        f"isolated times. {caveat}\n"
-    )
-    missed = list(misses(rows))
-    yield from (f"Missed: {line}\n" for line in missed)
-    yield (
-        f"{environment['compiler']}, driver {environment.get('gpu_driver_version', '?')}, "
-        f"`benchmarks/results/h200/{result['kernel']}.json`; compare with "
-        "`python benchmarks/against_production.py`.\n"
+        f"{', '.join(sorted(compilers))}. `benchmarks/record_all.py`, "
+        "`benchmarks/results/h200/<operator>.json`, `benchmarks/targets/sglang_h200.json`; "
+        "compare with `python benchmarks/against_production.py`.\n"
     )
 
 

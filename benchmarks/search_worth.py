@@ -170,7 +170,7 @@ def measure(folder, device_name, rounds):
         plan = plan_of(session, scratch)
         device = open_device(device_name, plan.spec, plan.operators)
         stack.callback(device.close)
-        compiler = compiler_for(device.info, None, stack)
+        compiler = compiler_for(device, None, stack)
         candidates = Candidates(plan, compiler, device)
         restore(plan, session, candidates)
         results = {result.workload: result for result in session.results()}

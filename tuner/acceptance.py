@@ -18,8 +18,8 @@ from tuner.errors import InputError, KernelError, SpaceError, TemplateError, Tun
 from tuner.evaluate import Evaluator, Pending
 from tuner.kernel import Workload
 from tuner.plan import Plan
+from tuner.pools import no_valid_config
 from tuner.search.pool import Pool, valid_configs
-from tuner.searching import no_valid_config
 from tuner.source import check_arguments, parse_source
 from tuner.space import Config, SearchSpace
 from tuner.space_file import load_definition

@@ -17,8 +17,9 @@ from tuner.errors import DeviceError
 from tuner.evaluate import Candidate, Evaluator
 from tuner.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architecture_for
 from tuner.kernel import KernelSpec, Workload
+from tuner.pools import no_valid_config
 from tuner.search.pool import Pool, valid_configs
-from tuner.searching import no_valid_config, require_one_compiles
+from tuner.searching import require_one_compiles
 from tuner.source import check_arguments, read_source
 from tuner.space import Config, SearchSpace
 from tuner.template import Template

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from tuner.compiler.base import Compiler, CompileResult
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
-from tuner.device.base import Device, Outcome, Program
+from tuner.device.base import Device, Outcome, Partial, Program
 from tuner.errors import KernelError
 from tuner.expressions import Value
 from tuner.foresight import features
@@ -68,6 +68,12 @@ class Evaluator:
     def names(self, workload: Workload) -> dict[str, Value]:
         """Collect what constraints and launches may use besides parameters."""
         return self._target.names(workload)
+
+    def answered(self, workload: Workload) -> Sequence[Config] | None:
+        """List the configs that the device has answers for; None where it takes any."""
+        if self._candidate.name != INITIAL or not isinstance(self._device, Partial):
+            return None
+        return self._device.configs_of(workload)
 
     def render(self, workload: Workload, config: Config) -> Rendered:
         """Render the template for one config and workload."""
@@ -176,6 +182,16 @@ class Evaluator:
         """Compute what a recording is keyed by, without compiling."""
         launches = self._spec.candidate_launches({**self.names(workload), **config})
         return self._target.key(self.render(workload, config).source, workload, launches)
+
+    def request(self, workload: Workload, config: Config) -> CompileRequest:
+        """Make the request that compiles a config."""
+        launches = self._spec.candidate_launches({**self.names(workload), **config})
+        return self._target.request(self.render(workload, config).source, launches)
+
+    def baseline_request(self, workload: Workload) -> CompileRequest:
+        """Make the request that compiles the baseline."""
+        launches = self._spec.baseline_launches(self.names(workload))
+        return self._target.request(self._baseline_source(), launches)
 
     def baseline_key(self, workload: Workload) -> str:
         """Compute what a recording keys the baseline by."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tuner.candidates import Candidates
 from tuner.dispatch.ahead import assigned
@@ -15,7 +15,7 @@ from tuner.expressions import Value
 from tuner.kernel import DEVICE_NAMES, Workload
 from tuner.plan import Plan, distance
 from tuner.session import Session
-from tuner.trial import Variant
+from tuner.trial import Trial, Variant
 from tuner.verification import VERIFY, Verification
 
 # A search's times are known to a few percent: what is further behind is not worth a comparison,
@@ -45,6 +45,7 @@ class Finalists:
         self._ranked = ranked
         self._choice = Choice(plan.variants_within, plan.max_variants)
         self._assignment: Mapping[Workload, Variant] | None = None
+        self._serving: tuple[Variant, ...] | None = None
         self._made: tuple[tuple[int, frozenset[Variant]], Table] | None = None
 
     def of(self, workload: Workload) -> list[Variant]:
@@ -56,7 +57,8 @@ class Finalists:
             return left[: self._plan.finalists]
         found = self._fastest(workload)
         serving = self._assigned(workload)
-        return list(dict.fromkeys([*found, *([serving] if serving else [])]))
+        everywhere = self._everywhere(workload) if self._plan.surveyed is not None else []
+        return list(dict.fromkeys([*found, *([serving] if serving else []), *everywhere]))
 
     def _fastest(self, workload: Workload) -> list[Variant]:
         timed = [
@@ -77,20 +79,36 @@ class Finalists:
         They don't change any more, so that a resumed run finds the same.
         """
         if self._assignment is None:
-            trials = self._session.trials()
-            baselines = self._session.baselines()
-            kernels = Kernels(
-                self._session.candidates(), self._plan.operators, self._device_numbers(workload)
-            )
-            self._assignment = assigned(
-                trials,
-                {w: baseline.measurement.median_us for w, baseline in baselines.items()},
-                distrusted(trials, ()),
-                kernels.of,
-                self._choice,
-            )
+            self._assignment = self._smallest_set(workload, self._session.trials())
         serving = self._assignment.get(workload)
         return None if serving is None or self._verification.failed(serving) else serving
+
+    def _everywhere(self, workload: Workload) -> list[Variant]:
+        """Name the smallest set for what the user's space tunes.
+
+        Whoever answers from a recording dispatches held-out workloads to it.
+        """
+        if self._serving is None:
+            left_out = set(self._plan.spec.held_out)
+            trials = [t for t in self._session.trials() if t.workload not in left_out]
+            served = self._smallest_set(workload, trials)
+            self._serving = tuple(dict.fromkeys(served.values()))
+        return [variant for variant in self._serving if self._may_run(variant, workload)]
+
+    def _smallest_set(
+        self, workload: Workload, trials: Sequence[Trial]
+    ) -> Mapping[Workload, Variant]:
+        baselines = self._session.baselines()
+        kernels = Kernels(
+            self._session.candidates(), self._plan.operators, self._device_numbers(workload)
+        )
+        return assigned(
+            trials,
+            {w: baseline.measurement.median_us for w, baseline in baselines.items()},
+            distrusted(trials, ()),
+            kernels.of,
+            self._choice,
+        )
 
     def _inherited(self, workload: Workload) -> list[Variant]:
         """A held-out workload gets what production will get there: nothing is tuned for it.

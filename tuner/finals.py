@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -13,6 +13,7 @@ from tuner.dispatch.evidence import split
 from tuner.errors import KernelError
 from tuner.finalists import Finalists
 from tuner.kernel import Workload
+from tuner.peers import Peers
 from tuner.plan import Plan
 from tuner.session import Session
 from tuner.statistics import paired_interval, roofline_share, unpaired_interval
@@ -40,6 +41,7 @@ class Finals:
         self._ranked = ranked or {}
         self._device, self._candidates = device, candidates
         self._verification = verification
+        self._peers = Peers(plan, session, device)
         self._finalists = Finalists(plan, session, candidates, verification, self._ranked)
 
     def decide(self, workload: Workload) -> None:
@@ -98,7 +100,7 @@ class Finals:
         """
         for known in self._session.comparisons():
             if variants and known.workload == workload and set(variants) <= set(known.finalists):
-                return _of_some(known, variants)
+                return _of_some(known, variants, known.peers)
         while variants:
             comparison, faults = self._compare(workload, variants)
             for one, fault in zip(comparison.finalists, faults, strict=False):
@@ -113,7 +115,7 @@ class Finals:
     def _compare(
         self, workload: Workload, variants: list[Variant]
     ) -> tuple[Comparison, tuple[str, ...]]:
-        """Time finalists and baseline interleaved, or as many of them as a recording has so.
+        """Time finalists, baseline and peers interleaved, or as many as a recording has so.
 
         The second part says what was wrong with each finalist's results after the rounds.
         """
@@ -123,23 +125,38 @@ class Finals:
             one: self._candidates.evaluator(one.candidate).program(workload, one.config)
             for one in variants
         }
-        compared = self._device.compare([baseline, *programs.values()], rounds=rounds)
+        peers = self._peers.programs(workload)
+        compared, names = self._peers.compared([baseline, *programs.values()], peers, rounds)
         if not compared.paired and len(programs) > 1:
             programs = {
                 one: program
                 for one, program in programs.items()
                 if self._device.compare([baseline, program], rounds=rounds).paired
             } or dict(list(programs.items())[:1])
-            compared = self._device.compare([baseline, *programs.values()], rounds=rounds)
+            compared, names = self._peers.compared([baseline, *programs.values()], peers, rounds)
         if compared.faults and compared.faults[0]:
             raise KernelError(
                 f"the baseline is wrong on {workload} once it has been timed: {compared.faults[0]}",
                 path=self._plan.spec.source,
             )
         comparison = Comparison(
-            workload, tuple(programs), compared.times_us, compared.paired, compared.isolated_us
+            workload,
+            tuple(programs),
+            compared.times_us,
+            compared.paired,
+            compared.isolated_us,
+            names,
         )
-        return comparison, compared.faults[1:]
+        return self._without_wrong_peers(comparison, compared.faults), compared.faults[1:]
+
+    def _without_wrong_peers(self, comparison: Comparison, faults: tuple[str, ...]) -> Comparison:
+        count = len(comparison.finalists)
+        for name, fault in zip(comparison.peers, faults[1 + count :], strict=False):
+            if fault:
+                self._peers.fail(comparison.workload, name, Status.WRONG, fault)
+        right = self._peers.programs(comparison.workload)
+        names = [name for name in comparison.peers if name in right]
+        return _of_some(comparison, list(comparison.finalists), names)
 
     def _result(self, comparison: Comparison, finalists: list[Trial]) -> Result:
         """Choose on the first rounds, report on the others: a choice must not judge itself."""
@@ -182,13 +199,17 @@ class Finals:
         return bounds[1] < 1.0 - RESOLUTION
 
 
-def _of_some(comparison: Comparison, variants: list[Variant]) -> Comparison:
-    """Leave out the columns of finalists that have failed a check since."""
-    kept = [k for k, one in enumerate(comparison.finalists) if one in variants]
-    columns = [0, *(k + 1 for k in kept)]
+def _of_some(
+    comparison: Comparison, variants: Sequence[Variant], peers: Sequence[str]
+) -> Comparison:
+    """Leave out the columns of finalists and peers that have failed a check since."""
+    kept = [one for one in comparison.finalists if one in variants]
+    right = [name for name in comparison.peers if name in peers]
+    columns = [comparison.column(one) for one in (None, *kept, *right)]
     return replace(
         comparison,
-        finalists=tuple(comparison.finalists[k] for k in kept),
+        finalists=tuple(kept),
+        peers=tuple(right),
         rounds=tuple(tuple(row[k] for k in columns) for row in comparison.rounds),
         isolated_us=tuple(comparison.isolated_us[k] for k in columns)
         if comparison.isolated_us

@@ -24,6 +24,8 @@ class Plan:
     agent may write another candidate, and `policy` chooses the one that it builds on.
     `objective` is what the winners are chosen by; the search itself goes by time. The set of
     variants is the smallest within `variants_within` of each best, or the best `max_variants`.
+    `surveyed` configs are measured on each workload whatever the search tries (tuner/survey.py).
+    `peers` names what the finals compare with besides the baseline.
     """
 
     spec: KernelSpec
@@ -43,6 +45,8 @@ class Plan:
     objective: Objective = "time"
     variants_within: float = WITHIN
     max_variants: int | None = None
+    surveyed: int | None = None
+    peers: tuple[str, ...] = ()
 
     @property
     def tuned(self) -> tuple[Workload, ...]:

@@ -1,33 +1,41 @@
-"""Make a recording: measure the whole valid space on every workload, and keep it in one file."""
+"""Make a recording: measure a space, or a large part of it, and keep it in one file."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from tuner.candidates import evaluator_of
-from tuner.compiler.base import Compiler
+from tuner.compiler.base import Compiler, CompileRequest, source_key
 from tuner.device.base import Device
 from tuner.device.recording import (
     SUFFIX,
     TICK_US,
+    RecordedCompilation,
     RecordedDeviceInfo,
     RecordedFinals,
     RecordedProgram,
     RecordedWorkload,
     Recording,
+    peer_key,
 )
 from tuner.evaluate import Evaluator
 from tuner.kernel import KernelSpec, Workload
 from tuner.plan import Plan
 from tuner.progress import Listener
 from tuner.session import Session
-from tuner.trial import INITIAL, Comparison, Measurement, Status, Trial
+from tuner.trial import INITIAL, Comparison, Measurement, PeerTrial, Status, Trial
 from tuner.tuning import tune
 
 # The best of each workload are compared with the baseline in the same rounds. A search that ends
 # near the optimum ends in one of them, and so has a paired interval without a GPU too.
 FINALISTS = 16
+# Configs that are measured on each workload for each that a search may try.
+SURVEYED = 2
+# Sources that are looked up in the compiler's cache at a time.
+BATCH = 64
 # Far beyond every L2: the rate of a kernel that moves this much is the memory's own.
 CACHE_FREE_BYTES = 1 << 29
 # Decided without the GPU, and so decided again by whoever answers from the recording.
@@ -35,11 +43,15 @@ _LOCAL = frozenset({Status.CONSTRAINT, Status.COMPILE, Status.LIMIT, Status.MISS
 
 
 def recording_plan(plan: Plan) -> Plan:
-    """Turn a plan into one that measures everything: all configs, held-out workloads too."""
+    """Turn a plan into one that measures what searches may ask for, held-out workloads too.
+
+    That is every valid config, or, where the plan has a number of trials, what a search of so
+    many tries on each workload and as many more (tuner/survey.py).
+    """
     return replace(
         plan,
-        searcher="exhaustive",
-        trials=None,
+        searcher="exhaustive" if plan.trials is None else "auto",
+        surveyed=None if plan.trials is None else SURVEYED * plan.trials,
         workloads=tuple(replace(workload, held_out=False) for workload in plan.workloads),
         finalists=FINALISTS,
     )
@@ -66,6 +78,7 @@ def recording_of(plan: Plan, *, session: Session, device: Device, compiler: Comp
             workload.key: _workload(session, evaluator, workload, comparisons.get(workload))
             for workload in plan.workloads
         },
+        compiled=_compiled(plan, session, evaluator, compiler),
     )
 
 
@@ -111,11 +124,54 @@ def _workload(
             programs=(
                 baseline,
                 *(evaluator.key(workload, one.config) for one in comparison.finalists),
+                *map(peer_key, comparison.peers),
             ),
             rounds=tuple(tuple(map(_ticks, row)) for row in comparison.rounds),
             isolated=tuple(None if t is None else _ticks(t) for t in comparison.isolated_us),
         )
-    return RecordedWorkload(baseline=baseline, programs=programs, finals=finals)
+    peers = {one.name: _peer(one, comparison) for one in session.peers(workload)}
+    return RecordedWorkload(
+        baseline=baseline,
+        programs=programs,
+        finals=finals,
+        peers=peers,
+        configs=tuple(trial.config.key for trial in session.trials(INITIAL, workload)),
+    )
+
+
+def _compiled(
+    plan: Plan, session: Session, evaluator: Evaluator, compiler: Compiler
+) -> dict[str, RecordedCompilation]:
+    """Ask the compiler's cache once more for every source that was tried."""
+    requests: dict[str, CompileRequest] = {}
+    for one in _requests(plan, session, evaluator):
+        key = source_key(one.source, one.options, one.architecture)
+        # Which kernels of a source are launched may depend on the workload.
+        kernels = dict.fromkeys((*requests.get(key, one).kernels, *one.kernels))
+        requests[key] = replace(one, kernels=tuple(kernels))
+    found: dict[str, RecordedCompilation] = {}
+    keys = iter(requests)
+    while batch := list(islice(keys, BATCH)):
+        results = [compiler.submit(requests[key]) for key in batch]
+        for key, result in zip(batch, results, strict=True):
+            found[key] = RecordedCompilation.of(result.result())
+    return found
+
+
+def _requests(plan: Plan, session: Session, evaluator: Evaluator) -> Iterator[CompileRequest]:
+    for workload in plan.workloads:
+        yield evaluator.baseline_request(workload)
+        for trial in session.trials(INITIAL, workload):
+            yield evaluator.request(workload, trial.config)
+
+
+def _peer(trial: PeerTrial, comparison: Comparison | None) -> RecordedProgram:
+    """Keep what became of a peer; its times are those of the rounds, the only ones there are."""
+    if comparison is None or trial.name not in comparison.peers:
+        return RecordedProgram(status=trial.status, reason=trial.reason)
+    column = comparison.column(trial.name)
+    ticks = tuple(_ticks(row[column]) for row in comparison.rounds)
+    return RecordedProgram(status=trial.status, reason=trial.reason, ticks=ticks)
 
 
 def _recorded(session: Session, trial: Trial) -> RecordedProgram:

@@ -23,9 +23,10 @@ from tuner.history import (
     over,
 )
 from tuner.plan import Plan
+from tuner.pools import pools_of
 from tuner.profiling import Profiling, profiles, worth_profiling
 from tuner.restoring import attempt_folder, tree_of
-from tuner.searching import pools_of, search_all
+from tuner.searching import search_all
 from tuner.session import Session
 from tuner.standing import Standing, best_trials, best_us
 from tuner.transcript import SessionTranscript

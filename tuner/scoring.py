@@ -104,7 +104,7 @@ class Scorer:
                 "a recording answers only for the template that it was made with",
                 remedy="use cuda or host",
             )
-        compiler = compiler_for(self._device.info, None, stack)
+        compiler = compiler_for(self._device, None, stack)
         self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tune-")))
         self._numbers = count(1)
         self._candidates = Candidates(self._plan, compiler, self._device)

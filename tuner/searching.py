@@ -6,16 +6,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from tuner.errors import SpaceError, TemplateError
+from tuner.errors import TemplateError
 from tuner.evaluate import Evaluator
-from tuner.kernel import KernelSpec, Workload
+from tuner.kernel import Workload
 from tuner.pipeline import DEPTH, DEPTH_FORESEEN, Pipeline, prompt_threads
 from tuner.plan import Plan, distance
 from tuner.proposing import Proposer
 from tuner.search.base import Features, Foreseeing, Searcher
-from tuner.search.exhaustive import require_listed
 from tuner.search.factory import default_budget, learns_from_others, make_searcher
-from tuner.search.pool import Pool, valid_configs
+from tuner.search.pool import Pool
 from tuner.session import Session
 from tuner.space import Config
 from tuner.standing import Standing
@@ -36,19 +35,6 @@ _UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
 _FORESEEN = frozenset({Status.COMPILE, Status.LIMIT, Status.CONSTRAINT})
 
 
-def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
-    """Enumerate the valid configs of every tuned workload; raise `SpaceError` where none is."""
-    pools = {}
-    for workload in plan.tuned:
-        pool = valid_configs(plan.space, evaluator.names(workload))
-        if not len(pool):
-            raise no_valid_config(plan.spec, workload, pool)
-        if plan.searcher == "exhaustive":
-            require_listed(pool)
-        pools[workload] = pool
-    return pools
-
-
 def budget(plan: Plan, pool: Pool) -> int:
     """Say how many trials a workload gets: what was asked for, at most all."""
     return min(plan.trials or default_budget(plan.searcher, len(pool)), pool.estimated_size)
@@ -59,7 +45,7 @@ def _planned(plan: Plan, pools: Mapping[Workload, Pool]) -> dict[Workload, int]:
     budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
     if plan.trials is None:
         for workload in plan.tuned[1:]:
-            if learns_from_others(plan.searcher, len(pools[workload])):
+            if learns_from_others(plan.searcher, len(pools[workload]), plan.trials):
                 budgets[workload] = min(budgets[workload], FURTHER_TRIALS)
     return budgets
 
@@ -189,7 +175,7 @@ class Search:
         pool = self._pools[workload]
         most = budget(self._plan, pool)
         # A searcher that knows the others' trials is asked again when all have had a turn.
-        joins = self._told and learns_from_others(self._plan.searcher, len(pool))
+        joins = self._told and self._learns_from_others(pool)
         tried = self._session.trials(self._plan.candidate, workload)
         foreseeing = isinstance(searcher, Foreseeing)
         return Part(
@@ -252,11 +238,14 @@ class Search:
         pool = self._pools[workload]
         space = self._plan.space
         wanted = [space.default, *space.suggestions, *self._warm.get(workload, ())]
-        if not learns_from_others(self._plan.searcher, len(pool)):
+        if not self._learns_from_others(pool):
             before = [part.workload for part in self._turns.parts]
             near = sorted(before, key=lambda other: distance(workload, other))
             wanted += [self._best(other) for other in near]
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
+
+    def _learns_from_others(self, pool: Pool) -> bool:
+        return learns_from_others(self._plan.searcher, len(pool), self._plan.trials)
 
     def _best(self, workload: Workload) -> Config | None:
         told = [trial for trial, _ in self._told if trial.workload == workload]
@@ -284,15 +273,3 @@ def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
             f"{failed[0].reason}",
             path=template.path,
         )
-
-
-def no_valid_config(spec: KernelSpec, workload: Workload, pool: Pool) -> SpaceError:
-    """Say which constraint leaves a workload without any config."""
-    constraint = pool.emptied_by
-    which = "all constraints" if constraint is None else f"`{constraint.text}`"
-    return SpaceError(
-        f"no config satisfies {which} for workload {workload}",
-        path=spec.path,
-        line=None if constraint is None else constraint.line,
-        remedy="change the workload, the parameters' values or the constraints",
-    )

@@ -32,6 +32,8 @@ from tuner.session_records import (
     measurement_row,
     note_of,
     note_row,
+    peer_of,
+    peer_row,
     result_of,
     result_row,
     trial_of,
@@ -45,6 +47,7 @@ from tuner.trial import (
     Energy,
     Measurement,
     Occupancy,
+    PeerTrial,
     Resources,
     Result,
     Stage,
@@ -125,6 +128,7 @@ class Session:
         baselines = map(baseline_of, store.rows("baselines"))
         self._baselines = {baseline.workload: baseline for baseline in baselines}
         self._comparisons = [comparison_of(row) for row in store.rows("comparisons")]
+        self._peers = [peer_of(row) for row in store.rows("peers")]
         self._energies = [energy_of(row) for row in store.rows("energies")]
         self._checks = [check_of(row) for row in store.rows("checks")]
         self._notes = [note_of(row) for row in store.rows("notes")]
@@ -242,6 +246,16 @@ class Session:
     def comparisons(self) -> list[Comparison]:
         """List the comparisons in the order of recording."""
         return list(self._comparisons)
+
+    def record_peer(self, trial: PeerTrial) -> None:
+        """Append what became of a peer; the last record of a name and workload counts."""
+        self._store.append("peers", peer_row(trial))
+        self._peers.append(trial)
+
+    def peers(self, workload: Workload | None = None) -> list[PeerTrial]:
+        """List what became of each peer; None selects every workload."""
+        last = {(one.workload, one.name): one for one in self._peers}
+        return [one for one in last.values() if workload in (None, one.workload)]
 
     def record_energy(self, energy: Energy) -> None:
         """Append a window of energy; a program may have several on a workload."""

@@ -23,6 +23,7 @@ from tuner.trial import (
     EnergyWindow,
     Measurement,
     Occupancy,
+    PeerTrial,
     Resources,
     Result,
     Status,
@@ -63,7 +64,8 @@ class Manifest:
     `created` is a time in ISO 8601; `command` the words that started it; `trials` and `time_s`
     the budget per workload and for the whole run, None where there is no such bound. `agent` is
     who writes further candidates, "" for nobody, and `agent_options` what it was started with.
-    `objective` is what the winners are chosen by; the last two say how variants are saved.
+    `objective` is what the winners are chosen by; `variants_within` and `max_variants` say how
+    variants are saved, and `peers` what the finals compare with besides the baseline.
     """
 
     kernel: str
@@ -90,6 +92,7 @@ class Manifest:
     objective: Objective = "time"
     variants_within: float = WITHIN
     max_variants: int | None = None
+    peers: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Write it as JSON text."""
@@ -104,6 +107,7 @@ class Manifest:
             Workload.of(dict(w["axes"]), held_out=w["held_out"]) for w in content["workloads"]
         )
         content |= {"workloads": tuple(workloads), "command": tuple(content["command"])}
+        content["peers"] = tuple(content.get("peers", ()))
         return cls(**content)
 
 
@@ -280,6 +284,7 @@ def comparison_row(comparison: Comparison) -> Row:
         "rounds_us": json.dumps(comparison.rounds),
         "paired": comparison.paired,
         "isolated_us": json.dumps(comparison.isolated_us),
+        "peers": json.dumps(comparison.peers),
     }
 
 
@@ -293,7 +298,25 @@ def comparison_of(row: Row) -> Comparison:
         rounds=tuple(tuple(times) for times in json.loads(row["rounds_us"])),
         paired=row["paired"],
         isolated_us=tuple(json.loads(row["isolated_us"])),
+        peers=tuple(json.loads(row["peers"])),
     )
+
+
+def peer_row(trial: PeerTrial) -> Row:
+    """Make the row of a peer."""
+    return {
+        **_workload_columns(trial.workload),
+        "name": trial.name,
+        "status": str(trial.status),
+        "reason": trial.reason,
+        "created": trial.created,
+    }
+
+
+def peer_of(row: Row) -> PeerTrial:
+    """Read the row of a peer."""
+    workload, status = _workload_of(row), Status(row["status"])
+    return PeerTrial(workload, row["name"], status, row["reason"], row["created"])
 
 
 def energy_row(energy: Energy) -> Row:

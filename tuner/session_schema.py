@@ -20,7 +20,7 @@ from sqlalchemy import (
 from tuner.trial import INITIAL
 
 # Raise it with every change that an older version could not read.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 # "tune" in ASCII: tells a session from any other SQLite file
 APPLICATION_ID = 0x74756E65
 
@@ -134,8 +134,19 @@ Table(
     Column("rounds_us", String, nullable=False),
     Column("paired", Boolean, nullable=False),
     Column("isolated_us", String, nullable=False),
-    # JSON: the finalists' candidates
+    # JSON: the finalists' candidates, and the names of peers
     Column("candidates", String, nullable=False, server_default="[]"),
+    Column("peers", String, nullable=False, server_default="[]"),
+)
+Table(
+    "peers",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    *_workload(),
+    Column("name", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("created", String, nullable=False),
 )
 Table(
     "energies",

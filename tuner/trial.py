@@ -165,8 +165,9 @@ class Check:
 class Comparison:
     """Finalists against the baseline on one workload, interleaved: `rounds[r][k]` in microseconds.
 
-    Column 0 is the baseline, column k the k-th finalist. `paired` is False where the columns were
-    not measured in the same rounds, so that only an unpaired interval is honest.
+    Column 0 is the baseline, column k the k-th finalist; the columns of `peers` come last. `paired`
+    is False where the columns were not measured in the same rounds, so that only an unpaired
+    interval is honest.
     """
 
     workload: Workload
@@ -174,6 +175,27 @@ class Comparison:
     rounds: tuple[tuple[float, ...], ...]
     paired: bool = True
     isolated_us: tuple[float | None, ...] = ()
+    peers: tuple[str, ...] = ()
+
+    def column(self, program: Variant | str | None) -> int:
+        """Find the column of a finalist, of a peer by its name, or of the baseline (None)."""
+        return (None, *self.finalists, *self.peers).index(program)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTrial:
+    """What became of a peer on one workload: `correct` ones are compared, others say why not.
+
+    A peer is another implementation of the operator that is installed. `missing` is one that
+    isn't, or that a recording does not hold, `constraint` one that is not meant for this operator
+    or shape. `created` is when it was verified (ISO 8601).
+    """
+
+    workload: Workload
+    name: str
+    status: Status
+    reason: str = ""
+    created: str = ""
 
 
 @dataclass(frozen=True, slots=True)

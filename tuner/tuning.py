@@ -16,13 +16,15 @@ from tuner.finals import Finals
 from tuner.kernel import Workload
 from tuner.knowledge.warm import Knowledge, warm_seeds
 from tuner.plan import Plan
+from tuner.pools import pools_of
 from tuner.progress import Listener
 from tuner.restoring import restore
 from tuner.rounds import Author, Rounds
 from tuner.search.factory import preload
-from tuner.searching import budget, pools_of, search_all
+from tuner.searching import budget, search_all
 from tuner.session import Session
 from tuner.standing import Standing
+from tuner.survey import Survey
 from tuner.trial import Result, Variant
 from tuner.verification import Verification, Watch
 
@@ -68,6 +70,8 @@ def tune(
         search_all(
             plan, session, evaluator, standing, pools, searches_left=1 + plan.rounds, warm=warm
         )
+        if plan.surveyed is not None and not session.results():
+            Survey(plan, session, evaluator, standing, pools).run()
         if author is not None:
             written_by = author(session, candidates)
             failure = Rounds(plan, session, candidates, standing, written_by).run()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tuner.compiler.answered import AnsweringCompiler
+from tuner.compiler.base import CompileRequest
 from tuner.device.recorded import RecordedDevice
 from tuner.device.recording import load_recording, save_recording
 from tuner.device.simulated import SimulatedDevice
 from tuner.record import record, recording_plan
+from tuner.trial import Status
 from tuner.tuning import tune
 
 
@@ -43,3 +46,50 @@ def test_a_run_on_the_recording_finds_what_the_device_would_have_found(
         found.append([(result.workload, result.tuned_us) for result in results])
     assert found[0] == [(w, pytest.approx(us)) for w, us in found[1]]
     assert RecordedDevice(path, "scale", {}).info.recorded
+
+
+def test_a_part_of_a_space_is_what_a_search_tries_and_as_many_more(
+    make_plan, make_session, compiler, listener, tmp_path
+):
+    plan = recording_plan(make_plan(trials=4))
+    device = SimulatedDevice(lambda program: 10.0 + program.launches[0].threads / 64)
+    with make_session(plan) as session:
+        made = record(plan, session=session, device=device, compiler=compiler, listener=listener)
+    for workload in made.workloads.values():
+        assert workload.configs is not None
+        assert 8 <= len(workload.configs) < 19
+        assert len(workload.programs) == len(workload.configs) + 1
+    path = tmp_path / "scale.json.xz"
+    save_recording(made, path)
+
+    answering = RecordedDevice(path, "scale", {})
+    unused = FailingCompiler()
+    asking = AnsweringCompiler(answering.compiled(), "recorded", unused)
+    with make_session(make_plan(), "recorded") as session:
+        results = tune(
+            make_plan(), session=session, device=answering, compiler=asking, listener=listener
+        )
+        trials = session.trials()
+    # No compiler, nothing that the recording lacks, and the best of what it has.
+    assert {trial.status for trial in trials} == {Status.CORRECT}
+    for result in results:
+        known = made.workloads[result.workload.key].programs.values()
+        assert result.tuned_us <= 1.01 * min(p.outcome().measurement.median_us for p in known)
+
+
+def test_a_source_that_is_in_no_recording_is_compiled(compiler):
+    request = CompileRequest('extern "C" __global__ void f() {}', ("f",), "sm_90a")
+    asked = AnsweringCompiler({}, "recorded", compiler).submit(request)
+    assert asked.result().cubin == compiler.submit(request).result().cubin
+
+
+class FailingCompiler:
+    """A compiler that nobody may ask."""
+
+    version = "none"
+
+    def submit(self, request):
+        raise AssertionError("was asked to compile")
+
+    def close(self):
+        """Nothing to end."""

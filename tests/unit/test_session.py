@@ -52,6 +52,7 @@ MANIFEST = Manifest(
     tuner_version="0.1.0",
     command=("tune", "kernels/silu_and_mul.cu", "--trials", "100"),
     created="2026-11-20T17:00:00+00:00",
+    peers=("pytorch", "sgl-kernel"),
 )
 ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "580.1", "compiler": "NVRTC 13.5"}
 CONFIG = Config.of({"vector_bytes": 16, "cache": "streaming", "pdl": True, "share": 0.5})
@@ -139,9 +140,10 @@ class TestRoundTrip:
         comparison = Comparison(
             SMALL,
             (Variant("r1", CONFIG), Variant("r2", Config.of({"n": 1}))),
-            ((1.5, 1.25, 1.0), (1.75, 1.5, 0.1)),
+            ((1.5, 1.25, 1.0, 2.0), (1.75, 1.5, 0.1, 3.0)),
             False,
-            (None, 2.5, 3.5),
+            (None, 2.5, 3.5, None),
+            ("pytorch",),
         )
         assert differs_in_every_field(comparison)
         with create(tmp_path) as session:
@@ -471,7 +473,7 @@ class TestRefusals:
             database.execute("PRAGMA user_version = 7")
         database.close()
         error = self.refused(
-            "newer version of tune: schema 7, this version reads up to 4", tmp_path
+            "newer version of tune: schema 7, this version reads up to 5", tmp_path
         )
         assert error.remedy is not None
         assert "upgrade" in error.remedy

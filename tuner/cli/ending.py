@@ -39,13 +39,15 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
     """Print the results, what an agent tried, and where everything is."""
     from tuner.cli.rounds_told import round_lines
     from tuner.report.energy_section import energy_lines
+    from tuner.report.peers_section import peers_lines, peers_on
     from tuner.report.search_section import early_end_lines
     from tuner.report.table import results_table
     from tuner.report.verdict import verdict
     from tuner.trial import Status
 
+    peers = peers_on(data)
     if data.results:
-        console.print(results_table(data.results))
+        console.print(results_table(data.results, peers))
         console.print()
     missing = data.counts()[Status.MISSING]
     lines = [
@@ -55,6 +57,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         *early_end_lines(data),
         *round_lines(data),
         *energy_lines(data.energies, data.results, data.objective),
+        *peers_lines(peers, recorded=data.recorded),
         f"session        {folder}",
         f"tuned kernels  {folder / 'tuned'}" if data.results else "",
         f"report         {folder / REPORT}",

@@ -175,7 +175,7 @@ def _examiner(subject: Subject, device: Device, stack: ExitStack) -> Examiner:
     from tuner.mutation.bench import Bench
     from tuner.mutation.examining import Examiner
 
-    compiler = compiler_for(device.info, None, stack)
+    compiler = compiler_for(device, None, stack)
     twin = NvrtcPool(workers=1, cache=Cache())
     stack.callback(twin.close)
     plain = Bench(subject, device, compiler, subject.workloads)

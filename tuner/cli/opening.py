@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tuner.cli.authoring import Authoring
     from tuner.cli.plans import Request
     from tuner.compiler.base import Compiler
-    from tuner.device.base import Device, DeviceInfo, EnergyMeter
+    from tuner.device.base import Device, EnergyMeter
     from tuner.knowledge.warm import Knowledge
     from tuner.plan import Plan
     from tuner.rounds import Author
@@ -76,7 +76,7 @@ def started(
     stack.callback(device.close)
     meter = meter_for(plan, device)
     knowledge = _knowledge(request, device)
-    compiler = compiler_for(device.info, request.jobs, stack)
+    compiler = compiler_for(device, request.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
     authoring = authoring_for(options, plan, device, compiler, stack, agent)
     name = request.device
@@ -127,7 +127,7 @@ def resumed(
     require_same_device(session, device)
     meter = meter_for(plan, device)
     knowledge = _knowledge(request, device)
-    compiler = compiler_for(device.info, request.jobs, stack)
+    compiler = compiler_for(device, request.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
     authoring = authoring_for(options, plan, device, compiler, stack, agent)
     run = _run(plan, session, device, compiler, watches, authoring)
@@ -196,16 +196,21 @@ def meter_for(plan: Plan, device: Device) -> EnergyMeter | None:
     return meter
 
 
-def compiler_for(info: DeviceInfo, jobs: int | None, stack: ExitStack) -> Compiler:
+def compiler_for(device: Device, jobs: int | None, stack: ExitStack) -> Compiler:
     """Start the compiler whose results run on a device; the stack ends it."""
+    from tuner.compiler.answered import AnsweringCompiler
     from tuner.compiler.cache import Cache
     from tuner.compiler.host import HostCompiler
     from tuner.compiler.pool import NvrtcPool
+    from tuner.device.recorded import RecordedDevice
 
     compiler: Compiler
-    if info.on_cpu:
+    if device.info.on_cpu:
         compiler = HostCompiler(jobs, cache=Cache())
     else:
         compiler = NvrtcPool(workers=jobs, cache=Cache())
+    if isinstance(device, RecordedDevice) and (known := device.compiled()):
+        version = device.info.environment.get("recorded_compiler", compiler.version)
+        compiler = AnsweringCompiler(known, version, compiler)
     stack.callback(compiler.close)
     return compiler

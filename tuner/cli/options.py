@@ -161,6 +161,15 @@ def require_one_choice(within: float | None, most: int | None) -> None:
         raise click.UsageError("--variants-within and --max-variants exclude one another")
 
 
+def peers(text: str) -> Declared:
+    """Declare `--peers` and, as often as one likes, `--peer NAME`; the help begins with `text`."""
+    every = click.option(
+        "--peers", is_flag=True, help=f"{text} the implementations that KERNEL.py names as peers."
+    )
+    some = click.option("--peer", metavar="NAME", multiple=True, help="Only this peer; repeatable.")
+    return lambda command: every(some(command))
+
+
 def jobs() -> Declared:
     """Declare `--jobs N`."""
     text = "Compilers at a time."

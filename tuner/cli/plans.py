@@ -60,6 +60,8 @@ class Request:
     objective: Objective = "time"
     variants_within: float | None = None
     max_variants: int | None = None
+    peers: bool = False
+    peer: tuple[str, ...] = ()
 
 
 def new_plan(request: Request) -> Plan:
@@ -87,6 +89,7 @@ def new_plan(request: Request) -> Plan:
         objective=request.objective,
         variants_within=within,
         max_variants=request.max_variants,
+        peers=asked_peers(definition.spec, request),
     )
 
 
@@ -143,6 +146,7 @@ def manifest_of(
         objective=plan.objective,
         variants_within=plan.variants_within,
         max_variants=plan.max_variants,
+        peers=plan.peers,
         tuner_version=__version__,
         command=tuple(map(without_password, words)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -157,6 +161,16 @@ def _agent_fields(options: AgentOptions) -> dict[str, Any]:
         "policy": options.policy,
         "agent_options": options.kept(),
     }
+
+
+def asked_peers(spec: KernelSpec, request: Request) -> tuple[str, ...]:
+    """Name the peers that a request asks for; raise where there are none or they can't run."""
+    from tuner.device.peers import chosen_peers, require_gpu
+
+    if not (request.peers or request.peer):
+        return ()
+    require_gpu(request.device)
+    return chosen_peers(spec.reference, request.peer)
 
 
 def asked_workloads(spec: KernelSpec, texts: tuple[str, ...]) -> tuple[Workload, ...]:
@@ -212,6 +226,7 @@ def _plan_of(definition: Definition, manifest: Manifest) -> Plan:
         objective=manifest.objective,
         variants_within=manifest.variants_within,
         max_variants=manifest.max_variants,
+        peers=manifest.peers,
     )
 
 
@@ -227,6 +242,7 @@ def _plan(
     objective: Objective,
     variants_within: float,
     max_variants: int | None,
+    peers: tuple[str, ...],
 ) -> Plan:
     from tuner.checking import check_signature
     from tuner.plan import Plan
@@ -253,6 +269,7 @@ def _plan(
         objective=objective,
         variants_within=variants_within,
         max_variants=max_variants,
+        peers=peers,
     )
 
 
@@ -314,7 +331,10 @@ def _require_agreement(directory: Path, manifest: Manifest, plan: Plan, request:
 
         chosen = chosen_operators(spec, unique(request.operator, "operator"))
         asked["operator"] = (dict(chosen), dict(manifest.operators))
-    differing = [n for n, (own, kept) in asked.items() if n in request.given and own != kept]
+    if {"peers", "peer"} & request.given:
+        asked["peers"] = (asked_peers(spec, request), manifest.peers)
+    given = request.given | ({"peers"} if "peer" in request.given else set())
+    differing = [n for n, (own, kept) in asked.items() if n in given and own != kept]
     if differing:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in differing)
         raise SessionError(

@@ -18,6 +18,13 @@ from tuner.cli.exits import program_name, terminated_as_interrupted
 @options.workload("Record this one instead of all in the space")
 @options.operator("record")
 @click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Search with N trials on each workload and measure as many again; all valid configs else.",
+)
+@options.peers("Record")
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="File; otherwise recordings/GPU/ beside the kernel.",
@@ -31,12 +38,18 @@ def command(
     device: str,
     workload: tuple[str, ...],
     operator: tuple[tuple[str, str], ...],
+    trials: int | None,
+    peers: bool,
+    peer: tuple[str, ...],
     out: Path | None,
     session: Path | None,
     resume: Path | None,
     jobs: int | None,
 ) -> None:
-    """Measure every valid config of KERNEL.cu on every workload, and write a recording."""
+    """Measure configs of KERNEL.cu on every workload, all or a part, and write a recording.
+
+    A part is what a search tries, what is best on the other workloads, and random configs.
+    """
     from rich.console import Console
 
     from tuner.cli.opening import resumed, started
@@ -50,12 +63,14 @@ def command(
         space=space,
         template=None,
         device=device,
-        searcher="exhaustive",
-        trials=None,
+        searcher="auto" if trials else "exhaustive",
+        trials=trials,
         time=None,
         seed=0,
         workload=workload,
         operator=operator,
+        peers=peers,
+        peer=peer,
         session=session,
         resume=resume,
         as_json=False,

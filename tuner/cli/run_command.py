@@ -82,6 +82,7 @@ class TopLevelCommand(click.Command):
     default="time",
     help="What the winner is least in; energy above idle, or energy times time, take minutes more.",
 )
+@options.peers("Compare with")
 @options.variants_within()
 @options.max_variants()
 @click.option("--seed", metavar="N", type=options.seed, default="0", help="Seed of the search; 0.")

@@ -100,7 +100,7 @@ def _verified(
     stack.callback(device.close)
     if device.info.recorded:
         raise DeviceError("a recording cannot run a kernel", remedy="use --device cuda or host")
-    compiler = compiler_for(device.info, jobs, stack)
+    compiler = compiler_for(device, jobs, stack)
     candidates = Candidates(plan, compiler, device)
     restore(plan, session, candidates)
     watches = watches_for(plan, device, compiler, stack)

@@ -54,6 +54,9 @@ def _rendered(
     target = Target(spec, operators, recording.device.info())
     names = target.names(workload)
     pool = valid_configs(definition.space, names)
+    tried = recorded.tried()
+    if tried is not None:
+        pool = pool.restricted(tried)
     trials = {}
     for config in pool:
         launches = spec.candidate_launches({**names, **config})

@@ -38,7 +38,9 @@ class Program:
     """A compiled kernel with everything needed to run it on one workload.
 
     `source_key` is `compiler.base.source_key`; `lowered` maps a launch's kernel name to the
-    symbol in `cubin`. `config` is what the source was rendered for, None for the baseline.
+    symbol in `cubin`. `config` is what the source was rendered for, None for the baseline. `peer`
+    names an installed implementation of the operator (tuner/device/peers.py), which has no cubin
+    and no launches.
     """
 
     source_key: str
@@ -47,6 +49,7 @@ class Program:
     cubin: bytes = b""
     lowered: Mapping[str, str] = field(default_factory=dict)
     config: Config | None = None
+    peer: str = ""
 
     @property
     def key(self) -> str:
@@ -111,6 +114,15 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Release the hardware and end the processes."""
+        ...
+
+
+@runtime_checkable
+class Partial(Protocol):
+    """A device that has answers for some configs only; some devices are."""
+
+    def configs_of(self, workload: Workload) -> Sequence[Config] | None:
+        """List the configs it has answers for; None where it may have one for any."""
         ...
 
 

@@ -15,6 +15,7 @@ from tuner.kernel import FLOAT_DTYPES, Argument, KernelSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
 NORMAL, NONFINITE = "normal", "nonfinite"
 # Each must leave a correct kernel correct; `extreme` mixes in the ends of the dtype's range.
@@ -45,12 +46,7 @@ def load_reference(path: Path) -> Reference:
     The file defines `reference(xp, inputs, axes, **operator)` and may define
     `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names.
     """
-    module_spec = importlib.util.spec_from_file_location(f"reference_{path.stem}", path)
-    if module_spec is None or module_spec.loader is None:
-        raise KernelError("is not a Python file", path=path)
-    module = importlib.util.module_from_spec(module_spec)
-    with blamed_on(path, "cannot be imported"):
-        module_spec.loader.exec_module(module)
+    module = load_module(path)
     compute = getattr(module, "reference", None)
     if not callable(compute):
         raise KernelError(
@@ -59,6 +55,17 @@ def load_reference(path: Path) -> Reference:
             remedy="define reference(xp, inputs, axes, **operator) -> {output name: array}",
         )
     return Reference(compute, getattr(module, "inputs", None))
+
+
+def load_module(path: Path) -> ModuleType:
+    """Import a reference file; raise `KernelError` at the line where that fails."""
+    module_spec = importlib.util.spec_from_file_location(f"reference_{path.stem}", path)
+    if module_spec is None or module_spec.loader is None:
+        raise KernelError("is not a Python file", path=path)
+    module = importlib.util.module_from_spec(module_spec)
+    with blamed_on(path, "cannot be imported"):
+        module_spec.loader.exec_module(module)
+    return module
 
 
 @contextmanager

@@ -162,7 +162,8 @@ class JudgedDevice:
     def _verdict(self, program: Program, thorough: bool) -> Correctness:
         """Check the fills, `normal` last so that its inputs are the ones that are timed."""
         others = self._fills[1:] if thorough else (secrets.choice(self._fills[1:]),)
-        workload, stocked = program.workload, not thorough
+        # Peers are not out to deceive: they may share inputs, and need not repeat their bits.
+        workload, stocked = program.workload, not thorough or bool(program.peer)
         known = self._ask_judge("prepare", workload, others[0], fresh_seed(), stocked)
         verdicts: list[Correctness] = []
         for index, following in enumerate((*others[1:], NORMAL)):
@@ -175,7 +176,7 @@ class JudgedDevice:
                 return verdicts[-1]
         self._run_with_reference(program, _order(len(verdicts)), known)
         verdicts.append(self._ask_judge("check", thorough))
-        if thorough and verdicts[-1].passed:
+        if thorough and verdicts[-1].passed and not program.peer:
             self._ask_judge("poison")
             self._runner.run_once(program, _order(len(verdicts)))
             verdicts.append(self._ask_judge("check_again"))

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tuner.compiler.base import CompileResult
 from tuner.device.base import Outcome, Program, Rounds
-from tuner.device.recording import TICK_US, RecordedWorkload, Recording, load_recording
+from tuner.device.recording import (
+    TICK_US,
+    RecordedWorkload,
+    Recording,
+    load_recording,
+    peer_key,
+)
 from tuner.errors import DeviceError
 from tuner.kernel import Workload
+from tuner.space import Config
 from tuner.trial import Status
 
 
@@ -52,6 +60,14 @@ class RecordedDevice:
         """When the measurements were made (ISO 8601)."""
         return self._recording.created
 
+    def configs_of(self, workload: Workload) -> Sequence[Config] | None:
+        """List the configs that were tried; None where all valid ones were."""
+        return self._workload(workload).tried()
+
+    def compiled(self) -> Mapping[str, CompileResult]:
+        """Tell what the compiler said of each source, by its key, without machine code."""
+        return {key: known.result() for key, known in self._recording.compiled.items()}
+
     def run(
         self,
         program: Program,
@@ -61,6 +77,8 @@ class RecordedDevice:
     ) -> Outcome:
         """Look the program up; `missing` where the recording has no answer."""
         workload = self._workload(program.workload)
+        if program.peer:
+            return self._peer(program.peer, workload)
         found = workload.programs.get(self._key(program, workload))
         if found is None:
             what = "config" if self._by_config else "source, launch and workload"
@@ -68,7 +86,9 @@ class RecordedDevice:
         return found.outcome()
 
     def verify(self, program: Program) -> Outcome:
-        """Say that a recording can't: what it holds was verified when it was made."""
+        """Say that a recording can't: what it holds was verified when it was made, peers too."""
+        if program.peer:
+            return self._peer(program.peer, self._workload(program.workload))
         return Outcome(Status.MISSING, "a recording cannot run a kernel")
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
@@ -92,13 +112,22 @@ class RecordedDevice:
     def _by_config(self) -> bool:
         return self._recording.keyed_by == "config"
 
+    def _peer(self, name: str, workload: RecordedWorkload) -> Outcome:
+        found = workload.peers.get(name)
+        if found is None:
+            return Outcome(Status.MISSING, f"{self._path.name} was recorded without it")
+        return found.outcome()
+
     def _key(self, program: Program, workload: RecordedWorkload) -> str:
+        if program.peer:
+            return peer_key(program.peer)
         if not self._by_config:
             return program.key
         return workload.baseline if program.config is None else program.config.key
 
     def _unpaired(self, workload: RecordedWorkload, keys: Sequence[str]) -> Rounds:
-        programs = workload.programs
+        peers = {peer_key(name): peer for name, peer in workload.peers.items()}
+        programs = {**workload.programs, **peers}
         samples = [programs[key].ticks for key in keys if key in programs and programs[key].ticks]
         if len(samples) != len(keys):
             raise DeviceError(

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import lzma
 import os
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tuner.compiler.base import CompileResult
 from tuner.device.base import DeviceInfo, Outcome
 from tuner.errors import DeviceError
-from tuner.trial import Measurement, Status
+from tuner.space import Config
+from tuner.trial import Measurement, Resources, Status
 
-VERSION = 1
+VERSION = 2
 # A hundred times what the recording of a search of 10,000 configs takes.
 MAX_BYTES = 256 << 20
 SUFFIX = ".json.xz"
@@ -44,7 +47,10 @@ class RecordedProgram(BaseModel):
 
 
 class RecordedFinals(BaseModel):
-    """Interleaved rounds of the baseline (first) and the best programs of one workload."""
+    """Interleaved rounds of the baseline (first), the best programs of one workload, and peers.
+
+    `programs` names the columns: keys of programs, and `peer_key` of each peer.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,13 +60,49 @@ class RecordedFinals(BaseModel):
 
 
 class RecordedWorkload(BaseModel):
-    """All that was measured for one workload, by program key."""
+    """All that was measured for one workload, by program key; `peers` by their own names.
+
+    `configs` holds the `Config.key` of every config that was tried, what never ran included; it
+    is None where all valid ones were.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     baseline: str
     programs: dict[str, RecordedProgram]
     finals: RecordedFinals | None = None
+    configs: tuple[str, ...] | None = None
+    peers: dict[str, RecordedProgram] = Field(default_factory=dict)
+
+    def tried(self) -> list[Config] | None:
+        """List the configs that were tried; None where all valid ones were."""
+        if self.configs is None:
+            return None
+        return [Config.of(json.loads(text)) for text in self.configs]
+
+
+class RecordedCompilation(BaseModel):
+    """What the compiler said of one source: an error, or what each of its kernels uses.
+
+    `resources` has the fields of `Resources`, in their order.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    error: str = ""
+    timed_out: bool = False
+    resources: dict[str, tuple[int | None, int, int, int, int, int]] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: CompileResult) -> RecordedCompilation:
+        """Keep a result without its machine code."""
+        resources = {name: astuple(one) for name, one in result.resources.items()}
+        return cls(error=result.error, timed_out=result.timed_out, resources=resources)
+
+    def result(self) -> CompileResult:
+        """Return it as the compiler's."""
+        resources = {name: Resources(*numbers) for name, numbers in self.resources.items()}
+        return CompileResult(error=self.error, timed_out=self.timed_out, resources=resources)
 
 
 class RecordedDeviceInfo(BaseModel):
@@ -85,7 +127,7 @@ class Recording(BaseModel):
     """One kernel's recording: the GPU, when, with which operator choices, and every workload.
 
     Its programs are keyed by `Program.key`, or, where other programs measured and only told the
-    config, by `Config.key`.
+    config, by `Config.key`. `compiled` has what the compiler said, by `source_key`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -97,6 +139,12 @@ class Recording(BaseModel):
     operators: dict[str, str] = Field(default_factory=dict)
     workloads: dict[str, RecordedWorkload]
     keyed_by: Literal["program", "config"] = "program"
+    compiled: dict[str, RecordedCompilation] = Field(default_factory=dict)
+
+
+def peer_key(name: str) -> str:
+    """Name a peer's column in the finals; no program key looks like it."""
+    return f"peer:{name}"
 
 
 def load_recording(path: Path) -> Recording:

@@ -73,8 +73,12 @@ def bars(title: str, rows: Sequence[Bar]) -> Markup:
     return svg.markup(root)
 
 
-def speedups(rows: Sequence[Speedup]) -> Markup:
-    """Draw each workload's speedup with its interval, against the line at 1."""
+def speedups(
+    rows: Sequence[Speedup],
+    title: str = "Speedup over the baseline with 95 % intervals",
+    one: str = "baseline",
+) -> Markup:
+    """Draw each workload's speedup with its interval, against the line at 1, named `one`."""
     left, right, foot = _label_width([row.label for row in rows]), 180, 38
     bounds = [1.0, *(bound for row in rows for bound in (*row.interval, row.value))]
     low, high = min(bounds), max(bounds)
@@ -83,12 +87,12 @@ def speedups(rows: Sequence[Speedup]) -> Markup:
     low, high = (low / 1.1, high * 1.1) if logarithmic else (low - pad, high + pad)
     x = svg.Scale(low, high, left, WIDTH - right, logarithmic)
     bottom = ROW * len(rows) + 6
-    root = svg.canvas(WIDTH, bottom + foot, "Speedup over the baseline with 95 % intervals")
+    root = svg.canvas(WIDTH, bottom + foot, title)
     for tick in svg.log_ticks(low, high) if logarithmic else svg.ticks(low, high, 6):
         svg.line(root, (x(tick), 4), (x(tick), bottom), "grid")
         svg.text(root, (x(tick), bottom + 15), f"{svg.tick_label(tick)}x", "axis", "middle")
     svg.line(root, (x(1.0), 2), (x(1.0), bottom), "one")
-    svg.text(root, (x(1.0), bottom + 31), "baseline", "axis", "middle")
+    svg.text(root, (x(1.0), bottom + 31), one, "axis", "middle")
     for index, row in enumerate(rows):
         _speedup_row(root, row, x, 4 + ROW * index + ROW / 2, left)
     return svg.markup(root)

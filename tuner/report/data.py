@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from tuner.consumption import Objective
 from tuner.kernel import Workload
 from tuner.statistics import floor_us
-from tuner.trial import INITIAL, Check, Comparison, Energy, Result, Status, Trial, Variant
+from tuner.trial import (
+    INITIAL,
+    Check,
+    Comparison,
+    Energy,
+    PeerTrial,
+    Result,
+    Status,
+    Trial,
+    Variant,
+)
 
 if TYPE_CHECKING:
     from tuner.mutation.score import Score
@@ -58,7 +68,8 @@ class ReportData:
     left there, and `declared` None where the search space is not what it was. `author`,
     `candidates`, `rounds` and `profiles` say what an agent did. `energies` are windows of the GPU's
     energy counter, and `objective` is what the winners were chosen by. `early_ends` are searches
-    that did not use their budget up. `dispatch` says which variant serves which shape.
+    that did not use their budget up. `dispatch` says which variant serves which shape, `peers`
+    what became of each peer on each workload.
     """
 
     kernel: str
@@ -96,6 +107,7 @@ class ReportData:
     objective: Objective = "time"
     early_ends: tuple[EarlyEnd, ...] = ()
     dispatch: Dispatch | None = None
+    peers: tuple[PeerTrial, ...] = ()
 
     @property
     def trials(self) -> tuple[Trial, ...]:

@@ -16,6 +16,7 @@ from tuner.report import (
     charts,
     dispatch_section,
     energy_section,
+    peers_section,
     profile_section,
     rounds_section,
     search_section,
@@ -65,6 +66,7 @@ def render_report(data: ReportData) -> str:
         **_result_parts(data),
         **_search_parts(data),
         **_dispatch_parts(data),
+        **_peers_parts(data),
         **_agent_parts(data),
         energy=energy_section.energy_parts(data.energies, data.results),
     )
@@ -163,6 +165,17 @@ def _dispatch_parts(data: ReportData) -> Mapping[str, object]:
         "dispatch_checked": dispatch_section.checked(data.dispatch),
         "dispatch_wanted": shown,
         "dispatch_wanted_more": more,
+    }
+
+
+def _peers_parts(data: ReportData) -> Mapping[str, object]:
+    found = peers_section.peers_on(data)
+    return {
+        "peers_rows": peers_section.rows(found, recorded=data.recorded),
+        "peers_names": peers_section.names(found),
+        "peers_summary": peers_section.summary(found),
+        "peers_troubles": peers_section.troubles(found, recorded=data.recorded),
+        "peers_chart": peers_section.chart(found),
     }
 
 

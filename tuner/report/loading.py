@@ -90,6 +90,7 @@ def from_session(
         objective=manifest.objective,
         early_ends=tuple(_early_ends(session)),
         dispatch=dispatch_of(session),
+        peers=tuple(session.peers()),
     )
     data = replace(data, dynamic_shared_bytes=dict(_dynamic_shared(data, session)))
     return data if spec is None else _with_spec(data, spec, workloads)

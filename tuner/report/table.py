@@ -12,6 +12,7 @@ from tuner.kernel import Workload
 from tuner.report import wording
 from tuner.report.data import ReportData
 from tuner.report.energy_section import energy_json
+from tuner.report.peers_section import Against, PeersOn, peers_json, peers_on
 from tuner.report.rounds import Round
 from tuner.report.trust import counts_by_kind
 from tuner.trial import INITIAL, Occupancy, Result
@@ -20,18 +21,22 @@ from tuner.trial import INITIAL, Occupancy, Result
 DIGITS = 4
 
 
-def results_table(results: Sequence[Result]) -> Table:
+def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> Table:
     """Lay the results out for 100 columns, tuned workloads first; 80 will do.
 
     The config column holds the parameters that differ between workloads; those with one value
-    everywhere are named once, below. The candidate is a column where it isn't always the first.
+    everywhere are named once, below. The candidate is a column where it isn't always the first,
+    the best peer where one was compared.
     """
+    best = {one.workload: one.best for one in peers if one.best is not None}
     common = wording.common(results)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("workload", no_wrap=True)
     table.add_column("baseline\nus", justify="right", no_wrap=True)
     table.add_column("tuned\nus", justify="right", no_wrap=True)
     table.add_column("speedup\n95 % interval", no_wrap=True)
+    if best:
+        table.add_column("best peer\nus, against it", no_wrap=True)
     table.add_column("roof-\nline", justify="right", no_wrap=True)
     table.add_column("regs", justify="right", no_wrap=True)
     table.add_column("occupancy\nlimited by", no_wrap=True)
@@ -40,7 +45,9 @@ def results_table(results: Sequence[Result]) -> Table:
         table.add_column("from", no_wrap=True)
     table.add_column("config", ratio=1, min_width=10, overflow="fold")
     for result in sorted(results, key=lambda result: result.workload.held_out):
-        table.add_row(*_cells(result, common, named))
+        compared = (_best_peer(best.get(result.workload)),) if best else ()
+        first, others = _cells(result, common, named)
+        table.add_row(*first, *compared, *others)
     if common:
         table.caption = Text("everywhere: " + wording.pairs(common))
         table.caption_justify = "left"
@@ -49,6 +56,7 @@ def results_table(results: Sequence[Result]) -> Table:
 
 def json_of(data: ReportData) -> dict[str, object]:
     """Make the object that `--json` prints; every status is counted, those at 0 too."""
+    peers = {one.workload: one for one in peers_on(data)}
     return {
         "kernel": data.kernel,
         "device": data.device,
@@ -58,7 +66,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         "seconds": round(data.seconds, 3),
         "trials": {status.value: count for status, count in data.counts().items()},
         "checks": counts_by_kind(data),
-        "workloads": [_json_result(result) for result in data.results],
+        "workloads": [_json_result(one, peers.get(one.workload)) for one in data.results],
         "rounds": [_json_round(one) for one in data.rounds],
         **_json_energy(data),
     }
@@ -71,22 +79,35 @@ def _json_energy(data: ReportData) -> dict[str, object]:
     return {"objective": data.objective, "energy": energy_json(data.energies, data.results)}
 
 
-def _cells(result: Result, common: Mapping[str, Value], named: bool) -> tuple[str | Text, ...]:
+def _cells(
+    result: Result, common: Mapping[str, Value], named: bool
+) -> tuple[tuple[str | Text, ...], tuple[str | Text, ...]]:
+    """Write a result's cells: what was measured, and what the kernel is."""
     registers = None if result.resources is None else result.resources.registers
     own = wording.without(result.config, common)
     candidate = "-" if result.baseline_wins else result.candidate
     config = "baseline" if result.baseline_wins else wording.pairs(own) or "-"
-    return (
+    measured = (
         _workload(result.workload),
         wording.microseconds(result.baseline_us),
         wording.microseconds(result.tuned_us),
         _speedup(result),
+    )
+    return measured, (
         "-" if _of_cpu(result) else wording.percent(result.roofline_share),
         "-" if registers is None else str(registers),
         _occupancy(result.occupancy),
         *((candidate,) if named else ()),
         Text(config),  # not str: brackets in a value are no markup
     )
+
+
+def _best_peer(best: Against | None) -> Text:
+    if best is None or best.time_us is None or best.speedup is None:
+        return Text("-")
+    style = "" if not best.different else "bold green" if best.speedup > 1.0 else "bold red"
+    text = Text(f"{best.name}\n{wording.microseconds(best.time_us)} ")
+    return text.append(wording.ratio(best.speedup), style=style)
 
 
 def _of_cpu(result: Result) -> bool:
@@ -112,7 +133,8 @@ def _occupancy(occupancy: Occupancy | None) -> Text:
     return Text(wording.percent(occupancy.share)).append(f"\n{occupancy.limiter}", style="dim")
 
 
-def _json_result(result: Result) -> dict[str, object]:
+def _json_result(result: Result, peers: PeersOn | None) -> dict[str, object]:
+    """Only a run with peers says anything of them."""
     return {
         "workload": result.workload.values,
         "held_out": result.workload.held_out,
@@ -125,6 +147,7 @@ def _json_result(result: Result) -> dict[str, object]:
         "config": dict(result.config),
         "registers": None if result.resources is None else result.resources.registers,
         "occupancy": None if result.occupancy is None else result.occupancy.share,
+        **({} if peers is None else {"peers": peers_json(peers)}),
     }
 
 

@@ -40,7 +40,7 @@ def make_searcher(
     `seeds` are proposed first. `axes` are the workload's, by which `auto` learns from others.
     `journal` and `study_name` say where Optuna keeps its study.
     """
-    match resolve(name, len(pool)).split(":", 1):
+    match resolve(name, len(pool), budget).split(":", 1):
         case ["exhaustive"]:
             return ExhaustiveSearcher(pool, seeds)
         case ["random"]:
@@ -91,13 +91,17 @@ def preload(name: str, pool_size: int) -> None:
             import tuner.search.optuna_searcher  # noqa: F401
 
 
-def learns_from_others(name: str, pool_size: int) -> bool:
-    """Tell whether the searcher of this name has a use for trials on other workloads."""
-    return resolve(name, pool_size) in ("auto", "classifier")
+def learns_from_others(name: str, pool_size: int, trials: int | None = None) -> bool:
+    """Tell whether the searcher of this name has a use for trials on other workloads.
+
+    `trials` is how many it may take, None where nobody has said.
+    """
+    return resolve(name, pool_size, trials) in ("auto", "classifier")
 
 
-def resolve(name: str, pool_size: int) -> str:
-    """Replace `auto` by the searcher it stands for."""
+def resolve(name: str, pool_size: int, trials: int | None = None) -> str:
+    """Replace `auto` by the searcher it stands for: few configs are all tried, if they may be."""
     if name != "auto":
         return name
-    return "exhaustive" if pool_size < EXHAUSTIVE_BELOW else "auto"
+    few = pool_size < EXHAUSTIVE_BELOW and (trials is None or trials >= pool_size)
+    return "exhaustive" if few else "auto"

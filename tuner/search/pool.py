@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +160,12 @@ class Pool:
             rows = self._source.sample(count)
             self._add(rows[self._positions(rows) < 0])
         return self._size - before
+
+    def restricted(self, configs: Iterable[Mapping[str, Value]]) -> Pool:
+        """Make the pool of those of `configs` that are valid here."""
+        rows = [row for c in configs if c in self and (row := self._row(c)) is not None]
+        kept = np.concatenate([no_rows(len(self.parameters)), *rows])
+        return Pool(self.parameters, np.unique(kept, axis=0))
 
     def _row(self, config: Mapping[str, Value]) -> Rows | None:
         if config.keys() != {parameter.name for parameter in self.parameters}:

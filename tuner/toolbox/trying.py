@@ -10,12 +10,12 @@ from tuner.hardware import limits_for
 from tuner.kernel import Workload
 from tuner.occupancy import occupancy
 from tuner.pipeline import DEPTH, Pipeline
+from tuner.pools import no_valid_config
 from tuner.profiler.base import METRICS
 from tuner.profiling import Profiled, Profiling
 from tuner.proposing import Proposer
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
-from tuner.searching import no_valid_config
 from tuner.toolbox.building import failure
 from tuner.toolbox.drafts import Choice, Draft, require_arguments
 from tuner.trial import Measurement, Status, Trial

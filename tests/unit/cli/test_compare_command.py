@@ -123,21 +123,21 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_our_own_recording_is_read_with_the_search_space_beside_it(tune, tmp_path) -> None:
-    path = ROOT / "kernels/sglang/recordings/h200/topk_softmax.json.xz"
-    words = ("--workload", "T=1,E=128", "--seeds", 2, "--trials", 40, "--searchers", "random")
+    path = ROOT / "kernels/sglang/recordings/h200/silu_and_mul.json.xz"
+    words = ("--workload", "T=1,D=11008", "--seeds", 2, "--trials", 40, "--searchers", "random")
     result = tune("compare", "--recording", path, *words, "--json", "--out", tmp_path)
     assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["random"]["share_100"] == 1.0
+    assert 0.5 < json.loads(result.stdout)["random"]["share_100"] <= 1.0
 
 
 def test_a_recording_without_a_search_space_asks_for_one(tune, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    kept = ROOT / "kernels/sglang/recordings/h200/topk_softmax.json.xz"
+    kept = ROOT / "kernels/sglang/recordings/h200/silu_and_mul.json.xz"
     path = tmp_path / f"alone{SUFFIX}"
     path.write_bytes(kept.read_bytes())
-    words = ("--seeds", 1, "--trials", 2, "--searchers", "random", "--workload", "T=1,E=128")
+    words = ("--seeds", 1, "--trials", 2, "--searchers", "random", "--workload", "T=1,D=11008")
     result = tune("compare", "--recording", path, *words)
     assert result.exit_code == 2
     assert "no search space named alone.yaml" in result.stderr
-    space = ROOT / "search_spaces/sglang/topk_softmax.yaml"
+    space = ROOT / "search_spaces/sglang/silu_and_mul.yaml"
     assert tune("compare", "--recording", path, *words, "--space", space).exit_code == 0

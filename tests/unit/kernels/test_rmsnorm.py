@@ -30,25 +30,26 @@ SOURCE = SPEC.source.read_text(encoding="utf-8")
 ROWS, WIDTH = 64, 512
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-SCALE = "rsqrtf(block_sum(squares, sums) / H + eps)"
-VALUE = "__bfloat162float(x[row + i]) * scale;"
+SCALE = "rsqrtf(block_sum(squares, scratch) / H + eps)"
+VALUE = "__bfloat162float(v.values[k]) * scale;"
+WEIGHT = "(kBias + __bfloat162float(by.values[k]))"
 # What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
 NEAR_MISSES = {
-    "eps is left out": (SCALE, "rsqrtf(block_sum(squares, sums) / H)"),
-    "eps is added to the root": (SCALE, "1.0f / (sqrtf(block_sum(squares, sums) / H) + eps)"),
-    "the sum of the squares is not divided": (SCALE, "rsqrtf(block_sum(squares, sums) + eps)"),
+    "eps is left out": (SCALE, "rsqrtf(block_sum(squares, scratch) / H)"),
+    "eps is added to the root": (SCALE, "1.0f / (sqrtf(block_sum(squares, scratch) / H) + eps)"),
+    "the sum of the squares is not divided": (SCALE, "rsqrtf(block_sum(squares, scratch) + eps)"),
     "a value is rounded before its weight": (
         VALUE,
-        "__bfloat162float(__float2bfloat16(__bfloat162float(x[row + i]) * scale));",
+        "__bfloat162float(__float2bfloat16(__bfloat162float(v.values[k]) * scale));",
     ),
     "the scale is rounded to 16 bits": (
         SCALE,
-        "__bfloat162float(__float2bfloat16(rsqrtf(block_sum(squares, sums) / H + eps)))",
+        "__bfloat162float(__float2bfloat16(rsqrtf(block_sum(squares, scratch) / H + eps)))",
     ),
-    "one is added to the weights": ("__bfloat162float(w[i])", "(1.0f + __bfloat162float(w[i]))"),
+    "one is added to the weights": (WEIGHT, "(1.0f + __bfloat162float(by.values[k]))"),
     "the weight is multiplied by the scale first": (
-        "value * __bfloat162float(w[i])",
-        "__bfloat162float(x[row + i]) * (scale * __bfloat162float(w[i]))",
+        f"value * {WEIGHT}",
+        f"__bfloat162float(v.values[k]) * (scale * {WEIGHT})",
     ),
 }
 
@@ -73,9 +74,9 @@ def evaluator(compiler: HostCompiler, device: HostDevice) -> Evaluator:
     return Evaluator(SPEC, candidate, {}, compiler, device)
 
 
-def referred(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+def referred(x: np.ndarray, w: np.ndarray, **operator: str) -> np.ndarray:
     axes = {"T": x.shape[0], "H": x.shape[1]}
-    return load_reference(SPEC.reference).compute(np, {"x": x, "w": w}, axes)["out"]
+    return load_reference(SPEC.reference).compute(np, {"x": x, "w": w}, axes, **operator)["out"]
 
 
 def test_rows_have_a_mean_square_of_1_before_they_are_weighted() -> None:
@@ -87,6 +88,11 @@ def test_rows_have_a_mean_square_of_1_before_they_are_weighted() -> None:
 
 def test_a_row_of_zeros_stays_zeros() -> None:
     assert not referred(np.zeros((2, 8)), np.full(8, 3.0)).any()
+
+
+def test_the_weights_of_gemma_are_one_more() -> None:
+    x, w = np.random.default_rng(0).standard_normal((2, 3, 40))
+    np.testing.assert_array_equal(referred(x, w[0], GEMMA="true"), referred(x, 1.0 + w[0]))
 
 
 @needs_compiler

@@ -9,7 +9,7 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.search.exhaustive import ExhaustiveSearcher
-from tuner.search.factory import default_budget, make_searcher
+from tuner.search.factory import default_budget, make_searcher, resolve
 from tuner.search.optuna_searcher import OptunaSearcher
 from tuner.search.pool import valid_configs
 from tuner.search.portfolio import AutoSearcher
@@ -64,6 +64,22 @@ def test_the_message_says_what_was_found_and_what_is_right() -> None:
 )
 def test_the_default_budget_is_all_or_a_hundred(name: str, size: int, budget: int) -> None:
     assert default_budget(name, size) == budget
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "trials", "searcher"),
+    [
+        ("auto", 150, None, "exhaustive"),
+        ("auto", 150, 150, "exhaustive"),
+        ("auto", 150, 40, "auto"),
+        ("auto", 5000, 9000, "auto"),
+        ("random", 5, 9, "random"),
+    ],
+)
+def test_auto_tries_all_of_few_configs_if_it_may(
+    name: str, size: int, trials: int | None, searcher: str
+) -> None:
+    assert resolve(name, size, trials) == searcher
 
 
 def test_heavy_packages_are_only_imported_by_the_searchers_that_use_them() -> None:

@@ -14,12 +14,14 @@ from platformdirs import user_cache_path
 from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
 from tuner.device.cuda.driver import CudaError, gpu_uuid
 from tuner.device.cuda.energy import ENERGY
+from tuner.device.cuda.peers import PeerHome
 from tuner.device.cuda.worker import Worker
 from tuner.device.inputs import NORMAL
 from tuner.device.judge import cuda_judge
 from tuner.device.judged import JUDGE_TIMEOUT_S, JudgedDevice, RunFailedError
 from tuner.device.judging import fresh_seed
 from tuner.device.layout import Arena
+from tuner.device.peers import PeerError
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
 from tuner.device.replaced import ReplacedWorker, unless_killed
 from tuner.device.timing import FINALS, SEARCH, TimingPolicy
@@ -36,6 +38,9 @@ REPLAY_TIMEOUT_S = 2.0
 ENERGY_TIMEOUT_S = 60.0
 # SIGKILL may have come from whoever is short of memory: a second one is the program's fault.
 ENERGY_ATTEMPTS = 2
+# What a peer's first call in a process may take on top: PyTorch is imported, torch.compile and
+# Triton compile, FlashInfer builds an extension with nvcc where its cache has none.
+PEER_WARM_UP_S = 300.0
 
 
 class CudaDevice(JudgedDevice):
@@ -54,7 +59,7 @@ class CudaDevice(JudgedDevice):
             try:
                 judge = Child(cuda_judge, (ordinal, spec, dict(operators)), "tune-judge")
                 undo.callback(judge.kill)
-                runner = CudaRunner(ordinal)
+                runner = CudaRunner(ordinal, PeerHome(spec.reference, dict(operators)))
                 undo.callback(runner.close)
                 facts = runner.describe()
                 streaming = judge.call("streaming_gbps", timeout_s=JUDGE_TIMEOUT_S)
@@ -106,9 +111,9 @@ class CudaRunner(ReplacedWorker[Child]):
 
     _called = "the worker process"
 
-    def __init__(self, ordinal: int) -> None:
+    def __init__(self, ordinal: int, home: PeerHome | None = None) -> None:
         super().__init__()
-        self._ordinal = ordinal
+        self._ordinal, self._home = ordinal, home
 
     def describe(self) -> Mapping[str, Any]:
         """Name the GPU and its numbers."""
@@ -118,7 +123,8 @@ class CudaRunner(ReplacedWorker[Child]):
     def run_once(self, program: Program, order: int) -> None:
         """Launch the program once; the GPU alone decides on the order of blocks and threads."""
         with self._blamed_on_the_program():
-            self._ready_worker().call("run_once", program, timeout_s=RUN_TIMEOUT_S)
+            limit_s = _limit_s(RUN_TIMEOUT_S, program)
+            self._ready_worker().call("run_once", program, timeout_s=limit_s)
 
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None
@@ -126,7 +132,8 @@ class CudaRunner(ReplacedWorker[Child]):
         """Time the program over rotating buffers."""
         with self._blamed_on_the_program():
             measurement: Measurement = self._ready_worker().call(
-                "time", program, policy, incumbent_us, timeout_s=TIMING_TIMEOUT_S
+                *("time", program, policy, incumbent_us),
+                timeout_s=_limit_s(TIMING_TIMEOUT_S, program),
             )
         return measurement
 
@@ -134,12 +141,13 @@ class CudaRunner(ReplacedWorker[Child]):
         """Run the program once more where it was timed."""
         policy = FINALS if thorough else SEARCH
         with self._blamed_on_the_program():
-            self._ready_worker().call("rerun", program, policy, timeout_s=RUN_TIMEOUT_S)
+            limit_s = _limit_s(RUN_TIMEOUT_S, program)
+            self._ready_worker().call("rerun", program, policy, timeout_s=limit_s)
 
     def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
         """Time programs in alternation; any failure ends the worker."""
         replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
-        timeout_s = TIMING_TIMEOUT_S * 5 + replays_s
+        timeout_s = _limit_s(TIMING_TIMEOUT_S * 5 + replays_s, *programs)
         try:
             with self._blamed_on_the_program():
                 rows, isolated = self._ready_worker().call(
@@ -175,7 +183,7 @@ class CudaRunner(ReplacedWorker[Child]):
         failed = f"no process can be started on GPU {self._ordinal}"
         remedy = "nvidia-smi tells whether the GPU still works"
         with unless_killed(failed, CudaError, remedy=remedy):
-            return Child(Worker, (self._ordinal,), "tune-worker")
+            return Child(Worker, (self._ordinal, self._home), "tune-worker")
 
     def _map(self, worker: Child, arena: Arena) -> None:
         try:
@@ -196,6 +204,15 @@ class CudaRunner(ReplacedWorker[Child]):
             if error.sticky:
                 self._drop_worker()
             raise RunFailedError(Status.LAUNCH, error.message) from error
+        except PeerError as error:
+            if error.sticky:
+                self._drop_worker()
+            raise RunFailedError(error.status, error.message) from error
+
+
+def _limit_s(seconds: float, *programs: Program) -> float:
+    """Add the time in which peers get ready, in case this process has not met them yet."""
+    return seconds + PEER_WARM_UP_S * sum(bool(program.peer) for program in programs)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from cuda.bindings import driver
 
@@ -125,6 +125,7 @@ class Arguments:
     """A kernel's parameters for one place in memory, in the form that the driver reads."""
 
     def __init__(self, layout: Layout, base: int) -> None:
+        self.layout, self.base = layout, base
         offsets = {slot.name: slot.offset for slot in layout.slots}
         self._values = [
             ctypes.c_void_p(base + offsets[item])
@@ -143,8 +144,24 @@ class Arguments:
         return ctypes.addressof(self._pointers)
 
 
+class Issuer(Protocol):
+    """One operator call, issued many times; `relaxed` captures allow what peers may do."""
+
+    relaxed: bool
+
+    def issue(self, arguments: Arguments) -> None:
+        """Enqueue the call; inside a capture it becomes part of the graph."""
+        ...
+
+    def collect(self, arguments: Arguments) -> None:
+        """Enqueue what puts the results of the last call there into the outputs, untimed."""
+        ...
+
+
 class Launcher:
     """One operator call: every launch of a program, configured once and issued many times."""
+
+    relaxed = False
 
     def __init__(
         self,
@@ -167,6 +184,9 @@ class Launcher:
                 raise CudaError(
                     f"cuLaunchKernelEx: {status.name}", sticky=status.name not in REFUSALS
                 )
+
+    def collect(self, arguments: Arguments) -> None:
+        """Nothing to do: a kernel writes its outputs itself."""
 
 
 def _launch_config(launch: Launch, stream: Any, isolated: bool) -> Any:

@@ -6,13 +6,14 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import shared_memory
-from typing import Any
+from typing import Any, Protocol
 
 from cuda.bindings import driver
 
-from tuner.device.cuda.driver import Arguments, CudaError, Launcher, allocate, call
+from tuner.device.cuda.driver import Arguments, CudaError, Issuer, allocate, call
 from tuner.device.layout import Arena
 from tuner.device.timing import Rotation
+from tuner.errors import WorkerError
 
 # The driver limits the pitch of a two-dimensional fill: large arrays, of few sets, go one by one.
 FEW_SETS = 8
@@ -130,17 +131,29 @@ class Buffers:
             call(driver.cuMemFree, self._pristine)
 
 
+class Places(Protocol):
+    """Where a graph's calls find their arrays, one place after the other."""
+
+    sets: int
+    arguments: list[Arguments]
+
+
 class Graph:
     """A captured sequence of operator calls that rotates over the buffer sets."""
 
-    def __init__(self, launcher: Launcher, buffers: Buffers, calls: int, stream: Any) -> None:
+    def __init__(self, launcher: Issuer, buffers: Places, calls: int, stream: Any) -> None:
         self.calls = calls
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        modes = driver.CUstreamCaptureMode
+        mode = (
+            modes.CU_STREAM_CAPTURE_MODE_RELAXED
+            if launcher.relaxed
+            else modes.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        )
         call(driver.cuStreamBeginCapture, stream, mode)
         try:
             for index in range(calls):
                 launcher.issue(buffers.arguments[index % buffers.sets])
-        except CudaError:
+        except WorkerError:
             status, *unfinished = driver.cuStreamEndCapture(stream)
             if status == driver.CUresult.CUDA_SUCCESS:
                 driver.cuGraphDestroy(*unfinished)

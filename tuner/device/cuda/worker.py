@@ -17,6 +17,7 @@ from cuda.bindings import driver
 from tuner.device.base import Program
 from tuner.device.cuda.driver import (
     Arguments,
+    Issuer,
     Launcher,
     LoadedProgram,
     call,
@@ -25,6 +26,7 @@ from tuner.device.cuda.driver import (
 )
 from tuner.device.cuda.energy import IDLE_SETTLE_S, LOADED_SETTLE_S, NvmlCounter, Span, Window
 from tuner.device.cuda.leftovers import Scrub, SharedSpoiler
+from tuner.device.cuda.peers import PeerHome, Peers
 from tuner.device.cuda.rotating import Buffers, Graph, Load, MappedArena, timing_events
 from tuner.device.layout import Arena, plausible_byte
 from tuner.device.timing import (
@@ -50,9 +52,9 @@ BATCH_US = 60e3
 
 
 class Worker:
-    """Load, launch and time programs on one GPU."""
+    """Load, launch and time programs on one GPU, and peers where their `home` is known."""
 
-    def __init__(self, ordinal: int) -> None:
+    def __init__(self, ordinal: int, home: PeerHome | None = None) -> None:
         self._ordinal = ordinal
         call(driver.cuInit, 0)
         self._device = call(driver.cuDeviceGet, ordinal)
@@ -64,6 +66,7 @@ class Worker:
         self._loaded: OrderedDict[str, LoadedProgram] = OrderedDict()
         self._scrub: Scrub | None = None
         self._counter: NvmlCounter | None = None
+        self._peers = None if home is None else Peers(ordinal, self._stream, home)
         self._shared = SharedSpoiler(
             self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             self._attribute("MULTIPROCESSOR_COUNT"),
@@ -91,6 +94,8 @@ class Worker:
 
     def detach(self) -> None:
         """Unmap the judge's memory and free the copies of it."""
+        if self._peers is not None:
+            self._peers.clear()
         for buffers in self._buffers.values():
             buffers.close()
         self._buffers.clear()
@@ -103,9 +108,10 @@ class Worker:
         arena = self._mapped
         self._unload_oldest()
         arena.pull()
-        launcher = Launcher(self._load(program), program.launches, self._stream)
+        launcher, arguments = self._launcher(program), Arguments(arena.layout, arena.base)
         self._shared.issue(self._stream)
-        launcher.issue(Arguments(arena.layout, arena.base))
+        launcher.issue(arguments)
+        launcher.collect(arguments)
         call(driver.cuStreamSynchronize, self._stream)
         arena.push()
 
@@ -114,12 +120,12 @@ class Worker:
     ) -> Measurement:
         """Time the program over rotating buffers; what one of its last calls made is judged."""
         buffers = self._renewed(policy)
-        launcher = Launcher(self._load(program), program.launches, self._stream)
+        launcher = self._launcher(program)
         reset_persisting_l2()
         with closing(self._graph(launcher, policy, buffers, incumbent_us)) as graph:
             self._warm_up(graph, policy, buffers)
             times, ratio = self._sample(graph, policy, buffers, incumbent_us)
-            self._show(buffers, range(min(graph.calls, buffers.sets)))
+            self._show(launcher, buffers, range(min(graph.calls, buffers.sets)))
             slow = hopeless(policy, times, incumbent_us)
             return Measurement(tuple(times), graph.calls, buffers.sets, slow, ratio)
 
@@ -152,10 +158,9 @@ class Worker:
         """
         buffers = self._renewed(policy)
         reset_persisting_l2()
-        graphs = []
-        for program in programs:
-            launcher = Launcher(self._load(program), program.launches, self._stream)
-            graphs.append(self._graph(launcher, policy, buffers, None))
+        # All first: what a peer allocates to stay may not lie where a captured one works.
+        launchers = [self._launcher(program) for program in programs]
+        graphs = [self._graph(launcher, policy, buffers, None) for launcher in launchers]
         self._warm_up(graphs[0], policy, buffers)
         self._replay(graphs, buffers)
         order = list(range(len(graphs)))
@@ -178,13 +183,13 @@ class Worker:
         """Run the program where it was timed, on what the arena holds now; one result is judged."""
         buffers = self._renewed(policy)
         buffers.spoil(plausible_byte())
-        launcher = Launcher(self._load(program), program.launches, self._stream)
+        launcher = self._launcher(program)
         used = random.SystemRandom().sample(range(buffers.sets), min(buffers.sets, RERUN_SETS))
         for index in used:
             self._shared.issue(self._stream)
             launcher.issue(buffers.arguments[index])
         call(driver.cuStreamSynchronize, self._stream)
-        self._show(buffers, used)
+        self._show(launcher, buffers, used)
 
     def require_energy(self) -> None:
         """Raise `DeviceError` where the energy counter cannot be read."""
@@ -225,15 +230,23 @@ class Worker:
         assert self._counter is not None
         return Window(self._counter, keep_busy)
 
-    def _show(self, buffers: Buffers, used: Sequence[int]) -> None:
+    def _show(self, launcher: Issuer, buffers: Buffers, used: Sequence[int]) -> None:
         """Put a set where the judge looks, chosen so that no kernel can know which."""
-        buffers.copy_to_arena(secrets.choice(used))
+        chosen = secrets.choice(used)
+        launcher.collect(buffers.arguments[chosen])
+        buffers.copy_to_arena(chosen)
         self._mapped.push()
 
     @property
     def _mapped(self) -> MappedArena:
         assert self._arena is not None
         return self._arena
+
+    def _launcher(self, program: Program) -> Issuer:
+        if program.peer:
+            assert self._peers is not None
+            return self._peers.launcher(program, self._mapped)
+        return Launcher(self._load(program), program.launches, self._stream)
 
     def _load(self, program: Program) -> LoadedProgram:
         key = program.key
@@ -271,7 +284,7 @@ class Worker:
         return self._buffers[chosen]
 
     def _graph(
-        self, launcher: Launcher, policy: TimingPolicy, buffers: Buffers, guess_us: float | None
+        self, launcher: Issuer, policy: TimingPolicy, buffers: Buffers, guess_us: float | None
     ) -> Graph:
         """Capture a graph long enough to time, measuring a first one where nothing is known."""
         if guess_us is None:

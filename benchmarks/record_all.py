@@ -1,0 +1,211 @@
+"""Renew all recordings and all results of this GPU, one after the other or on several GPUs at once.
+
+    python benchmarks/record_all.py [NAME ...] [--trials N] [--folder DIR] [--fresh]
+
+NAME is an operator, or a benchmark whose result lies in results/h200/; all, unless some are named.
+What ended well is noted in FOLDER/done.json with the commit's files: started again, the script
+What ended well is noted in FOLDER/done.json with a hash of its files: started again, the script
+the others are done all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks/results/h200"
+FOLDER = ROOT / "sessions/record"
+TRIALS = 60
+# They take all cores or all of the memory's bandwidth, so each has the machine to itself.
+BENCHMARKS = {
+    "same_kernel": ["same_kernel.py", "--out"],
+    "verification_cost": ["verification_cost.py", "--out"],
+    "throughput": ["throughput.py", "--out"],
+    "energy": ["energy.py", "--out"],
+    "cold_tune": ["cold_tune.py", "--out"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One thing to renew: `run` takes the GPU's number; `alone` wants the machine for itself."""
+
+    name: str
+    run: Callable[[int], None]
+    inputs: Sequence[Path]
+    alone: bool = False
+
+    @property
+    def key(self) -> str:
+        """A hash of the files that the outcome depends on."""
+        content = hashlib.sha256()
+        for path in sorted(self.inputs):
+            content.update(path.read_bytes())
+        return content.hexdigest()[:16]
+
+
+class Campaign:
+    """Run jobs and keep what is done; the seconds of each are part of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "done.json"
+        self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
+        known = self._path.exists()
+        self.done = json.loads(self._path.read_text(encoding="utf-8")) if known else {}
+        self.failed: list[str] = []
+
+    def left(self, jobs: Sequence[Job]) -> list[Job]:
+        """List what isn't done, or was done with other files."""
+        return [job for job in jobs if self.done.get(job.name, {}).get("key") != job.key]
+
+    def run(self, job: Job, gpu: int) -> None:
+        """Run one job; a failure is told and kept for the end."""
+        print(f"{_clock()} {job.name} on GPU {gpu}", flush=True)
+        started_s = time.monotonic()
+        try:
+            job.run(gpu)
+        except subprocess.CalledProcessError as error:
+            print(f"{_clock()} {job.name} FAILED: exit code {error.returncode}", flush=True)
+            self.failed.append(job.name)
+            return
+        seconds = round(time.monotonic() - started_s, 1)
+        print(f"{_clock()} {job.name} done in {seconds} s", flush=True)
+        with self._lock:
+            self.done[job.name] = {"key": job.key, "seconds": seconds}
+            temporary = self._path.with_suffix(".tmp")
+            temporary.write_text(json.dumps(self.done, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(self._path)
+
+
+def operators() -> list[str]:
+    """Name the operators that have a search space."""
+    return sorted(path.stem for path in _spaces().glob("*.yaml") if "." not in path.stem)
+
+
+def recording_job(name: str, folder: Path, trials: int) -> Job:
+    """Make the job that measures an operator, and writes its recording and its result."""
+    kernel, session = ROOT / f"kernels/sglang/{name}.cu", folder / name
+    template = ROOT / f"templates/sglang/{name}.cu.j2"
+
+    def run(gpu: int) -> None:
+        words = ["record", str(kernel), "--device", f"cuda:{gpu}", "--trials", str(trials)]
+        known = (session / "session.db").exists()
+        resumed = ["record", "--resume", str(session)]
+        # A session of other files can't go on: it makes room.
+        if not (known and _tune(*resumed, check=False) == 0):
+            if known:
+                session.rename(session.with_name(f"{name}-{time.time_ns()}"))
+            _tune(*words, "--session", str(session))
+        _summarize(name, kernel, session.with_name(f"{name}-recorded-{time.time_ns()}"))
+
+    space = _spaces() / f"{name}.yaml"
+    return Job(name, run, (kernel, kernel.with_suffix(".py"), template, space))
+
+
+def benchmark_job(name: str, words: Sequence[str]) -> Job:
+    """Make the job that runs one of the benchmarks beside this file."""
+    script = ROOT / "benchmarks" / words[0]
+
+    def run(gpu: int) -> None:
+        out = RESULTS / f"{name}.json"
+        command = [sys.executable, str(script), *words[1:], str(out)]
+        subprocess.run(command, check=True, env=_environment(gpu))
+
+    return Job(name, run, (script,), alone=True)
+
+
+def _summarize(name: str, kernel: Path, session: Path) -> None:
+    """Tune on the recording as a user without a GPU does, and keep what comes out."""
+    recording = next(kernel.parent.glob(f"recordings/*/{name}.json.xz"))
+    words = (str(kernel), "--device", f"recorded:{recording}", "--session", str(session))
+    _tune(*words, "--quiet")
+    script = ROOT / "benchmarks/summarize_session.py"
+    out = RESULTS / f"{name}.json"
+    command = [sys.executable, str(script), str(session), "--out", str(out)]
+    subprocess.run(command, check=True)
+
+
+def _tune(*words: str, check: bool = True) -> int:
+    command = [sys.executable, "-m", "tuner", *words]
+    done = subprocess.run(command, check=check, stdout=subprocess.DEVNULL, env=_environment())
+    return done.returncode
+
+
+def _environment(gpu: int | None = None) -> dict[str, str]:
+    chosen = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
+    return {**os.environ, "TUNE_STORE": "none", **chosen}
+
+
+def _spaces() -> Path:
+    return ROOT / "search_spaces/sglang"
+
+
+def _clock() -> str:
+    return datetime.now(UTC).strftime("%H:%M:%S")
+
+
+def _side_by_side(jobs: Sequence[Job], campaign: Campaign, gpus: int) -> None:
+    free: SimpleQueue[int] = SimpleQueue()
+    for gpu in range(gpus):
+        free.put(gpu)
+
+    def on_a_free_gpu(job: Job) -> None:
+        gpu = free.get()
+        try:
+            campaign.run(job, gpu)
+        finally:
+            free.put(gpu)
+
+    with ThreadPoolExecutor(gpus) as pool:
+        list(pool.map(on_a_free_gpu, jobs))
+
+
+def main() -> None:
+    from tuner.device.select import gpu_count
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--fresh", action="store_true", help="forget what is done")
+    asked = parser.parse_args()
+    gpus = gpu_count()
+    if not gpus:
+        parser.exit(2, "no NVIDIA GPU was found\n")
+    jobs = [recording_job(name, asked.folder, asked.trials) for name in operators()]
+    jobs += [benchmark_job(name, words) for name, words in BENCHMARKS.items()]
+    unknown = set(asked.names) - {job.name for job in jobs}
+    if unknown:
+        parser.error(f"no job named {min(unknown)}: {', '.join(job.name for job in jobs)}")
+    jobs = [job for job in jobs if not asked.names or job.name in asked.names]
+    campaign = Campaign(asked.folder)
+    if asked.fresh:
+        campaign.done.clear()
+    started_s = time.monotonic()
+    left = campaign.left(jobs)
+    _side_by_side([job for job in left if not job.alone], campaign, gpus)
+    for job in left:
+        if job.alone:
+            campaign.run(job, 0)
+    print(f"{len(left)} jobs in {time.monotonic() - started_s:.0f} s on {gpus} GPUs")
+    if campaign.failed:
+        print("FAILED:", ", ".join(campaign.failed))
+    raise SystemExit(1 if campaign.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""moe_align_block_size: the routes of an MoE layer, sorted by expert and padded, and its inputs."""
+
+
+def tiles_in_all(routes, experts, tile):
+    """Give the tiles that suffice for any routing, which is what the outputs have room for."""
+    return min(routes, -(-(routes + experts * (tile - 1)) // tile))
+
+
+def reference(xp, inputs, axes):
+    """Sort by expert and, within one, by route; `xp` is NumPy or CuPy."""
+    ids = inputs["topk_ids"].reshape(-1).astype(xp.int64)
+    routes, experts, tile = ids.size, axes["E"], axes["B"]
+    tiles = tiles_in_all(routes, experts, tile)
+
+    counts = xp.bincount(ids, minlength=experts)
+    ends = xp.cumsum((counts + tile - 1) // tile)  # of each expert, in tiles
+    starts = (xp.concatenate([xp.zeros_like(ends[:1]), ends[:-1]])) * tile
+    order = xp.argsort(ids * routes + xp.arange(routes))  # no two keys are equal
+    rank = xp.arange(routes) - (xp.cumsum(counts) - counts)[ids[order]]
+    sorted_ids = xp.full(tiles * tile, routes)
+    sorted_ids[starts[ids[order]] + rank] = order
+
+    place = xp.arange(tiles)
+    expert_ids = xp.where(place < ends[-1], xp.searchsorted(ends, place, side="right"), -1)
+    return {
+        "sorted_ids": sorted_ids,
+        "expert_ids": expert_ids,
+        "num_tokens_post_pad": ends[-1:] * tile,
+    }
+
+
+def inputs(xp, rng, axes, fill):
+    """Draw the experts of each token: distinct ones, as a top-k gives, in all fills but one."""
+    tokens, experts, k = axes["T"], axes["E"], axes["k"]
+    noise = rng.random((tokens, experts), dtype=xp.float32)
+    every = xp.arange(experts)
+    if fill == "x3":  # a few experts get most of the routes
+        noise = noise**1.5 ** (every % 13)
+    elif fill == "x0.01":  # all the same number, within one
+        turn = xp.arange(tokens * k).reshape(tokens, k) + int(float(rng.random(1)[0]) * experts)
+        return {"topk_ids": turn % experts}
+    elif fill == "negated":  # as few experts as can be, the last ones
+        noise = noise - (every >= experts - k)
+    elif fill == "zeros":  # a half without any
+        noise = noise - (every % 2)
+    elif fill == "extreme":  # the first and the last expert over and over
+        ends = rng.random((tokens, k), dtype=xp.float32) < 0.5
+        return {"topk_ids": xp.where(ends, 0, experts - 1)}
+    return {"topk_ids": xp.argsort(noise, axis=1)[:, :k]}
+
+
+def pytorch(tensors, axes):
+    """PyTorch's operators, eager."""
+    import torch
+
+    ids = tensors["topk_ids"].view(-1)
+    routes, experts, tile = ids.numel(), axes["E"], axes["B"]
+    places = tensors["sorted_ids"].numel()
+    of_routes, order = torch.sort(ids, stable=True)
+    of_routes = of_routes.long()
+    every = torch.arange(experts, device=ids.device)
+    behind = torch.searchsorted(of_routes, every, right=True)
+    counts = torch.diff(behind, prepend=behind.new_zeros(1))
+    padded = (counts + tile - 1) // tile * tile
+    ends = padded.cumsum(0)
+    shift = ends - padded - (behind - counts)
+    sorted_ids = torch.full((places,), routes, dtype=torch.int32, device=ids.device)
+    at = torch.arange(routes, device=ids.device) + shift[of_routes]
+    sorted_ids.scatter_(0, at, order.int())
+    starts = torch.arange(0, places, tile, device=ids.device)
+    expert_ids = torch.searchsorted(ends, starts, right=True).int()
+    return {
+        "sorted_ids": sorted_ids,
+        "expert_ids": expert_ids.masked_fill_(starts >= ends[-1], -1),
+        "num_tokens_post_pad": ends[-1:].int(),
+    }
+
+
+peers = {"pytorch": pytorch}

@@ -1,0 +1,87 @@
+"""Every production kernel on the CPU, under the sanitizers: its baseline and 20 random configs."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tuner.cli.watching import sanitized_host
+from tuner.compiler.host import preload
+from tuner.compiler.host_options import SANITIZERS
+from tuner.errors import DeviceError
+from tuner.evaluate import Candidate, Evaluator
+from tuner.kernel import Workload
+from tuner.search.pool import valid_configs
+from tuner.space_file import Definition, load_definition
+from tuner.template import Template
+from tuner.trial import Status
+
+SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
+OPERATORS = sorted(path.stem for path in SPACES.glob("*.yaml") if "." not in path.stem)
+CONFIGS = 20
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def evaluator_of(definition: Definition, operators: dict[str, str], stack: ExitStack) -> Evaluator:
+    try:
+        environment = preload(SANITIZERS)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    spec = definition.spec
+    compiler, device = sanitized_host(spec, operators, environment, stack)
+    candidate = Candidate("initial", definition.space, Template.load(spec.template))
+    return Evaluator(spec, candidate, operators, compiler, device)
+
+
+def small(definition: Definition) -> list[Workload]:
+    """The smallest sizes that the operator declares, two of them."""
+    spec = definition.spec
+    return sorted((*spec.boundary, *spec.workloads), key=spec.footprint_bytes)[:2]
+
+
+def variants() -> Iterator[tuple[str, dict[str, str]]]:
+    """Each operator as it is by default, and with each of its other choices alone."""
+    for name in OPERATORS:
+        yield name, {}
+        for choice in load_definition(SPACES / f"{name}.yaml").spec.operators:
+            yield from ((name, {choice.name: value}) for value in choice.values[1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    list(variants()),
+    ids=lambda value: value if isinstance(value, str) else " ".join(value.values()),
+)
+def test_the_baseline_is_right(name: str, choice: dict[str, str], stack: ExitStack) -> None:
+    definition = load_definition(SPACES / f"{name}.yaml", choice)
+    defaults = {one.name: one.values[0] for one in definition.spec.operators}
+    evaluator = evaluator_of(definition, {**defaults, **choice}, stack)
+    for workload in small(definition):
+        evaluator.verify_baseline(workload)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_random_configs_are_right(name: str, stack: ExitStack) -> None:
+    definition = load_definition(SPACES / f"{name}.yaml")
+    defaults = {one.name: one.values[0] for one in definition.spec.operators}
+    evaluator = evaluator_of(definition, defaults, stack)
+    chance = random.Random(name)  # noqa: S311 - the same configs every time
+    workloads = small(definition)
+    pools = [valid_configs(definition.space, evaluator.names(one)) for one in workloads]
+    for n in range(CONFIGS):
+        workload, pool = workloads[n % len(workloads)], pools[n % len(workloads)]
+        config = pool[chance.randrange(len(pool))]
+        outcome = evaluator.verify(evaluator.start(workload, config))
+        assert outcome.status in (Status.CORRECT, Status.LIMIT), (str(config), outcome.reason)

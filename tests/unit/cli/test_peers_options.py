@@ -1,0 +1,116 @@
+"""`--peers` and `--peer NAME`: what is asked for, and what cannot be had."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from tuner.cli import record_command, run_command
+from tuner.cli.plans import Request, manifest_of, new_plan, resumed_plan
+from tuner.errors import DeviceError, KernelError, SessionError
+from tuner.session import Session
+
+PEERS = """
+def pytorch(tensors, axes):
+    import torch
+    return {"out": 2.0 * tensors["in"]}
+
+peers = {"pytorch": pytorch, "other": pytorch}
+"""
+
+
+@pytest.fixture
+def kernel(project):
+    """A kernel with two peers."""
+    reference = project / "scale.py"
+    reference.write_text(reference.read_text() + PEERS)
+    return project / "scale.cu"
+
+
+def request(kernel, **changes) -> Request:
+    fields = {
+        "kernel": kernel,
+        "space": kernel.with_suffix(".yaml") if kernel else None,
+        "template": None,
+        "device": "auto",
+        "searcher": "auto",
+        "trials": None,
+        "time": None,
+        "seed": 0,
+        "workload": (),
+        "operator": (),
+        "session": None,
+        "resume": None,
+        "as_json": False,
+        "quiet": True,
+        "jobs": None,
+        "given": frozenset(),
+        "words": ("tune",),
+    }
+    return Request(**{**fields, **changes})
+
+
+def test_none_are_compared_unless_asked_for(kernel):
+    assert new_plan(request(kernel)).peers == ()
+
+
+def test_all_or_some_are_asked_for(kernel):
+    assert new_plan(request(kernel, peers=True)).peers == ("pytorch", "other")
+    assert new_plan(request(kernel, peer=("other",))).peers == ("other",)
+
+
+def test_the_cpu_is_refused_with_what_would_do(kernel):
+    with pytest.raises(DeviceError, match="--device cuda") as caught:
+        new_plan(request(kernel, peers=True, device="host"))
+    assert caught.value.exit_code == 2
+
+
+def test_a_kernel_without_peers_is_told_how_to_write_them(kernel, project):
+    reference = project / "scale.py"
+    reference.write_text(reference.read_text().replace("peers =", "not_peers ="))
+    with pytest.raises(KernelError, match=r"scale.py: names no peers\n.*peers = \{") as caught:
+        new_plan(request(kernel, peers=True))
+    assert caught.value.exit_code == 2
+
+
+def test_an_unknown_one_is_told_the_known_ones(kernel):
+    with pytest.raises(KernelError, match=r"scale.py:8: has no peer named 'foo'\n.*pytorch, other"):
+        new_plan(request(kernel, peer=("pytorch", "foo")))
+
+
+@pytest.mark.parametrize("command", [run_command.command, record_command.command])
+def test_the_kernel_may_follow_the_option(command):
+    parser = command.make_parser(click.Context(command))
+    values, _, _ = parser.parse_args(["--peers", "kernel.cu", "--peer", "a", "--peer", "b"])
+    assert (values["kernel"], values["peers"], values["peer"]) == ("kernel.cu", True, ["a", "b"])
+
+
+class TestResuming:
+    @pytest.fixture
+    def kept(self, kernel, tmp_path):
+        """The manifest of a session that was started with one peer."""
+        plan = new_plan(request(kernel, peer=("other",)))
+        manifest = manifest_of(plan, device="recorded", words=("tune", "scale.cu"))
+        Session.create(tmp_path / "session", manifest, {}).close()
+        with Session.open(tmp_path / "session", read_only=True) as session:
+            return session.directory, session.manifest
+
+    def test_takes_the_peers_of_the_session(self, kept):
+        assert resumed_plan(*kept, request(None)).peers == ("other",)
+
+    def test_takes_the_same_once_more(self, kept):
+        again = request(None, peer=("other",), given=frozenset({"peer"}))
+        assert resumed_plan(*kept, again).peers == ("other",)
+
+    def test_refuses_others(self, kept):
+        with pytest.raises(SessionError, match="--peers: not what the session was started with"):
+            resumed_plan(*kept, request(None, peers=True, given=frozenset({"peers"})))
+
+
+def test_a_user_sees_one_message_and_exit_code_2(kernel, tune, monkeypatch):
+    monkeypatch.chdir(kernel.parent)
+    space = kernel.with_suffix(".yaml")
+    result = tune(kernel, "--space", space, "--peers", "--device", "host", "--store", "none")
+    assert result.exit_code == 2
+    assert "peers run on a GPU only" in result.stderr
+    assert not (kernel.parent / "sessions").exists()

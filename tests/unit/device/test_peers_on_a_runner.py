@@ -1,0 +1,172 @@
+"""What a peer that fails costs its process, how long it may take, and how it is captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tuner.device.base import Program
+from tuner.device.cuda import rotating
+from tuner.device.cuda.device import (
+    PEER_WARM_UP_S,
+    RUN_TIMEOUT_S,
+    TIMING_TIMEOUT_S,
+    CudaRunner,
+)
+from tuner.device.cuda.rotating import Graph
+from tuner.device.cuda.worker import Worker
+from tuner.device.judged import RunFailedError
+from tuner.device.peers import PeerError
+from tuner.device.timing import SEARCH
+from tuner.kernel import Workload
+from tuner.trial import Status
+
+WORKLOAD = Workload.of({"T": 1})
+PEER = Program("key", WORKLOAD, (), peer="pytorch")
+KERNEL = Program("key", WORKLOAD, ())
+RESULTS, MODES = rotating.driver.CUresult, rotating.driver.CUstreamCaptureMode
+
+
+class Asked:
+    """Stands for the worker process: keeps each call's limit, and fails as a test says."""
+
+    def __init__(self) -> None:
+        self.limits: list[float] = []
+        self.failure: Exception | None = None
+        self.killed = 0
+
+    def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        self.limits.append(timeout_s)
+        if self.failure is not None:
+            raise self.failure
+        return [], []
+
+    def kill(self) -> None:
+        self.killed += 1
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+@pytest.fixture
+def runner(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> CudaRunner:
+    monkeypatch.setattr("tuner.device.cuda.device.Child", lambda *given: asked)
+    return CudaRunner(0)
+
+
+@pytest.mark.parametrize("status", [Status.MISSING, Status.LAUNCH, Status.WRONG])
+@pytest.mark.parametrize("sticky", [False, True])
+def test_only_a_peer_that_may_have_harmed_it_costs_its_process(
+    runner: CudaRunner, asked: Asked, status: Status, sticky: bool
+) -> None:
+    asked.failure = error = PeerError("why", status=status)
+    error.sticky = sticky
+    with pytest.raises(RunFailedError, match="why") as caught:
+        runner.run_once(PEER, 0)
+    assert (caught.value.status, asked.killed) == (status, int(sticky))
+
+
+def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(
+    runner: CudaRunner, asked: Asked
+) -> None:
+    calls: list[tuple[Callable[[Program], object], float]] = [
+        (lambda program: runner.run_once(program, 0), RUN_TIMEOUT_S),
+        (lambda program: runner.time(program, SEARCH, None), TIMING_TIMEOUT_S),
+        (lambda program: runner.rerun(program, thorough=True), RUN_TIMEOUT_S),
+    ]
+    for call, limit_s in calls:
+        call(KERNEL)
+        call(PEER)
+        assert asked.limits[-2:] == [limit_s, limit_s + PEER_WARM_UP_S]
+    runner.compare([KERNEL, KERNEL, KERNEL], 10)
+    runner.compare([KERNEL, PEER, PEER], 10)
+    assert asked.limits[-1] - asked.limits[-2] == 2 * PEER_WARM_UP_S
+
+
+class Capturing:
+    """A driver that knows captures and graphs only."""
+
+    CUresult, CUstreamCaptureMode = RESULTS, MODES
+
+    def __init__(self) -> None:
+        self.modes: list[object] = []
+        self.open = self.graphs = 0
+
+    def cuStreamBeginCapture(self, stream, mode):  # noqa: N802
+        self.modes.append(mode)
+        self.open += 1
+        return (RESULTS.CUDA_SUCCESS,)
+
+    def cuStreamEndCapture(self, stream):  # noqa: N802
+        self.open -= 1
+        self.graphs += 1
+        return RESULTS.CUDA_SUCCESS, "graph"
+
+    def cuGraphDestroy(self, graph):  # noqa: N802
+        self.graphs -= 1
+
+    def cuGraphInstantiate(self, graph, flags):  # noqa: N802
+        return RESULTS.CUDA_SUCCESS, "executable"
+
+    def cuGraphUpload(self, executable, stream):  # noqa: N802
+        return (RESULTS.CUDA_SUCCESS,)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Capturing:
+    driver = Capturing()
+    monkeypatch.setattr(rotating, "driver", driver)
+    return driver
+
+
+BUFFERS: Any = SimpleNamespace(sets=2, arguments=["first", "second"])
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_only_a_peers_capture_is_relaxed(driver: Capturing, relaxed: bool) -> None:
+    issued: list[str] = []
+    launcher: Any = SimpleNamespace(relaxed=relaxed, issue=issued.append)
+    Graph(launcher, BUFFERS, 3, None)
+    assert issued == ["first", "second", "first"]
+    (mode,) = driver.modes
+    assert (mode == MODES.CU_STREAM_CAPTURE_MODE_RELAXED) is relaxed
+
+
+def test_a_peer_that_fails_in_a_capture_ends_it(driver: Capturing) -> None:
+    def fail(arguments: str) -> None:
+        raise PeerError("operation not permitted when stream is capturing")
+
+    launcher: Any = SimpleNamespace(relaxed=True, issue=fail)
+    with pytest.raises(PeerError, match="capturing"):
+        Graph(launcher, BUFFERS, 3, None)
+    assert (driver.open, driver.graphs) == (0, 0)
+
+
+def test_a_worker_collects_results_of_the_set_that_it_shows() -> None:
+    worker = Worker.__new__(Worker)  # starting one needs a GPU
+    done: list[str] = []
+    worker._arena = SimpleNamespace(push=lambda: done.append("push"))  # type: ignore[assignment]
+    buffers: Any = SimpleNamespace(
+        arguments=["first", "second"], copy_to_arena=lambda index: done.append(f"show {index}")
+    )
+    launcher: Any = SimpleNamespace(collect=lambda place: done.append(f"collect {place}"))
+    worker._show(launcher, buffers, [1])
+    assert done == ["collect second", "show 1", "push"]
+
+
+def test_a_worker_makes_a_peers_launcher_from_its_name(tmp_path: Path) -> None:
+    worker = Worker.__new__(Worker)
+    worker._arena = SimpleNamespace()  # type: ignore[assignment]
+    made: list[tuple[Program, object]] = []
+    launcher = SimpleNamespace(relaxed=True)
+    worker._peers = SimpleNamespace(  # type: ignore[assignment]
+        launcher=lambda *given: made.append(given) or launcher
+    )
+    assert worker._launcher(PEER) is launcher
+    assert made == [(PEER, worker._arena)]

@@ -1,0 +1,174 @@
+"""merge_state: reference, inputs, kernels on the CPU, and near misses that are to be caught."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from host_programs import shared_cache
+
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.host import HostCompiler
+from tuner.device.base import Program
+from tuner.device.host.device import HostDevice
+from tuner.device.inputs import FILLS, NONFINITE, load_reference
+from tuner.evaluate import Candidate, Evaluator
+from tuner.kernel import Launch, Workload
+from tuner.search.pool import valid_configs
+from tuner.space_file import load_definition
+from tuner.template import Template
+from tuner.trial import Status
+
+ROOT = Path(__file__).parents[3]
+DEFINITION = load_definition(ROOT / "search_spaces/sglang/merge_state.yaml")
+SPEC = DEFINITION.spec
+SOURCE = SPEC.source.read_text(encoding="utf-8")
+TOKENS, HEADS, WIDTH = 16, 8, 64
+INF = float("inf")
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
+NEAR_MISSES = {
+    "+inf is no sign of an empty part": ("return s == -none ? none : s;", "return s;"),
+    "an empty part ends all": (
+        "const float larger = fmaxf(a, b);",
+        "if (isinf(a) || isinf(b)) return;\n  const float larger = fmaxf(a, b);",
+    ),
+    "two empty parts give numbers": (
+        "const float b = checked(s_b[state]);",
+        "const float b = fmaxf(checked(s_b[state]), -3.4028235e38f);",
+    ),
+    "the larger is not subtracted": ("expf(a - larger)", "expf(a)"),
+    "logarithms are binary": ("logf(sum) + larger", "log2f(sum) + larger"),
+    "the sum's logarithm lacks the larger": ("logf(sum) + larger", "logf(sum)"),
+    "weights do not add up to 1": ("power_b / sum", "power_b"),
+    "a weight is rounded to 16 bits": (
+        "power_a / sum",
+        "__bfloat162float(__float2bfloat16(power_a / sum))",
+    ),
+    "the larger logarithm is passed on": ("logf(sum) + larger", "larger"),
+    "logarithms of the first head alone": ("if (column == 0)", "if (column + head == 0)"),
+    "heads are those of the first token": (
+        "checked(s_a[state])",
+        "checked(s_a[head])",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
+    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[HostDevice]:
+    device = HostDevice(SPEC, {})
+    yield device
+    device.close()
+
+
+@pytest.fixture(scope="module")
+def evaluator(compiler: HostCompiler, device: HostDevice) -> Evaluator:
+    candidate = Candidate("template", DEFINITION.space, Template.load(SPEC.template))
+    return Evaluator(SPEC, candidate, {}, compiler, device)
+
+
+def referred(
+    v_a: np.ndarray, s_a: np.ndarray, v_b: np.ndarray, s_b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    axes = dict(zip("THD", v_a.shape, strict=True))
+    inputs = {"v_a": v_a, "s_a": s_a, "v_b": v_b, "s_b": s_b}
+    with np.errstate(invalid="ignore"):
+        outputs = load_reference(SPEC.reference).compute(np, inputs, axes)
+    return outputs["v_merged"], outputs["s_merged"]
+
+
+def drawn(fill: str) -> dict[str, np.ndarray]:
+    draw = load_reference(SPEC.reference).inputs
+    assert draw is not None
+    return dict(draw(np, np.random.default_rng(0), {"T": 64, "H": 40, "D": 8}, fill))
+
+
+def test_two_parts_of_the_keys_give_the_attention_over_all_of_them() -> None:
+    rng = np.random.default_rng(0)
+    scores, values = rng.standard_normal((3, 2, 9)), rng.standard_normal((9, 4))
+
+    def attended(keys: slice) -> tuple[np.ndarray, np.ndarray]:
+        weights = np.exp(scores[:, :, keys])
+        sums = weights.sum(axis=2)
+        return weights @ values[keys] / sums[:, :, None], np.log(sums)
+
+    v_merged, s_merged = referred(*attended(slice(0, 5)), *attended(slice(5, 9)))
+    expected_v, expected_s = attended(slice(0, 9))
+    np.testing.assert_allclose(v_merged, expected_v, rtol=1e-12)
+    np.testing.assert_allclose(s_merged, expected_s, rtol=1e-12)
+
+
+@pytest.mark.parametrize("none", [INF, -INF])
+def test_a_part_without_keys_changes_nothing(none: float) -> None:
+    v_a, v_b = np.full((1, 1, 3), 2.0), np.full((1, 1, 3), 7.0)
+    s, empty = np.full((1, 1), 1.5), np.full((1, 1), none)
+    for v_merged, s_merged in (referred(v_a, s, v_b, empty), referred(v_b, empty, v_a, s)):
+        assert v_merged.tolist() == v_a.tolist()
+        assert s_merged.tolist() == s.tolist()
+
+
+@pytest.mark.parametrize("a", [INF, -INF])
+@pytest.mark.parametrize("b", [INF, -INF])
+def test_two_parts_without_keys_give_nan(a: float, b: float) -> None:
+    v = np.ones((1, 1, 3))
+    v_merged, s_merged = referred(v, np.full((1, 1), a), v, np.full((1, 1), b))
+    assert np.isnan(v_merged).all()
+    assert np.isnan(s_merged).all()
+
+
+@pytest.mark.parametrize("fill", [*FILLS, NONFINITE])
+def test_only_where_nan_is_told_from_untouched_memory_both_parts_are_empty(fill: str) -> None:
+    given = drawn(fill)
+    empty = {name: np.isinf(s) for name, s in given.items()}
+    if fill not in ("zeros", NONFINITE):
+        assert not any(where.any() for where in empty.values())
+        return
+    for name, where in empty.items():
+        assert 0.05 < where.mean() < 0.2
+        assert {INF, -INF} <= set(given[name][where])
+    assert bool((empty["s_a"] & empty["s_b"]).any()) is (fill == NONFINITE)
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [8, 48, 512])
+def test_the_baseline_is_right_for_any_multiple_of_8(evaluator: Evaluator, width: int) -> None:
+    trial = evaluator.baseline(Workload.of({"T": 5, "H": 3, "D": width}))
+    assert trial.status is Status.CORRECT, trial.reason
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [48, 128])
+def test_configs_of_the_template_are_right(evaluator: Evaluator, width: int) -> None:
+    workload = Workload.of({"T": 3, "H": 5, "D": width})
+    configs = list(valid_configs(DEFINITION.space, evaluator.names(workload)))
+    sample = random.Random(7).sample(configs, 4)  # noqa: S311
+    for pending in [evaluator.start(workload, config) for config in sample]:
+        trial = evaluator.finish(pending)
+        assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
+
+
+@needs_compiler
+@pytest.mark.parametrize(("before", "after"), NEAR_MISSES.values(), ids=NEAR_MISSES)
+def test_a_near_miss_is_caught(
+    compiler: HostCompiler, device: HostDevice, before: str, after: str
+) -> None:
+    assert SOURCE.count(before) == 1
+    request = CompileRequest(SOURCE.replace(before, after), ("merge_state",), "sm_90a")
+    result = compiler.submit(request).result()
+    assert result.ok, result.error
+    launch = Launch("merge_state", (TOKENS * HEADS * WIDTH // 1024, 1, 1), (128, 1, 1))
+    workload = Workload.of({"T": TOKENS, "H": HEADS, "D": WIDTH})
+    program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
+    assert device.verify(program).status is Status.WRONG

@@ -1,0 +1,184 @@
+"""moe_align_block_size: reference, kernels on the CPU, and near misses that are to be caught."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from host_programs import shared_cache
+
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.host import HostCompiler
+from tuner.device.base import Program
+from tuner.device.host.device import HostDevice
+from tuner.device.inputs import FILLS, load_reference
+from tuner.evaluate import Candidate, Evaluator
+from tuner.kernel import Launch, Workload
+from tuner.search.pool import valid_configs
+from tuner.space_file import load_definition
+from tuner.template import Template
+from tuner.trial import Status
+
+ROOT = Path(__file__).parents[3]
+DEFINITION = load_definition(ROOT / "search_spaces/sglang/moe_align_block_size.yaml")
+SPEC = DEFINITION.spec
+SOURCE = SPEC.source.read_text(encoding="utf-8")
+LARGE = {"T": 100, "E": 65, "k": 4, "B": 16}  # two launches
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+TILES = "return (routes + B - 1) / B;"
+# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
+NEAR_MISSES = {
+    "a full tile is followed by an empty one": (TILES, "return routes > 0 ? routes / B + 1 : 0;"),
+    "an expert without routes has a tile": (TILES, "return max((routes + B - 1) / B, 1);"),
+    "routes of an expert are in descending order": (
+        "const int rank = __popc(peers & ((1u << thread % kWarp) - 1));",
+        "const int rank = __popc(peers >> thread % kWarp) - 1;",
+    ),
+    "routes of an earlier block are not counted": (
+        "scratch[expert] + before[expert] + rank",
+        "scratch[expert] + rank",
+    ),
+    "the last expert is lost": (
+        "while (low < high) {",
+        "if (ends[E - 2] <= tile) low = high = E - 2;\n    while (low < high) {",
+    ),
+    "tiles behind the last belong to an expert": ("tile < used ? low : -1", "low"),
+    "the last tile is not padded": ("i < places / 4; i", "i < places / 4 - 4; i"),
+    "padding is 0": ("words[i] = {value, value, value, value}", "words[i] = {0, 0, 0, 0}"),
+    "the sum is without padding": (
+        "num_tokens_post_pad[0] = used * B",
+        "num_tokens_post_pad[0] = routes",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
+    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[HostDevice]:
+    device = HostDevice(SPEC, {})
+    yield device
+    device.close()
+
+
+@pytest.fixture(scope="module")
+def evaluator(compiler: HostCompiler, device: HostDevice) -> Evaluator:
+    candidate = Candidate("template", DEFINITION.space, Template.load(SPEC.template))
+    return Evaluator(SPEC, candidate, {}, compiler, device)
+
+
+def referred(ids: list[list[int]], experts: int, tile: int) -> dict[str, list[int]]:
+    routed = np.array(ids)
+    axes = {"T": routed.shape[0], "E": experts, "k": routed.shape[1], "B": tile}
+    outputs = load_reference(SPEC.reference).compute(np, {"topk_ids": routed}, axes)
+    return {name: np.asarray(values).tolist() for name, values in outputs.items()}
+
+
+def drawn(fill: str, axes: dict[str, int]) -> np.ndarray:
+    draw = load_reference(SPEC.reference).inputs
+    assert draw is not None
+    return np.asarray(draw(np, np.random.default_rng(5), axes, fill)["topk_ids"])
+
+
+def test_routes_are_sorted_by_expert_and_padded_to_tiles() -> None:
+    outputs = referred([[2, 0], [2, 3], [2, 0]], experts=4, tile=2)
+    assert outputs["sorted_ids"] == [1, 5, 0, 2, 4, 6, 3, 6, 6, 6]
+    assert outputs["expert_ids"] == [0, 2, 2, 3, -1]
+    assert outputs["num_tokens_post_pad"] == [8]
+
+
+def test_a_tile_a_route_is_room_enough_for_fewer_routes_than_experts() -> None:
+    outputs = referred([[6, 1]], experts=8, tile=4)
+    assert outputs["sorted_ids"] == [1, 2, 2, 2, 0, 2, 2, 2]
+    assert outputs["expert_ids"] == [1, 6]
+    assert outputs["num_tokens_post_pad"] == [8]
+
+
+def test_experts_with_full_tiles_have_no_padding() -> None:
+    outputs = referred([[0, 1]] * 4, experts=2, tile=4)
+    assert outputs["sorted_ids"] == [0, 2, 4, 6, 1, 3, 5, 7, *[8] * 8]
+    assert outputs["expert_ids"] == [0, 1, -1, -1]
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_inputs_name_experts_and_a_token_has_none_twice_in_all_fills_but_one(fill: str) -> None:
+    ids = drawn(fill, {"T": 50, "E": 20, "k": 6, "B": 16})
+    assert ids.shape == (50, 6)
+    assert ids.min() >= 0
+    assert ids.max() < 20
+    distinct = all(len(set(row)) == 6 for row in ids.tolist())
+    assert distinct == (fill != "extreme")
+
+
+def test_inputs_hold_even_and_uneven_loads_and_experts_without_any() -> None:
+    axes = {"T": 100, "E": 20, "k": 4, "B": 16}
+    counts = {fill: np.bincount(drawn(fill, axes).ravel(), minlength=20) for fill in FILLS}
+    assert np.ptp(counts["x0.01"]) <= 1
+    assert counts["x3"].max() > 3 * counts["x3"].mean()
+    assert np.flatnonzero(counts["negated"]).tolist() == [16, 17, 18, 19]
+    assert np.flatnonzero(counts["zeros"]).tolist() == list(range(1, 20, 2))
+    assert np.flatnonzero(counts["extreme"]).tolist() == [0, 19]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"T": 1, "E": 64, "k": 8, "B": 16},
+        {"T": 511, "E": 8, "k": 2, "B": 128},
+        {"T": 512, "E": 8, "k": 2, "B": 128},
+        {"T": 3, "E": 1000, "k": 7, "B": 4},
+    ],
+    ids=str,
+)
+def test_the_baseline_is_right_for_few_and_many_routes(
+    evaluator: Evaluator, axes: dict[str, int]
+) -> None:
+    trial = evaluator.baseline(Workload.of(axes))
+    assert trial.status is Status.CORRECT, trial.reason
+
+
+@needs_compiler
+@pytest.mark.parametrize("method", ["direct", "solo", "cluster", "launches"])
+def test_configs_of_every_method_are_right(evaluator: Evaluator, method: str) -> None:
+    tokens = {"direct": 3, "solo": 33, "cluster": 129, "launches": 1030}[method]
+    workload = Workload.of({"T": tokens, "E": 65, "k": 4, "B": 16})
+    configs = [
+        config
+        for config in valid_configs(DEFINITION.space, evaluator.names(workload))
+        if dict(config)["method"] == method
+    ]
+    sample = random.Random(7).sample(configs, 3)  # noqa: S311
+    for pending in [evaluator.start(workload, config) for config in sample]:
+        trial = evaluator.finish(pending)
+        assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
+
+
+@needs_compiler
+@pytest.mark.parametrize(("before", "after"), NEAR_MISSES.values(), ids=NEAR_MISSES)
+def test_a_near_miss_is_caught(
+    compiler: HostCompiler, device: HostDevice, before: str, after: str
+) -> None:
+    assert SOURCE.count(before) == 1
+    request = CompileRequest(
+        SOURCE.replace(before, after), ("align_experts", "scatter_routes"), "sm_90a"
+    )
+    result = compiler.submit(request).result()
+    assert result.ok, result.error
+    routes = LARGE["T"] * LARGE["k"]
+    launches = (
+        Launch("align_experts", (2, 1, 1), (1024, 1, 1)),
+        Launch("scatter_routes", (-(-routes // 256), 1, 1), (256, 1, 1)),
+    )
+    program = Program("near miss", Workload.of(LARGE), launches, result.cubin, result.lowered)
+    assert device.verify(program).status is Status.WRONG

@@ -1,0 +1,218 @@
+"""Peers in the report, the terminal and the JSON object: what serves a workload, against each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from dispatch_sample import COMPARISONS, write_project, write_session
+from rich.console import Console
+
+from tuner.report import peers_section as section
+from tuner.report.html import render_report
+from tuner.report.loading import load
+from tuner.report.table import json_of, results_table
+from tuner.session import Session
+from tuner.trial import PeerTrial, Status
+
+NAMES = ("pytorch", "sgl-kernel", "flashinfer", "broken")
+
+
+def with_peers(data, factors=(4.0, 1.5)):
+    """Give every result two peers that take so many times as long, one absent and one wrong."""
+    comparisons, peers = [], []
+    for index, result in enumerate(data.results):
+        times = [factor * result.tuned_us for factor in factors]
+        rounds = tuple(
+            (result.baseline_us, result.tuned_us * (1 + 0.001 * (k % 3)), *times) for k in range(30)
+        )
+        comparison = data.comparisons[index]
+        comparisons.append(replace(comparison, rounds=rounds, peers=NAMES[:2]))
+        peers += [PeerTrial(result.workload, name, Status.CORRECT) for name in NAMES[:2]]
+        peers.append(PeerTrial(result.workload, "flashinfer", Status.MISSING, "No module\nnamed x"))
+    wrong = "out[0] is 1, expected 2 <3>"
+    peers.append(PeerTrial(data.results[0].workload, "broken", Status.WRONG, wrong))
+    return replace(data, recorded=False, comparisons=tuple(comparisons), peers=tuple(peers))
+
+
+@pytest.fixture
+def found(data):
+    return section.peers_on(with_peers(data))
+
+
+def printed(table, width: int = 100) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def test_each_peer_is_put_against_what_serves(data, found):
+    assert len(found) == len(data.results)
+    one = found[0]
+    pytorch, sgl, absent, broken = one.peers
+    assert pytorch.time_us == pytest.approx(4.0 * data.results[0].tuned_us)
+    assert pytorch.speedup == pytest.approx(4.0, rel=0.002)
+    low, high = pytorch.interval
+    assert 3.98 < low <= pytorch.speedup <= high < 4.01
+    assert one.best is sgl
+    assert (absent.status, absent.time_us, absent.interval) == (Status.MISSING, None, None)
+    assert (broken.status, broken.reason) == (Status.WRONG, "out[0] is 1, expected 2 <3>")
+
+
+def test_the_rounds_that_chose_among_finalists_do_not_report(data):
+    told = with_peers(data)
+    first, *others = told.comparisons
+    second = replace(first.finalists[0], config=data.trials[-1].config)
+    rounds = tuple(
+        (r[0], r[1] * (2.0 if k < 7 else 1.0), r[1] * 2, *r[2:]) for k, r in enumerate(first.rounds)
+    )
+    both = replace(first, finalists=(*first.finalists, second), rounds=rounds)
+    one = section.peers_on(replace(told, comparisons=(both, *others)))[0]
+    assert one.served_us == pytest.approx(data.results[0].tuned_us, rel=0.002)
+    assert one.peers[0].interval[0] > 3.9
+
+
+def test_what_overlaps_its_neighbours_is_compared_without_that_too(data):
+    told = with_peers(data)
+    isolated = [
+        replace(one, isolated_us=(None, 1.2 * result.tuned_us, None, None))
+        for one, result in zip(told.comparisons, told.results, strict=True)
+    ]
+    told = replace(told, comparisons=tuple(isolated))
+    found = section.peers_on(told)
+    assert found[0].best.isolated_speedup == pytest.approx(1.25, rel=0.002)
+    assert "1.50x (1.25x without overlapping the calls" in section.summary(found)
+    assert "isolated 2.4" in render_report(told)
+
+
+def test_where_the_baseline_wins_it_is_what_serves(data):
+    told = with_peers(data)
+    kept = replace(told.results[0], baseline_wins=True)
+    one = section.peers_on(replace(told, results=(kept, *told.results[1:])))[0]
+    assert one.served is None
+    assert one.served_us == pytest.approx(kept.baseline_us)
+
+
+def test_a_workload_that_was_compared_before_there_were_peers_has_no_times(data):
+    told = replace(with_peers(data), comparisons=data.comparisons)
+    found = section.peers_on(told)
+    assert {peer.time_us for one in found for peer in one.peers} == {None}
+    assert section.summary(found) == ""
+    assert section.chart(found) is None
+    assert "-" in {
+        cell.trouble for row in section.rows(found, recorded=False) for cell in row.cells
+    }
+
+
+def test_the_summary_tells_the_mean_and_where_a_peer_is_ahead(data):
+    assert section.summary(section.peers_on(with_peers(data))) == (
+        "1.50x against the best peer of each workload (geometric mean over 10 tuned); as fast or "
+        "faster, within 2.0 %, on 10 of 10."
+    )
+    behind = section.summary(section.peers_on(with_peers(data, factors=(4.0, 0.9))))
+    assert behind.startswith("0.90x against")
+    assert "on 0 of 10; behind on T=1 D=11008, T=1 D=14336, T=16 D=11008 and 7 more." in behind
+
+
+def test_what_stood_against_a_peer_is_told_once(found):
+    assert section.troubles(found, recorded=False) == [
+        "flashinfer not installed: No module",
+        "broken wrong on T=1 D=11008: out[0] is 1, expected 2 <3>",
+    ]
+    assert section.troubles(found, recorded=True)[0].startswith("flashinfer not in the recording: ")
+    first, second, _ = section.peers_lines(found, recorded=False)
+    assert first.startswith("peers          1.50x against")
+    assert second == "               flashinfer not installed: No module"
+
+
+def test_the_terminal_names_the_best_peer(data, found):
+    text = printed(results_table(data.results, found))
+    assert "best peer" in text
+    assert text.count("sgl-kernel") == len(data.results)
+    assert "1.50x" in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
+    assert "best peer" not in printed(results_table(data.results))
+
+
+def test_the_object_has_every_peer_of_a_workload(data):
+    (first, *_), *_ = (json.loads(json.dumps(json_of(with_peers(data))))["workloads"],)
+    peers = first["peers"]
+    assert list(peers) == list(NAMES)
+    assert peers["sgl-kernel"]["status"] == "correct"
+    assert peers["sgl-kernel"]["tuned_speedup"] == pytest.approx(1.5, rel=0.002)
+    low, high = peers["sgl-kernel"]["interval"]
+    assert low <= peers["sgl-kernel"]["tuned_speedup"] <= high
+    assert peers["flashinfer"] == {
+        "status": "missing",
+        "reason": "No module\nnamed x",
+        "us": None,
+        "tuned_speedup": None,
+        "interval": None,
+        "isolated_speedup": None,
+        "paired": True,
+    }
+    assert "peers" not in json_of(data)["workloads"][0]
+
+
+def test_the_report_shows_them_in_a_section_of_their_own(data):
+    html = render_report(with_peers(data))
+    assert '<h2 id="peers">Peers</h2>' in html
+    assert "Speedup over the best peer with 95 % intervals" in html
+    assert "not installed" in html
+    assert "expected 2 &lt;3&gt;" in html
+    assert '<h2 id="peers">' not in render_report(data)
+
+
+def test_a_peer_that_is_faster_is_marked(data):
+    assert '<span class="tag bad">faster</span>' in render_report(with_peers(data, (4.0, 0.5)))
+
+
+@pytest.fixture
+def session(tmp_path):
+    """The folder of a session whose dispatch serves two variants, with a peer in all rounds."""
+    space = write_project(tmp_path / "project")
+    comparisons = [
+        replace(one, rounds=tuple((*row, 8.0) for row in one.rounds), peers=("pytorch",))
+        for one in COMPARISONS
+    ]
+    folder = write_session(tmp_path / "session", space, comparisons)
+    with Session.open(folder) as made:
+        for one in comparisons:
+            made.record_peer(PeerTrial(one.workload, "pytorch", Status.CORRECT))
+    return folder
+
+
+def test_what_the_dispatch_serves_counts_and_not_the_winner_of_a_workload(session):
+    data = load(session)
+    assert data.dispatch is not None
+    results = [result_of(entry) for entry in data.dispatch.table.entries]
+    found = section.peers_on(replace(data, results=tuple(results)))
+    assert [one.served for one in found] == [
+        entry.kernel.variant for entry in data.dispatch.table.entries
+    ]
+    assert any(one.served != result.variant for one, result in zip(found, results, strict=True))
+    for one, entry in zip(found, data.dispatch.table.entries, strict=True):
+        assert one.served_us == pytest.approx(entry.compared.time_us)
+        assert one.peers[0].speedup == pytest.approx(8.0 / one.served_us)
+
+
+def result_of(entry):
+    """The result that a run would have: the fastest on the workload alone."""
+    from tuner.trial import Result
+
+    best = entry.best
+    return Result(
+        workload=entry.workload,
+        baseline_us=best.baseline_us,
+        tuned_us=best.time_us,
+        speedup=best.speedup,
+        interval=best.interval,
+        paired=True,
+        roofline_share=0.5,
+        config=best.variant.config,
+        resources=None,
+        occupancy=None,
+        candidate=best.variant.candidate,
+    )

@@ -1,0 +1,258 @@
+"""Peers in the worker process: PyTorch's view of the buffers, on the worker's own stream."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cuda.bindings import driver
+
+from tuner.device.base import Program
+from tuner.device.cuda.driver import Arguments, CudaError, allocate, call
+from tuner.device.cuda.rotating import Graph, MappedArena
+from tuner.device.layout import Layout, Slot
+from tuner.device.peers import PeerError, PeerFunction, load_peers
+from tuner.errors import KernelError, WorkerError
+from tuner.trial import Status
+
+# The first call compiles or loads modules, the next ones may still choose algorithms; none of that
+# is allowed while a graph is captured. PyTorch's own guide to CUDA graphs warms up three times.
+WARM_UP_CALLS = 3
+# The names that PyTorch gives to types which it calls otherwise.
+_TORCH_DTYPES = {"float8_e4m3": "float8_e4m3fn"}
+_LONGEST_REASON = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHome:
+    """Where a kernel's peers come from, and what they are called with besides the tensors."""
+
+    reference: Path
+    operators: Mapping[str, str] = field(default_factory=dict)
+
+
+class Peers:
+    """Make the launchers of one kernel's peers; PyTorch is imported for the first of them."""
+
+    def __init__(self, ordinal: int, stream: Any, home: PeerHome) -> None:
+        self._ordinal, self._stream, self._home = ordinal, stream, home
+        self._functions: dict[str, PeerFunction] = {}
+        self._launchers: dict[str, PeerLauncher] = {}
+
+    def launcher(self, program: Program, arena: MappedArena) -> PeerLauncher:
+        """Return the launcher of a peer, warmed up on a copy of the arena's arrays.
+
+        Raises `PeerError` where it is not installed, fails, or cannot be captured.
+        """
+        name = program.peer
+        if name not in self._launchers:
+            try:
+                with _blamed_on_peer(self._home.reference):
+                    launcher = self._made(program)
+                    _warm_up(launcher, arena, self._stream)
+            except PeerError as error:
+                # No graph was being captured: to start PyTorch once more would take longer.
+                error.sticky = not self._unharmed()
+                raise
+            # On the arrays themselves: what is captured does not run.
+            place = _Place([Arguments(arena.layout, arena.base)])
+            Graph(launcher, place, 1, self._stream).close()
+            self._launchers[name] = launcher
+        return self._launchers[name]
+
+    def clear(self) -> None:
+        """Forget what belongs to one workload, its compiled code and its memory too."""
+        if not self._launchers:
+            return
+        self._launchers.clear()
+        with _blamed_on_peer(self._home.reference):
+            torch = sys.modules["torch"]
+            torch.cuda.empty_cache()
+            if "torch._dynamo" in sys.modules:
+                # Else a second shape would be compiled for any shape, and some more not at all.
+                torch.compiler.reset()
+
+    def _unharmed(self) -> bool:
+        try:
+            call(driver.cuStreamSynchronize, self._stream)
+        except CudaError:
+            return False
+        return True
+
+    def _made(self, program: Program) -> PeerLauncher:
+        # One process compiles: the worker may be killed, and others would survive it.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        torch: Any = import_module("torch")
+        if not self._functions:
+            self._functions = load_peers(self._home.reference)
+            torch.cuda.set_device(self._ordinal)
+        name = program.peer
+        if name not in self._functions:
+            raise PeerError(f"{self._home.reference} has no peer named {name!r}")
+        stream = torch.cuda.ExternalStream(int(self._stream), device=f"cuda:{self._ordinal}")
+        axes = program.workload.values
+        return PeerLauncher(torch, self._functions[name], axes, self._home, stream)
+
+
+class PeerLauncher:
+    """One operator call of a peer; what it returns is kept until the next call on the same arrays.
+
+    So each set of buffers has results of its own, as with a kernel that writes its outputs.
+    """
+
+    # A peer may allocate and load modules, which stricter captures forbid.
+    relaxed = True
+
+    def __init__(
+        self,
+        torch: Any,
+        function: PeerFunction,
+        axes: Mapping[str, int],
+        home: PeerHome,
+        stream: Any,
+    ) -> None:
+        self._torch, self._function, self._stream = torch, function, stream
+        self._axes, self._home = dict(axes), home
+        # By the address of the arrays.
+        self._tensors: dict[int, dict[str, Any]] = {}
+        self._returned: dict[int, Mapping[str, Any]] = {}
+
+    def issue(self, arguments: Arguments) -> None:
+        """Call the peer on the worker's stream; inside a capture its work goes into the graph."""
+        with self._running():
+            tensors = self._views(arguments)
+            returned = self._function(dict(tensors), dict(self._axes), **self._home.operators)
+            self._returned[arguments.base] = _checked(self._torch, returned, tensors, arguments)
+
+    def collect(self, arguments: Arguments) -> None:
+        """Copy what the last call there returned into the outputs, for the judge to see."""
+        with self._running():
+            tensors = self._views(arguments)
+            for name, result in self._returned.get(arguments.base, {}).items():
+                tensors[name].copy_(result)
+
+    def forget(self, arguments: Arguments) -> None:
+        """Let go of arrays that are about to be freed."""
+        self._tensors.pop(arguments.base, None)
+        self._returned.pop(arguments.base, None)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        torch = self._torch
+        with (
+            _blamed_on_peer(self._home.reference),
+            torch.cuda.stream(self._stream),
+            torch.no_grad(),
+        ):
+            yield
+
+    def _views(self, arguments: Arguments) -> dict[str, Any]:
+        known = self._tensors.get(arguments.base)
+        if known is None:
+            slots, base = arguments.layout.slots, arguments.base
+            known = {slot.name: _tensor(self._torch, slot, base, self._stream) for slot in slots}
+            self._tensors[arguments.base] = known
+        return known
+
+
+@dataclass(slots=True)
+class _Place:
+    arguments: list[Arguments]
+    sets: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Memory on the GPU that belongs to somebody else."""
+
+    address: int
+    size: int
+
+    @property
+    def __cuda_array_interface__(self) -> Mapping[str, object]:
+        shape, data = (self.size,), (self.address, False)
+        return {"shape": shape, "typestr": "|u1", "data": data, "strides": None, "version": 3}
+
+
+def _tensor(torch: Any, slot: Slot, base: int, stream: Any) -> Any:
+    """Make a tensor over an array: no view of another tensor, which torch.compile treats apart."""
+    raw = torch.as_tensor(_Bytes(base + slot.offset, slot.size_bytes), device=stream.device)
+    dtype = getattr(torch, _TORCH_DTYPES.get(slot.dtype, slot.dtype))
+    made = torch.empty(0, dtype=dtype, device=stream.device)
+    return made.set_(raw.untyped_storage(), 0, slot.shape)
+
+
+def _checked(
+    torch: Any, returned: Any, tensors: Mapping[str, Any], arguments: Arguments
+) -> Mapping[str, Any]:
+    """Require outputs of the right type and shape: a conversion would be part of the work."""
+    if returned is None:
+        return {}
+    if not isinstance(returned, Mapping):
+        kind = type(returned).__name__
+        raise PeerError(f"returns a {kind}: neither None nor a dict of outputs by name")
+    outputs = _outputs(arguments.layout)
+    for name, result in returned.items():
+        if name not in outputs:
+            raise PeerError(f"returns {name!r}, which is none of the outputs {', '.join(outputs)}")
+        if not isinstance(result, torch.Tensor):
+            raise PeerError(f"returns a {type(result).__name__} for {name!r}, not a tensor")
+        found, wanted = _kind(result), _kind(tensors[name])
+        if found != wanted:
+            raise PeerError(f"returns {name!r} as {found}, not {wanted}", status=Status.WRONG)
+    return returned
+
+
+def _outputs(layout: Layout) -> tuple[str, ...]:
+    return tuple(slot.name for slot in layout.with_role("output", "inout"))
+
+
+def _kind(tensor: Any) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device.type}"
+
+
+def _warm_up(launcher: PeerLauncher, arena: MappedArena, stream: Any) -> None:
+    size_bytes = arena.layout.total_bytes
+    try:
+        base = allocate(size_bytes)
+    except MemoryError as error:
+        raise PeerError(f"not enough memory to warm it up: {error}") from error
+    arguments = Arguments(arena.layout, base)
+    try:
+        for _ in range(WARM_UP_CALLS):
+            # Each on fresh inputs: what is written in place may have no sense a second time.
+            call(driver.cuMemcpyDtoDAsync, base, arena.base, size_bytes, stream)
+            launcher.issue(arguments)
+        call(driver.cuStreamSynchronize, stream)
+    finally:
+        launcher.forget(arguments)
+        with suppress(CudaError):  # which would only hide the one that led here
+            call(driver.cuMemFree, base)
+
+
+@contextmanager
+def _blamed_on_peer(reference: Path) -> Iterator[None]:
+    """Make of whatever a peer raises one `PeerError`, with the line of the reference file."""
+    try:
+        yield
+    except WorkerError:
+        raise
+    except ImportError as error:
+        raise PeerError(str(error), status=Status.MISSING) from error
+    except NotImplementedError as error:
+        raise PeerError(str(error), status=Status.CONSTRAINT) from error
+    except KernelError as error:
+        raise PeerError(str(error)) from error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(reference)]
+        place = f"{reference}:{lines[-1]}: " if lines else ""
+        text = f"{place}{type(error).__name__}: {error}"
+        raise PeerError(text[:_LONGEST_REASON]) from error
