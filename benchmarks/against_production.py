@@ -112,32 +112,36 @@ def cells(operator: str) -> list[Cell]:
     traffic = _traffic(operator)
     joined = []
     for found in result["workloads"]:
-        peers = _peers(known, found["workload"])
-        if peers is None or found["held_out"]:
+        cell = _cell(known, found["workload"])
+        if cell is None or found["held_out"]:
             continue
+        axes, peers = cell
         key = ",".join(f"{name}={value}" for name, value in found["workload"].items())
         tuned_us = found["tuned_us"]
         joined.append(
             Cell(
                 operator=operator,
                 key=key,
-                axes=found["workload"],
+                axes=axes,
                 peers_us=peers,
                 baseline_us=found["baseline_us"],
                 tuned_us=tuned_us,
                 interval_us=result.get("tuned_interval_us", {}).get(key),
                 isolated_us=result["isolated_us"].get(key),
-                traffic_bytes=traffic(found["workload"]),
+                traffic_bytes=traffic(axes),
             )
         )
     return joined
 
 
-def _peers(known: Mapping[str, Any], axes: Mapping[str, int]) -> Mapping[str, float] | None:
+def _cell(
+    known: Mapping[str, Any], axes: Mapping[str, int]
+) -> tuple[Mapping[str, int], Mapping[str, float]] | None:
+    """Find the cell that a workload is; an older result may lack an axis that has been added."""
     for key, peers in known.items():
         shape = {name: int(size) for name, size in (part.split("=") for part in key.split(","))}
         if axes.items() <= shape.items():
-            return peers
+            return shape, peers
     return None
 
 

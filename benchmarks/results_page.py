@@ -277,6 +277,7 @@ def _worth(content):
     yield (
         "\nThe intervals are about the measurement, not about other kernels. An agent read what "
         "the search had found before it wrote again, so rewriting alone owes a part to it too. "
+        "The baselines of rmsnorm and per_token_quant_fp8 were plain ones, not those of today. "
         "`benchmarks/search_worth.py`, `benchmarks/results/h200/search_worth.json`.\n"
     )
 

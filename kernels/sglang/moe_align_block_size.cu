@@ -1,18 +1,15 @@
 // Sorts the routes of an MoE layer by expert: topk_ids[T, k] names k experts for each of T tokens,
 // and a route is its place i in that array, 0 to T * k - 1. Each expert's routes follow one another
-// in sorted_ids, lowest first, padded with T * k to a multiple of B places, so that B places (a
+// in sorted_ids, in any order, padded with T * k to a multiple of B places, so that B places (a
 // tile) belong to one expert: expert_ids[j] is that of tile j. num_tokens_post_pad[0] is the number
 // of places in use; those behind hold T * k in sorted_ids and -1 in expert_ids.
-//
-// The order within an expert is production's free choice (there it is the order of the atomics).
-// Here it is defined, so that two runs give the same.
 //
 // What is launched:
 // - T * k < 1024 and E <= 64: align_small, one block of 256 threads that pad and max(E, 32) that
 //   count, a share of the routes each;
 // - else align_experts, 2 blocks of 1024: one counts all routes and finds where each expert starts,
-//   the other pads; then scatter_routes, 256 routes a block. In place of an atomic on the expert's
-//   next place, each block counts the routes before its own.
+//   the other pads; then scatter_routes, 256 routes a block, each of which takes its expert's next
+//   place with an atomic: the order within an expert differs from run to run.
 //
 // E up to 1024, B a multiple of 4, all ids from 0 to E - 1. scratch: the starts of the experts.
 
@@ -23,7 +20,6 @@ constexpr int kMaxExperts = 1024;
 constexpr int kPaddingThreads = 256;  // of align_small
 constexpr int kSmallExperts = 64;
 constexpr int kScatterThreads = 256;
-constexpr int kScatterWarps = kScatterThreads / kWarp;
 
 __device__ int tiles_of(int routes, int B) { return (routes + B - 1) / B; }
 
@@ -96,29 +92,11 @@ extern "C" __global__ void __launch_bounds__(kScatterThreads)
     scatter_routes(int* __restrict__ sorted_ids, int* __restrict__ expert_ids,
                    int* __restrict__ num_tokens_post_pad, int* __restrict__ scratch,
                    const int* __restrict__ topk_ids, int T, int E, int k, int B) {
-  __shared__ int before[kMaxExperts];
-  __shared__ int counts[kScatterWarps][kMaxExperts];
-
   const int routes = T * k;
-  const int thread = threadIdx.x;
-  const int warp = thread / kWarp;
-  const int first = blockIdx.x * kScatterThreads;
-  for (int e = thread; e < E; e += kScatterThreads) {
-    before[e] = 0;
-    for (int w = 0; w < kScatterWarps; ++w) counts[w][e] = 0;
+  const int stride = gridDim.x * kScatterThreads;
+  for (int i = blockIdx.x * kScatterThreads + threadIdx.x; i < routes; i += stride) {
+    sorted_ids[atomicAdd(&scratch[topk_ids[i]], 1)] = i;
   }
-  __syncthreads();
-  for (int i = thread; i < first; i += kScatterThreads) atomicAdd(&before[topk_ids[i]], 1);
-  const int route = first + thread;
-  const int expert = route < routes ? topk_ids[route] : -1;
-  const unsigned peers = __match_any_sync(kAll, expert);
-  const int rank = __popc(peers & ((1u << thread % kWarp) - 1));
-  if (expert >= 0 && rank == 0) counts[warp][expert] = __popc(peers);
-  __syncthreads();
-  if (expert < 0) return;
-  int place = scratch[expert] + before[expert] + rank;
-  for (int w = 0; w < warp; ++w) place += counts[w][expert];
-  sorted_ids[place] = route;
 }
 
 extern "C" __global__ void __launch_bounds__(kPaddingThreads + kSmallExperts)

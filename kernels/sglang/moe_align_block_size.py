@@ -29,6 +29,16 @@ def reference(xp, inputs, axes):
     }
 
 
+def canonical(xp, outputs, axes):
+    """Sort the routes of each expert, whose order is free; what is no route stays wrong."""
+    routes = axes["T"] * axes["k"]
+    experts = xp.repeat(outputs["expert_ids"], axes["B"])
+    changes = xp.concatenate([xp.zeros_like(experts[:1], dtype=bool), experts[1:] != experts[:-1]])
+    values = xp.clip(outputs["sorted_ids"].astype(xp.int64), -1, routes + 1) + 1
+    keys = xp.cumsum(changes) * (routes + 3) + values
+    return {"sorted_ids": (xp.sort(keys) % (routes + 3) - 1).astype(xp.int32)}
+
+
 def inputs(xp, rng, axes, fill):
     """Draw the experts of each token: distinct ones, as a top-k gives, in all fills but one."""
     tokens, experts, k = axes["T"], axes["E"], axes["k"]
@@ -76,4 +86,23 @@ def pytorch(tensors, axes):
     }
 
 
-peers = {"pytorch": pytorch}
+def sgl_kernel(tensors, axes):
+    """SGLang's prebuilt operator, which counts one expert more than there are: for -1."""
+    import sgl_kernel
+    import torch
+
+    ids, experts = tensors["topk_ids"], axes["E"]
+    scratch = torch.empty(experts + 2, dtype=torch.int32, device=ids.device)
+    sgl_kernel.moe_align_block_size(
+        ids,
+        experts + 1,
+        axes["B"],
+        tensors["sorted_ids"],
+        tensors["expert_ids"],
+        tensors["num_tokens_post_pad"],
+        scratch,
+        True,  # padded by the operator
+    )
+
+
+peers = {"pytorch": pytorch, "sgl-kernel": sgl_kernel}

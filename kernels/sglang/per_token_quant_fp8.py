@@ -1,4 +1,6 @@
-"""The float64 reference of per_token_quant_fp8: codes and scale of each row."""
+"""The float64 reference of per_token_quant_fp8, codes and scale of each row, and its peers."""
+
+from functools import cache
 
 LARGEST = 448.0  # of fp8 e4m3
 
@@ -14,3 +16,42 @@ def reference(xp, inputs, axes):
         "q": x * LARGEST / xp.where(largest > 0.0, largest, 1.0),
         "scale": largest[:, 0] / LARGEST,
     }
+
+
+def quantized(torch, x):
+    values = x.float()
+    largest = values.abs().amax(dim=1, keepdim=True)
+    factor = torch.where(largest > 0.0, LARGEST / largest, 0.0)
+    return (values * factor).to(torch.float8_e4m3fn), largest.squeeze(1) / LARGEST
+
+
+def pytorch(tensors, axes):
+    """PyTorch's own operators, eager."""
+    import torch
+
+    q, scale = quantized(torch, tensors["x"])
+    return {"q": q, "scale": scale}
+
+
+@cache
+def compiled():
+    import torch
+
+    return torch.compile(lambda x: quantized(torch, x), dynamic=False)
+
+
+def torch_compile(tensors, axes):
+    """The same, compiled."""
+    q, scale = compiled()(tensors["x"])
+    return {"q": q, "scale": scale}
+
+
+def sgl_kernel(tensors, axes):
+    """SGLang's prebuilt operator, which has a scale a row as a column."""
+    import sgl_kernel
+
+    scale = tensors["scale"].unsqueeze(1)
+    sgl_kernel.sgl_per_token_quant_fp8(tensors["x"], tensors["q"], scale)
+
+
+peers = {"pytorch": pytorch, "torch.compile": torch_compile, "sgl-kernel": sgl_kernel}

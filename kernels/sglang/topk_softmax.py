@@ -1,6 +1,6 @@
-"""The float64 reference of topk_softmax: the 8 likeliest experts of each token."""
+"""The float64 reference of topk_softmax, the k likeliest experts of each token, and its peers."""
 
-TOP_K = 8
+from functools import cache
 
 
 def reference(xp, inputs, axes, RENORMALIZE="false"):
@@ -9,21 +9,66 @@ def reference(xp, inputs, axes, RENORMALIZE="false"):
     Ranked by logit, so that nothing depends on how a probability rounds.
     """
     logits = inputs["logits"]
-    ids = largest(xp, logits)
+    ids = largest(xp, logits, axes["k"])
     powers = xp.exp(logits - logits.max(axis=1, keepdims=True))
     picked = xp.take_along_axis(powers, ids, axis=1)
     whole = picked if RENORMALIZE == "true" else powers
     return {"weights": picked / whole.sum(axis=1, keepdims=True), "ids": ids}
 
 
-def largest(xp, logits):
-    """Give the ids of each row's largest logits, in descending order; of equal ones the lower."""
+def largest(xp, logits, k):
+    """Give the ids of each row's k largest logits, in descending order; of equal ones the lower."""
     width = logits.shape[1]
     every = xp.arange(width)
     rest, ids = logits, []
-    for _ in range(TOP_K):
+    for _ in range(k):
         top = rest.max(axis=1, keepdims=True)
         best = xp.where(rest == top, every, width).min(axis=1, keepdims=True)
         rest = xp.where(every == best, -xp.inf, rest)
         ids.append(best)
     return xp.concatenate(ids, axis=1)
+
+
+def plain(logits, k, RENORMALIZE):
+    """Write the operator in PyTorch.
+
+    Models call `torch.topk`, which leaves the order of equal values open; a stable sort keeps it.
+    """
+    import torch
+
+    values = logits.float() + 0.0  # -0 becomes +0, which ranks as it does
+    ids = torch.sort(values, dim=1, descending=True, stable=True).indices[:, :k]
+    weights = torch.softmax(values, dim=1).gather(1, ids)
+    if RENORMALIZE == "true":
+        weights = weights / weights.sum(dim=1, keepdim=True)
+    return {"weights": weights, "ids": ids.int()}
+
+
+@cache
+def compiled_plain():
+    import torch
+
+    return torch.compile(plain, dynamic=False)
+
+
+def pytorch(tensors, axes, RENORMALIZE="false"):
+    return plain(tensors["logits"], axes["k"], RENORMALIZE)
+
+
+def torch_compile(tensors, axes, RENORMALIZE="false"):
+    return compiled_plain()(tensors["logits"], axes["k"], RENORMALIZE)
+
+
+def sgl_kernel(tensors, axes, RENORMALIZE="false"):
+    """SGLang's prebuilt operator.
+
+    It ranks rounded probabilities: where most are 0, as for the fill `extreme`, by id alone.
+    """
+    import sgl_kernel
+
+    sgl_kernel.topk_softmax(
+        tensors["weights"], tensors["ids"], tensors["logits"], renormalize=RENORMALIZE == "true"
+    )
+
+
+peers = {"pytorch": pytorch, "torch.compile": torch_compile, "sgl-kernel": sgl_kernel}

@@ -35,6 +35,7 @@ LEVELS = {
     3: {"agent", "compiler", "device", "profiler", "search", "source"},
     4: {
         "evaluate",
+        "extract",
         "feedback",
         "foresight",
         "history",

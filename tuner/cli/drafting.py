@@ -26,10 +26,14 @@ def with_space(request: Request) -> tuple[Request, bool]:
     require_kernel(request.kernel)
     if look_for_space(request.kernel, Path.cwd()) is not None:
         return request, False
-    from tuner.draft import draft_files
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.draft import draft_source, require_one
 
-    made = draft_files(request.kernel)
+    with NvrtcPool(1, cache=Cache()) as pool:
+        made = draft_source(request.kernel, compiler=lambda: pool)
     for path in made.written:
         click.echo(f"drafted {path}", err=True)
-    made.require_filled(f"{program_name()} check {shlex.quote(str(made.space))}")
-    return replace(request, space=made.space), True
+    space = require_one(made)
+    made.require_filled(f"{program_name()} check {shlex.quote(str(space))}")
+    return replace(request, space=space), True

@@ -18,7 +18,24 @@ if TYPE_CHECKING:
 
 @click.command("init")
 @click.argument("kernel_file", metavar="KERNEL.cu", type=click.Path(path_type=Path))
-@click.option("--kernel", metavar="NAME", help="The kernel, where the file has several.")
+@click.option(
+    "--kernel",
+    metavar="NAME[,NAME]",
+    help="The kernel, or the kernels, where the file has several.",
+)
+@click.option(
+    "--instantiate",
+    metavar="KERNEL<...>",
+    multiple=True,
+    help="Which instantiation of a template to tune, such as 'scale<__nv_bfloat16, 8>'.",
+)
+@click.option(
+    "--include",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Where the project's headers are; repeatable.",
+)
 @click.option(
     "--out",
     metavar="DIR",
@@ -28,16 +45,33 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Overwrite drafts that exist; never a reference.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(kernel_file: Path, kernel: str | None, out: Path, force: bool, as_json: bool) -> None:
+def command(
+    kernel_file: Path,
+    kernel: str | None,
+    instantiate: tuple[str, ...],
+    include: tuple[Path, ...],
+    out: Path,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Draft a search space, a template and a reference for KERNEL.cu.
 
     What the source says is filled in: the arguments, the launch, the constants that look tunable.
     What it does not say is marked FILL IN. KERNEL.cu itself is not changed.
-    """
-    from tuner.draft import draft_files
 
-    summary = Summary.of(draft_files(kernel_file, out, kernel=kernel, force=force))
-    click.echo(json.dumps(asdict(summary)) if as_json else summary.text())
+    Where KERNEL.cu includes headers of its project or of a framework, the kernel and what it needs
+    are extracted first, into kernels/KERNEL.cu.
+    """
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.draft import Asked, draft_source
+
+    names = tuple(name.strip() for name in (kernel or "").split(",") if name.strip())
+    asked = Asked(names, instantiate, include)
+    with NvrtcPool(1, cache=Cache()) as pool:
+        made = draft_source(kernel_file, out, asked, compiler=lambda: pool, force=force)
+    summary = Summary.of(made)
+    click.echo(json.dumps(summary.as_object()) if as_json else summary.text())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +92,9 @@ class Summary:
     kept: list[str]
     parameters: list[str]
     blanks: list[Blank]
-    next: str
+    left_out: list[str]
+    notes: list[str]
+    next: str | None
 
     @classmethod
     def of(cls, drafted: Drafted) -> Summary:
@@ -69,15 +105,31 @@ class Summary:
             kept=[str(path) for path in drafted.kept],
             parameters=list(drafted.parameters),
             blanks=[Blank(str(blank.file), blank.line, blank.what) for blank in drafted.blanks],
-            next=f"{program_name()} check {shlex.quote(str(drafted.space))}",
+            left_out=list(drafted.left_out),
+            notes=list(drafted.notes),
+            next=_check(drafted.space),
         )
+
+    def as_object(self) -> dict[str, object]:
+        """Make the object that `--json` prints; what tells of an extraction only where one was."""
+        extraction = ("left_out", "notes")
+        return {k: v for k, v in asdict(self).items() if v or k not in extraction}
 
     def text(self) -> str:
         """Write it for a terminal."""
         lines = [f"wrote {path}" for path in self.written]
         lines += [f"kept {path}" for path in self.kept]
+        lines += [f"left out ({len(self.left_out)}):"] if self.left_out else []
+        lines += [f"  {text}" for text in self.left_out]
+        lines += self.notes
+        if self.next is None:
+            return "\n".join(lines)
         lines.append(f"parameters: {', '.join(self.parameters) or 'none found'}")
         lines.append(f"to fill in ({len(self.blanks)}):" if self.blanks else "nothing to fill in")
         lines += [f"  {blank.file}:{blank.line}: {blank.what}" for blank in self.blanks]
         lines.append(f"then: {self.next}")
         return "\n".join(lines)
+
+
+def _check(space: Path | None) -> str | None:
+    return None if space is None else f"{program_name()} check {shlex.quote(str(space))}"

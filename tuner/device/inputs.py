@@ -30,21 +30,27 @@ _SCALE = {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}
 Inputs = dict[str, Array]
 ReferenceFunction = Callable[..., Mapping[str, Array]]
 InputsFunction = Callable[[Any, Any, Mapping[str, int], str], Mapping[str, Array]]
+CanonicalFunction = Callable[[Any, Mapping[str, Array], Mapping[str, int]], Mapping[str, Array]]
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The independent float64 reference and, where the operator needs them, its own inputs."""
+    """The independent float64 reference and, where the operator needs them, its own inputs.
+
+    `canonical` brings outputs of which several are right into the form that the reference gives.
+    """
 
     compute: ReferenceFunction
     inputs: InputsFunction | None = None
+    canonical: CanonicalFunction | None = None
 
 
 def load_reference(path: Path) -> Reference:
     """Import a kernel's reference file; raise `KernelError` where it cannot serve.
 
     The file defines `reference(xp, inputs, axes, **operator)` and may define
-    `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names.
+    `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names, and
+    `canonical(xp, outputs, axes)`, which returns stored outputs in the reference's order.
     """
     module = load_module(path)
     compute = getattr(module, "reference", None)
@@ -54,7 +60,8 @@ def load_reference(path: Path) -> Reference:
             path=path,
             remedy="define reference(xp, inputs, axes, **operator) -> {output name: array}",
         )
-    return Reference(compute, getattr(module, "inputs", None))
+    own = (getattr(module, name, None) for name in ("inputs", "canonical"))
+    return Reference(compute, *own)
 
 
 def load_module(path: Path) -> ModuleType:

@@ -46,8 +46,15 @@ class Draft:
         return tuple(self.default)
 
 
-def draft(source: SourceFile, kernel: str | None = None, folder: Path | None = None) -> Draft:
+def draft(
+    source: SourceFile,
+    kernel: str | None = None,
+    folder: Path | None = None,
+    options: tuple[str, ...] = (),
+) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
+
+    `options` are those that the compiler needs for it.
 
     `kernel` may be left out where the file has one kernel, or launches only one of them; raises
     `KernelError` with the list otherwise.
@@ -68,7 +75,7 @@ def draft(source: SourceFile, kernel: str | None = None, folder: Path | None = N
         default={choice.name: choice.default for choice in proposals.choices},
         launched=template_launch(launch, axes, proposals).kernel,
         space_path=space_path,
-        space_yaml=space_yaml(launch, proposals, inference, paths),
+        space_yaml=space_yaml(launch, proposals, inference, paths, options),
         template_path=template_path,
         template=lift(source, proposals),
         reference_path=reference_path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,15 +32,19 @@ class Blank:
 class Drafted:
     """What became of a draft: the files written, those kept as they were, and what is left.
 
-    `space` is the search space among them; `parameters` are what it proposes to tune.
+    `space` is the search space among them, None where a person has to write it; `parameters` are
+    what it proposes to tune. Of a source whose kernel was extracted, `left_out` says what the unit
+    does not hold and why, and `notes` what else there is to know.
     """
 
     kernel: str
-    space: Path
+    space: Path | None
     written: tuple[Path, ...]
     kept: tuple[Path, ...]
     parameters: tuple[str, ...]
     blanks: tuple[Blank, ...]
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def require_filled(self, check: str) -> None:
         """Raise `InputError` that lists every blank; `check` is the command that comes next."""
@@ -64,20 +68,16 @@ def draft_files(
     kept always. `kernel` chooses among several. Raises `KernelError` for a source without the
     kernel, `InputError` for a place that cannot be written.
     """
-    made = draft(read_source(kernel_path), kernel, folder)
-    files = {made.space_path: made.space_yaml, made.template_path: made.template}
-    existing = [path for path in files if path.exists()]
-    if existing and not force:
-        raise SpaceError(
-            "exists already; nothing was written",
-            path=existing[0],
-            remedy="with `tune init`, --force overwrites it and --out DIR writes elsewhere",
-        )
+    return drafted(draft(read_source(kernel_path), kernel, folder), force=force)
+
+
+def drafted(made: Draft, *, force: bool, also: Mapping[Path, str] | None = None) -> Drafted:
+    """Write a draft, and the files `also` that belong to it, as `draft_files` does."""
+    files = {**(also or {}), made.space_path: made.space_yaml, made.template_path: made.template}
     kept = made.reference_path.exists()
-    if not kept:
-        files[made.reference_path] = made.reference
-    for path, text in files.items():
-        _write(path, text)
+    reference = {} if kept else {made.reference_path: made.reference}
+    write_new(files, force=force, more=reference)
+    files |= reference
     return Drafted(
         kernel=made.kernel,
         space=made.space_path,
@@ -86,6 +86,21 @@ def draft_files(
         parameters=made.parameters,
         blanks=tuple(_left(made)),
     )
+
+
+def write_new(
+    files: Mapping[Path, str], *, force: bool, more: Mapping[Path, str] | None = None
+) -> None:
+    """Write files that must not be there yet unless `force`, then `more`, or nothing at all."""
+    existing = [path for path in files if path.exists()]
+    if existing and not force:
+        raise SpaceError(
+            "exists already; nothing was written",
+            path=existing[0],
+            remedy="with `tune init`, --force overwrites it and --out DIR writes elsewhere",
+        )
+    for path, text in {**files, **(more or {})}.items():
+        _write(path, text)
 
 
 def restore_template(space: Path) -> Path | None:

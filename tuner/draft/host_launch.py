@@ -115,9 +115,14 @@ class HostLaunch:
         return aliases
 
     def _is_known(self, text: str) -> bool:
-        types = {d.name for d in self.source.definitions if d.kind in ("class", "alias")}
+        if self.source.host_from is not None:
+            # what was extracted is an instantiation that is known as a whole
+            return True
+        named = {
+            d.name for d in self.source.definitions if d.kind in ("class", "alias", "function")
+        }
         return (
             number(self.value(text)) is not None
-            or text in types
+            or bare_name(text) in named
             or element_dtype(text, self.source.aliases) is not None
         )

@@ -91,6 +91,8 @@ def _constants(
 
 def _is_elsewhere(constant: Constant, launch: HostLaunch, reached: tuple[Span, ...]) -> bool:
     place = constant.span[0]
+    if place >= len(launch.source.own_text):
+        return True
     functions = (d.span for d in launch.source.definitions if d.kind == "function")
     local = any(start <= place < end for start, end in functions)
     if not local:

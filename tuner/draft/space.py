@@ -38,7 +38,13 @@ class Paths:
     template: str
 
 
-def space_yaml(launch: HostLaunch, proposals: Proposals, inference: Inference, paths: Paths) -> str:
+def space_yaml(
+    launch: HostLaunch,
+    proposals: Proposals,
+    inference: Inference,
+    paths: Paths,
+    options: tuple[str, ...] = (),
+) -> str:
     """Write the whole file."""
     axes, types = inference.axes, launch.types()
     arguments = [DraftArgument.of(p, types, inference) for p in launch.kernel.parameters]
@@ -51,6 +57,7 @@ def space_yaml(launch: HostLaunch, proposals: Proposals, inference: Inference, p
         f"source: {_quoted(paths.source)}",
         f"reference: {_quoted(paths.reference)}",
         f"template: {_quoted(paths.template)}",
+        *([f"options: [{', '.join(options)}]"] if options else []),
         "",
         *_axes(axes),
         "arguments:",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future
 
-from tuner.compiler.base import Compiler, CompileResult
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.device.base import Device
 from tuner.errors import KernelError
 from tuner.kernel import Workload
@@ -19,14 +19,14 @@ class Compilations:
 
     def __init__(self, subject: Subject, compiler: Compiler) -> None:
         self._subject, self._compiler = subject, compiler
-        self._originals: dict[str, CompileResult] = {}
+        self._originals: dict[CompileRequest, CompileResult] = {}
 
     def original(self, workload: Workload) -> CompileResult:
-        """Compile the unchanged source for a workload, once for each source."""
-        text = self._subject.text(workload)
-        if text not in self._originals:
-            self._originals[text] = self.submit(text, workload).result()
-        return self._originals[text]
+        """Compile the unchanged source for a workload, once for each source and its kernels."""
+        request = self._subject.request(self._subject.text(workload), workload)
+        if request not in self._originals:
+            self._originals[request] = self._compiler.submit(request).result()
+        return self._originals[request]
 
     def submit(self, text: str, workload: Workload) -> Future[CompileResult]:
         """Start compiling a source."""
@@ -67,15 +67,16 @@ class Bench(Compilations):
         self, mutant: Mutant, first: CompileResult | None = None
     ) -> Iterator[tuple[Workload, str, CompileResult]]:
         """Compile a mutant for one workload after the other; `first` is the first one's result."""
-        results: dict[str, CompileResult] = {}
+        results: dict[CompileRequest, CompileResult] = {}
         for workload in self.workloads:
             text = self._subject.mutated(workload, mutant)
             if text is None:
                 continue
-            if text not in results:
+            request = self._subject.request(text, workload)
+            if request not in results:
                 done = first if first is not None and not results else None
-                results[text] = done or self.submit(text, workload).result()
-            yield workload, text, results[text]
+                results[request] = done or self._compiler.submit(request).result()
+            yield workload, text, results[request]
 
     def verified(self, text: str, workload: Workload, result: CompileResult) -> tuple[Status, str]:
         """Verify what was compiled with every fill."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from tuner.compiler.base import Compiler, CompileResult
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.errors import DeviceError, KernelError
 from tuner.kernel import Workload
 from tuner.mutation.bench import Bench, Compilations
@@ -141,16 +141,17 @@ class Twin(Compilations):
 
     def same(self, mutant: Mutant, *, otherwise: bool) -> bool:
         """Whether it is the same machine code; `otherwise` where the original doesn't compile."""
-        known: set[str] = set()
+        known: set[CompileRequest] = set()
         for workload in self._subject.workloads:
             text = self._subject.mutated(workload, mutant)
-            if text is None or text in known:
+            request = None if text is None else self._subject.request(text, workload)
+            if request is None or request in known:
                 continue
-            known.add(text)
+            known.add(request)
             original = self.original(workload)
             if not original.ok:
                 return otherwise
-            result = self.submit(text, workload).result()
+            result = self._compiler.submit(request).result()
             if not result.ok or result.cubin != original.cubin:
                 return False
         return True

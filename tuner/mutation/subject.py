@@ -65,9 +65,9 @@ class Subject:
     @cached_property
     def reached(self) -> tuple[Mutant, ...]:
         """The mutants of code that the launches reach."""
-        first = self.workloads[0]
-        kernels = [launch.kernel for launch in self.launches(first)]
-        return reached(self.mutants, self._parsed(first), kernels, self.operators)
+        launches = [launch for workload in self.workloads for launch in self.launches(workload)]
+        kernels = dict.fromkeys(launch.kernel for launch in launches)
+        return reached(self.mutants, self._parsed(self.workloads[0]), kernels, self.operators)
 
     @property
     def small_workloads(self) -> tuple[Workload, ...]:

@@ -14,7 +14,7 @@ from tuner.source.facts import (
     TemplateParameter,
     Unroll,
 )
-from tuner.source.host import Edit, apply_edits, hide_host_code, host_edits
+from tuner.source.host import Edit, apply_edits, hide_host_code, host_edits, implied_headers
 from tuner.source.reader import parse_source, read_source
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "check_arguments",
     "hide_host_code",
     "host_edits",
+    "implied_headers",
     "parse_source",
     "read_source",
 ]

@@ -161,7 +161,11 @@ class LaunchSite:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One CUDA source; `masked` is its text with comments and strings blanked, same offsets."""
+    """One CUDA source; `masked` is its text with comments and strings blanked, same offsets.
+
+    From `host_from` on, if given, there is host code of other files that says how the kernels are
+    launched, and that is no part of the source.
+    """
 
     path: Path
     text: str
@@ -173,6 +177,12 @@ class SourceFile:
     shared: tuple[SharedArray, ...] = ()
     launches: tuple[LaunchSite, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    host_from: int | None = None
+
+    @property
+    def own_text(self) -> str:
+        """The text without the host code of other files."""
+        return self.text[: self.host_from]
 
     def kernel(self, name: str) -> KernelFunction:
         """Find a kernel by the name that a launch states (`ns::k<8>` finds `k`).

@@ -95,7 +95,9 @@ def _items(node: Node) -> Iterator[Node]:
 
 def _hides_from_nvrtc(node: Node) -> bool:
     first = (node.text or b"").split(b"\n", 1)[0].replace(b" ", b"")
-    return first in (b"#ifndef__CUDACC_RTC__", b"#if!defined(__CUDACC_RTC__)")
+    # who tells the CPU from a GPU has decided what either of them sees
+    chosen = first in (b"#ifdef__CUDA_ON_HOST__", b"#ifndef__CUDA_ON_HOST__")
+    return chosen or first in (b"#ifndef__CUDACC_RTC__", b"#if!defined(__CUDACC_RTC__)")
 
 
 def _is_host(item: Node, source: SourceFile, reached: tuple[Span, ...]) -> bool:
@@ -207,15 +209,23 @@ def _guard(span: Span, source: SourceFile) -> Iterator[Edit]:
         yield Edit(after, after, "#endif\n")
 
 
-def _includes(source: SourceFile, reached: tuple[Span, ...]) -> Iterator[Edit]:
-    code = "\n".join(source.masked[start:end] for start, end in reached)
-    directives = re.findall(r"^[ \t]*#[ \t]*include\b.*$", source.text, re.MULTILINE)
-    missing = [
-        f"#include <{header}>\n"
+def implied_headers(code: str, directives: list[str]) -> list[str]:
+    """List the headers that code needs and that none of the #includes `directives` brings.
+
+    nvcc and the headers of frameworks bring them without being asked.
+    """
+    return [
+        header
         for header, (names, others) in _IMPLICIT.items()
         if re.search(rf"\b(?:{names})\b", code)
         and not any(name in line for name in (header, *others) for line in directives)
     ]
+
+
+def _includes(source: SourceFile, reached: tuple[Span, ...]) -> Iterator[Edit]:
+    code = "\n".join(source.masked[start:end] for start, end in reached)
+    directives = re.findall(r"^[ \t]*#[ \t]*include\b.*$", source.text, re.MULTILINE)
+    missing = [f"#include <{header}>\n" for header in implied_headers(code, directives)]
     if missing:
         first = re.search(r"^[ \t]*#[ \t]*include\b", source.masked, re.MULTILINE)
         code_at = len(source.masked) - len(source.masked.lstrip())

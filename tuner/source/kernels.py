@@ -27,6 +27,8 @@ _ATTRIBUTE = re.compile(
     r"|\b(?:__align__|alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)"
 )
 _LAST_NAME = re.compile(r"(?<![\w:])([A-Za-z_]\w*)$")
+# a template parameter that is a function: `float (*Op)(float)`
+_FUNCTION = re.compile(r"\(\s*[*&]\s*([A-Za-z_]\w*)\s*\)\s*\(")
 _TYPE_WORDS = frozenset(("unsigned", "signed", "long", "short", "int", "char", "float", "double"))
 
 
@@ -83,10 +85,12 @@ def _template(head: str, start: int, lines: Lines) -> tuple[tuple[TemplateParame
 
 def _template_parameter(text: str, start: int, lines: Lines) -> TemplateParameter | None:
     declared, equals, _ = text.partition("=")
-    match = _LAST_NAME.search(declared.rstrip())
+    match = _LAST_NAME.search(declared.rstrip()) or _FUNCTION.search(declared)
     if match is None:
         return None
     kind = fold(declared[: match.start()])
+    if match.re is _FUNCTION:
+        kind = fold(declared[: match.start(1)] + declared[match.end(1) :])
     default_at = len(declared) + 1
     while default_at < len(text) and text[default_at].isspace():
         default_at += 1

@@ -11,6 +11,14 @@ from tuner.source.text import closing, fold, number, split_list
 
 _CALLED = re.compile(r"((?:\w+\s*::\s*)*\w+)\s*$")
 _RUNTIME = re.compile(r"\bcudaLaunch(?:CooperativeKernel|KernelExC?|Kernel)\s*(?=\()")
+# a framework's helper: LaunchKernel(grid, block, device)(kernel, arguments...)
+_HELPER = re.compile(r"(?<![\w.>])(?!cu)\w*LaunchKernel(?:\s+\w+)?\s*(?=\()")
+_CHAINED = re.compile(r"\s*\.\s*\w+\s*(?=\()")
+_MEMBER = re.compile(
+    r"\bconstexpr\s+(?:auto|void)\s*[*(&]*\s*(\w+)[^=;{}]*=\s*&?\s*([\w:]+(?:<[^;{}]*>)?)\s*;"
+)
+# what only a framework's object knows: `x.size(0)`
+_ASKED = re.compile(r"[\w)\]]\s*(?:\.|->)\s*[a-z]\w*\s*\(")
 _DIM3 = re.compile(r"^(?:dim3\s*)?(?=[({])")
 _MAX_HOPS = 4
 
@@ -19,7 +27,11 @@ def find_launches(masked: str, lines: Lines, functions: tuple[Span, ...]) -> tup
     """List all launches in the order of the text; `functions` bound the search for variables."""
     # a launch inside a macro is one like any other, but for the line ends
     masked = masked.replace("\\\n", " \n")
-    sites = [*_chevrons(masked, lines, functions), *_runtime(masked, lines, functions)]
+    sites = [
+        *_chevrons(masked, lines, functions),
+        *_runtime(masked, lines, functions),
+        *_helped(masked, lines, functions),
+    ]
     return tuple(sorted(sites, key=lambda site: site.line))
 
 
@@ -45,7 +57,7 @@ def _chevrons(masked: str, lines: Lines, functions: tuple[Span, ...]) -> Iterato
 def _runtime(masked: str, lines: Lines, functions: tuple[Span, ...]) -> Iterator[LaunchSite]:
     for match in _RUNTIME.finditer(masked):
         end = closing(masked, match.end())
-        pieces = [fold(p) for p, _ in split_list(masked[match.end() + 1 : (end or 1) - 1])]
+        pieces = _passed(masked[match.end() + 1 : (end or 1) - 1])
         known = _definitions(masked, functions, match.start())
         place = match.start(), lines.at(match.start())
         if "Ex" in match[0]:
@@ -55,6 +67,43 @@ def _runtime(masked: str, lines: Lines, functions: tuple[Span, ...]) -> Iterator
             yield _site(called, config, pieces[2:], place, known)
         elif len(pieces) >= 3 and (called := _callee(pieces[0], known)) is not None:
             yield _site(called, [*pieces[1:3], *pieces[4:5]], [], place, known)
+
+
+def _helped(masked: str, lines: Lines, functions: tuple[Span, ...]) -> Iterator[LaunchSite]:
+    for match in _HELPER.finditer(masked):
+        end = closing(masked, match.end())
+        config = [fold(p) for p, _ in split_list(masked[match.end() + 1 : (end or 1) - 1])]
+        while end is not None and (chained := _CHAINED.match(masked, end)):
+            end = closing(masked, chained.end())
+        if end is None or len(config) < 2 or not masked[end:].lstrip().startswith("("):
+            continue
+        opening = masked.index("(", end)
+        pieces = _passed(masked[opening + 1 : (closing(masked, opening) or 1) - 1])
+        known = _members(masked, functions) | _definitions(masked, functions, match.start())
+        called = _callee(pieces[0], known) if pieces else None
+        if called is not None:
+            place = match.start(), lines.at(match.start())
+            yield _site(called, [*config[:2], *config[3:4]], pieces[1:], place, known)
+
+
+def _passed(text: str) -> list[str]:
+    # commas of a kernel's template arguments separate none of the launch's
+    joined: list[str] = []
+    for piece, _ in split_list(text):
+        if joined and joined[-1].count("<") > joined[-1].count(">") and "<" in joined[-1]:
+            joined[-1] += f", {fold(piece)}"
+        else:
+            joined.append(fold(piece))
+    return joined
+
+
+def _members(masked: str, functions: tuple[Span, ...]) -> dict[str, str]:
+    # `static constexpr auto kernel = scale<T, 8>;` in the class that launches it
+    found: dict[str, set[str]] = {}
+    for match in _MEMBER.finditer(masked):
+        if not any(start <= match.start() < end for start, end in functions):
+            found.setdefault(match[1], set()).add(fold(match[2]))
+    return {name: values.pop() for name, values in found.items() if len(values) == 1}
 
 
 def _site(
@@ -145,7 +194,7 @@ def _extents(text: str, known: Mapping[str, str], *, named: bool = False) -> tup
         if text not in known:
             break
         text = known[text]
-    if named and not _DIM3.match(text) and number(text) is not None:
+    if named and not _DIM3.match(text) and (number(text) is not None or _ASKED.search(text)):
         # a size that the problem may have a name for
         return (name,)
     if f"{text}.x" in known:

@@ -35,13 +35,10 @@ TILES = "return (routes + B - 1) / B;"
 NEAR_MISSES = {
     "a full tile is followed by an empty one": (TILES, "return routes > 0 ? routes / B + 1 : 0;"),
     "an expert without routes has a tile": (TILES, "return max((routes + B - 1) / B, 1);"),
-    "routes of an expert are in descending order": (
-        "const int rank = __popc(peers & ((1u << thread % kWarp) - 1));",
-        "const int rank = __popc(peers >> thread % kWarp) - 1;",
-    ),
-    "routes of an earlier block are not counted": (
-        "scratch[expert] + before[expert] + rank",
-        "scratch[expert] + rank",
+    "the last route is lost": ("i < routes; i += stride", "i < routes - 1; i += stride"),
+    "a route goes to the expert before": (
+        "sorted_ids[atomicAdd(&scratch[topk_ids[i]], 1)] = i",
+        "sorted_ids[atomicAdd(&scratch[max(topk_ids[i] - (i == 7), 0)], 1)] = i",
     ),
     "the last expert is lost": (
         "while (low < high) {",
@@ -95,6 +92,27 @@ def test_routes_are_sorted_by_expert_and_padded_to_tiles() -> None:
     assert outputs["sorted_ids"] == [1, 5, 0, 2, 4, 6, 3, 6, 6, 6]
     assert outputs["expert_ids"] == [0, 2, 2, 3, -1]
     assert outputs["num_tokens_post_pad"] == [8]
+
+
+def test_any_order_within_an_expert_is_right_and_none_across_experts() -> None:
+    canonical = load_reference(SPEC.reference).canonical
+    assert canonical is not None
+    axes = {"T": 3, "E": 4, "k": 2, "B": 2}
+    experts = np.array([0, 2, 2, 3, -1], dtype=np.int32)
+
+    def ordered(places: list[int]) -> list[int]:
+        outputs = {"sorted_ids": np.array(places, dtype=np.int32), "expert_ids": experts}
+        found = canonical(np, outputs, axes)["sorted_ids"]
+        assert found.dtype == np.int32
+        return found.tolist()
+
+    right = [1, 5, 0, 2, 4, 6, 3, 6, 6, 6]
+    assert ordered([5, 1, 6, 4, 0, 2, 6, 3, 6, 6]) == right
+    # A route in another expert's tile, one twice, and what is no route at all.
+    for places in ([1, 0, 5, 2, 4, 6, 3, 6, 6, 6], [1, 1, 0, 2, 4, 6, 3, 6, 6, 6]):
+        assert ordered(places) != right
+    for strange in (-1, -(2**31), 2**31 - 1):
+        assert ordered([1, 5, 0, 2, 4, strange, 3, 6, 6, 6]) != right
 
 
 def test_a_tile_a_route_is_room_enough_for_fewer_routes_than_experts() -> None:

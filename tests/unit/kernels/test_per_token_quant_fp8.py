@@ -28,32 +28,36 @@ DEFINITION = load_definition(ROOT / "search_spaces/sglang/per_token_quant_fp8.ya
 SPEC = DEFINITION.spec
 SOURCE = SPEC.source.read_text(encoding="utf-8")
 ROWS, WIDTH = 64, 512
+BLOCKS = "per_token_quant_fp8_block"
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-STEP = "block_max(largest, maxima) / kLargest"
-CODE = "__nv_fp8_e4m3(value)"
-# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
+STEP = "largest / kLargest;"
+SCALED = "make_float2(pair.x * factor, pair.y * factor)"
+CUT_OFF = "__uint_as_float(__float_as_uint({}) & 0xfff00000u)"
+# What a kernel that is nearly right does instead: (before, after) in the text of the baseline, in
+# what has a block for a row.
 NEAR_MISSES = {
-    "signs count in the largest": ("fabsf(__bfloat162float(x[row + k]))", "x[row + k]"),
-    "the largest becomes 240": (STEP, "block_max(largest, maxima) / 240.0f"),
+    "signs count in the largest": ("fmaxf(fabsf(pair.x), fabsf(pair.y))", "fmaxf(pair.x, pair.y)"),
+    "the first warp's largest is taken": ("lane < kWarps ?", "lane < 1 ?"),
+    "the largest becomes 240": (STEP, "largest / 240.0f;"),
     "the scale is rounded to 16 bits": (
         STEP,
-        "__bfloat162float(__float2bfloat16(block_max(largest, maxima) / kLargest))",
+        "__bfloat162float(__float2bfloat16(largest / kLargest));",
     ),
-    "the scale is a power of two": (
-        STEP,
-        "exp2f(ceilf(log2f(block_max(largest, maxima) / kLargest)))",
-    ),
+    "the scale is a power of two": (STEP, "exp2f(ceilf(log2f(largest / kLargest)));"),
     "the scale is the inverse": (
         "scale[blockIdx.x] = step",
         "scale[blockIdx.x] = step > 0.0f ? 1.0f / step : 0.0f",
     ),
     "codes are cut off": (
-        CODE,
-        "__nv_fp8_e4m3(__uint_as_float(__float_as_uint(value) & 0xfff00000u))",
+        SCALED,
+        f"make_float2({CUT_OFF.format('pair.x * factor')}, {CUT_OFF.format('pair.y * factor')})",
     ),
-    "zeros are divided by zero": ("step > 0.0f ?", "true ?"),
-    "only the first row has a scale": ("if (thread == 0)", "if (thread == 0 && blockIdx.x == 0)"),
+    "zeros are divided by zero": ("step > 0.0f ? 1.0f / step : 0.0f", "1.0f / step"),
+    "only the first row has a scale": (
+        "if (thread == 0) scale",
+        "if (thread == 0 && blockIdx.x == 0) scale",
+    ),
 }
 
 
@@ -103,16 +107,20 @@ def test_halfway_cases_stay_halfway_whatever_the_largest() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("width", [300, 1025, 4096])
-def test_the_baseline_is_right_for_any_width(evaluator: Evaluator, width: int) -> None:
-    trial = evaluator.baseline(Workload.of({"T": 5, "K": width}))
+@pytest.mark.parametrize(
+    ("rows", "width"), [(5, 24), (5, 296), (5, 1032), (5, 4096), (2115, 64)], ids=str
+)
+def test_the_baseline_is_right_with_a_block_a_row_and_with_a_warp(
+    evaluator: Evaluator, rows: int, width: int
+) -> None:
+    trial = evaluator.baseline(Workload.of({"T": rows, "K": width}))
     assert trial.status is Status.CORRECT, trial.reason
 
 
 @needs_compiler
-@pytest.mark.parametrize("width", [1032, 4096])
-def test_configs_of_the_template_are_right(evaluator: Evaluator, width: int) -> None:
-    workload = Workload.of({"T": 3, "K": width})
+@pytest.mark.parametrize(("rows", "width"), [(3, 4096), (70, 1032)], ids=str)
+def test_configs_of_the_template_are_right(evaluator: Evaluator, rows: int, width: int) -> None:
+    workload = Workload.of({"T": rows, "K": width})
     configs = list(valid_configs(DEFINITION.space, evaluator.names(workload)))
     sample = random.Random(7).sample(configs, 3)  # noqa: S311
     for pending in [evaluator.start(workload, config) for config in sample]:
@@ -126,10 +134,10 @@ def test_a_near_miss_is_caught(
     compiler: HostCompiler, device: HostDevice, before: str, after: str
 ) -> None:
     assert SOURCE.count(before) == 1
-    request = CompileRequest(SOURCE.replace(before, after), ("per_token_quant_fp8",), "sm_90a")
+    request = CompileRequest(SOURCE.replace(before, after), (BLOCKS,), "sm_90a")
     result = compiler.submit(request).result()
     assert result.ok, result.error
-    launch = Launch("per_token_quant_fp8", (ROWS, 1, 1), (256, 1, 1))
+    launch = Launch(BLOCKS, (ROWS, 1, 1), (256, 1, 1))
     workload = Workload.of({"T": ROWS, "K": WIDTH})
     program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
     assert device.verify(program).status is Status.WRONG

@@ -131,3 +131,8 @@ def test_kernels_keep_their_lines_in_real_files(name: str, moved: int) -> None:
             p.declaration for p in before.parameters
         ]
     assert hide_host_code(again) == again.text
+
+
+def test_what_is_chosen_for_the_cpu_is_left_to_whoever_chose_it() -> None:
+    text = "#ifndef __CUDA_ON_HOST__\n#include <cuda/std/limits>\n#else\n#include <algorithm>\n"
+    assert hidden(f"{text}#endif\n{KERNEL}") == f"{text}#endif\n{KERNEL}"

@@ -331,3 +331,41 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_obstacle(tmp_path: Path)
     path.write_bytes(b"\xef\xbb\xbf#define N 4\r\n__global__ void k(int n)\r\n{\r\n}\r\n")
     source = read_source(path)
     assert (source.constants[0].number, source.kernels[0].line) == (4, 2)
+
+
+HELPED = """\
+template <typename T, int N> __global__ void k(const T* x, int n) {}
+template <typename T>
+struct Scale {
+  static constexpr auto kernel = k<T, 8>;
+  static void run(Tensor x) {
+    const auto rows = x.size(0);
+    LaunchKernel(rows, kThreads, x.device(), 1024).enable_pdl(true)(kernel, x.data(), rows);
+  }
+};
+"""
+
+
+def test_a_launch_through_a_helper_object_is_read() -> None:
+    (site,) = parse(HELPED).launches
+    assert (site.kernel, site.template_arguments) == ("k", ("T", "8"))
+    # only the framework knows what rows are, so that they keep their name
+    assert (site.grid, site.block, site.shared) == (("rows",), ("kThreads",), "1024")
+    assert site.arguments == ("x.data()", "rows")
+
+
+def test_template_arguments_are_none_of_cuda_launch_kernel_ex() -> None:
+    text = (
+        "template <typename T, int N> __global__ void k(T* x, int n) {}\n"
+        "void run(float* x) { cudaLaunchKernelEx(&config, k<float, 8>, x, 1 < 2); }\n"
+    )
+    (site,) = parse(text).launches
+    assert (site.template_arguments, site.arguments) == (("float", "8"), ("x", "1 < 2"))
+
+
+def test_a_template_parameter_may_be_a_function() -> None:
+    source = parse("template <typename T, T (*Op)(const T&)> __global__ void k(T* x) {}\n")
+    assert [(p.name, p.kind) for p in source.kernels[0].template] == [
+        ("T", "typename"),
+        ("Op", "T (*)(const T&)"),
+    ]

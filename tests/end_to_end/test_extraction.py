@@ -1,0 +1,288 @@
+"""Production sources as they are: `tune init` extracts and drafts, `tune check` compiles it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tuner.cli import cli
+
+DATA = Path(__file__).parents[1] / "unit" / "extract" / "data"
+Tune = Callable[..., Result]
+
+
+@dataclass(frozen=True)
+class Style:
+    """A source, what `tune init` is told, and what a person fills in, by a piece of the line."""
+
+    source: str
+    filled: dict[str, str]
+    words: tuple[str, ...] = ()
+    reference: str = ""
+    parameters: tuple[str, ...] = ()
+
+
+ROWS = {"name: input,": "num_tokens, hidden_dim", "name: output_q,": "num_tokens, hidden_dim"}
+STATES = {
+    "name: output,": "num_tokens, num_heads, head_size",
+    "name: prefix_output,": "num_tokens, num_heads, head_size",
+    "name: suffix_output,": "num_tokens, num_heads, head_size",
+    "name: output_lse,": "num_tokens, num_heads",
+    "name: prefix_lse,": "num_tokens, num_heads",
+    "name: suffix_lse,": "num_tokens, num_heads",
+}
+STYLES = {
+    "activation": Style(
+        "aot/csrc/elementwise/activation.cu",
+        {"name: out,": "tokens, d", "name: input,": "tokens, 2 * d", "traffic:": "tokens * d * 6"},
+        reference="""\
+def reference(xp, inputs, axes):
+    gate, up = inputs["input"][:, : axes["d"]], inputs["input"][:, axes["d"] :]
+    return {"out": gate / (1 + xp.exp(-gate)) * up}
+""",
+        parameters=("access_bytes", "unroll"),
+    ),
+    "per_token_quant_fp8": Style(
+        "aot/csrc/gemm/per_token_quant_fp8.cu",
+        {**ROWS, "traffic:": "num_tokens * hidden_dim * 3"},
+        ("--kernel", "quant_warp_kernel"),
+        reference="""\
+def reference(xp, inputs, axes):
+    scale = xp.abs(inputs["input"]).max(axis=1) / 448
+    inverse = 1 / xp.where(scale == 0, 1, scale)
+    return {"output_q": inputs["input"] * inverse[:, None], "output_s": scale}
+""",
+        parameters=("tokens_per_block", "vec_size"),
+    ),
+    "merge_attn_states": Style(
+        "aot/csrc/attention/merge_attn_states.cu",
+        {**STATES, "traffic:": "num_tokens * num_heads * head_size * 6"},
+        reference="""\
+def reference(xp, inputs, axes):
+    a, b = inputs["prefix_lse"], inputs["suffix_lse"]
+    most = xp.maximum(a, b)
+    p, q = xp.exp(a - most), xp.exp(b - most)
+    v = (p / (p + q))[..., None] * inputs["prefix_output"]
+    w = (q / (p + q))[..., None] * inputs["suffix_output"]
+    return {"output": v + w, "output_lse": xp.log(p + q) + most}
+""",
+        parameters=("num_threads",),
+    ),
+    "rmsnorm": Style(
+        "jit/csrc/elementwise/rmsnorm.cuh",
+        {
+            "name: input,": "num_tokens, input_stride",
+            "name: weight,": "input_stride",
+            "name: output,": "num_tokens, output_stride",
+            "name: eps,": "1.0e-6",
+            "traffic:": "num_tokens * input_stride * 4",
+        },
+        ("--instantiate", "rmsnorm_block<64, true, bf16_t>"),
+        reference="""\
+def reference(xp, inputs, axes):
+    x = inputs["input"]
+    scale = 1 / xp.sqrt((x * x).mean(axis=1, keepdims=True) + 1e-6)
+    return {"output": x * scale * inputs["weight"]}
+
+
+def inputs(xp, rng, axes, fill):
+    # the squares of the largest bf16 are beyond any float
+    shape = (axes["num_tokens"], axes["input_stride"])
+    return {"input": rng.standard_normal(shape)} if fill == "extreme" else {}
+""",
+        parameters=("block_size", "vec", "use_pdl"),
+    ),
+    "scale_shift": Style(
+        "pybind/scale_shift.cu",
+        {"name: scale,": "1.5", "name: shift,": "0.25"},
+        reference="""\
+def reference(xp, inputs, axes):
+    return {"out": inputs["x"] * 1.5 + 0.25}
+""",
+        parameters=("threads",),
+    ),
+    "add_residual": Style(
+        "library/src/add_residual.cu",
+        {},
+        ("--instantiate", "add_residual_kernel<__nv_bfloat16, 4>"),
+        reference="""\
+def reference(xp, inputs, axes):
+    return {"residual": inputs["residual"] + inputs["x"]}
+""",
+        parameters=("items", "block_size"),
+    ),
+    "unary": Style(
+        "macros/unary.cu",
+        {},
+        ("--kernel", "relu_kernel"),
+        reference="""\
+def reference(xp, inputs, axes):
+    return {"out": xp.maximum(inputs["in"], 0.0)}
+""",
+        parameters=("block_size",),
+    ),
+    "clamp": Style(
+        "stream/clamp.cu",
+        {"name: low,": "-0.5", "name: high,": "0.75"},
+        reference="""\
+def reference(xp, inputs, axes):
+    return {"out": xp.clip(inputs["in"], -0.5, 0.75)}
+""",
+        parameters=("items", "block_size"),
+    ),
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    copytree(DATA, tmp_path / "project")
+    return tmp_path
+
+
+@pytest.fixture
+def run(here: Path) -> Tune:
+    def invoke(*words: object) -> Result:
+        return CliRunner().invoke(cli, [str(word) for word in words], prog_name="tune")
+
+    return invoke
+
+
+def fill_in(space: Path, values: dict[str, str]) -> None:
+    lines = []
+    for line in space.read_text().splitlines():
+        code, mark, comment = line.partition("  # FILL IN")
+        if "tuned:" in code:
+            # 64 fits every vector, 3 no block
+            code = code.replace("tokens: FILL_IN", "tokens: 3").replace("FILL_IN", "64")
+        elif "FILL_IN" in code:
+            value = next(value for piece, value in values.items() if piece in code)
+            code = code.replace("FILL_IN", value)
+        lines.append(code + mark + comment)
+    space.write_text("\n".join(lines) + "\n")
+
+
+def drafted(run: Tune, here: Path, name: str) -> dict[str, object]:
+    style = STYLES[name]
+    made = run("init", f"project/{style.source}", *style.words, "--json")
+    assert made.exit_code == 0, made.output
+    (here / "kernels" / f"{name}.py").write_text(style.reference)
+    fill_in(here / "search_spaces" / f"{name}.yaml", style.filled)
+    found: dict[str, object] = json.loads(made.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_a_production_source_is_extracted_drafted_and_compiled(
+    here: Path, run: Tune, name: str
+) -> None:
+    source = here / "project" / STYLES[name].source
+    before = source.read_bytes()
+    made = drafted(run, here, name)
+    assert made["parameters"] == list(STYLES[name].parameters)
+    assert made["left_out"]
+    assert f"kernels/{name}.cu" in made["written"]  # type: ignore[operator]
+    assert source.read_bytes() == before
+    checked = run("check", f"search_spaces/{name}.yaml", "--sample", "2", "--json")
+    assert checked.exit_code == 0, checked.output
+    sample = json.loads(checked.stdout)["sample"]
+    assert {trial["status"] for trial in sample} == {"compiled"}
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_what_was_extracted_is_right_on_the_cpu(here: Path, run: Tune, name: str) -> None:
+    drafted(run, here, name)
+    space = here / "search_spaces" / f"{name}.yaml"
+    # the activation multiplies two values that it has rounded
+    space.write_text(space.read_text().replace("8.0e-3", "2.0e-2"))
+    words = ("--device", "host", "--trials", "2", "--seed", "1", "--json", "--quiet")
+    done = run(f"kernels/{name}.cu", *words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["trials"]["correct"] >= 2
+
+
+def test_the_terminal_says_what_was_left_out_and_which_instantiation_it_is(run: Tune) -> None:
+    told = run("init", "project/pybind/scale_shift.cu").output
+    assert "left out (5):" in told
+    assert "  project/pybind/scale_shift.cu:27: function scale_shift: host code" in told
+    assert "instantiation: scale_shift_kernel<__nv_bfloat16>" in told
+    assert "scale_shift_kernel<__half>" in told
+
+
+def test_several_launches_are_extracted_and_the_rest_is_said_to_be_done_by_hand(
+    here: Path, run: Tune
+) -> None:
+    told = run("init", "project/aot/csrc/moe/moe_align_kernel.cu")
+    assert told.exit_code == 0
+    assert [path.name for path in (here / "kernels").iterdir()] == ["moe_align_kernel.cu"]
+    assert not (here / "search_spaces").exists()
+    assert "2 kernels make this operator" in told.output
+    assert "launch 1: align_kernel<int32_t>; grid 2; block threads" in told.output
+    assert "(project/aot/csrc/moe/moe_align_kernel.cu:72)" in told.output
+
+
+def test_a_unit_that_exists_is_not_written_over_unasked(here: Path, run: Tune) -> None:
+    (here / "kernels").mkdir()
+    (here / "kernels/scale_shift.cu").write_text("mine\n")
+    refused = run("init", "project/pybind/scale_shift.cu")
+    assert refused.exit_code == 2
+    assert "kernels/scale_shift.cu: exists already" in refused.output
+    assert not (here / "search_spaces").exists()
+    assert run("init", "project/pybind/scale_shift.cu", "--force").exit_code == 0
+
+
+def test_the_source_itself_is_never_written_over(here: Path, run: Tune) -> None:
+    (here / "kernels").mkdir()
+    text = (DATA / "pybind/scale_shift.cu").read_text()
+    (here / "kernels/scale_shift.cu").write_text(text)
+    made = run("init", "kernels/scale_shift.cu", "--force")
+    assert made.exit_code == 0, made.output
+    assert (here / "kernels/scale_shift.cu").read_text() == text
+    assert "wrote kernels/scale_shift_extracted.cu" in made.output
+
+
+def test_a_plain_source_is_drafted_as_it_is(here: Path, run: Tune) -> None:
+    plain = here / "twice.cu"
+    plain.write_text("__global__ void twice(float* x, int n) { if (threadIdx.x < n) x[0] *= 2; }\n")
+    made = run("init", plain, "--json")
+    assert made.exit_code == 0
+    assert "left_out" not in json.loads(made.stdout)
+    assert not (here / "kernels").exists()
+
+
+def test_a_plain_source_that_does_not_compile_is_drafted_all_the_same(
+    here: Path, run: Tune
+) -> None:
+    wrong = here / "wrong.cu"
+    wrong.write_text("__global__ void wrong(float* x) { x[0] = nobody; }\n")
+    assert run("init", wrong).exit_code == 0
+    assert not (here / "kernels").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "remedy"),
+    [
+        ("missing.cu", "missing.cu:6: 'rows' is defined in no file", '"rows.cuh"'),
+        ("framework.cu", "framework.cu:5: 'cutlass' is defined in no file", "of your own"),
+        ("macro.cu", "macro.cu:4: 'FOR_EACH_ELEMENT' (by its name a macro)", "of your own"),
+        ("template.cu", "template.cu:3: kernel 'scale' is a template", "--instantiate"),
+        ("several.cu", "several.cu: has 2 kernels", "several.cu:3: first"),
+        ("circle/start.cu", "b.h:2: the headers include each other", "#pragma once"),
+        ("no_kernel.cu", "no_kernel.cu: has no __global__ function", "the file that defines"),
+    ],
+)
+def test_a_source_that_cannot_be_extracted_is_one_error(
+    here: Path, run: Tune, source: str, place: str, remedy: str
+) -> None:
+    told = run("init", f"project/bad/{source}")
+    assert told.exit_code == 2
+    assert place in told.output
+    assert remedy in told.output
+    assert not (here / "kernels").exists()

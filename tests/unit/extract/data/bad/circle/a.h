@@ -1,0 +1,2 @@
+#include "b.h"
+#define ONE 1.0f

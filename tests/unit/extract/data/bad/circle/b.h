@@ -1,0 +1,2 @@
+#define TWO 2.0f
+#include "a.h"

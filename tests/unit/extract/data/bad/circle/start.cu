@@ -1,0 +1,3 @@
+#include "a.h"
+
+__global__ void k(float* x) { x[0] = ONE; }

@@ -1,0 +1,192 @@
+"""per_token_group_quant: reference, kernels on the CPU, and near misses that are to be caught."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from host_programs import shared_cache
+
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.host import HostCompiler
+from tuner.device.base import Program
+from tuner.device.host.device import HostDevice
+from tuner.device.inputs import load_reference
+from tuner.evaluate import Candidate, Evaluator
+from tuner.kernel import Launch, Workload
+from tuner.search.pool import valid_configs
+from tuner.space_file import Definition, load_definition
+from tuner.template import Template
+from tuner.trial import Status
+
+ROOT = Path(__file__).parents[3]
+SPACE = ROOT / "search_spaces/sglang/per_token_group_quant.yaml"
+SPEC = load_definition(SPACE).spec
+SOURCE = SPEC.source.read_text(encoding="utf-8")
+DEFAULT = {"QUANT": "fp8", "SCALES": "column", "FUSED": "false"}
+VARIANTS = [
+    {},
+    {"QUANT": "int8"},
+    {"SCALES": "row"},
+    {"FUSED": "true"},
+    {"QUANT": "int8", "SCALES": "row", "FUSED": "true"},
+]
+ROWS, WIDTH = 63, 512  # the scales of a column have padding
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+STEP = "largest / kLargest;"
+# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
+NEAR_MISSES = {
+    "signs count in the largest": ("fmaxf(largest, fabsf(values[i]))", "fmaxf(largest, values[i])"),
+    "each thread has a largest of its own": ("step = kLanes / 2; step > 0", "step = 0; step > 0"),
+    "the largest may be 0": ("float largest = kLeast;", "float largest = 0.0f;"),
+    "the scale is rounded to 16 bits": (
+        STEP,
+        "__bfloat162float(__float2bfloat16(largest / kLargest));",
+    ),
+    "the scale is a power of two": (STEP, "exp2f(ceilf(log2f(largest / kLargest)));"),
+    "codes are cut off": (
+        "encode(values[i] * factor)",
+        "encode(__uint_as_float(__float_as_uint(values[i] * factor) & 0xfff00000u))",
+    ),
+    "columns are not padded": ("(T + 3) / 4 * 4", "T"),
+    "the padding stays as it was": ("token == T - 1 && t < height", "false"),
+    "the padding repeats the last scale": ("target[t] = 0.0f", "target[t] = step"),
+    "the scales are row by row": ("constexpr (kByColumn)", "constexpr (!kByColumn)"),
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
+    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: " ".join(v.values()) or "default")
+def operators(request: pytest.FixtureRequest) -> dict[str, str]:
+    return {**DEFAULT, **request.param}
+
+
+@pytest.fixture(scope="module")
+def definition(operators: dict[str, str]) -> Definition:
+    return load_definition(SPACE, operators)
+
+
+@pytest.fixture(scope="module")
+def evaluator(
+    operators: dict[str, str], definition: Definition, compiler: HostCompiler
+) -> Iterator[Evaluator]:
+    candidate = Candidate("template", definition.space, Template.load(SPEC.template))
+    device = HostDevice(definition.spec, operators)
+    yield Evaluator(definition.spec, candidate, operators, compiler, device)
+    device.close()
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[HostDevice]:
+    device = HostDevice(SPEC, DEFAULT)
+    yield device
+    device.close()
+
+
+def referred(x: np.ndarray, **operators: str) -> tuple[np.ndarray, np.ndarray]:
+    width = x.shape[1] // 2 if operators.get("FUSED") == "true" else x.shape[1]
+    axes = {"T": x.shape[0], "K": width}
+    outputs = load_reference(SPEC.reference).compute(np, {"x": x}, axes, **operators)
+    return outputs["q"], outputs["scale"]
+
+
+@pytest.mark.parametrize(("quant", "largest"), [("fp8", 448.0), ("int8", 127.0)])
+def test_codes_times_scale_give_the_row_and_a_group_s_largest_is_the_largest_code(
+    quant: str, largest: float
+) -> None:
+    x = np.random.default_rng(0).standard_normal((5, 256)) * np.array([[1.0, 3, 1e-9, 1e9, 448]]).T
+    q, scale = referred(x, QUANT=quant, SCALES="row")
+    assert scale.shape == (5, 2)
+    np.testing.assert_allclose(q * scale.repeat(128, axis=1), x, rtol=1e-12)
+    np.testing.assert_allclose(np.abs(q).reshape(5, 2, 128).max(axis=2), largest, rtol=1e-12)
+
+
+def test_scales_by_column_are_those_by_row_with_zeros_up_to_a_multiple_of_4() -> None:
+    x = np.random.default_rng(1).standard_normal((5, 384))
+    by_row, by_column = referred(x, SCALES="row"), referred(x, SCALES="column")
+    np.testing.assert_array_equal(by_column[0], by_row[0])
+    assert by_column[1].shape == (3, 8)
+    np.testing.assert_array_equal(by_column[1][:, :5], by_row[1].T)
+    assert not by_column[1][:, 5:].any()
+
+
+def test_a_multiple_of_4_rows_needs_no_padding() -> None:
+    assert referred(np.ones((8, 128)))[1].shape == (1, 8)
+
+
+def test_no_scale_is_less_than_that_of_1e_10() -> None:
+    x = np.zeros((1, 256))
+    x[0, 128] = 1e-11
+    q, scale = referred(x, SCALES="row")
+    np.testing.assert_allclose(scale, 1e-10 / 448, rtol=1e-12)
+    assert q[0, 128] == pytest.approx(44.8)
+    assert np.count_nonzero(q) == 1
+
+
+def test_halfway_cases_stay_halfway_whatever_the_largest() -> None:
+    # 27 / 63 of the largest is 192 to the last bit: between codes if anything is lost.
+    x = np.zeros((1, 128))
+    x[0, :3] = 63.0, 27.0, 24.75
+    assert referred(x)[0][0, :3].tolist() == [448.0, 192.0, 176.0]
+
+
+def test_the_fused_operator_quantizes_silu_of_the_first_half_times_the_second() -> None:
+    gate, up = np.random.default_rng(2).standard_normal((2, 3, 256))
+    product = gate / (1.0 + np.exp(-gate)) * up
+    fused = referred(np.concatenate([gate, up], axis=1), FUSED="true")
+    for one, other in zip(fused, referred(product), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_product_beyond_the_largest_float_counts_as_that() -> None:
+    x = np.full((1, 256), 3e38)
+    q, scale = referred(x, FUSED="true", SCALES="row")
+    assert (q == 448.0).all()
+    assert scale[0, 0] == float(np.finfo(np.float32).max) / 448.0
+
+
+@needs_compiler
+@pytest.mark.parametrize(("rows", "width"), [(4, 128), (5, 1152), (66, 384)], ids=str)
+def test_the_baseline_is_right(evaluator: Evaluator, rows: int, width: int) -> None:
+    trial = evaluator.baseline(Workload.of({"T": rows, "K": width}))
+    assert trial.status is Status.CORRECT, trial.reason
+
+
+@needs_compiler
+@pytest.mark.parametrize(("rows", "width"), [(7, 1152), (515, 128)], ids=str)
+def test_configs_of_the_template_are_right(
+    definition: Definition, evaluator: Evaluator, rows: int, width: int
+) -> None:
+    workload = Workload.of({"T": rows, "K": width})
+    configs = list(valid_configs(definition.space, evaluator.names(workload)))
+    sample = random.Random(7).sample(configs, 3)  # noqa: S311
+    for pending in [evaluator.start(workload, config) for config in sample]:
+        trial = evaluator.finish(pending)
+        assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
+
+
+@needs_compiler
+@pytest.mark.parametrize(("before", "after"), NEAR_MISSES.values(), ids=NEAR_MISSES)
+def test_a_near_miss_is_caught(
+    compiler: HostCompiler, device: HostDevice, before: str, after: str
+) -> None:
+    assert SOURCE.count(before) == 1
+    request = CompileRequest(SOURCE.replace(before, after), ("per_token_group_quant",), "sm_90a")
+    result = compiler.submit(request).result()
+    assert result.ok, result.error
+    blocks = -(-ROWS * (WIDTH // 128) // 32)
+    launch = Launch("per_token_group_quant", (blocks, 1, 1), (256, 1, 1))
+    workload = Workload.of({"T": ROWS, "K": WIDTH})
+    program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
+    assert device.verify(program).status is Status.WRONG
