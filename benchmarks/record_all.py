@@ -28,7 +28,7 @@ from queue import SimpleQueue
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results/h200"
 FOLDER = ROOT / "sessions/record"
-TRIALS = 60
+TRIALS = 30
 # They take all cores or all of the memory's bandwidth, so each has the machine to itself.
 BENCHMARKS = {
     "same_kernel": ["same_kernel.py", "--out"],

@@ -32,6 +32,8 @@ from tuner.tuning import tune
 # The best of each workload are compared with the baseline in the same rounds. A search that ends
 # near the optimum ends in one of them, and so has a paired interval without a GPU too.
 FINALISTS = 16
+# Fewer where only a part is measured: a search on it knows the same times, so it ends in the same.
+FINALISTS_OF_A_PART = 8
 # Configs that are measured on each workload for each that a search may try.
 SURVEYED = 2
 # Sources that are looked up in the compiler's cache at a time.
@@ -53,7 +55,7 @@ def recording_plan(plan: Plan) -> Plan:
         searcher="exhaustive" if plan.trials is None else "auto",
         surveyed=None if plan.trials is None else SURVEYED * plan.trials,
         workloads=tuple(replace(workload, held_out=False) for workload in plan.workloads),
-        finalists=FINALISTS,
+        finalists=FINALISTS if plan.trials is None else FINALISTS_OF_A_PART,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import time
@@ -99,7 +100,7 @@ def test_a_run_without_a_result_says_why(project, tune) -> None:
     project.edit(project.space, "tolerance:", "limits: {max_registers: 1}\ntolerance:")
     done = tune("kernels/scale.cu", "--trials", "2", "--quiet")
     assert done.exit_code == 0
-    assert "No result: none of 4 trials was correct." in done.stdout
+    assert re.search(r"No result: none of \d+ trials was correct\.", done.stdout)
     assert "x limit: " in done.stdout
     assert "over `max_registers: 1`" in done.stdout
     assert "tuned kernels" not in done.stdout

@@ -27,9 +27,12 @@ class Tensor:
     def untyped_storage(self) -> np.ndarray:
         return self.array
 
-    def set_(self, storage: np.ndarray, offset: int, shape: tuple[int, ...]) -> Tensor:
+    def set_(
+        self, storage: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Tensor:
         stored = np.dtype(STORED.get(self.dtype, self.dtype))
         self.array = storage[offset:].view(stored).reshape(shape)
+        assert tuple(one // stored.itemsize for one in self.array.strides) == strides
         return self
 
     def copy_(self, other: Tensor) -> Tensor:

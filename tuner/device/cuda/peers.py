@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,8 @@ def _tensor(torch: Any, slot: Slot, base: int, stream: Any) -> Any:
     raw = torch.as_tensor(_Bytes(base + slot.offset, slot.size_bytes), device=stream.device)
     dtype = getattr(torch, _TORCH_DTYPES.get(slot.dtype, slot.dtype))
     made = torch.empty(0, dtype=dtype, device=stream.device)
-    return made.set_(raw.untyped_storage(), 0, slot.shape)
+    strides = tuple(prod(slot.shape[n + 1 :]) for n in range(len(slot.shape)))
+    return made.set_(raw.untyped_storage(), 0, slot.shape, strides)
 
 
 def _checked(

@@ -1,0 +1,45 @@
+"""Without a GPU, every operator with a recording is tuned to within 1 % of the best recorded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.device.recording import load_recording
+from tuner.session import Session
+from tuner.trial import INITIAL, Status
+
+ROOT = Path(__file__).parents[2]
+RECORDINGS = sorted((ROOT / "kernels/sglang/recordings").glob("*/*.json.xz"))
+SHARE = 0.99
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".")[0])
+def test_the_search_reaches_the_recorded_best(path: Path, tmp_path: Path) -> None:
+    kernel = path.name.split(".")[0]
+    command = [sys.executable, "-m", "tuner", f"kernels/sglang/{kernel}.cu"]
+    options = ["--device", f"recorded:{path}", "--session", str(tmp_path / "s"), "--quiet"]
+    done = subprocess.run(
+        [*command, *options, "--json"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["trials"]["missing"] == 0
+    recording = load_recording(path)
+    with Session.open(tmp_path / "s", read_only=True) as session:
+        for workload in session.manifest.workloads:
+            if workload.held_out:
+                continue
+            known = recording.workloads[workload.key]
+            times_us = [
+                program.outcome().measurement.median_us  # type: ignore[union-attr]
+                for key, program in known.programs.items()
+                if key != known.baseline and program.status is Status.CORRECT
+            ]
+            found_us = [trial.time_us for trial in session.trials(INITIAL, workload)]
+            best_us = min(time for time in found_us if time is not None)
+            assert min(times_us) >= SHARE * best_us, f"{workload}: {best_us} us"
