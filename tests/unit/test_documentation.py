@@ -18,6 +18,7 @@ from tuner.cli import COMMANDS, RUN
 from tuner.cli.rounds_told import agent_object
 from tuner.report.loading import from_session
 from tuner.report.table import json_of
+from tuner.space_file import load_definition
 from tuner.statistics import geometric_mean
 
 ROOT = Path(__file__).parents[2]
@@ -198,3 +199,28 @@ def test_the_plans_in_the_folder_are_those_that_were_measured(figures: Figures) 
             Expectation(moved["metric"], moved["predicted"], moved["workload"] or "")
             for moved in one["expectations"]
         ]
+
+
+def test_the_table_of_kernels_names_every_operator_with_its_choices() -> None:
+    rows = {}
+    for line in (ROOT / "docs/kernels.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            cells = [re.findall(r"\w+", cell) for cell in line.split("|")[1:-1]]
+            (name,), axes, _, operators, parameters = cells
+            rows[name] = (axes, operators, parameters)
+    spaces = [p for p in (ROOT / "search_spaces/sglang").glob("*.yaml") if "." not in p.stem]
+    definitions = [load_definition(path) for path in spaces]
+    assert rows == {
+        one.spec.name: (
+            list(one.spec.axes),
+            [operator.name for operator in one.spec.operators],
+            list(one.space.names),
+        )
+        for one in definitions
+    }
+
+
+def test_no_template_depends_on_the_number_of_tokens() -> None:
+    for path in (ROOT / "templates/sglang").glob("*.cu.j2"):
+        written = re.findall(r"@\{(.*?)\}@|//%(.*)|/\*%(.*?)%\*/", path.read_text(encoding="utf-8"))
+        assert not [parts for parts in written if re.search(r"\bT\b", " ".join(parts))], path

@@ -1,0 +1,49 @@
+"""The campaign that renews recordings and results: what is done is not done again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from record_all import Campaign, Job, operators, recording_job
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "kernel.cu"
+    path.write_text("one")
+    return path
+
+
+def test_what_is_done_is_left_out_until_its_files_change(tmp_path: Path, source: Path) -> None:
+    ran: list[int] = []
+    job = Job("one", ran.append, [source])
+    Campaign(tmp_path).run(job, 3)
+    again = Campaign(tmp_path)
+    assert ran == [3]
+    assert again.left([job]) == []
+    assert again.done["one"]["seconds"] >= 0
+    source.write_text("two")
+    assert again.left([job]) == [job]
+
+
+def test_a_job_that_fails_is_told_and_tried_again(tmp_path: Path, source: Path) -> None:
+    def fail(gpu: int) -> None:
+        raise subprocess.CalledProcessError(2, "tune")
+
+    job = Job("one", fail, [source])
+    campaign = Campaign(tmp_path)
+    campaign.run(job, 0)
+    assert campaign.failed == ["one"]
+    assert Campaign(tmp_path).left([job]) == [job]
+
+
+def test_every_operator_has_the_files_that_its_job_depends_on(tmp_path: Path) -> None:
+    assert len(operators()) == 11
+    for name in operators():
+        assert recording_job(name, tmp_path, 1).key
