@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from host_programs import shared_cache
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
@@ -56,20 +54,6 @@ NEAR_MISSES = {
     "groups have 64 rows": ("kGroup = 128", "kGroup = 64"),
     "scales are those of the word before": ("(scales)[group]", "(scales)[group - (column > 0)]"),
 }
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
-    yield compiler
-    compiler.close()
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[HostDevice]:
-    device = HostDevice(SPEC, {})
-    yield device
-    device.close()
 
 
 def referred(words: np.ndarray, scales: np.ndarray, zeros: np.ndarray, dtype: str) -> np.ndarray:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-from host_programs import shared_cache
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
@@ -59,20 +58,6 @@ NEAR_MISSES = {
         "row_x[i] = r;\n    row_residual[i] = r;",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
-    yield compiler
-    compiler.close()
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[HostDevice]:
-    device = HostDevice(SPEC, {})
-    yield device
-    device.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from host_programs import shared_cache
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
@@ -59,20 +57,6 @@ NEAR_MISSES = {
         "sincosf(__uint_as_float(__float_as_uint(position * frequency) & 0xfffff000u),",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
-    yield compiler
-    compiler.close()
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[HostDevice]:
-    device = HostDevice(SPEC, {})
-    yield device
-    device.close()
 
 
 def referred(qkv: np.ndarray, positions: np.ndarray, weights: np.ndarray, style: str) -> np.ndarray:

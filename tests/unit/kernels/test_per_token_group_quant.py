@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_programs import shared_cache
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
@@ -58,13 +57,6 @@ NEAR_MISSES = {
     "the padding repeats the last scale": ("target[t] = 0.0f", "target[t] = step"),
     "the scales are row by row": ("constexpr (kByColumn)", "constexpr (!kByColumn)"),
 }
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
-    yield compiler
-    compiler.close()
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: " ".join(v.values()) or "default")

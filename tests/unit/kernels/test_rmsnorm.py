@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from host_programs import shared_cache
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
 from tuner.device.host.device import HostDevice
 from tuner.device.inputs import load_reference
-from tuner.evaluate import Candidate, Evaluator
+from tuner.evaluate import Evaluator
 from tuner.kernel import Launch, Workload
 from tuner.search.pool import valid_configs
 from tuner.space_file import load_definition
-from tuner.template import Template
 from tuner.trial import Status
 
 ROOT = Path(__file__).parents[3]
@@ -52,26 +49,6 @@ NEAR_MISSES = {
         f"__bfloat162float(v.values[k]) * (scale * {WEIGHT})",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
-    yield compiler
-    compiler.close()
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[HostDevice]:
-    device = HostDevice(SPEC, {})
-    yield device
-    device.close()
-
-
-@pytest.fixture(scope="module")
-def evaluator(compiler: HostCompiler, device: HostDevice) -> Evaluator:
-    candidate = Candidate("template", DEFINITION.space, Template.load(SPEC.template))
-    return Evaluator(SPEC, candidate, {}, compiler, device)
 
 
 def referred(x: np.ndarray, w: np.ndarray, **operator: str) -> np.ndarray:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_programs import shared_cache
 from scipy.special import softmax
 
 from tuner.compiler.base import CompileRequest
@@ -78,13 +77,6 @@ def referred(
     compute = load_reference(SPEC.reference).compute
     outputs = compute(np, {"logits": logits}, axes, RENORMALIZE=renormalize)
     return outputs["weights"], outputs["ids"]
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
-    yield compiler
-    compiler.close()
 
 
 @pytest.fixture(scope="module", params=["false", "true"])

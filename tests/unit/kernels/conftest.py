@@ -1,0 +1,38 @@
+"""The CPU device and the compiler for one kernel: that of the module's `DEFINITION`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from host_programs import shared_cache
+
+from tuner.compiler.host import HostCompiler
+from tuner.device.host.device import HostDevice
+from tuner.evaluate import Candidate, Evaluator
+from tuner.space_file import Definition
+from tuner.template import Template
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
+    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture(scope="module")
+def device(request: pytest.FixtureRequest) -> Iterator[HostDevice]:
+    device = HostDevice(request.module.DEFINITION.spec, {})
+    yield device
+    device.close()
+
+
+@pytest.fixture(scope="module")
+def evaluator(
+    request: pytest.FixtureRequest, compiler: HostCompiler, device: HostDevice
+) -> Evaluator:
+    definition: Definition = request.module.DEFINITION
+    spec = definition.spec
+    candidate = Candidate("template", definition.space, Template.load(spec.template))
+    return Evaluator(spec, candidate, {}, compiler, device)
