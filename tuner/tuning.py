@@ -21,6 +21,7 @@ from tuner.progress import Listener
 from tuner.restoring import restore
 from tuner.rounds import Author, Rounds
 from tuner.search.factory import preload
+from tuner.search.pool import Pool
 from tuner.searching import budget, search_all
 from tuner.session import Session
 from tuner.standing import Standing
@@ -65,13 +66,7 @@ def tune(
         if not (device.info.recorded or session.trials()):
             for workload in plan.spec.boundary:
                 evaluator.verify_baseline(workload)
-        budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
-        warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
-        search_all(
-            plan, session, evaluator, standing, pools, searches_left=1 + plan.rounds, warm=warm
-        )
-        if plan.surveyed is not None and not session.results():
-            Survey(plan, session, evaluator, standing, pools).run()
+        _search(plan, session, evaluator, standing, pools, knowledge)
         if author is not None:
             written_by = author(session, candidates)
             failure = Rounds(plan, session, candidates, standing, written_by).run()
@@ -102,6 +97,22 @@ def _load_ahead(searcher: str, pool_size: int) -> None:
     """
     preload_solver()
     preload(searcher, pool_size)
+
+
+def _search(
+    plan: Plan,
+    session: Session,
+    evaluator: Evaluator,
+    standing: Standing,
+    pools: dict[Workload, Pool],
+    knowledge: Knowledge | None,
+) -> None:
+    budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
+    warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
+    left = 1 + plan.rounds
+    search_all(plan, session, evaluator, standing, pools, searches_left=left, warm=warm)
+    if plan.surveyed is not None and not session.results():
+        Survey(plan, session, evaluator, standing, pools).run()
 
 
 def _decide(plan: Plan, finals: Finals, standing: Standing) -> None:

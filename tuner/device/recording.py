@@ -63,7 +63,7 @@ class RecordedWorkload(BaseModel):
     """All that was measured for one workload, by program key; `peers` by their own names.
 
     `configs` holds the `Config.key` of every config that was tried, what never ran included; it
-    is None where all valid ones were.
+    is None in older recordings, for which all valid ones were.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
