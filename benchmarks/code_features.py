@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from environment import environment, write_result  # noqa: E402
-from recorded_spaces import KERNELS, load  # noqa: E402
+from recorded_spaces import WHOLE, load  # noqa: E402
 
 LEARNED_FROM = (20, 40)
 # Known without a compiler.
@@ -144,7 +144,7 @@ def main():
     asked = parser.parse_args()
     content = {"seeds": asked.seeds, "trees": asked.trees, "decoding": decoding(), "kernels": {}}
     print(content["decoding"])
-    for kernel in KERNELS:
+    for kernel in WHOLE:
         spaces = load(kernel)
         content["kernels"][kernel] = {
             "workloads": len(spaces),

@@ -6,8 +6,8 @@
 Runs the whole command in a process of its own, with empty caches for compiled kernels (`tune`'s and
 CuPy's) and without a store of past runs. *Busy* is the share of the search's wall time in which the
 device has a trial; `nvml` is the mean of NVML's own utilization over the same time. The share of
-the optimum compares, by the times of the recording of the whole space, the config that the search
-found and the best of all valid ones.
+the optimum compares, by the times of the recording of the whole space (in `recorded/`), the config
+that the search found and the best of all valid ones.
 """
 
 from __future__ import annotations
@@ -107,12 +107,12 @@ def sample(used):
 
 def shares_of_optimum(kernel, folder):
     """Compare what the search found on each workload with the best, by the recording's times."""
-    from recorded_spaces import evaluator_of, recorded
+    from recorded_spaces import WHOLE, evaluator_of, recorded
 
     from tuner.session import Session
     from tuner.trial import INITIAL, Status
 
-    recording = recorded(kernel)
+    recording, evaluator = recorded(WHOLE[kernel]), evaluator_of(WHOLE[kernel])
     found = {}
     with Session.open(folder, read_only=True) as session:
         for workload in (w for w in session.manifest.workloads if not w.held_out):
@@ -124,7 +124,7 @@ def shares_of_optimum(kernel, folder):
                 for key, program in of_workload.programs.items()
                 if program.status is Status.CORRECT and key != of_workload.baseline
             }
-            own = times[evaluator_of(kernel).key(workload, best.config)]
+            own = times[evaluator.key(workload, best.config)]
             found[workload.key] = {"trials": len(trials), "share": min(times.values()) / own}
     return found
 
@@ -140,10 +140,13 @@ def main():
     if asked.child:
         child(asked.child[1:], asked.child[0])
         return
+    from recorded_spaces import WHOLE
+
     with tempfile.TemporaryDirectory() as folder:
         session, seen = Path(folder, "session"), Path(folder, "seen.json")
-        words = [str(ROOT / f"kernels/sglang/{asked.kernel}.cu"), "--device", "cuda", "--quiet"]
-        words += ["--seed", str(asked.seed), "--session", str(session), "--json"]
+        space = WHOLE[asked.kernel]
+        words = [str(space.with_suffix(".cu")), "--space", str(space), "--device", "cuda"]
+        words += ["--quiet", "--seed", str(asked.seed), "--session", str(session), "--json"]
         words += ["--trials", str(asked.trials)] if asked.trials else []
         empty = {"TUNER_CACHE_DIR": f"{folder}/tune", "CUPY_CACHE_DIR": f"{folder}/cupy"}
         start = time.perf_counter()

@@ -3,8 +3,8 @@
     python benchmarks/record_all.py [NAME ...] [--trials N] [--folder DIR] [--fresh]
 
 NAME is an operator, or a benchmark whose result lies in results/h200/; all, unless some are named.
-What ended well is noted in FOLDER/done.json with the commit's files: started again, the script
 What ended well is noted in FOLDER/done.json with a hash of its files: started again, the script
+goes on with what is left, and a recording goes on from its last trial. A job that fails is told;
 the others are done all the same.
 """
 
@@ -28,25 +28,33 @@ from queue import SimpleQueue
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results/h200"
 FOLDER = ROOT / "sessions/record"
-TRIALS = 30
-# They take all cores or all of the memory's bandwidth, so each has the machine to itself.
+TRIALS = 20
+# What the README runs: whoever has no GPU tries other searches and budgets on it.
+MORE_TRIALS = {"silu_and_mul": 60}
 BENCHMARKS = {
+    "energy": ["energy.py", "--out"],
     "same_kernel": ["same_kernel.py", "--out"],
     "verification_cost": ["verification_cost.py", "--out"],
     "throughput": ["throughput.py", "--out"],
-    "energy": ["energy.py", "--out"],
     "cold_tune": ["cold_tune.py", "--out"],
 }
+LONGEST = frozenset({"energy", *MORE_TRIALS})
+# What depends on the compilers' speed has the machine to itself.
+ALONE = frozenset({"verification_cost", "throughput", "cold_tune"})
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One thing to renew: `run` takes the GPU's number; `alone` wants the machine for itself."""
+    """One thing to renew: `run` takes the GPU's number; `alone` wants the machine for itself.
+
+    `finish` needs no GPU: the next job runs meanwhile.
+    """
 
     name: str
     run: Callable[[int], None]
     inputs: Sequence[Path]
     alone: bool = False
+    finish: Callable[[], None] = lambda: None
 
     @property
     def key(self) -> str:
@@ -72,18 +80,23 @@ class Campaign:
         """List what isn't done, or was done with other files."""
         return [job for job in jobs if self.done.get(job.name, {}).get("key") != job.key]
 
-    def run(self, job: Job, gpu: int) -> None:
-        """Run one job; a failure is told and kept for the end."""
+    def run(self, job: Job, gpus: SimpleQueue[int]) -> None:
+        """Run one job on a GPU that is free; a failure is told and kept for the end."""
+        gpu = gpus.get()
         print(f"{_clock()} {job.name} on GPU {gpu}", flush=True)
         started_s = time.monotonic()
         try:
-            job.run(gpu)
+            try:
+                job.run(gpu)
+            finally:
+                seconds = round(time.monotonic() - started_s, 1)
+                gpus.put(gpu)
+            job.finish()
         except subprocess.CalledProcessError as error:
             print(f"{_clock()} {job.name} FAILED: exit code {error.returncode}", flush=True)
             self.failed.append(job.name)
             return
-        seconds = round(time.monotonic() - started_s, 1)
-        print(f"{_clock()} {job.name} done in {seconds} s", flush=True)
+        print(f"{_clock()} {job.name} done, {seconds} s on the GPU", flush=True)
         with self._lock:
             self.done[job.name] = {"key": job.key, "seconds": seconds}
             temporary = self._path.with_suffix(".tmp")
@@ -110,10 +123,13 @@ def recording_job(name: str, folder: Path, trials: int) -> Job:
             if known:
                 session.rename(session.with_name(f"{name}-{time.time_ns()}"))
             _tune(*words, "--session", str(session))
+
+    def finish() -> None:
         _summarize(name, kernel, session.with_name(f"{name}-recorded-{time.time_ns()}"))
 
     space = _spaces() / f"{name}.yaml"
-    return Job(name, run, (kernel, kernel.with_suffix(".py"), template, space))
+    inputs = (kernel, kernel.with_suffix(".py"), template, space)
+    return Job(name, run, inputs, finish=finish)
 
 
 def benchmark_job(name: str, words: Sequence[str]) -> Job:
@@ -125,7 +141,7 @@ def benchmark_job(name: str, words: Sequence[str]) -> Job:
         command = [sys.executable, str(script), *words[1:], str(out)]
         subprocess.run(command, check=True, env=_environment(gpu))
 
-    return Job(name, run, (script,), alone=True)
+    return Job(name, run, (script,), alone=name in ALONE)
 
 
 def _summarize(name: str, kernel: Path, session: Path) -> None:
@@ -158,20 +174,16 @@ def _clock() -> str:
     return datetime.now(UTC).strftime("%H:%M:%S")
 
 
-def _side_by_side(jobs: Sequence[Job], campaign: Campaign, gpus: int) -> None:
+def _run(jobs: Sequence[Job], campaign: Campaign, gpus: int) -> None:
     free: SimpleQueue[int] = SimpleQueue()
     for gpu in range(gpus):
         free.put(gpu)
-
-    def on_a_free_gpu(job: Job) -> None:
-        gpu = free.get()
-        try:
-            campaign.run(job, gpu)
-        finally:
-            free.put(gpu)
-
-    with ThreadPoolExecutor(gpus) as pool:
-        list(pool.map(on_a_free_gpu, jobs))
+    # One more than there are GPUs: while a job finishes, the next has its GPU.
+    with ThreadPoolExecutor(gpus + 1) as pool:
+        list(pool.map(lambda job: campaign.run(job, free), [j for j in jobs if not j.alone]))
+    for job in jobs:
+        if job.alone:
+            campaign.run(job, free)
 
 
 def main() -> None:
@@ -179,15 +191,21 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument(
+        "--trials", type=int, help=f"of each workload; {TRIALS}, more for the README's example"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--fresh", action="store_true", help="forget what is done")
     asked = parser.parse_args()
     gpus = gpu_count()
     if not gpus:
         parser.exit(2, "no NVIDIA GPU was found\n")
-    jobs = [recording_job(name, asked.folder, asked.trials) for name in operators()]
-    jobs += [benchmark_job(name, words) for name, words in BENCHMARKS.items()]
+    jobs = [benchmark_job(name, words) for name, words in BENCHMARKS.items()]
+    for name in operators():
+        trials = asked.trials or MORE_TRIALS.get(name, TRIALS)
+        jobs.append(recording_job(name, asked.folder, trials))
+    # The longest first, so that no GPU waits for one at the end.
+    jobs.sort(key=lambda job: job.name not in LONGEST)
     unknown = set(asked.names) - {job.name for job in jobs}
     if unknown:
         parser.error(f"no job named {min(unknown)}: {', '.join(job.name for job in jobs)}")
@@ -197,10 +215,7 @@ def main() -> None:
         campaign.done.clear()
     started_s = time.monotonic()
     left = campaign.left(jobs)
-    _side_by_side([job for job in left if not job.alone], campaign, gpus)
-    for job in left:
-        if job.alone:
-            campaign.run(job, 0)
+    _run(left, campaign, gpus)
     print(f"{len(left)} jobs in {time.monotonic() - started_s:.0f} s on {gpus} GPUs")
     if campaign.failed:
         print("FAILED:", ", ".join(campaign.failed))

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from environment import environment, write_result  # noqa: E402
-from recorded_spaces import KERNELS, load  # noqa: E402
+from recorded_spaces import WHOLE, load  # noqa: E402
 
 TARGET = 0.99
 WITHIN = 40
@@ -162,7 +162,7 @@ def plan_of(spaces, asked, seed):
     from tuner.space_file import load_definition
     from tuner.template import Template
 
-    spec = load_definition(ROOT / f"search_spaces/sglang/{spaces[0].kernel}.yaml").spec
+    spec = load_definition(WHOLE[spaces[0].kernel]).spec
     return Plan(
         spec=spec,
         space=spaces[0].space,
@@ -238,11 +238,11 @@ def main():
     parser.add_argument("--searcher", default="auto")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--kernel", choices=KERNELS, action="append")
+    parser.add_argument("--kernel", choices=WHOLE, action="append")
     parser.add_argument("--way", choices=WAYS, action="append", help="only this, alone")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    kernels = {kernel: load(kernel) for kernel in asked.kernel or KERNELS}
+    kernels = {kernel: load(kernel) for kernel in asked.kernel or WHOLE}
     # What `auto` tries whole is no search.
     searched = [spaces for spaces in kernels.values() if len(spaces[0].pool) > asked.trials]
     every = [space for spaces in searched for space in spaces]

@@ -11,7 +11,12 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-KERNELS = ("silu_and_mul", "topk_softmax")
+# As they were when every config was measured: the operators' own files go on, and their recordings
+# hold a part of the configs.
+WHOLE = {
+    name: ROOT / f"benchmarks/recorded/{name}/{name}.yaml"
+    for name in ("silu_and_mul", "topk_softmax")
+}
 AHEAD = 64
 
 
@@ -50,23 +55,30 @@ class RecordedSpace:
         return self.features[self.pool.index(config)]
 
 
-def recorded(kernel):
-    """Read the kernel's recording."""
-    from tuner.device.recording import load_recording, recordings_of
+def space_of(kernel):
+    """Name the search space of one of `kernels/sglang`."""
+    return ROOT / f"search_spaces/sglang/{kernel}.yaml"
 
-    (path,) = recordings_of(ROOT / f"kernels/sglang/{kernel}.cu")
+
+def recorded(space):
+    """Read the recording of a space's kernel."""
+    from tuner.device.recording import load_recording, recordings_of
+    from tuner.space_file import load_definition
+
+    (path,) = recordings_of(load_definition(space).spec.source)
     return load_recording(path)
 
 
-def evaluator_of(kernel, compiler=None):
-    """Make what tries the kernel's own template on its recording; keys need no compiler."""
+def evaluator_of(space, compiler=None):
+    """Make what tries a space's own template on its recording; keys need no compiler."""
     from tuner.device.recorded import RecordedDevice
     from tuner.device.recording import recordings_of
     from tuner.evaluate import Candidate, Evaluator
+    from tuner.space_file import load_definition
     from tuner.template import Template
     from tuner.trial import INITIAL
 
-    definition = _definition(kernel)
+    definition = load_definition(space)
     spec = definition.spec
     operators = {operator.name: operator.values[0] for operator in spec.operators}
     (path,) = recordings_of(spec.source)
@@ -75,23 +87,18 @@ def evaluator_of(kernel, compiler=None):
     return Evaluator(spec, candidate, operators, compiler, device)
 
 
-def _definition(kernel):
-    from tuner.space_file import load_definition
-
-    return load_definition(ROOT / f"search_spaces/sglang/{kernel}.yaml")
-
-
 def load(kernel, *, held_out=False):
-    """Compile every valid config of every workload (cached) and look its time up."""
+    """Compile every valid config of every workload of `WHOLE[kernel]` and look its time up."""
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.search.pool import valid_configs
+    from tuner.space_file import load_definition
 
-    definition = _definition(kernel)
+    definition = load_definition(WHOLE[kernel])
     spec, space = definition.spec, definition.space
     spaces = []
     with NvrtcPool(cache=Cache()) as compiler:
-        evaluator = evaluator_of(kernel, compiler)
+        evaluator = evaluator_of(WHOLE[kernel], compiler)
         for workload in spec.workloads if held_out else spec.tuned:
             pool = valid_configs(space, evaluator.names(workload))
             answered = evaluator.answered(workload)

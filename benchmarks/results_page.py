@@ -13,15 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from against_production import (  # noqa: E402
-    all_cells,
-    geometric_mean,
-    held_out_loss,
-    misses,
-    result_of,
-    table,
-    targets,
-)
+from production_section import peers_in_the_same_run, production  # noqa: E402
 
 PAGE = ROOT / "docs/results.md"
 RESULTS = ROOT / "benchmarks/results"
@@ -33,7 +25,8 @@ def page():
         "# Results\n",
         "Made by `python benchmarks/results_page.py` from the files under `benchmarks/results/`; "
         "a test keeps the two equal.\n",
-        *_production(),
+        *production(),
+        *peers_in_the_same_run(_json("results/h200/peers.json")),
         *_cold(_json("results/h200/cold_tune.json")),
         *_search(_json("results/cpu/recorded_search.json")),
         *_features(_json("results/cpu/code_features.json")),
@@ -52,53 +45,6 @@ def page():
         *_start(_json("results/cpu/start_time.json")),
     ]
     return "\n".join(parts)
-
-
-def _production():
-    found, known = all_cells(), targets()
-    operators = list(dict.fromkeys(cell.operator for cell in found))
-    yield f"## SGLang's operators on an {known['gpu']}\n"
-    yield (
-        "Microseconds per call, bf16. The baselines are our own kernels (kernels/sglang at the "
-        "commit of each result). *Best peer* is the fastest of what production can call: "
-        "`sgl-aot` (SGLang's prebuilt operators), `sgl-jit` (its JIT kernels) and `flashinfer`, "
-        f"measured on {known['measured']} on the same kind of GPU by the same protocol, but not "
-        "in the same run. The 95 % interval is that of the tuned median. GB/s count the fewest "
-        "bytes that the operator must move; about "
-        f"{known['streaming_gbps']:,} is the most that was seen on this GPU.\n"
-    )
-    yield (
-        "Winners use programmatic dependent launch, as `sgl-jit` does: calls overlap their "
-        "neighbours. *Isolated* is the same config without it. At few tokens the winners fetch "
-        "their input into the L2 while the call before them ends; in a model that input was just "
-        "written and is there already, so the isolated times are the ones to expect there.\n"
-    )
-    yield from table(found)
-    overall = geometric_mean([cell.ratio for cell in found])
-    isolated = geometric_mean(
-        [cell.ratio * cell.tuned_us / (cell.isolated_us or cell.tuned_us) for cell in found]
-    )
-    yield (
-        f"\nGeometric mean over {len(found)} cells of {len(operators)} operators: "
-        f"{overall:.2f}x the best peer of each, {isolated:.2f}x with isolated times.\n"
-    )
-    loss = held_out_loss()
-    if loss is not None:
-        yield (
-            f"Held-out workloads, through the dispatch: {loss - 1:.1%} slower on average than the "
-            "best that a search of each of them found.\n"
-        )
-    missed = list(misses(found))
-    if missed:
-        yield "Missed:\n"
-        yield from (f"- {line}" for line in missed)
-        yield ""
-    compilers = {result_of(name)["environment"]["compiler"] for name in operators}
-    yield (
-        f"{', '.join(sorted(compilers))}. `benchmarks/record_all.py`, "
-        "`benchmarks/results/h200/<operator>.json`, `benchmarks/targets/sglang_h200.json`; "
-        "compare with `python benchmarks/against_production.py`.\n"
-    )
 
 
 _WAYS = {

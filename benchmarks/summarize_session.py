@@ -60,12 +60,12 @@ def tuned_intervals(session: Session) -> dict[str, tuple[float, float]]:
 
 def held_out(session: Session) -> dict[str, dict[str, float]]:
     """Compare the dispatch with a search on every held-out workload that both know."""
-    from recorded_spaces import evaluator_of, recorded
+    from recorded_spaces import evaluator_of, recorded, space_of
 
     from tuner.trial import Status
 
-    kernel = session.manifest.kernel
-    recording, evaluator = recorded(kernel), evaluator_of(kernel)
+    space = space_of(session.manifest.kernel)
+    recording, evaluator = recorded(space), evaluator_of(space)
     found = {}
     for result in session.results():
         if not result.workload.held_out:

@@ -36,8 +36,9 @@ from tuner.space_file import load_definition
 from tuner.trial import Status, Trial
 
 ROOT = Path(__file__).resolve().parents[1]
-SPACE = ROOT / "search_spaces/sglang/silu_and_mul.yaml"
-RECORDING = ROOT / "kernels/sglang/recordings/h200/silu_and_mul.json.xz"
+FOLDER = ROOT / "benchmarks/recorded/silu_and_mul"
+SPACE = FOLDER / "silu_and_mul.yaml"
+RECORDING = FOLDER / "recordings/h200/silu_and_mul.json.xz"
 SHAPES = (
     ("T=1024,D=11008", "T=1024,D=14336"),
     ("T=128,D=14336", "T=128,D=11008"),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
+from tuner.crossing import CROSSED, crossings
 from tuner.errors import TemplateError
 from tuner.evaluate import Evaluator
 from tuner.kernel import Workload
@@ -88,7 +89,8 @@ class Search:
         self._evaluator, self._standing = evaluator, standing
         self._pools = pools
         self._planned = _planned(plan, pools)
-        self._turns = Turns(plan.tuned, self._begin_part, sum(self._planned.values()))
+        in_turns = sum(self._planned.values()) - CROSSED * len(self._joined())
+        self._turns = Turns(plan.tuned, self._begin_part, in_turns)
         self._pipeline = Pipeline(evaluator)
         self._told: list[tuple[Trial, Features | None]] = []
 
@@ -116,12 +118,34 @@ class Search:
             while (part := self._turns.current()) is not None and len(pipeline) < part.depth:
                 self._propose(part)
             if not len(pipeline):
-                return
+                break
             trial = pipeline.take()
             self._keep(trial)
             (part,) = (part for part in self._turns.parts if part.workload == trial.workload)
             part.proposer.tell(trial)
             self._learn(part, trial)
+        self._cross()
+
+    def _cross(self) -> None:
+        """Try on every workload what won near by, where nobody has."""
+        parts = {part.workload: part for part in self._turns.parts}
+        told = [trial for trial, _ in self._told]
+        for workload, config in crossings(told, self._joined()):
+            part = parts[workload]
+            known = self._session.trial(self._plan.candidate, workload, config)
+            if known is None and not self._may_begin(part):
+                continue
+            part.unasked.discard(config)
+            part.asked += 1
+            self._expect(part, max(part.asked, self._planned[workload]))
+            self._pipeline.begin(known or self._evaluator.start(workload, config))
+        while len(self._pipeline):
+            self._keep(self._pipeline.take())
+
+    def _joined(self) -> dict[Workload, Pool]:
+        """Return the workloads that learn from each other."""
+        joined = {w: pool for w, pool in self._pools.items() if self._learns_from_others(pool)}
+        return joined if len(joined) > 1 else {}
 
     def _propose(self, part: Part) -> None:
         pending = part.proposer.next()

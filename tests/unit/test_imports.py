@@ -53,6 +53,7 @@ LEVELS = {
         "candidates",
         "checking",
         "comparing",
+        "crossing",
         "energy",
         "dispatch",
         "finalists",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -20,10 +21,26 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+def queue_of(*gpus: int) -> SimpleQueue[int]:
+    free: SimpleQueue[int] = SimpleQueue()
+    for gpu in gpus:
+        free.put(gpu)
+    return free
+
+
+def test_the_gpu_is_free_while_a_job_finishes(tmp_path: Path, source: Path) -> None:
+    gpus, seen = queue_of(1), []
+    job = Job("one", lambda gpu: None, [source], finish=lambda: seen.append(gpus.get_nowait()))
+    campaign = Campaign(tmp_path)
+    campaign.run(job, gpus)
+    assert seen == [1]
+    assert "one" in campaign.done
+
+
 def test_what_is_done_is_left_out_until_its_files_change(tmp_path: Path, source: Path) -> None:
     ran: list[int] = []
     job = Job("one", ran.append, [source])
-    Campaign(tmp_path).run(job, 3)
+    Campaign(tmp_path).run(job, queue_of(3))
     again = Campaign(tmp_path)
     assert ran == [3]
     assert again.left([job]) == []
@@ -38,7 +55,9 @@ def test_a_job_that_fails_is_told_and_tried_again(tmp_path: Path, source: Path) 
 
     job = Job("one", fail, [source])
     campaign = Campaign(tmp_path)
-    campaign.run(job, 0)
+    gpus = queue_of(0)
+    campaign.run(job, gpus)
+    assert gpus.get_nowait() == 0
     assert campaign.failed == ["one"]
     assert Campaign(tmp_path).left([job]) == [job]
 
