@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results/h200"
@@ -66,15 +67,28 @@ class Job:
 
 
 class Campaign:
-    """Run jobs and keep what is done; the seconds of each are part of it."""
+    """Run jobs and keep what is done, with the seconds of each and those of all runs together."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "done.json"
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
-        known = self._path.exists()
-        self.done = json.loads(self._path.read_text(encoding="utf-8")) if known else {}
+        known = {"wall_s": 0.0, "jobs": {}}
+        if self._path.exists():
+            known = json.loads(self._path.read_text(encoding="utf-8"))
+        self.done: dict[str, Any] = known["jobs"]
         self.failed: list[str] = []
+        self._before_s, self._started_s = known["wall_s"], time.monotonic()
+
+    @property
+    def wall_s(self) -> float:
+        """How long it has taken so far, without the pauses between its runs."""
+        return round(self._before_s + time.monotonic() - self._started_s, 1)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.done.clear()
+        self._before_s = 0.0
 
     def left(self, jobs: Sequence[Job]) -> list[Job]:
         """List what isn't done, or was done with other files."""
@@ -97,10 +111,15 @@ class Campaign:
             self.failed.append(job.name)
             return
         print(f"{_clock()} {job.name} done, {seconds} s on the GPU", flush=True)
+        self.done[job.name] = {"key": job.key, "seconds": seconds}
+        self.save()
+
+    def save(self) -> None:
+        """Write down what is done."""
         with self._lock:
-            self.done[job.name] = {"key": job.key, "seconds": seconds}
+            content = json.dumps({"wall_s": self.wall_s, "jobs": self.done}, indent=1)
             temporary = self._path.with_suffix(".tmp")
-            temporary.write_text(json.dumps(self.done, indent=1) + "\n", encoding="utf-8")
+            temporary.write_text(content + "\n", encoding="utf-8")
             temporary.replace(self._path)
 
 
@@ -212,14 +231,31 @@ def main() -> None:
     jobs = [job for job in jobs if not asked.names or job.name in asked.names]
     campaign = Campaign(asked.folder)
     if asked.fresh:
-        campaign.done.clear()
-    started_s = time.monotonic()
+        campaign.forget()
     left = campaign.left(jobs)
-    _run(left, campaign, gpus)
-    print(f"{len(left)} jobs in {time.monotonic() - started_s:.0f} s on {gpus} GPUs")
+    try:
+        _run(left, campaign, gpus)
+    finally:
+        campaign.save()
+    print(f"{len(left)} of {len(jobs)} jobs; {campaign.wall_s:.0f} s in all on {gpus} GPUs")
     if campaign.failed:
         print("FAILED:", ", ".join(campaign.failed))
-    raise SystemExit(1 if campaign.failed else 0)
+        raise SystemExit(1)
+    if not asked.names:
+        _write_times(campaign, gpus)
+
+
+def _write_times(campaign: Campaign, gpus: int) -> None:
+    """Keep how long the whole campaign took."""
+    content = {
+        "gpus": gpus,
+        "cores": os.cpu_count(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "wall_s": campaign.wall_s,
+        "seconds": {name: one["seconds"] for name, one in sorted(campaign.done.items())},
+    }
+    path = RESULTS / "record_all.json"
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

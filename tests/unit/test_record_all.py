@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -47,6 +48,16 @@ def test_what_is_done_is_left_out_until_its_files_change(tmp_path: Path, source:
     assert again.done["one"]["seconds"] >= 0
     source.write_text("two")
     assert again.left([job]) == [job]
+
+
+def test_the_time_of_all_runs_is_added_up(tmp_path: Path) -> None:
+    first = Campaign(tmp_path)
+    time.sleep(0.2)
+    first.save()
+    again = Campaign(tmp_path)
+    assert again.wall_s >= 0.2
+    again.forget()
+    assert again.wall_s < 0.2
 
 
 def test_a_job_that_fails_is_told_and_tried_again(tmp_path: Path, source: Path) -> None:
