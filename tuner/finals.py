@@ -44,13 +44,6 @@ class Finals:
         self._peers = Peers(plan, session, device)
         self._finalists = Finalists(plan, session, candidates, verification, self._ranked)
 
-    def compile_ahead(self) -> None:
-        """Start compiling for the checks of all finalists: the device works on them one by one."""
-        decided = {result.workload for result in self._session.results()}
-        for workload in self._plan.tuned:
-            if workload not in decided:
-                self._verification.compile_ahead(self._finalists.of(workload))
-
     def decide(self, workload: Workload) -> None:
         """Compare the best configs with the baseline, interleaved, and record the result."""
         if any(result.workload == workload for result in self._session.results()):

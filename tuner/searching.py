@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from tuner.crossing import CROSSED, crossings
 from tuner.errors import TemplateError
-from tuner.evaluate import Evaluator
+from tuner.evaluate import Evaluator, Pending
 from tuner.kernel import Workload
 from tuner.pipeline import DEPTH, DEPTH_FORESEEN, Pipeline, prompt_threads
 from tuner.plan import Plan, distance
@@ -131,14 +131,7 @@ class Search:
         parts = {part.workload: part for part in self._turns.parts}
         told = [trial for trial, _ in self._told]
         for workload, config in crossings(told, self._joined()):
-            part = parts[workload]
-            known = self._session.trial(self._plan.candidate, workload, config)
-            if known is None and not self._may_begin(part):
-                continue
-            part.unasked.discard(config)
-            part.asked += 1
-            self._expect(part, max(part.asked, self._planned[workload]))
-            self._pipeline.begin(known or self._evaluator.start(workload, config))
+            self._try(parts[workload], config)
         while len(self._pipeline):
             self._keep(self._pipeline.take())
 
@@ -156,14 +149,22 @@ class Search:
         if pending is None:
             part.over = True
             return
-        known = self._session.trial(self._plan.candidate, part.workload, pending.config)
-        if known is None and not self._may_begin(part):
+        if not self._try(part, pending.config, pending):
             part.over = True
-            return
-        part.unasked.discard(pending.config)
+
+    def _try(self, part: Part, config: Config, pending: Pending | None = None) -> bool:
+        """Send a config to the device, or what is known of it; False where nothing new may begin.
+
+        `pending` is there where its compilation has begun.
+        """
+        known = self._session.trial(self._plan.candidate, part.workload, config)
+        if known is None and not self._may_begin(part):
+            return False
+        part.unasked.discard(config)
         part.asked += 1
         self._expect(part, max(part.asked, self._planned[part.workload]))
-        self._pipeline.begin(known or pending)
+        self._pipeline.begin(known or pending or self._evaluator.start(part.workload, config))
+        return True
 
     def _may_begin(self, part: Part) -> bool:
         if not part.may_begin:

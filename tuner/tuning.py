@@ -116,7 +116,6 @@ def _search(
 
 
 def _decide(plan: Plan, finals: Finals, standing: Standing) -> None:
-    finals.compile_ahead()
     for workload in (*plan.tuned, *plan.held_out):
         standing.announce("finals", workload)
         finals.decide(workload)

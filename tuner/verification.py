@@ -57,7 +57,6 @@ class Verification:
         known = () if repeat else session.checks()
         self._known = {(check.kind, check.workload, check.variant) for check in known}
         self._failed = {check.variant for check in known if check.passed is False}
-        self._ahead: dict[Pair, Pending | Outcome] = {}
         self.made: list[Check] = []
 
     def failed(self, variant: Variant) -> bool:
@@ -76,10 +75,7 @@ class Verification:
                 self._keep(kind, *pair, Outcome(Status.MISSING, "too large to be run on a CPU"))
             else:
                 wanted.append(pair)
-        under_way = [
-            (pair, self._ahead.pop(pair) if pair in self._ahead else self._started(*pair))
-            for pair in wanted
-        ]
+        under_way = [(pair, self._started(*pair)) for pair in wanted]
         for pair, made in under_way:
             evaluator = self._candidates.evaluator(pair[1].candidate)
             self._keep(kind, *pair, evaluator.verify(made) if isinstance(made, Pending) else made)
@@ -94,15 +90,6 @@ class Verification:
     def on_boundaries(self, variants: Iterable[Variant]) -> None:
         """Verify variants on every boundary workload that they may run on."""
         self.verify(self._boundary_pairs(variants), BOUNDARY)
-
-    def compile_ahead(self, variants: Iterable[Variant]) -> None:
-        """Start compiling what the boundary checks of these variants will run."""
-        if self._device.info.recorded:
-            return
-        for pair in dict.fromkeys(self._boundary_pairs(variants)):
-            known = (BOUNDARY, *pair) in self._known or pair in self._ahead
-            if not known and not self._too_large(pair[0]):
-                self._ahead[pair] = self._started(*pair)
 
     def watch(self, pairs: Iterable[Pair]) -> None:
         """Run variants under every tool, on their own and on the boundary workloads."""
