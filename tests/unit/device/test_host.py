@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_programs import shared_cache
+from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.host import HostCompiler
@@ -41,9 +41,8 @@ KERNEL = 'extern "C" __global__ void run(float* y, const float* x) {{ {} }}'
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
-    yield compiler
-    compiler.close()
+    with cached_compiler(tmp_path_factory, timeout_s=30.0) as compiler:
+        yield compiler
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from host_programs import shared_cache
+from host_programs import cached_compiler
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
@@ -94,9 +94,8 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=60.0, cache=shared_cache(tmp_path_factory))
-    yield compiler
-    compiler.close()
+    with cached_compiler(tmp_path_factory) as compiler:
+        yield compiler
 
 
 @pytest.fixture(scope="module")

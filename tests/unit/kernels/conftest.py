@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from host_programs import shared_cache
+from host_programs import cached_compiler
 
 from tuner.compiler.host import HostCompiler
 from tuner.device.host.device import HostDevice
@@ -16,9 +16,8 @@ from tuner.template import Template
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(timeout_s=30.0, cache=shared_cache(tmp_path_factory))
-    yield compiler
-    compiler.close()
+    with cached_compiler(tmp_path_factory, timeout_s=30.0) as compiler:
+        yield compiler
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from host_programs import shared_cache
+from host_programs import cached_compiler
 
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import DeviceInfo
@@ -105,6 +105,5 @@ def make_subject(folder: Path) -> Callable[..., Subject]:
 
 @pytest.fixture(scope="session")
 def host_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]:
-    compiler = HostCompiler(cache=shared_cache(tmp_path_factory))
-    yield compiler
-    compiler.close()
+    with cached_compiler(tmp_path_factory) as compiler:
+        yield compiler

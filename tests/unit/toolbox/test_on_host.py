@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from host_programs import shared_cache
+from host_programs import cached_compiler
 
 from tuner.checking import UnavailableDevice, target_info
-from tuner.compiler.host import HostCompiler
 from tuner.device.host.device import HostDevice
 from tuner.evaluate import Candidate, Evaluator
 
 
 @pytest.fixture(scope="module")
 def host_compiler(tmp_path_factory):
-    host = HostCompiler(cache=shared_cache(tmp_path_factory))
-    yield host
-    host.close()
+    with cached_compiler(tmp_path_factory) as host:
+        yield host
 
 
 @pytest.fixture
