@@ -90,6 +90,18 @@ class Cell:
         """The fewest bytes that must move, over the time."""
         return self.traffic_bytes / self.tuned_us / 1e3
 
+    @property
+    def level(self) -> bool:
+        """Whether it is as fast as the best peer, or faster."""
+        return self.ratio * WITHIN >= 1.0
+
+    @property
+    def streaming_share(self) -> float | None:
+        """The share of the streaming rate, where it is memory that limits and much is moved."""
+        if self.operator in NOT_STREAMING or self.traffic_bytes < LARGE_BYTES:
+            return None
+        return self.gbps / targets()["streaming_gbps"]
+
 
 @cache
 def targets() -> dict[str, Any]:
@@ -165,17 +177,17 @@ def misses(found: list[Cell]) -> Iterator[str]:
     """Name every figure that is missed, each cell with its number."""
     yield from _missing_cells(found)
     for cell in found:
-        if cell.ratio * WITHIN < 1.0:
+        if not cell.level:
             yield f"{cell.operator} {cell.key}: {cell.ratio:.3f}x {cell.best_peer}"
     yield from _too_slow(found)
     for cell in found:
-        share = cell.gbps / targets()["streaming_gbps"]
-        if _streams(cell) and share < STREAMING_SHARE:
+        share = cell.streaming_share
+        if share is not None and share < STREAMING_SHARE:
             yield f"{cell.operator} {cell.key}: {share:.1%} of the streaming rate"
     mean = geometric_mean([cell.ratio for cell in found])
     if mean < GEOMETRIC_MEAN:
         yield f"geometric mean {mean:.3f}x, under {GEOMETRIC_MEAN}x"
-    far = {cell.operator for cell in found if cell.ratio >= FAR_AHEAD}
+    far = _far_ahead(found)
     if len(far) < FAR_AHEAD_OPERATORS:
         yield f"{len(far)} operators with a cell of {FAR_AHEAD}x, under {FAR_AHEAD_OPERATORS}"
     loss = held_out_loss()
@@ -192,37 +204,40 @@ def _missing_cells(found: list[Cell]) -> Iterator[str]:
 
 def _too_slow(found: list[Cell]) -> Iterator[str]:
     for asked in LEAST:
-        for cell, peer in _meant(asked, found):
-            ratio = cell.peers_us[peer] / cell.tuned_us
+        for cell, peer, ratio in _meant(asked, found):
             if ratio < asked.ratio:
                 yield f"{cell.operator} {cell.key}: {ratio:.2f}x {peer}, under {asked.ratio}x"
 
 
-def _meant(asked: Least, found: list[Cell]) -> Iterator[tuple[Cell, str]]:
-    """Name the cells that a figure is about, each with the peer it is against."""
+def _meant(asked: Least, found: list[Cell]) -> Iterator[tuple[Cell, str, float]]:
+    """Name the cells that a figure is about, each with the peer it is against, and the ratio."""
     wanted = {"T": LARGE_T, **dict(asked.axes)}
     for cell in found:
         if cell.operator == asked.operator and wanted.items() <= cell.axes.items():
-            yield cell, asked.peer or cell.best_peer
+            peer = asked.peer or cell.best_peer
+            yield cell, peer, cell.peers_us[peer] / cell.tuned_us
+
+
+def _far_ahead(found: list[Cell]) -> list[str]:
+    return sorted({cell.operator for cell in found if cell.ratio >= FAR_AHEAD})
 
 
 def figures(found: list[Cell]) -> Iterator[tuple[str, str, str]]:
     """Tell each figure that is asked, how much, and what was measured."""
-    level = sum(cell.ratio * WITHIN >= 1.0 for cell in found)
+    level = sum(cell.level for cell in found)
     known = sum(len(cells) for cells in targets()["kernels"].values())
     yield "cells as fast as the best peer or faster, within 2 %", f"{known}", f"{level}"
     mean = geometric_mean([cell.ratio for cell in found])
     yield "geometric mean over the best peers", f"{GEOMETRIC_MEAN}x", f"{mean:.2f}x"
-    far = sorted({cell.operator for cell in found if cell.ratio >= FAR_AHEAD})
+    far = _far_ahead(found)
     got = f"{len(far)}: {', '.join(far)}"
     yield f"operators with a cell of {FAR_AHEAD:g}x", f"{FAR_AHEAD_OPERATORS}", got
     for asked in LEAST:
-        ratios = [cell.peers_us[peer] / cell.tuned_us for cell, peer in _meant(asked, found)]
         sizes = "".join(f", {name} {size}" for name, size in asked.axes)
         peer = f", over {asked.peer}" if asked.peer else ""
-        got = ", ".join(f"{ratio:.2f}x" for ratio in ratios)
+        got = ", ".join(f"{ratio:.2f}x" for _, _, ratio in _meant(asked, found))
         yield f"{asked.operator}, T {LARGE_T}{sizes}{peer}", f"{asked.ratio:g}x", got
-    shares = [cell.gbps / targets()["streaming_gbps"] for cell in found if _streams(cell)]
+    shares = [share for cell in found if (share := cell.streaming_share) is not None]
     if shares:
         got = f"{min(shares):.1%} at least, of {len(shares)} cells"
         yield "share of the streaming rate from 100 MB on", f"{STREAMING_SHARE:.0%}", got
@@ -230,10 +245,6 @@ def figures(found: list[Cell]) -> Iterator[tuple[str, str, str]]:
     if loss is not None:
         asked_loss = f"{HELD_OUT_WITHIN - 1:.0%}"
         yield "held-out workloads slower than searched, on average", asked_loss, f"{loss - 1:.1%}"
-
-
-def _streams(cell: Cell) -> bool:
-    return cell.operator not in NOT_STREAMING and cell.traffic_bytes >= LARGE_BYTES
 
 
 def held_out_loss() -> float | None:

@@ -105,30 +105,6 @@ def sample(used):
             used.append((time.perf_counter(), float(line)))
 
 
-def shares_of_optimum(kernel, folder):
-    """Compare what the search found on each workload with the best, by the recording's times."""
-    from recorded_spaces import WHOLE, evaluator_of, recorded
-
-    from tuner.session import Session
-    from tuner.trial import INITIAL, Status
-
-    recording, evaluator = recorded(WHOLE[kernel]), evaluator_of(WHOLE[kernel])
-    found = {}
-    with Session.open(folder, read_only=True) as session:
-        for workload in (w for w in session.manifest.workloads if not w.held_out):
-            trials = [t for t in session.trials(INITIAL, workload) if t.time_us]
-            best = min(trials, key=lambda trial: trial.time_us)
-            of_workload = recording.workloads[workload.key]
-            times = {
-                key: program.outcome().measurement.median_us
-                for key, program in of_workload.programs.items()
-                if program.status is Status.CORRECT and key != of_workload.baseline
-            }
-            own = times[evaluator.key(workload, best.config)]
-            found[workload.key] = {"trials": len(trials), "share": min(times.values()) / own}
-    return found
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernel", default="silu_and_mul")
@@ -140,7 +116,7 @@ def main():
     if asked.child:
         child(asked.child[1:], asked.child[0])
         return
-    from recorded_spaces import WHOLE
+    from recorded_spaces import WHOLE, shares_of_optimum
 
     with tempfile.TemporaryDirectory() as folder:
         session, seen = Path(folder, "session"), Path(folder, "seen.json")
@@ -165,7 +141,7 @@ def main():
             "seed": asked.seed,
             "wall_s": round(wall_s, 1),
             **json.loads(seen.read_text()),
-            "workloads": shares_of_optimum(asked.kernel, session),
+            "workloads": shares_of_optimum(space, session),
             "speedups": {
                 ",".join(f"{k}={v}" for k, v in one["workload"].items()): one["speedup"]
                 for one in result["workloads"]

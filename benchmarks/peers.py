@@ -26,9 +26,11 @@ OUT = ROOT / "benchmarks/results/h200/peers.json"
 
 def workloads(name: str) -> list[str]:
     """Name the operator's workloads of the least and of the most traffic."""
+    from recorded_spaces import space_of
+
     from tuner.space_file import load_definition
 
-    spec = load_definition(ROOT / f"search_spaces/sglang/{name}.yaml").spec
+    spec = load_definition(space_of(name)).spec
     by_size = sorted(spec.tuned, key=lambda workload: spec.traffic.integer(workload.values))
     return [by_size[0].key, by_size[-1].key]
 

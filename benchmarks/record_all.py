@@ -32,13 +32,7 @@ FOLDER = ROOT / "sessions/record"
 TRIALS = 20
 # What the README runs: whoever has no GPU tries other searches and budgets on it.
 MORE_TRIALS = {"silu_and_mul": 60}
-BENCHMARKS = {
-    "energy": ["energy.py", "--out"],
-    "same_kernel": ["same_kernel.py", "--out"],
-    "verification_cost": ["verification_cost.py", "--out"],
-    "throughput": ["throughput.py", "--out"],
-    "cold_tune": ["cold_tune.py", "--out"],
-}
+BENCHMARKS = ("energy", "same_kernel", "verification_cost", "throughput", "cold_tune")
 LONGEST = frozenset({"energy", *MORE_TRIALS})
 # What depends on the compilers' speed has the machine to itself.
 ALONE = frozenset({"verification_cost", "throughput", "cold_tune"})
@@ -151,13 +145,13 @@ def recording_job(name: str, folder: Path, trials: int) -> Job:
     return Job(name, run, inputs, finish=finish)
 
 
-def benchmark_job(name: str, words: Sequence[str]) -> Job:
+def benchmark_job(name: str) -> Job:
     """Make the job that runs one of the benchmarks beside this file."""
-    script = ROOT / "benchmarks" / words[0]
+    script = ROOT / f"benchmarks/{name}.py"
 
     def run(gpu: int) -> None:
         out = RESULTS / f"{name}.json"
-        command = [sys.executable, str(script), *words[1:], str(out)]
+        command = [sys.executable, str(script), "--out", str(out)]
         subprocess.run(command, check=True, env=_environment(gpu))
 
     return Job(name, run, (script,), alone=name in ALONE)
@@ -219,7 +213,7 @@ def main() -> None:
     gpus = gpu_count()
     if not gpus:
         parser.exit(2, "no NVIDIA GPU was found\n")
-    jobs = [benchmark_job(name, words) for name, words in BENCHMARKS.items()]
+    jobs = [benchmark_job(name) for name in BENCHMARKS]
     for name in operators():
         trials = asked.trials or MORE_TRIALS.get(name, TRIALS)
         jobs.append(recording_job(name, asked.folder, trials))

@@ -87,6 +87,31 @@ def evaluator_of(space, compiler=None):
     return Evaluator(spec, candidate, operators, compiler, device)
 
 
+def shares_of_optimum(space, folder):
+    """Compare what a session found on each tuned workload with the best, by the recording's times.
+
+    The session may have measured for itself: only which configs it tried counts.
+    """
+    from tuner.session import Session
+    from tuner.trial import INITIAL, Status
+
+    recording, evaluator = recorded(space), evaluator_of(space)
+    found = {}
+    with Session.open(folder, read_only=True) as session:
+        for workload in (w for w in session.manifest.workloads if not w.held_out):
+            trials = [t for t in session.trials(INITIAL, workload) if t.time_us]
+            best = min(trials, key=lambda trial: trial.time_us)
+            of_workload = recording.workloads[workload.key]
+            times = {
+                key: program.outcome().measurement.median_us
+                for key, program in of_workload.programs.items()
+                if program.status is Status.CORRECT and key != of_workload.baseline
+            }
+            own = times[evaluator.key(workload, best.config)]
+            found[workload.key] = {"trials": len(trials), "share": min(times.values()) / own}
+    return found
+
+
 def load(kernel, *, held_out=False):
     """Compile every valid config of every workload of `WHOLE[kernel]` and look its time up."""
     from tuner.compiler.cache import Cache
