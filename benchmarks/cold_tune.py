@@ -99,8 +99,12 @@ def child(words, out):
 
 def sample(used):
     """Ask the driver for the GPU's utilization, ten times a second."""
-    query = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", f"-lms={SAMPLE_MS}"]
-    with subprocess.Popen(["nvidia-smi", *query], stdout=subprocess.PIPE, text=True) as process:
+    from tuner.device.cuda.driver import gpu_uuid
+
+    # nvidia-smi knows nothing of CUDA_VISIBLE_DEVICES, and would answer for all GPUs.
+    query = [f"--id={gpu_uuid(0)}", "--query-gpu=utilization.gpu", f"-lms={SAMPLE_MS}"]
+    command = ["nvidia-smi", *query, "--format=csv,noheader,nounits"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             used.append((time.perf_counter(), float(line)))
 

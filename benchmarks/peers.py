@@ -51,6 +51,7 @@ def measured(name: str, trials: int) -> dict[str, Any]:
     return {
         "kernel": name,
         "device": found["device"],
+        "trials": trials,
         "workloads": [{key: one[key] for key in kept if key in one} for one in found["workloads"]],
     }
 
@@ -72,25 +73,21 @@ def _version(package: str) -> str | None:
 
 
 def main() -> None:
-    from record_all import operators
+    from record_all import MORE_TRIALS, TRIALS, operators
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("operators", nargs="*", default=operators())
-    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--trials", type=int, help="of each workload; else as in recordings")
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
     runs: list[dict[str, Any]] = []
     for name in asked.operators:
         try:
-            runs.append(measured(name, asked.trials))
+            runs.append(measured(name, asked.trials or MORE_TRIALS.get(name, TRIALS)))
         except subprocess.CalledProcessError as error:
             print(f"{name}: exit code {error.returncode}", file=sys.stderr)
             continue
-        content = {
-            "environment": environment(runs[0]["device"]),
-            "trials": asked.trials,
-            "runs": runs,
-        }
+        content = {"environment": environment(runs[0]["device"]), "runs": runs}
         asked.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         print(f"{name} done", flush=True)
 

@@ -65,7 +65,7 @@ def production() -> Iterator[str]:
     yield (
         f"Without a GPU, `tune` on the {len(recorded['operators'])} recordings takes "
         f"{recorded['seconds']:.0f} s in all on {recorded['environment']['cores']} cores, and "
-        f"finds {least:.1%} or more of the best recorded on each workload "
+        f"finds at least {least:.1%} of the best recorded on each workload "
         "(`benchmarks/recorded_operators.py`, `benchmarks/results/cpu/recorded_operators.json`).\n"
     )
     compilers = {(result_of(name) or {})["environment"]["compiler"] for name in operators}
@@ -85,6 +85,22 @@ def _floor() -> str:
     )
 
 
+def campaign(content: Mapping[str, Any]) -> Iterator[str]:
+    """Write how long it takes to renew all recordings and results."""
+    seconds, gpus = content["seconds"], content["gpus"]
+    runs = "one go" if content["runs"] == 1 else f"{content['runs']} runs, each resuming the last"
+    longest = sorted(seconds, key=seconds.get, reverse=True)[:3]
+    yield "## Renewing all of it\n"
+    yield (
+        f"`scripts/record`, {len(seconds)} recordings and benchmarks: "
+        f"{content['wall_s'] / 60:.1f} min on {gpus} GPUs with {content['cores']} cores, in "
+        f"{runs}. "
+        f"One after the other the jobs are {sum(seconds.values()) / 60:.0f} min; the longest are "
+        + ", ".join(f"{name} ({seconds[name] / 60:.1f} min)" for name in longest)
+        + ". `benchmarks/record_all.py`, `benchmarks/results/h200/record_all.json`.\n"
+    )
+
+
 def peers_in_the_same_run(content: Mapping[str, Any]) -> Iterator[str]:
     """Write tuned kernels against what was installed, timed in the same rounds."""
     environment = content["environment"]
@@ -92,8 +108,8 @@ def peers_in_the_same_run(content: Mapping[str, Any]) -> Iterator[str]:
     yield "## Peers in the same run\n"
     yield (
         f"`tune … --peers` on an {environment['device']} with {versions}: each operator's "
-        "smallest and largest workload, ours after a search of "
-        f"{content['trials']} trials. Under each peer its microseconds, and how many times faster "
+        "smallest and largest workload, ours after as many trials as in its recording. Under "
+        "each peer its microseconds, and how many times faster "
         "the tuned kernel is; the 95 % intervals are narrower than the last digit but for where "
         "they are given.\n"
     )

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -32,8 +33,16 @@ FOLDER = ROOT / "sessions/record"
 TRIALS = 20
 # What the README runs: whoever has no GPU tries other searches and budgets on it.
 MORE_TRIALS = {"silu_and_mul": 60}
-BENCHMARKS = ("energy", "same_kernel", "verification_cost", "throughput", "cold_tune")
-LONGEST = frozenset({"energy", *MORE_TRIALS})
+BENCHMARKS = (
+    "energy",
+    "peers",
+    "launch_floor",
+    "same_kernel",
+    "verification_cost",
+    "throughput",
+    "cold_tune",
+)
+LONGEST = frozenset({"energy", "peers", *MORE_TRIALS})
 # What depends on the compilers' speed has the machine to itself.
 ALONE = frozenset({"verification_cost", "throughput", "cold_tune"})
 
@@ -61,17 +70,22 @@ class Job:
 
 
 class Campaign:
-    """Run jobs and keep what is done, with the seconds of each and those of all runs together."""
+    """Run jobs and keep what is done, with the seconds of each and those of all runs together.
+
+    The seconds of a job are those of its GPU, with what it took in runs that ended before it did.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "done.json"
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
-        known = {"wall_s": 0.0, "jobs": {}}
+        known = {"wall_s": 0.0, "runs": 0, "jobs": {}, "unfinished": {}}
         if self._path.exists():
-            known = json.loads(self._path.read_text(encoding="utf-8"))
+            known |= json.loads(self._path.read_text(encoding="utf-8"))
         self.done: dict[str, Any] = known["jobs"]
         self.failed: list[str] = []
+        self.runs: int = known["runs"] + 1
+        self._unfinished: dict[str, float] = known["unfinished"]
         self._before_s, self._started_s = known["wall_s"], time.monotonic()
 
     @property
@@ -82,7 +96,8 @@ class Campaign:
     def forget(self) -> None:
         """Begin anew."""
         self.done.clear()
-        self._before_s = 0.0
+        self._unfinished.clear()
+        self._before_s, self.runs = 0.0, 1
 
     def left(self, jobs: Sequence[Job]) -> list[Job]:
         """List what isn't done, or was done with other files."""
@@ -97,7 +112,9 @@ class Campaign:
             try:
                 job.run(gpu)
             finally:
-                seconds = round(time.monotonic() - started_s, 1)
+                before_s = self._unfinished.get(job.name, 0.0)
+                seconds = round(before_s + time.monotonic() - started_s, 1)
+                self._unfinished[job.name] = seconds
                 gpus.put(gpu)
             job.finish()
         except subprocess.CalledProcessError as error:
@@ -105,13 +122,19 @@ class Campaign:
             self.failed.append(job.name)
             return
         print(f"{_clock()} {job.name} done, {seconds} s on the GPU", flush=True)
-        self.done[job.name] = {"key": job.key, "seconds": seconds}
+        self.done[job.name] = {"key": job.key, "seconds": self._unfinished.pop(job.name)}
         self.save()
 
     def save(self) -> None:
         """Write down what is done."""
         with self._lock:
-            content = json.dumps({"wall_s": self.wall_s, "jobs": self.done}, indent=1)
+            known = {
+                "wall_s": self.wall_s,
+                "runs": self.runs,
+                "jobs": self.done,
+                "unfinished": self._unfinished,
+            }
+            content = json.dumps(known, indent=1)
             temporary = self._path.with_suffix(".tmp")
             temporary.write_text(content + "\n", encoding="utf-8")
             temporary.replace(self._path)
@@ -155,6 +178,11 @@ def benchmark_job(name: str) -> Job:
         subprocess.run(command, check=True, env=_environment(gpu))
 
     return Job(name, run, (script,), alone=name in ALONE)
+
+
+def missing_for(name: str) -> str:
+    """Name the package that a benchmark is nothing without and that isn't installed; else ''."""
+    return "torch" if name == "peers" and find_spec("torch") is None else ""
 
 
 def _summarize(name: str, kernel: Path, session: Path) -> None:
@@ -213,7 +241,12 @@ def main() -> None:
     gpus = gpu_count()
     if not gpus:
         parser.exit(2, "no NVIDIA GPU was found\n")
-    jobs = [benchmark_job(name) for name in BENCHMARKS]
+    jobs = []
+    for name in BENCHMARKS:
+        if package := missing_for(name):
+            print(f"{name}: {package} isn't installed; {RESULTS.name}/{name}.json stays as it is")
+        else:
+            jobs.append(benchmark_job(name))
     for name in operators():
         trials = asked.trials or MORE_TRIALS.get(name, TRIALS)
         jobs.append(recording_job(name, asked.folder, trials))
@@ -245,6 +278,7 @@ def _write_times(campaign: Campaign, gpus: int) -> None:
         "gpus": gpus,
         "cores": os.cpu_count(),
         "date": datetime.now(UTC).date().isoformat(),
+        "runs": campaign.runs,
         "wall_s": campaign.wall_s,
         "seconds": {name: one["seconds"] for name, one in sorted(campaign.done.items())},
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from production_section import peers_in_the_same_run, production  # noqa: E402
+from production_section import campaign, peers_in_the_same_run, production  # noqa: E402
 
 PAGE = ROOT / "docs/results.md"
 RESULTS = ROOT / "benchmarks/results"
@@ -27,6 +27,7 @@ def page():
         "a test keeps the two equal.\n",
         *production(),
         *peers_in_the_same_run(_json("results/h200/peers.json")),
+        *campaign(_json("results/h200/record_all.json")),
         *_cold(_json("results/h200/cold_tune.json")),
         *_search(_json("results/cpu/recorded_search.json")),
         *_features(_json("results/cpu/code_features.json")),
@@ -58,16 +59,18 @@ _WAYS = {
 def _cold(content):
     shares = [one["share"] for one in content["workloads"].values()]
     phases = ", ".join(f"{name} {s:.1f} s" for name, s in content["phases_s"].items() if s >= 0.1)
+    running = content["nvml_share"]
     yield "## A whole run from nothing\n"
     yield (
-        f"`tune kernels/sglang/{content['kernel']}.cu` with its {len(shares)} tuned workloads on "
-        f"an {content['device']} with {content['cores']} cores, caches and store empty: "
+        f"`tune benchmarks/recorded/{content['kernel']}.cu`, which keeps the space that was "
+        f"recorded in full, with its {len(shares)} tuned workloads on an {content['device']} with "
+        f"{content['cores']} cores, caches and store empty: "
         f"{content['wall_s']:.1f} s in all ({phases}), {content['trials']} trials. What the search "
         f"found reaches {min(shares):.1%} or more of the best of all valid configs on each "
         "workload, by the recording's times. While it searched, the device had a trial "
-        f"{content['busy_share']:.1%} of the time ({content['nvml_share']:.0%} of it with a kernel "
-        "running, as NVML counts). `benchmarks/cold_tune.py`, "
-        "`benchmarks/results/h200/cold_tune.json`.\n"
+        f"{content['busy_share']:.1%} of the time"
+        + (f" ({running:.0%} of it with a kernel running, as NVML counts)" if running else "")
+        + ". `benchmarks/cold_tune.py`, `benchmarks/results/h200/cold_tune.json`.\n"
     )
 
 

@@ -31,7 +31,7 @@ from tuner.trial import RESOLUTION, Status
 
 ROOT = Path(__file__).resolve().parents[1]
 SPACE = ROOT / "benchmarks/spaces/same_kernel.yaml"
-ROUNDS = next(field.default for field in fields(Plan) if field.name == "rounds")
+ROUNDS = next(field.default for field in fields(Plan) if field.name == "comparison_rounds")
 COMPARISONS = 200
 LONG_ROUNDS = 1000
 SAME = "no difference"

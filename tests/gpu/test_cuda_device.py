@@ -193,6 +193,22 @@ def test_programmatic_launches_overlap_and_have_an_isolated_time(
     assert isolated > overlapped
 
 
+@pytest.mark.usefixtures("newer_than_8")
+@pytest.mark.parametrize("thorough", [False, True])
+def test_a_programmatic_launch_that_reads_before_its_wait_is_wrong(
+    device: CudaDevice, build: Build, thorough: bool
+) -> None:
+    launch = replace(LAUNCH, programmatic=True)
+    hasty = build(
+        silu(before='asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'),
+        WORKLOAD,
+        launch,
+    )
+    outcome = device.run(hasty, thorough=thorough)
+    assert outcome.status is Status.WRONG
+    assert "griddepcontrol.wait" in outcome.reason
+
+
 def test_more_programs_are_compared_than_stay_loaded(device: CudaDevice, honest: Program) -> None:
     count = LOADED_PROGRAMS + 3
     launches: list[Launch] = [replace(LAUNCH, block=(32 * k, 1, 1)) for k in range(1, count + 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import signal
 import threading
@@ -63,3 +64,14 @@ class Dying:
 
     def __init__(self) -> None:
         os._exit(9)
+
+
+class Leaving:
+    """Writes a file when its process ends by itself."""
+
+    def __init__(self, path: str) -> None:
+        # Not `atexit`: processes of multiprocessing end without its functions.
+        multiprocessing.util.Finalize(None, Path(path).touch, exitpriority=1)
+
+    def hang(self) -> None:
+        threading.Event().wait()

@@ -249,3 +249,50 @@ def test_no_template_depends_on_the_number_of_tokens() -> None:
     for path in (ROOT / "templates/sglang").glob("*.cu.j2"):
         written = re.findall(r"@\{(.*?)\}@|//%(.*)|/\*%(.*?)%\*/", path.read_text(encoding="utf-8"))
         assert not [parts for parts in written if re.search(r"\bT\b", " ".join(parts))], path
+
+
+def winners() -> dict[str, dict[str, dict[str, Any]]]:
+    """The winning config of each tuned workload, by operator."""
+    found = {}
+    for path in sorted((ROOT / "search_spaces/sglang").glob("*.yaml")):
+        if "." in path.stem:
+            continue
+        result = json.loads((ROOT / f"benchmarks/results/h200/{path.stem}.json").read_text())
+        found[path.stem] = {
+            ",".join(f"{axis}={size}" for axis, size in one["workload"].items()): one["config"]
+            for one in result["workloads"]
+            if not one["held_out"]
+        }
+    return found
+
+
+def test_what_is_said_of_the_winners_is_so() -> None:
+    found = winners()
+    every = [
+        (operator, workload, config)
+        for operator, configs in found.items()
+        for workload, config in configs.items()
+    ]
+    assert all(config["programmatic"] for _, _, config in every)
+    tokens = {w: int(w.split(",")[0][2:]) for _, w, _ in every if w.startswith("T=")}
+    fetching = {o for o, w, c in every if tokens.get(w, 0) >= 2048 and c["prefetch"]}
+    assert fetching <= {"moe_align_block_size", "topk_softmax"}
+    for operator, workload, config in every:
+        if tokens.get(workload) == 8192:
+            loops = config.get("persistent") or config.get("ahead") in ("registers", "shared")
+            assert not loops, (operator, workload)
+    norms = ("rmsnorm", "fused_add_rmsnorm")
+    for norm in norms:
+        shared = [w for w, config in found[norm].items() if config["cluster"] > 1]
+        assert shared == ["T=1,H=8192"]
+        assert all(found[norm][f"T=8192,H={width}"]["keep_weights"] for width in (4096, 8192))
+    assert found["rmsnorm"]["T=8192,H=8192"]["keep"] == "cache"
+    sorting = found["moe_align_block_size"]
+    assert {c["method"] for w, c in sorting.items() if tokens[w] >= 1024} == {"launches"}
+    assert {c["method"] for w, c in sorting.items() if tokens[w] == 1} == {"direct"}
+    assert {c["method"] for w, c in sorting.items() if tokens[w] == 16} == {"solo"}
+    picking = found["topk_softmax"]
+    assert all(config["lanes"] == 32 for config in picking.values())
+    assert all((c["pick"] == "sorted") == (tokens[w] <= 2048) for w, c in picking.items())
+    weights = found["awq_dequantize"]
+    assert all(weights[w]["store"] == "streaming" for w in ("R=4096,C=1792", "R=8192,C=3584"))

@@ -50,6 +50,24 @@ def test_what_is_done_is_left_out_until_its_files_change(tmp_path: Path, source:
     assert again.left([job]) == [job]
 
 
+def test_a_job_that_failed_counts_with_all_its_attempts(tmp_path: Path, source: Path) -> None:
+    outcomes = [1, 0]
+
+    def run(gpu: int) -> None:
+        time.sleep(0.2)
+        subprocess.run(["sh", "-c", f"exit {outcomes.pop(0)}"], check=True)
+
+    job = Job("one", run, [source])
+    first = Campaign(tmp_path)
+    first.run(job, queue_of(0))
+    first.save()
+    assert first.failed == ["one"]
+    again = Campaign(tmp_path)
+    again.run(job, queue_of(0))
+    assert again.runs == 2
+    assert again.done["one"]["seconds"] >= 0.4
+
+
 def test_the_time_of_all_runs_is_added_up(tmp_path: Path) -> None:
     first = Campaign(tmp_path)
     time.sleep(0.2)

@@ -27,6 +27,9 @@ START_TIMEOUT_S = 120.0
 # the installation is to blame before it has come this often.
 MOST_KILLS = 3
 MOST_KILLS_AT_START = 8  # one after the other, with no start between
+# Started ahead of need, and then at the same time: more than one GPU can use are of no help, and
+# dozens that import their packages at once hold up those that compile.
+AHEAD = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +159,18 @@ class Dispatcher:
         for worker in self._workers:
             if worker.ready and worker.job is None:
                 self._give_next(worker)
-        # Workers are started ahead of need: a search follows the first request, and each takes
-        # longer to start than to compile.
+        # A search follows the first request, and a worker takes longer to start than to compile.
         if self._waiting or self._begun:
             self._begun = True
-            for _ in range(self._most_workers - len(self._workers)):
+            for _ in range(self._missing()):
                 self._start_worker()
+
+    def _missing(self) -> int:
+        """Count the workers to start now: some ahead of need, further ones where requests wait."""
+        count = len(self._workers)
+        wanted = max(AHEAD, count + len(self._waiting))
+        starting = sum(not worker.ready for worker in self._workers)
+        return min(wanted, self._most_workers, count - starting + AHEAD) - count
 
     def _give_next(self, worker: WorkerProcess) -> None:
         while self._waiting:

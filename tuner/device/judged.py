@@ -49,8 +49,8 @@ class Runner(Protocol):
         """Let go of the judge's memory."""
         ...
 
-    def run_once(self, program: Program, order: int) -> None:
-        """Run the program on the arena.
+    def run_once(self, program: Program, order: int) -> str:
+        """Run the program on the arena; return what to say of this run where its result is wrong.
 
         `order` is that of blocks and threads where the hardware leaves a choice: 0 ascending, 1
         descending, else the seed of a random one.
@@ -167,30 +167,29 @@ class JudgedDevice:
         known = self._ask_judge("prepare", workload, others[0], fresh_seed(), stocked)
         verdicts: list[Correctness] = []
         for index, following in enumerate((*others[1:], NORMAL)):
-            self._run_with_reference(program, _order(index), known)
+            said = self._run_with_reference(program, _order(index), known)
             verdict, known = self._ask_judge(
                 "check_then_prepare", workload, following, fresh_seed(), stocked
             )
             verdicts.append(verdict)
             if not verdict.passed:
-                return verdicts[-1]
-        self._run_with_reference(program, _order(len(verdicts)), known)
+                return _with(verdict, said)
+        said = self._run_with_reference(program, _order(len(verdicts)), known)
         verdicts.append(self._ask_judge("check", thorough))
         if thorough and verdicts[-1].passed and not program.peer:
             self._ask_judge("poison")
-            self._runner.run_once(program, _order(len(verdicts)))
+            said = self._runner.run_once(program, _order(len(verdicts)))
             verdicts.append(self._ask_judge("check_again"))
-        return merged(verdicts) if verdicts[-1].passed else verdicts[-1]
+        return merged(verdicts) if verdicts[-1].passed else _with(verdicts[-1], said)
 
-    def _run_with_reference(self, program: Program, order: int, known: bool) -> None:
+    def _run_with_reference(self, program: Program, order: int, known: bool) -> str:
         """Run the program, while the judge computes the reference unless it is known."""
         if known:
-            self._runner.run_once(program, order)
-            return
+            return self._runner.run_once(program, order)
         with judging():
             self._judge.send("compute_reference")
         try:
-            self._runner.run_once(program, order)
+            return self._runner.run_once(program, order)
         finally:
             with judging():
                 self._judge.receive(JUDGE_TIMEOUT_S)
@@ -237,6 +236,10 @@ def _once_more_if_killed(attempt: Callable[[], _T]) -> _T:
         if not error.killed:
             raise
     return attempt()
+
+
+def _with(verdict: Correctness, said: str) -> Correctness:
+    return replace(verdict, reason=verdict.reason + said)
 
 
 def _order(index: int) -> int:

@@ -42,6 +42,7 @@ class Child:
     """
 
     def __init__(self, factory: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> None:
+        self._busy = True
         self._connection, theirs = _CONTEXT.Pipe()
         self._process = _CONTEXT.Process(
             target=_serve, args=(theirs, factory, arguments), name=name, daemon=True
@@ -54,15 +55,16 @@ class Child:
             self.kill()
             raise
 
-    def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+    def call(self, method: str, *arguments: Any, timeout_s: float, **options: Any) -> Any:
         """Send a request and wait for its answer."""
-        self.send(method, *arguments)
+        self.send(method, *arguments, **options)
         return self.receive(timeout_s)
 
-    def send(self, method: str, *arguments: Any) -> None:
+    def send(self, method: str, *arguments: Any, **options: Any) -> None:
         """Send a request without waiting; `receive` must follow before the next one."""
+        self._busy = True
         try:
-            self._connection.send((method, arguments))
+            self._connection.send((method, arguments, options))
         except OSError as error:  # a broken pipe, or one that `kill` closed
             raise ChildDiedError(self._exit_code()) from error
 
@@ -75,9 +77,17 @@ class Child:
             kind, value = self._connection.recv()
         except (EOFError, OSError) as error:  # OSError: it ended in the middle of its answer
             raise ChildDiedError(self._exit_code()) from error
+        self._busy = False
         if kind == "raise":
             raise value
         return value
+
+    def leave(self, timeout_s: float) -> None:
+        """Let the process end by itself, so that its libraries clean up; one at work is killed."""
+        if not self._busy:
+            self._connection.close()
+            self._process.join(timeout_s)
+        self.kill()
 
     def kill(self) -> None:
         """End the process at once; a kernel that never ends goes with it."""
@@ -95,7 +105,7 @@ def _serve(connection: Connection, factory: Callable[..., Any], arguments: tuple
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     threading.Thread(target=_end_with_parent, daemon=True).start()
     handler: Any = None
-    request: tuple[str, tuple[Any, ...]] | None = None
+    request: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
     answer: tuple[str, Any]
     while True:
         try:
@@ -104,7 +114,7 @@ def _serve(connection: Connection, factory: Callable[..., Any], arguments: tuple
                 answer = ("value", None)
             else:
                 assert request is not None
-                answer = ("value", getattr(handler, request[0])(*request[1]))
+                answer = ("value", getattr(handler, request[0])(*request[1], **request[2]))
         except TunerError as error:
             answer = ("raise", error)
         except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only

@@ -303,6 +303,19 @@ def test_an_endless_compile_is_killed_and_others_go_on(folder):
         assert len(worker_ids(folder / "endless")) == 1
 
 
+def test_a_few_workers_start_ahead_of_need_and_further_ones_for_what_waits(folder, monkeypatch):
+    monkeypatch.setattr("tuner.compiler.dispatch.AHEAD", 2)
+    cache = Cache(folder / "growing")
+    with NvrtcPool(workers=4, timeout_s=60, cache=cache) as pool:
+        few = [pool.submit(request(COPY + "//" * copies)) for copies in range(2)]
+        assert all(future.result().ok for future in few)
+        assert until(lambda: len(worker_ids(cache.directory)) == 2)
+        for copies in range(8):
+            pool.submit(request(ENDLESS + "//" * copies))
+        dispatcher = pool._dispatcher
+        assert until(lambda: len(dispatcher._workers) == 4, seconds=30), vars(dispatcher)
+
+
 def test_a_crash_of_the_compiler_is_an_error_and_others_go_on(folder):
     with NvrtcPool(workers=1, cache=Cache(folder / "crash")) as pool:
         assert pool.version

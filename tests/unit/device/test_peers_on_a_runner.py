@@ -39,7 +39,7 @@ class Asked:
         self.failure: Exception | None = None
         self.killed = 0
 
-    def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+    def call(self, method: str, *arguments: Any, timeout_s: float, **options: Any) -> Any:
         self.limits.append(timeout_s)
         if self.failure is not None:
             raise self.failure

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from child_handlers import Dying, Handler, Refusing
+from child_handlers import Dying, Handler, Leaving, Refusing
 
 from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
 from tuner.errors import KernelError, TunerError
@@ -122,6 +122,21 @@ def test_a_hang_is_killed(child: Child) -> None:
     assert not alive("test-child")
     with pytest.raises(ChildDiedError):
         child.call("echo", 1, timeout_s=SOON_S)
+
+
+def test_one_that_may_leave_cleans_up_after_itself(tmp_path: Path) -> None:
+    child = Child(Leaving, (str(tmp_path / "left"),), "test-leaving")
+    child.leave(SOON_S)
+    assert (tmp_path / "left").exists()
+    assert not alive("test-leaving")
+
+
+def test_one_at_work_is_not_waited_for(tmp_path: Path) -> None:
+    child = Child(Leaving, (str(tmp_path / "left"),), "test-leaving")
+    child.send("hang")
+    child.leave(SOON_S)
+    assert not (tmp_path / "left").exists()
+    assert not alive("test-leaving")
 
 
 def test_it_can_be_killed_twice(child: Child) -> None:

@@ -56,7 +56,7 @@ class FakeChild:
         self._workers = workers
         workers.note("start")
 
-    def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+    def call(self, method: str, *arguments: Any, timeout_s: float, **options: Any) -> Any:
         if method == "attach":
             self._workers.note("map", arguments[0].key)
         else:

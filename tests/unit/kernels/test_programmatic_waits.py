@@ -2,7 +2,8 @@
 
 A kernel launched with programmatic dependent launch that loads before `griddepcontrol.wait` reads
 what the launch before it may still be writing. The compiler moves loads across the wait where
-nothing in the source holds them back, and no verification sees it: only the machine code shows it.
+nothing in the source holds them back. Verification on a GPU sees it by running a late writer before
+the kernel; the machine code shows it without one.
 """
 
 from __future__ import annotations

@@ -106,6 +106,14 @@ class CudaDevice(JudgedDevice):
         self._lock.release()
 
 
+LEAVING_S = 2.0
+# Said where a kernel is wrong that ran so.
+EARLY = (
+    "; the launch before it had not ended then: a programmatic launch may read and write only "
+    "after griddepcontrol.wait (docs/trust.md)"
+)
+
+
 class CudaRunner(ReplacedWorker[Child]):
     """The worker process of one GPU, replaced when a kernel hangs or breaks it."""
 
@@ -115,16 +123,27 @@ class CudaRunner(ReplacedWorker[Child]):
         super().__init__()
         self._ordinal, self._home = ordinal, home
 
+    def close(self) -> None:
+        """End the process; what peers import leaves semaphores behind where it is killed."""
+        if self._home is not None and self._worker is not None:
+            self._worker.leave(LEAVING_S)
+        super().close()
+
     def describe(self) -> Mapping[str, Any]:
         """Name the GPU and its numbers."""
         facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
         return facts
 
-    def run_once(self, program: Program, order: int) -> None:
-        """Launch the program once; the GPU alone decides on the order of blocks and threads."""
+    def run_once(self, program: Program, order: int) -> str:
+        """Launch the program once; the GPU alone decides on the order of blocks and threads.
+
+        All but the first time a programmatic launch begins before its inputs are written.
+        """
         with self._blamed_on_the_program():
             limit_s = _limit_s(RUN_TIMEOUT_S, program)
-            self._ready_worker().call("run_once", program, timeout_s=limit_s)
+            worker, late = self._ready_worker(), order > 0
+            overlapped = worker.call("run_once", program, late=late, timeout_s=limit_s)
+        return EARLY if overlapped else ""
 
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None

@@ -25,6 +25,7 @@ from tuner.device.cuda.driver import (
     reset_persisting_l2,
 )
 from tuner.device.cuda.energy import IDLE_SETTLE_S, LOADED_SETTLE_S, NvmlCounter, Span, Window
+from tuner.device.cuda.late_writer import LateWriter
 from tuner.device.cuda.leftovers import Scrub, SharedSpoiler
 from tuner.device.cuda.peers import PeerHome, Peers
 from tuner.device.cuda.rotating import Buffers, Graph, Load, MappedArena, timing_events
@@ -65,6 +66,7 @@ class Worker:
         self._buffers: dict[Rotation, Buffers] = {}
         self._loaded: OrderedDict[str, LoadedProgram] = OrderedDict()
         self._scrub: Scrub | None = None
+        self._late: LateWriter | None = None
         self._counter: NvmlCounter | None = None
         self._peers = None if home is None else Peers(ordinal, self._stream, home)
         self._shared = SharedSpoiler(
@@ -103,17 +105,30 @@ class Worker:
             self._arena.close()
             self._arena = None
 
-    def run_once(self, program: Program) -> None:
-        """Launch the program once on the arena and wait for it."""
+    def run_once(self, program: Program, *, late: bool = False) -> bool:
+        """Launch the program once on the arena and wait for it.
+
+        With `late`, a programmatic launch runs while the launch before it has yet to write what
+        the arena holds. Returns whether it did.
+        """
         arena = self._mapped
         self._unload_oldest()
         arena.pull()
         launcher, arguments = self._launcher(program), Arguments(arena.layout, arena.base)
         self._shared.issue(self._stream)
+        # A peer has no launches of its own.
+        first = program.launches[:1]
+        overlaps = late and any(one.programmatic for one in first) and self._written_late(arena)
         launcher.issue(arguments)
         launcher.collect(arguments)
         call(driver.cuStreamSynchronize, self._stream)
         arena.push()
+        return overlaps
+
+    def _written_late(self, arena: MappedArena) -> bool:
+        if self._late is None:
+            self._late = LateWriter(self._attribute("MULTIPROCESSOR_COUNT"))
+        return self._late.issue(arena.base, arena.layout.total_bytes, self._stream)
 
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None = None

@@ -87,12 +87,13 @@ class HostRunner(ReplacedWorker[HostWorker]):
         self._finding, self._deterministic = finding, deterministic
         self.limits = self._live_worker().limits
 
-    def run_once(self, program: Program, order: int) -> None:
+    def run_once(self, program: Program, order: int) -> str:
         """Run the program on the arena, its blocks and threads in the order that is asked for."""
         with self._blamed_on_the_program():
             worker = self._ready_worker()
             worker.keep_only(program)
             worker.run(program, order)
+        return ""
 
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None
