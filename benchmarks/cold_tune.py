@@ -86,12 +86,14 @@ def child(words, out):
 
     searched = [(start, stop) for start, stop in busy if inside(start)]
     shares = [share for moment, share in used if inside(moment)]
+    if not shares:
+        raise SystemExit("nvidia-smi told nothing of the GPU's utilization")
     seen = {
         "phases_s": watch.seconds(),
         "search_s": round(wall_s, 2),
         "trials": len(searched),
         "busy_share": round(sum(stop - start for start, stop in searched) / wall_s, 3),
-        "nvml_share": round(sum(shares) / len(shares) / 100, 3) if shares else None,
+        "nvml_share": round(sum(shares) / len(shares) / 100, 3),
         "ms_per_trial": round(1e3 * sum(b - a for a, b in searched) / len(searched), 1),
     }
     Path(out).write_text(json.dumps(seen))

@@ -98,7 +98,7 @@ def _floor() -> str:
 def campaign(content: Mapping[str, Any]) -> Iterator[str]:
     """Write how long it takes to renew all recordings and results."""
     seconds, gpus = content["seconds"], content["gpus"]
-    runs = "one go" if content["runs"] == 1 else f"{content['runs']} runs, each resuming the last"
+    runs = "one go" if content["runs"] == 1 else f"{content['runs']} runs that resume one another"
     longest = sorted(seconds, key=seconds.get, reverse=True)[:3]
     yield "## Renewing all of it\n"
     yield (

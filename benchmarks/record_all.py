@@ -107,14 +107,16 @@ class Campaign:
         """Run one job on a GPU that is free; a failure is told and kept for the end."""
         gpu = gpus.get()
         print(f"{_clock()} {job.name} on GPU {gpu}", flush=True)
+        self.save()
         started_s = time.monotonic()
         try:
             try:
                 job.run(gpu)
             finally:
-                before_s = self._unfinished.get(job.name, 0.0)
-                seconds = round(before_s + time.monotonic() - started_s, 1)
-                self._unfinished[job.name] = seconds
+                with self._lock:
+                    before_s = self._unfinished.get(job.name, 0.0)
+                    seconds = round(before_s + time.monotonic() - started_s, 1)
+                    self._unfinished[job.name] = seconds
                 gpus.put(gpu)
             job.finish()
         except subprocess.CalledProcessError as error:
@@ -122,7 +124,8 @@ class Campaign:
             self.failed.append(job.name)
             return
         print(f"{_clock()} {job.name} done, {seconds} s on the GPU", flush=True)
-        self.done[job.name] = {"key": job.key, "seconds": self._unfinished.pop(job.name)}
+        with self._lock:
+            self.done[job.name] = {"key": job.key, "seconds": self._unfinished.pop(job.name)}
         self.save()
 
     def save(self) -> None:
@@ -148,7 +151,6 @@ def operators() -> list[str]:
 def recording_job(name: str, folder: Path, trials: int) -> Job:
     """Make the job that measures an operator, and writes its recording and its result."""
     kernel, session = ROOT / f"kernels/sglang/{name}.cu", folder / name
-    template = ROOT / f"templates/sglang/{name}.cu.j2"
 
     def run(gpu: int) -> None:
         words = ["record", str(kernel), "--device", f"cuda:{gpu}", "--trials", str(trials)]
@@ -163,21 +165,24 @@ def recording_job(name: str, folder: Path, trials: int) -> Job:
     def finish() -> None:
         _summarize(name, kernel, session.with_name(f"{name}-recorded-{time.time_ns()}"))
 
-    space = _spaces() / f"{name}.yaml"
-    inputs = (kernel, kernel.with_suffix(".py"), template, space)
-    return Job(name, run, inputs, finish=finish)
+    return Job(name, run, _files(name), finish=finish)
 
 
-def benchmark_job(name: str) -> Job:
+def benchmark_job(name: str, trials: int | None = None) -> Job:
     """Make the job that runs one of the benchmarks beside this file."""
     script = ROOT / f"benchmarks/{name}.py"
+    inputs = [script, *(ROOT / "benchmarks/spaces").glob(f"{name}.*")]
+    options = []
+    if name == "peers":
+        inputs += [path for operator in operators() for path in _files(operator)]
+        options += ["--trials", str(trials)] if trials else []
 
     def run(gpu: int) -> None:
         out = RESULTS / f"{name}.json"
-        command = [sys.executable, str(script), "--out", str(out)]
+        command = [sys.executable, str(script), "--out", str(out), *options]
         subprocess.run(command, check=True, env=_environment(gpu))
 
-    return Job(name, run, (script,), alone=name in ALONE)
+    return Job(name, run, inputs, alone=name in ALONE)
 
 
 def missing_for(name: str) -> str:
@@ -205,6 +210,13 @@ def _tune(*words: str, check: bool = True) -> int:
 def _environment(gpu: int | None = None) -> dict[str, str]:
     chosen = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
     return {**os.environ, "TUNE_STORE": "none", **chosen}
+
+
+def _files(operator: str) -> list[Path]:
+    """List what an operator's measurements depend on."""
+    kernel = ROOT / f"kernels/sglang/{operator}.cu"
+    template = ROOT / f"templates/sglang/{operator}.cu.j2"
+    return [kernel, kernel.with_suffix(".py"), template, _spaces() / f"{operator}.yaml"]
 
 
 def _spaces() -> Path:
@@ -246,13 +258,13 @@ def main() -> None:
         if package := missing_for(name):
             print(f"{name}: {package} isn't installed; {RESULTS.name}/{name}.json stays as it is")
         else:
-            jobs.append(benchmark_job(name))
+            jobs.append(benchmark_job(name, asked.trials))
     for name in operators():
         trials = asked.trials or MORE_TRIALS.get(name, TRIALS)
         jobs.append(recording_job(name, asked.folder, trials))
     # The longest first, so that no GPU waits for one at the end.
     jobs.sort(key=lambda job: job.name not in LONGEST)
-    unknown = set(asked.names) - {job.name for job in jobs}
+    unknown = set(asked.names) - {job.name for job in jobs} - set(BENCHMARKS)
     if unknown:
         parser.error(f"no job named {min(unknown)}: {', '.join(job.name for job in jobs)}")
     jobs = [job for job in jobs if not asked.names or job.name in asked.names]

@@ -69,7 +69,11 @@ def _cold(content):
         f"found reaches {min(shares):.1%} or more of the best of all valid configs on each "
         "workload, by the recording's times. While it searched, the device had a trial "
         f"{content['busy_share']:.1%} of the time"
-        + (f" ({running:.0%} of it with a kernel running, as NVML counts)" if running else "")
+        + (
+            f" ({running:.0%} of it with a kernel running, as NVML counts)"
+            if running is not None
+            else ""
+        )
         + ". `benchmarks/cold_tune.py`, `benchmarks/results/h200/cold_tune.json`.\n"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import selectors
 import signal
 import socket
@@ -21,14 +22,15 @@ from tuner.compiler.process import WorkerProcess
 from tuner.compiler.results import compiler_options, result_of
 from tuner.errors import WorkerError
 
+_LOG = logging.getLogger(__name__)
 # Covers importing the bindings and extracting headers on a slow disk.
 START_TIMEOUT_S = 120.0
 # SIGKILL may come from outside, from a system that is short of memory say: neither a source nor
 # the installation is to blame before it has come this often.
 MOST_KILLS = 3
 MOST_KILLS_AT_START = 8  # one after the other, with no start between
-# Started ahead of need, and then at the same time: more than one GPU can use are of no help, and
-# dozens that import their packages at once hold up those that compile.
+# Workers that are started before they are needed, and that may be starting at the same time. It is
+# more than one GPU can use where a kernel compiles fast; dozens more would slow down the first.
 AHEAD = 16
 
 
@@ -56,6 +58,15 @@ class _Job:
         for future in self.futures:
             if future.set_running_or_notify_cancel():
                 future.set_result(result)
+
+
+def workers_to_start(ready: int, starting: int, waiting: int, most: int) -> int:
+    """Count the workers to start now: some ahead of need, further ones for requests that wait.
+
+    All that are ready are at work where a request waits; one that is starting will take one.
+    """
+    wanted = min(max(AHEAD, ready + waiting), most, ready + AHEAD)
+    return max(0, wanted - ready - starting)
 
 
 class Dispatcher:
@@ -162,15 +173,11 @@ class Dispatcher:
         # A search follows the first request, and a worker takes longer to start than to compile.
         if self._waiting or self._begun:
             self._begun = True
-            for _ in range(self._missing()):
+            ready = sum(worker.ready for worker in self._workers)
+            starting = len(self._workers) - ready
+            missing = workers_to_start(ready, starting, len(self._waiting), self._most_workers)
+            for _ in range(missing):
                 self._start_worker()
-
-    def _missing(self) -> int:
-        """Count the workers to start now: some ahead of need, further ones where requests wait."""
-        count = len(self._workers)
-        wanted = max(AHEAD, count + len(self._waiting))
-        starting = sum(not worker.ready for worker in self._workers)
-        return min(wanted, self._most_workers, count - starting + AHEAD) - count
 
     def _give_next(self, worker: WorkerProcess) -> None:
         while self._waiting:
@@ -189,7 +196,11 @@ class Dispatcher:
             return
 
     def _start_worker(self) -> None:
-        worker = WorkerProcess(self._cache_dir, time.monotonic() + START_TIMEOUT_S)
+        try:
+            worker = WorkerProcess(self._cache_dir, time.monotonic() + START_TIMEOUT_S)
+        except OSError as error:  # no room for another process, or for its files
+            self._failed_to_start(str(error))
+            return
         self._workers.append(worker)
         self._selector.register(worker.socket, selectors.EVENT_READ, worker)
 
@@ -281,7 +292,9 @@ class Dispatcher:
     def _failed_to_start(self, reason: str) -> None:
         self._most_workers -= 1
         if self.compiler.done() and self._most_workers:
-            return  # others do start: memory is short, say, and fewer of them will do
+            # Others do start: memory is short, say, and fewer of them will do.
+            _LOG.info("a compiler did not start: %s", reason)
+            return
         with self._lock:
             self._ended = self._ended or WorkerError(
                 f"the CUDA compiler cannot start: {reason}",

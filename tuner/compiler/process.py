@@ -45,15 +45,19 @@ class WorkerProcess:
         self._diagnosis = tempfile.TemporaryFile()  # noqa: SIM115
         self.socket, theirs = socket.socketpair()
         arguments = (cache_dir, self._scratch, _PACKAGE_FOLDER)
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-P", "-c", _START, *map(str, arguments)],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=self._diagnosis,
-                env=_environment(),
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603
+                    [sys.executable, "-P", "-c", _START, *map(str, arguments)],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._diagnosis,
+                    env=_environment(),
+                    start_new_session=True,
+                )
+        except OSError:
+            self._clean_up()
+            raise
         self.socket.setblocking(False)
 
     @property
@@ -98,10 +102,13 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         status = self._process.wait()
+        self._clean_up()
+        return status
+
+    def _clean_up(self) -> None:
         self.socket.close()
         self._diagnosis.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
-        return status
 
 
 def _environment() -> dict[str, str]:

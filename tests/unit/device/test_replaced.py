@@ -19,7 +19,7 @@ from tuner.device.judged import RunFailedError
 from tuner.device.layout import Arena, Layout
 from tuner.device.processes import ChildDiedError, ChildTimeoutError
 from tuner.errors import WorkerError
-from tuner.kernel import Workload
+from tuner.kernel import Launch, Workload
 from tuner.trial import Status
 
 Runner = CudaRunner | HostRunner
@@ -37,6 +37,7 @@ class Workers:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.planned: dict[str, Exception] = {}
+        self.late: list[bool] = []
 
     def note(self, what: str, detail: str = "") -> None:
         self.asked.append(f"{what} {detail}".strip())
@@ -60,8 +61,10 @@ class FakeChild:
         if method == "attach":
             self._workers.note("map", arguments[0].key)
         else:
+            if "late" in options:
+                self._workers.late.append(options["late"])
             self._workers.note("unmap" if method == "detach" else "run")
-        return [], []
+        return options.get("late", ([], []))
 
     def kill(self) -> None:
         self._workers.note("kill")
@@ -238,6 +241,31 @@ def test_a_gpus_worker_is_kept_unless_its_context_is_lost(
     failed = failure(lambda: cuda.run_once(PROGRAM, 0))
     assert (failed.status, str(failed)) == (Status.LAUNCH, error.message)
     assert workers.since().count("kill") == kills
+
+
+def test_inputs_are_written_late_for_programmatic_launches_but_the_first_time(
+    cuda: CudaRunner, workers: Workers
+) -> None:
+    cuda.attach(ARENA)
+    launches = (Launch("kernel", (1, 1, 1), (32, 1, 1), programmatic=True),)
+    said = [cuda.run_once(replace(PROGRAM, launches=launches), order) for order in (0, 1, 7)]
+    plain = [cuda.run_once(PROGRAM, order) for order in (0, 1)]
+    assert workers.late == [False, True, True, False, False]
+    assert ["griddepcontrol.wait" in text for text in said] == [False, True, True]
+    assert plain == ["", ""]
+    workers.planned["run"] = REFUSED
+    failed = failure(lambda: cuda.run_once(replace(PROGRAM, launches=launches), 1))
+    assert failed.status is Status.LAUNCH
+    assert "griddepcontrol.wait" in str(failed)
+
+
+def test_a_closed_gpus_worker_is_not_started_again(cuda: CudaRunner, workers: Workers) -> None:
+    cuda.attach(ARENA)
+    cuda.close()
+    workers.since()
+    with pytest.raises((RunFailedError, WorkerError)):
+        cuda.run_once(PROGRAM, 0)
+    assert "start" not in workers.since()
 
 
 def test_a_comparison_on_a_gpu_that_fails_ends_the_worker(

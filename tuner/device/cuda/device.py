@@ -41,6 +41,13 @@ ENERGY_ATTEMPTS = 2
 # What a peer's first call in a process may take on top: PyTorch is imported, torch.compile and
 # Triton compile, FlashInfer builds an extension with nvcc where its cache has none.
 PEER_WARM_UP_S = 300.0
+# For a worker process that ends by itself.
+LEAVING_S = 2.0
+# Said where a kernel failed in a run that began before its inputs were written.
+EARLY = (
+    "; in this run the launch before had not ended: reading or writing before griddepcontrol.wait "
+    "would explain it (docs/trust.md)"
+)
 
 
 class CudaDevice(JudgedDevice):
@@ -106,14 +113,6 @@ class CudaDevice(JudgedDevice):
         self._lock.release()
 
 
-LEAVING_S = 2.0
-# Said where a kernel is wrong that ran so.
-EARLY = (
-    "; the launch before it had not ended then: a programmatic launch may read and write only "
-    "after griddepcontrol.wait (docs/trust.md)"
-)
-
-
 class CudaRunner(ReplacedWorker[Child]):
     """The worker process of one GPU, replaced when a kernel hangs or breaks it."""
 
@@ -125,8 +124,9 @@ class CudaRunner(ReplacedWorker[Child]):
 
     def close(self) -> None:
         """End the process; what peers import leaves semaphores behind where it is killed."""
-        if self._home is not None and self._worker is not None:
-            self._worker.leave(LEAVING_S)
+        worker, self._closed = self._worker, True
+        if self._home is not None and worker is not None:
+            worker.leave(LEAVING_S)
         super().close()
 
     def describe(self) -> Mapping[str, Any]:
@@ -139,10 +139,17 @@ class CudaRunner(ReplacedWorker[Child]):
 
         All but the first time a programmatic launch begins before its inputs are written.
         """
-        with self._blamed_on_the_program():
-            limit_s = _limit_s(RUN_TIMEOUT_S, program)
-            worker, late = self._ready_worker(), order > 0
-            overlapped = worker.call("run_once", program, late=late, timeout_s=limit_s)
+        # The protocol's order says nothing to a GPU but whether this is the first run.
+        late = order > 0 and any(launch.programmatic for launch in program.launches[:1])
+        try:
+            with self._blamed_on_the_program():
+                limit_s = _limit_s(RUN_TIMEOUT_S, program)
+                worker = self._ready_worker()
+                overlapped = worker.call("run_once", program, late=late, timeout_s=limit_s)
+        except RunFailedError as error:
+            if not late:
+                raise
+            raise RunFailedError(error.status, f"{error}{EARLY}", killed=error.killed) from error
         return EARLY if overlapped else ""
 
     def time(

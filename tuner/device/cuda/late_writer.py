@@ -9,7 +9,7 @@ from cuda.bindings import driver
 
 from tuner.device.cuda.driver import allocate, call
 
-# Larger arrays are not kept twice: a kernel that does not wait shows on smaller ones.
+# Larger arrays are not copied: a kernel that does not wait shows on smaller ones.
 MOST_BYTES = 256 << 20
 # Beside the microseconds in which a programmatic launch starts and reads.
 DELAY_NS = 50_000
@@ -68,19 +68,22 @@ class LateWriter:
     """
 
     def __init__(self, multiprocessors: int) -> None:
-        # One block each: whatever the next launch needs besides finds room.
-        self._blocks = multiprocessors
+        # On the others a block starts at once, even one that needs a multiprocessor to itself.
+        self._blocks = max(1, multiprocessors // 4)
         module = call(driver.cuModuleLoadData, _PTX)
         self._function = call(driver.cuModuleGetFunction, module, b"write_late")
         self._copy, self._held_bytes = 0, 0
 
     def issue(self, address: int, size_bytes: int, stream: Any) -> bool:
-        """Enqueue making the memory stale and writing it late; False where it is too large."""
+        """Enqueue making the memory stale and writing it late; False where there is no room."""
         if size_bytes > MOST_BYTES:
             return False
         if size_bytes > self._held_bytes:
             self.close()
-            self._copy, self._held_bytes = allocate(size_bytes), size_bytes
+            try:
+                self._copy, self._held_bytes = allocate(size_bytes), size_bytes
+            except MemoryError:  # a check less is better than a session less
+                return False
         call(driver.cuMemcpyDtoDAsync, self._copy, address, size_bytes, stream)
         call(driver.cuMemsetD8Async, address, _STALE, size_bytes, stream)
         numbers = (address, self._copy, size_bytes, DELAY_NS)

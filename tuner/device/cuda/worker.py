@@ -101,6 +101,8 @@ class Worker:
         for buffers in self._buffers.values():
             buffers.close()
         self._buffers.clear()
+        if self._late is not None:
+            self._late.close()
         if self._arena is not None:
             self._arena.close()
             self._arena = None
@@ -108,26 +110,25 @@ class Worker:
     def run_once(self, program: Program, *, late: bool = False) -> bool:
         """Launch the program once on the arena and wait for it.
 
-        With `late`, a programmatic launch runs while the launch before it has yet to write what
-        the arena holds. Returns whether it did.
+        With `late` it follows a launch that has yet to write what the arena holds. Returns
+        whether there was memory for that.
         """
         arena = self._mapped
         self._unload_oldest()
         arena.pull()
         launcher, arguments = self._launcher(program), Arguments(arena.layout, arena.base)
         self._shared.issue(self._stream)
-        # A peer has no launches of its own.
-        first = program.launches[:1]
-        overlaps = late and any(one.programmatic for one in first) and self._written_late(arena)
-        launcher.issue(arguments)
-        launcher.collect(arguments)
-        call(driver.cuStreamSynchronize, self._stream)
+        overlaps = late and self._written_late(arena)
+        try:
+            launcher.issue(arguments)
+            launcher.collect(arguments)
+        finally:  # who writes late has ended, whatever became of the program
+            call(driver.cuStreamSynchronize, self._stream)
         arena.push()
         return overlaps
 
     def _written_late(self, arena: MappedArena) -> bool:
-        if self._late is None:
-            self._late = LateWriter(self._attribute("MULTIPROCESSOR_COUNT"))
+        self._late = self._late or LateWriter(self._attribute("MULTIPROCESSOR_COUNT"))
         return self._late.issue(arena.base, arena.layout.total_bytes, self._stream)
 
     def time(
