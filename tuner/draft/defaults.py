@@ -15,7 +15,9 @@ from tuner.kernel import DTYPE_BYTES
 # room for sums in another order.
 _RELATIVE = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
 _ABSOLUTE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
-_CODES = 0.01
+# In some rows of what production quantizes as many as 1.5 % lie halfway between two codes, and an
+# inverse that is rounded in fp32 takes the other one.
+_CODES = 0.02
 
 
 def traffic(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:

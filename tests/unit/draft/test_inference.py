@@ -269,7 +269,7 @@ def test_a_null_pointer_is_passed_as_zero_and_an_offset_of_zero_is_no_size() -> 
         ("double", "relative: 1.0e-12, absolute: 1.0e-13"),
         ("__half", "relative: 1.0e-3, absolute: 1.0e-6"),
         ("__nv_bfloat16", "relative: 8.0e-3, absolute: 1.0e-6"),
-        ("__nv_fp8_e4m3", "codes: 0.01"),
+        ("__nv_fp8_e4m3", "codes: 0.02"),
         ("unsigned char", "absolute: 0"),
         ("Packed", "relative: FILL_IN"),
     ],
