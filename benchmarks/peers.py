@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from running import tuned
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "triton", "sglang-kernel", "flashinfer-python")
@@ -37,16 +38,10 @@ def workloads(name: str) -> list[str]:
 
 def measured(name: str, trials: int) -> dict[str, Any]:
     """Run `tune --peers` and keep what says something of the peers."""
-    words = [str(ROOT / f"kernels/sglang/{name}.cu"), "--peers", "--trials", str(trials), "--json"]
+    words = [str(ROOT / f"kernels/sglang/{name}.cu"), "--peers", "--trials", str(trials)]
     for workload in workloads(name):
         words += ["--workload", workload]
-    done = subprocess.run(
-        [sys.executable, "-m", "tuner", *words],
-        check=True,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "TUNE_STORE": "none"},
-    )
-    found = json.loads(done.stdout)
+    found = tuned(*words)
     kept = ("workload", "baseline_us", "tuned_us", "interval", "peers")
     return {
         "kernel": name,

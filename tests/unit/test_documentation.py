@@ -227,6 +227,11 @@ def test_the_plans_in_the_folder_are_those_that_were_measured(figures: Figures) 
         ]
 
 
+def operator_spaces() -> list[Path]:
+    spaces = (ROOT / "search_spaces/sglang").glob("*.yaml")
+    return sorted(path for path in spaces if "." not in path.stem)
+
+
 def test_the_table_of_kernels_names_every_operator_with_its_choices() -> None:
     rows = {}
     for line in (ROOT / "docs/kernels.md").read_text(encoding="utf-8").splitlines():
@@ -234,8 +239,7 @@ def test_the_table_of_kernels_names_every_operator_with_its_choices() -> None:
             cells = [re.findall(r"\w+", cell) for cell in line.split("|")[1:-1]]
             (name,), axes, _, operators, parameters = cells
             rows[name] = (axes, operators, parameters)
-    spaces = [p for p in (ROOT / "search_spaces/sglang").glob("*.yaml") if "." not in p.stem]
-    definitions = [load_definition(path) for path in spaces]
+    definitions = [load_definition(path) for path in operator_spaces()]
     assert rows == {
         one.spec.name: (
             list(one.spec.axes),
@@ -255,9 +259,7 @@ def test_no_template_depends_on_the_number_of_tokens() -> None:
 def winners() -> dict[str, dict[str, dict[str, Any]]]:
     """The winning config of each tuned workload, by operator."""
     found = {}
-    for path in sorted((ROOT / "search_spaces/sglang").glob("*.yaml")):
-        if "." in path.stem:
-            continue
+    for path in operator_spaces():
         result = json.loads((ROOT / f"benchmarks/results/h200/{path.stem}.json").read_text())
         found[path.stem] = {
             ",".join(f"{axis}={size}" for axis, size in one["workload"].items()): one["config"]

@@ -8,56 +8,48 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.cuda.driver import allocate, call
+from tuner.device.cuda.ptx import TURNS, PtxKernel
 
 # Larger arrays are not copied: a kernel that does not wait shows on smaller ones.
 MOST_BYTES = 256 << 20
 # Beside the microseconds in which a programmatic launch starts and reads.
 DELAY_NS = 50_000
-_THREADS = 256
 _STALE = 0xFF
 # Lets the next launch start at once, sleeps, and copies 16 bytes at a time.
-_PTX = b"""
+_WRITE_LATE = f"""
 .version 7.8
 .target sm_90
 .address_size 64
 .visible .entry write_late(
   .param .u64 to, .param .u64 from, .param .u64 size_bytes, .param .u64 delay_ns)
-{
+{{
   .reg .pred %p<3>;
   .reg .b32 %r<12>;
   .reg .b64 %d<14>;
   griddepcontrol.launch_dependents;
   ld.param.u64 %d1, [to];
   ld.param.u64 %d2, [from];
-  ld.param.u64 %d3, [size_bytes];
-  ld.param.u64 %d4, [delay_ns];
+  ld.param.u64 %d5, [size_bytes];
+  ld.param.u64 %d6, [delay_ns];
   cvta.to.global.u64 %d1, %d1;
   cvta.to.global.u64 %d2, %d2;
-  mov.u64 %d5, %globaltimer;
+  mov.u64 %d7, %globaltimer;
 still:
-  mov.u64 %d6, %globaltimer;
-  sub.u64 %d6, %d6, %d5;
-  setp.lt.u64 %p1, %d6, %d4;
+  mov.u64 %d8, %globaltimer;
+  sub.u64 %d8, %d8, %d7;
+  setp.lt.u64 %p1, %d8, %d6;
   @%p1 bra still;
-  mov.u32 %r1, %ctaid.x;
-  mov.u32 %r2, %ntid.x;
-  mov.u32 %r3, %tid.x;
-  mov.u32 %r4, %nctaid.x;
-  mad.lo.u32 %r5, %r1, %r2, %r3;
-  mul.lo.u32 %r6, %r4, %r2;
-  mul.wide.u32 %d7, %r5, 16;
-  mul.wide.u32 %d8, %r6, 16;
-more:
-  setp.ge.u64 %p2, %d7, %d3;
+{TURNS}more:
+  setp.ge.u64 %p2, %d3, %d5;
   @%p2 ret;
-  add.u64 %d9, %d2, %d7;
-  add.u64 %d10, %d1, %d7;
-  ld.global.v4.u32 {%r8, %r9, %r10, %r11}, [%d9];
-  st.global.v4.u32 [%d10], {%r8, %r9, %r10, %r11};
-  add.u64 %d7, %d7, %d8;
+  add.u64 %d9, %d2, %d3;
+  add.u64 %d10, %d1, %d3;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d9];
+  st.global.v4.u32 [%d10], {{%r8, %r9, %r10, %r11}};
+  add.u64 %d3, %d3, %d4;
   bra more;
-}
-\0"""
+}}
+"""
 
 
 class LateWriter:
@@ -70,8 +62,7 @@ class LateWriter:
     def __init__(self, multiprocessors: int) -> None:
         # On the others a block starts at once, even one that needs a multiprocessor to itself.
         self._blocks = max(1, multiprocessors // 4)
-        module = call(driver.cuModuleLoadData, _PTX)
-        self._function = call(driver.cuModuleGetFunction, module, b"write_late")
+        self._kernel = PtxKernel(_WRITE_LATE, "write_late")
         self._copy, self._held_bytes = 0, 0
 
     def issue(self, address: int, size_bytes: int, stream: Any) -> bool:
@@ -87,10 +78,7 @@ class LateWriter:
         call(driver.cuMemcpyDtoDAsync, self._copy, address, size_bytes, stream)
         call(driver.cuMemsetD8Async, address, _STALE, size_bytes, stream)
         numbers = (address, self._copy, size_bytes, DELAY_NS)
-        values = tuple(map(ctypes.c_uint64, numbers))
-        arguments = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        shape = (self._blocks, 1, 1, _THREADS, 1, 1, 0)
-        call(driver.cuLaunchKernel, self._function, *shape, stream, ctypes.addressof(arguments), 0)
+        self._kernel.issue(stream, self._blocks, *map(ctypes.c_uint64, numbers))
         return True
 
     def close(self) -> None:
