@@ -158,7 +158,7 @@ def _cell(
 
 
 def _traffic(operator: str) -> Any:
-    from tuner.space_file import load_definition
+    from tuner.space.load import load_definition
 
     return load_definition(ROOT / f"search_spaces/sglang/{operator}.yaml").spec.traffic.integer
 

@@ -105,12 +105,11 @@ def cost(spaces):
 
 def decoding():
     """Time both ways to count the instructions of one kernel of about 1,000."""
+    from tuner.analysis.machine_code import count_instructions
+    from tuner.analysis.sass import codes, disassemble
     from tuner.compiler.base import CompileRequest
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.machine_code import count_instructions
-    from tuner.profiler.nvdisasm import disassemble
-    from tuner.profiler.sass import codes
 
     body = "".join(f"x = fmaf(x, in[{k} * n + i], __expf(x));\n" for k in range(200))
     source = (

@@ -62,7 +62,7 @@ class Stopwatch:
 def child(words, out):
     """Run `tune` here, and write what was seen of it."""
     from tuner.cli import cli, view
-    from tuner.device.judged import JudgedDevice
+    from tuner.device.verify.verified_device import JudgedDevice
 
     watch, busy, used = Stopwatch(), [], []
     view.make_view = lambda console, *, quiet: watch

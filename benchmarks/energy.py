@@ -21,17 +21,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tuner.compiler.pool import NvrtcPool
-from tuner.consumption import accounts
+from tuner.device.base import open_meter
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.cuda.driver import gpu_uuid
 from tuner.device.cuda.energy import NvmlCounter
-from tuner.device.metering import open_meter
-from tuner.evaluate import BASELINE, Candidate, Evaluator
-from tuner.kernel import Workload
-from tuner.space import Config
-from tuner.space_file import load_definition
-from tuner.template import Template
-from tuner.trial import INITIAL, Energy, EnergyWindow, Status, Variant
+from tuner.model.config import Config
+from tuner.model.energy import accounts
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Energy, EnergyWindow, Status, Variant
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import BASELINE, Candidate, Evaluator
 
 ROOT = Path(__file__).resolve().parents[1]
 SPACE = ROOT / "search_spaces/sglang/silu_and_mul.yaml"

@@ -10,11 +10,10 @@ from statistics import median
 
 from environment import environment, write_result
 
-from tuner.expressions import Expression
-from tuner.search.enumeration import enumerate_rows
+from tuner.model.config import Parameter, SearchSpace
+from tuner.model.expressions import Expression
+from tuner.search.counting import enumerate_rows, substitute
 from tuner.search.pool import valid_configs
-from tuner.search.residual import substitute
-from tuner.space import Parameter, SearchSpace
 
 SPACE = SearchSpace(
     (

@@ -20,13 +20,13 @@ from environment import environment, write_result
 
 from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler
-from tuner.device.host.device import HostDevice
-from tuner.evaluate import Candidate, Evaluator
-from tuner.kernel import Workload
+from tuner.device.cpu.device import HostDevice
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
-from tuner.space_file import load_definition
-from tuner.template import Template
-from tuner.trial import Status
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
 
 ROOT = Path(__file__).resolve().parents[1]
 SPACE = ROOT / "search_spaces/sglang/silu_and_mul.yaml"

@@ -29,7 +29,7 @@ def workloads(name: str) -> list[str]:
     """Name the operator's workloads of the least and of the most traffic."""
     from recorded_spaces import space_of
 
-    from tuner.space_file import load_definition
+    from tuner.space.load import load_definition
 
     spec = load_definition(space_of(name)).spec
     by_size = sorted(spec.tuned, key=lambda workload: spec.traffic.integer(workload.values))

@@ -55,7 +55,7 @@ class Replay:
 
     def start(self, workload, config):
         """Begin a trial."""
-        from tuner.evaluate import Pending
+        from tuner.tuning.evaluator import Pending
 
         return Pending(workload, config, started_s=0.0)
 
@@ -143,7 +143,7 @@ def search(plan, spaces, names, *, stops=False):
 
     `names` are the searcher's methods that are used.
     """
-    from tuner.searching import Search
+    from tuner.tuning.search import Search
 
     class Searched(Search):
         def _searcher(self, workload):
@@ -158,9 +158,9 @@ def search(plan, spaces, names, *, stops=False):
 
 def plan_of(spaces, asked, seed):
     """Make the plan of a search of some workloads of one kernel."""
-    from tuner.plan import Plan
-    from tuner.space_file import load_definition
-    from tuner.template import Template
+    from tuner.space.load import load_definition
+    from tuner.space.plan import Plan
+    from tuner.space.template import Template
 
     spec = load_definition(WHOLE[spaces[0].kernel]).spec
     return Plan(

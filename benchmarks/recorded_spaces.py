@@ -62,8 +62,8 @@ def space_of(kernel):
 
 def recorded(space):
     """Read the recording of a space's kernel."""
-    from tuner.device.recording import load_recording, recordings_of
-    from tuner.space_file import load_definition
+    from tuner.device.recorded.recording import load_recording, recordings_of
+    from tuner.space.load import load_definition
 
     (path,) = recordings_of(load_definition(space).spec.source)
     return load_recording(path)
@@ -71,12 +71,12 @@ def recorded(space):
 
 def evaluator_of(space, compiler=None):
     """Make what tries a space's own template on its recording; keys need no compiler."""
-    from tuner.device.recorded import RecordedDevice
-    from tuner.device.recording import recordings_of
-    from tuner.evaluate import Candidate, Evaluator
-    from tuner.space_file import load_definition
-    from tuner.template import Template
-    from tuner.trial import INITIAL
+    from tuner.device.recorded.device import RecordedDevice
+    from tuner.device.recorded.recording import recordings_of
+    from tuner.model.trial import INITIAL
+    from tuner.space.load import load_definition
+    from tuner.space.template import Template
+    from tuner.tuning.evaluator import Candidate, Evaluator
 
     definition = load_definition(space)
     spec = definition.spec
@@ -92,8 +92,8 @@ def shares_of_optimum(space, folder):
 
     The session may have measured for itself: only which configs it tried counts.
     """
-    from tuner.session import Session
-    from tuner.trial import INITIAL, Status
+    from tuner.model.trial import INITIAL, Status
+    from tuner.session.session import Session
 
     recording, evaluator = recorded(space), evaluator_of(space)
     found = {}
@@ -117,7 +117,7 @@ def load(kernel, *, held_out=False):
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.search.pool import valid_configs
-    from tuner.space_file import load_definition
+    from tuner.space.load import load_definition
 
     definition = load_definition(WHOLE[kernel])
     spec, space = definition.spec, definition.space
@@ -141,7 +141,7 @@ def _started(evaluator, workload, pool):
 
 
 def _look(evaluator, pending):
-    from tuner.trial import Trial
+    from tuner.model.trial import Trial
 
     if pending.compilation is not None:
         pending.compilation.result()

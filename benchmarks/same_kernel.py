@@ -24,10 +24,10 @@ from tuner.compiler.base import CompileRequest, source_key
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
-from tuner.plan import Plan
-from tuner.space_file import load_definition
-from tuner.statistics import paired_interval
-from tuner.trial import RESOLUTION, Status
+from tuner.model.statistics import paired_interval
+from tuner.model.trial import RESOLUTION, Status
+from tuner.space.load import load_definition
+from tuner.space.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 SPACE = ROOT / "benchmarks/spaces/same_kernel.yaml"

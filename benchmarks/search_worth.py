@@ -42,15 +42,15 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from tuner.candidates import Candidates
-from tuner.cli.environment import environment_of
-from tuner.cli.opening import compiler_for
-from tuner.cli.plans import verified_plan
+from tuner.agent.resume import restore
+from tuner.app.environment import environment_of
+from tuner.app.open import compiler_for
+from tuner.app.plans import verified_plan
 from tuner.device.select import open_device
-from tuner.restoring import restore
-from tuner.session import Session
-from tuner.statistics import paired_interval
-from tuner.trial import RESOLUTION, Status, Variant
+from tuner.model.statistics import paired_interval
+from tuner.model.trial import RESOLUTION, Status, Variant
+from tuner.session.session import Session
+from tuner.tuning.evaluator import Candidates
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUP = "sglang"

@@ -27,13 +27,13 @@ from typing import Any
 
 from environment import environment, write_result
 
-from tuner.expressions import Expression, Value
-from tuner.kernel import Workload
+from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.expressions import Expression, Value
+from tuner.model.kernel import Workload
+from tuner.model.trial import Measurement, Status, Trial
 from tuner.search.base import Foreseeing
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
-from tuner.space import Config, Parameter, SearchSpace
-from tuner.trial import Measurement, Status, Trial
 
 TRIALS = 100
 # Longer than that, a search is given up and noted as such.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from tuner.session import Session
+    from tuner.session.session import Session
 
 RESAMPLES = 2000
 
@@ -26,8 +26,8 @@ RESAMPLES = 2000
 def summary(folder: Path) -> dict[str, Any]:
     """Collect what a result file holds of a session."""
     from tuner.report.loading import load
-    from tuner.report.table import json_of
-    from tuner.session import Session
+    from tuner.report.terminal import json_of
+    from tuner.session.session import Session
 
     data = load(folder)
     with Session.open(folder, read_only=True) as session:
@@ -62,7 +62,7 @@ def held_out(session: Session) -> dict[str, dict[str, float]]:
     """Compare the dispatch with a search on every held-out workload that both know."""
     from recorded_spaces import evaluator_of, recorded, space_of
 
-    from tuner.trial import Status
+    from tuner.model.trial import Status
 
     space = space_of(session.manifest.kernel)
     recording, evaluator = recorded(space), evaluator_of(space)

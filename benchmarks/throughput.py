@@ -44,14 +44,14 @@ class PhaseClock:
 
 def ours(definition, template, folder):
     """Search the whole space with a fresh cache, session and set of compilers."""
-    from tuner.cli.plans import manifest_of
+    from tuner.app.plans import manifest_of
+    from tuner.app.run import tune
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.device.select import open_device
-    from tuner.plan import Plan
-    from tuner.session import Session
-    from tuner.trial import Status
-    from tuner.tuning import tune
+    from tuner.model.trial import Status
+    from tuner.session.session import Session
+    from tuner.space.plan import Plan
 
     spec = definition.spec
     plan = Plan(
@@ -154,8 +154,8 @@ def main():
     parser.add_argument("--kernel-tuner", choices=("checked", "unchecked"))
     asked = parser.parse_args()
     out = asked.out.resolve()
-    from tuner.space_file import load_definition
-    from tuner.template import Template
+    from tuner.space.load import load_definition
+    from tuner.space.template import Template
 
     definition = load_definition(SPACE)
     template = Template.load(definition.spec.template)

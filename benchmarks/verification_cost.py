@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.timing import SEARCH
-from tuner.evaluate import Candidate, Evaluator
+from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
-from tuner.space_file import load_definition
-from tuner.template import Template
-from tuner.trial import Status
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
 
 ROOT = Path(__file__).resolve().parents[1]
 SPACE = ROOT / "search_spaces/sglang/silu_and_mul.yaml"

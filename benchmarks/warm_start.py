@@ -20,20 +20,15 @@ from statistics import fmean, median
 
 from environment import environment, write_result
 
-from tuner.comparing.loading import load_spaces
-from tuner.comparing.spaces import RecordedSpace
-from tuner.kernel import Workload
-from tuner.knowledge.asking import Question, seeds
-from tuner.knowledge.place import find_place
-from tuner.knowledge.records import PastConfig, PastSearch, PastWorkload
-from tuner.knowledge.remembering import BEST
-from tuner.knowledge.store import Store
-from tuner.knowledge.warm import MOST_SEEDS
+from tuner.model.config import Config, SearchSpace
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status, Trial
+from tuner.search.compare.spaces import RecordedSpace, load_spaces
 from tuner.search.factory import make_searcher
 from tuner.search.pool import Pool
-from tuner.space import Config, SearchSpace
-from tuner.space_file import load_definition
-from tuner.trial import Status, Trial
+from tuner.session.knowledge import PastConfig, PastSearch, PastWorkload, Store, find_place
+from tuner.space.load import load_definition
+from tuner.tuning.warm_start import BEST, MOST_SEEDS, Question, seeds
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks/recorded/silu_and_mul"

@@ -16,11 +16,10 @@ from unusual_kernels import UNUSUAL
 
 from tuner.compiler.base import CompileRequest, CompileResult, source_key
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import HostCompiler, preload
-from tuner.compiler.host_report import sanitizer_finding
+from tuner.compiler.host import HostCompiler, preload, sanitizer_finding
 from tuner.device.base import Program
-from tuner.device.host.device import HostDevice
-from tuner.kernel import Launch, Workload
+from tuner.device.cpu.device import HostDevice
+from tuner.model.kernel import Launch, Workload
 
 FOLDER = Path(__file__).parent
 ARCHITECTURE = "sm_90a"

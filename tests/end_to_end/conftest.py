@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tuner.checking import UnavailableDevice, target_info
+from tuner.app.check import UnavailableDevice, target_info
 from tuner.cli import cli
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.recording import (
+from tuner.device.recorded.recording import (
     RecordedDeviceInfo,
     RecordedFinals,
     RecordedProgram,
@@ -24,13 +24,13 @@ from tuner.device.recording import (
     Recording,
     save_recording,
 )
-from tuner.evaluate import Candidate, Evaluator
-from tuner.kernel import Workload
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
-from tuner.space import Config
-from tuner.space_file import load_definition
-from tuner.template import Template
-from tuner.trial import Status
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
 
 SOURCE = """\
 extern "C" __global__ void scale(float* out, const float* in, int N) {

@@ -15,9 +15,8 @@ from faults import wait_until
 
 from tuner.agent.budget import read_prices
 from tuner.agent.replies import KNOWN_METRICS
+from tuner.app.plans import AgentOptions, Request
 from tuner.cli import run_command
-from tuner.cli.agent_options import AgentOptions
-from tuner.cli.plans import Request
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

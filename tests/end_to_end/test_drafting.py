@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tuner.agent.base import Briefing, Member
-from tuner.agent.literal import LiteralAgent
+from tuner.agent.widen_ranges import LiteralAgent
 from tuner.cli import cli
 from tuner.draft import draft_files, restore_template
-from tuner.findings import Finding
-from tuner.space_file import load_definition
-from tuner.template import Template
+from tuner.model.trial import Finding
+from tuner.space.load import load_definition
+from tuner.space.template import Template
 
 DATA = Path(__file__).parents[1] / "unit" / "data"
 REFERENCES = {

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from tuner.cli import cli
 
-DATA = Path(__file__).parents[1] / "unit" / "extract" / "data"
+DATA = Path(__file__).parents[1] / "unit" / "draft" / "extract" / "data"
 Tune = Callable[..., Result]
 
 

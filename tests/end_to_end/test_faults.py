@@ -24,14 +24,13 @@ import pytest
 from faults import Process, configs, descendants, in_finals, rows, searched, wait_until
 
 from tuner.compiler.base import CompileRequest, CompileResult
-from tuner.compiler.host import HostCompiler, entry_name
-from tuner.compiler.host_toolchain import MOST_RUNS
+from tuner.compiler.host import MOST_RUNS, HostCompiler, entry_name
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
-from tuner.device.host.device import HostDevice
-from tuner.kernel import Launch
-from tuner.space_file import load_definition
-from tuner.trial import Status
+from tuner.device.cpu.device import HostDevice
+from tuner.model.kernel import Launch
+from tuner.model.trial import Status
+from tuner.space.load import load_definition
 
 TRIALS = 48
 FEW = 6

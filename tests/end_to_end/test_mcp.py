@@ -18,7 +18,7 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, ToolListChangedNotification
 
-from tuner.serving.watch import PHASES
+from tuner.mcp.session_runner import PHASES
 
 BRIEF = ("--device", "host", "--trials", "2", "--workload", "N=4096")
 PLAN = {

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tuner.app.plans import manifest_of
 from tuner.cli import cli
-from tuner.cli.plans import manifest_of
-from tuner.mutation.score import load_score
-from tuner.plan import Plan
-from tuner.session import Session
-from tuner.space_file import load_definition
-from tuner.template import Template
+from tuner.mutation.examine import load_score
+from tuner.session.session import Session
+from tuner.space.load import load_definition
+from tuner.space.plan import Plan
+from tuner.space.template import Template
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 SILU = Path(__file__).parents[2] / "search_spaces/sglang/silu_and_mul.yaml"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.device.recording import load_recording
-from tuner.session import Session
-from tuner.trial import INITIAL, Status
+from tuner.device.recorded.recording import load_recording
+from tuner.model.trial import INITIAL, Status
+from tuner.session.session import Session
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = sorted((ROOT / "kernels/sglang/recordings").glob("*/*.json.xz"))

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.rounds_sample import session_with_rounds
-from tuner.kernel import Workload
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import Measurement, Occupancy, Resources, Result, Status, Trial
 from tuner.report.data import ReportData
 from tuner.report.html import render_report, write_report
 from tuner.report.loading import load
-from tuner.space import Config
-from tuner.trial import Measurement, Occupancy, Resources, Result, Status, Trial
 
 BROWSER = next(
     (

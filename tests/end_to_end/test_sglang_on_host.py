@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli.watching import sanitized_host
-from tuner.compiler.host import preload
-from tuner.compiler.host_options import SANITIZERS
-from tuner.errors import DeviceError
-from tuner.evaluate import Candidate, Evaluator
-from tuner.kernel import Workload
+from tuner.app.watching import sanitized_host
+from tuner.compiler.host import SANITIZERS, preload
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
-from tuner.space_file import Definition, load_definition
-from tuner.template import Template
-from tuner.trial import Status
+from tuner.space.load import Definition, load_definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
 OPERATORS = sorted(path.stem for path in SPACES.glob("*.yaml") if "." not in path.stem)

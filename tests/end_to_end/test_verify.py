@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from click.testing import Result as Done
 
-from tuner.cli.plans import manifest_of
-from tuner.plan import Plan
-from tuner.session import Session
-from tuner.space import Config
-from tuner.space_file import load_definition
-from tuner.template import Template
-from tuner.trial import Result
+from tuner.app.plans import manifest_of
+from tuner.model.config import Config
+from tuner.model.trial import Result
+from tuner.session.session import Session
+from tuner.space.load import load_definition
+from tuner.space.plan import Plan
+from tuner.space.template import Template
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 Tune = Callable[..., Done]

@@ -14,9 +14,9 @@ from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
 from tuner.device.cuda.driver import call
 from tuner.device.select import gpu_count
-from tuner.hardware import architecture_for
-from tuner.kernel import Launch, Workload
-from tuner.space_file import Definition, load_definition
+from tuner.model.hardware import architecture_for
+from tuner.model.kernel import Launch, Workload
+from tuner.space.load import Definition, load_definition
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]

@@ -13,8 +13,8 @@ from unusual_kernels import UNUSUAL, Unusual
 
 from tuner.device.base import Device, Outcome, Program
 from tuner.device.cuda.device import CudaDevice
-from tuner.kernel import Launch, Workload
-from tuner.trial import Status
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
 
 (LAUNCH,) = SCALE.launches
 # A search checks a kernel twice before it times it.

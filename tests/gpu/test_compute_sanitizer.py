@@ -19,10 +19,10 @@ from tuner.device.cuda.sanitizer import (
     ComputeSanitizer,
     find_compute_sanitizer,
 )
-from tuner.hardware import architecture_for
-from tuner.kernel import Launch, Workload
-from tuner.space_file import Definition
-from tuner.trial import Status
+from tuner.model.hardware import architecture_for
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
+from tuner.space.load import Definition
 
 Built = Callable[..., Program]
 Watch = Callable[..., Sequence[Outcome]]

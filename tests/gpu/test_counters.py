@@ -8,14 +8,8 @@ from dataclasses import replace
 import pytest
 from silu_kernels import LAUNCH, WORKLOAD, silu
 
-from tuner.compiler.base import CompileRequest, source_key
-from tuner.compiler.pool import NvrtcPool
-from tuner.device.base import DeviceInfo, Program
-from tuner.device.cuda.counters import NsightCompute
-from tuner.hardware import architecture_for
-from tuner.kernel import Launch, Workload
-from tuner.profiler.base import Degree, Profile, Subject
-from tuner.profiler.metrics import (
+from tuner.analysis.base import Degree, Profile, Subject
+from tuner.analysis.metrics import (
     DRAM_BYTES,
     DURATION,
     EXECUTED,
@@ -23,9 +17,15 @@ from tuner.profiler.metrics import (
     counters_for,
     metrics_of,
 )
-from tuner.profiler.with_counters import CountingProfiler
-from tuner.space_file import Definition
-from tuner.trial import Resources
+from tuner.analysis.profilers import CountingProfiler
+from tuner.compiler.base import CompileRequest, source_key
+from tuner.compiler.pool import NvrtcPool
+from tuner.device.base import DeviceInfo, Program
+from tuner.device.cuda.counters import NsightCompute
+from tuner.model.hardware import architecture_for
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Resources
+from tuner.space.load import Definition
 
 ROWS = Workload.of({"T": 4096, "D": 4096})
 BYTES = 4096 * 4096 * 2

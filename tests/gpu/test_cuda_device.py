@@ -16,10 +16,10 @@ from silu_kernels import LAUNCH, WORKLOAD, silu
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.cuda.worker import LOADED_PROGRAMS
-from tuner.errors import DeviceError
-from tuner.kernel import Launch, Workload
-from tuner.space_file import Definition
-from tuner.trial import Status
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
+from tuner.space.load import Definition
 
 Build = Callable[..., Program]
 

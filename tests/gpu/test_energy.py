@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from silu_kernels import LAUNCH, WORKLOAD, silu
 
-from tuner.device.base import Outcome, Program
+from tuner.device.base import Outcome, Program, open_meter
 from tuner.device.cuda.device import CudaDevice
-from tuner.device.metering import open_meter
-from tuner.errors import DeviceError
-from tuner.space_file import Definition
-from tuner.trial import EnergyWindow, Status
+from tuner.model.errors import DeviceError
+from tuner.model.trial import EnergyWindow, Status
+from tuner.space.load import Definition
 
 Build = Callable[..., Program]
 

@@ -15,7 +15,7 @@ from dispatch_sample import COMPARISONS, ENVIRONMENT, write_project, write_sessi
 
 from tuner.dispatch.table import Choice
 from tuner.export.dispatch import export_dispatch
-from tuner.hardware import architecture_for
+from tuner.model.hardware import architecture_for
 
 ROOT = Path(__file__).parents[2]
 # nvcc's own time, on a machine that may have few cores.

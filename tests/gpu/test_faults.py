@@ -17,10 +17,10 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
-from tuner.errors import DeviceError
-from tuner.kernel import Workload
-from tuner.space_file import Definition
-from tuner.trial import Status
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status
+from tuner.space.load import Definition
 
 Build = Callable[..., Program]
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from silu_kernels import LAUNCH, WORKLOAD, silu
 
-from tuner.device.arena_memory import CudaMemory
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.cuda.worker import Worker
-from tuner.device.judge import Judge
 from tuner.device.layout import lay_out
 from tuner.device.timing import SEARCH
-from tuner.errors import KernelError
-from tuner.kernel import KernelSpec, Launch, Workload
-from tuner.space_file import Definition, load_definition
-from tuner.trial import Status
+from tuner.device.verify.arena import CudaMemory
+from tuner.device.verify.verifier import Judge
+from tuner.model.errors import KernelError
+from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.trial import Status
+from tuner.space.load import Definition, load_definition
 
 Build = Callable[..., Program]
 

@@ -13,9 +13,9 @@ from silu_kernels import LAUNCH, WORKLOAD, silu
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.peers import peer_program
-from tuner.kernel import KernelSpec, Workload
-from tuner.space_file import Definition
-from tuner.trial import Status
+from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.trial import Status
+from tuner.space.load import Definition
 
 Build = Callable[..., Program]
 

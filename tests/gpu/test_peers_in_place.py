@@ -9,8 +9,8 @@ import pytest
 
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.peers import peer_program
-from tuner.space_file import load_definition
-from tuner.trial import Status
+from tuner.model.trial import Status
+from tuner.space.load import load_definition
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"

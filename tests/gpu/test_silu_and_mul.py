@@ -10,12 +10,12 @@ import pytest
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.inputs import fills_for
-from tuner.evaluate import Candidate, Evaluator
-from tuner.kernel import Workload
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
-from tuner.space_file import Definition
-from tuner.template import Template
-from tuner.trial import Status
+from tuner.space.load import Definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
 
 SMALL = [
     Workload.of(axes)

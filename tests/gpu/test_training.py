@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tuner.agent.base import Idea
-from tuner.export.scale import REFUSED
-from tuner.feedback.outcome import Outcome
-from tuner.session import Session
-from tuner.trial import INITIAL
+from tuner.agent.briefing.outcome import Outcome
+from tuner.export.training import REFUSED_REWARD
+from tuner.model.trial import INITIAL
+from tuner.session.session import Session
 
 ROOT = Path(__file__).parents[2]
 KERNEL = ROOT / "kernels/sglang/silu_and_mul.cu"
@@ -124,6 +124,6 @@ def test_trl_takes_the_rounds_and_calls_the_reward_with_kernels_that_are_measure
     assert "Now write the template" not in sft["learnt"][1], "the model's own words alone"
     assert "the rendered source" not in sft["learnt"][1]
     assert '"block": 64' in sft["learnt"][1]
-    measured = [one for batch in grpo["rewards"] for one in batch if one != REFUSED]
+    measured = [one for batch in grpo["rewards"] for one in batch if one != REFUSED_REWARD]
     assert len(measured) == 1, "only what the session recorded is a template"
     assert isfinite(measured[0])

@@ -7,8 +7,8 @@ import pytest
 
 from tuner.device.cuda.comparison import Output, largest_error, look
 from tuner.device.number_formats import LARGEST, decode, storage_dtype
-from tuner.device.verify import compare
-from tuner.kernel import DTYPE_BYTES, FLOAT_DTYPES, Tolerance
+from tuner.device.verify.outputs import compare
+from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, Tolerance
 
 TOLERANCES = (Tolerance(1e-2, 1e-6), Tolerance(4e-3), Tolerance(0.0, 0.5), Tolerance(0.0, 0.0))
 SIZE = 20_000

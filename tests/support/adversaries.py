@@ -23,8 +23,8 @@ from operators import (
     rows,
 )
 
-from tuner.kernel import Launch, Workload
-from tuner.trial import Status
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
 
 # `verify`: without timing. `run`: only what the last timed call left gives it away. `compare`:
 # it was verified and timed, and cheats from then on.

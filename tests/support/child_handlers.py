@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.errors import KernelError
+from tuner.model.errors import KernelError
 
 
 class Handler:

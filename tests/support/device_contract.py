@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tuner.device.base import Device, Program
-from tuner.errors import DeviceError
-from tuner.hardware import limits_for
-from tuner.trial import Status
+from tuner.model.errors import DeviceError
+from tuner.model.hardware import limits_for
+from tuner.model.trial import Status
 
 
 class DeviceContract:

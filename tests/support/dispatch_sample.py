@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tuner.kernel import Workload
-from tuner.session import Manifest, Session
-from tuner.session_records import file_sha
-from tuner.space import Config
-from tuner.space_file import load_definition
-from tuner.trial import INITIAL, Comparison, Measurement, Resources, Status, Trial, Variant
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Comparison, Measurement, Resources, Status, Trial, Variant
+from tuner.session.records import file_sha
+from tuner.session.session import Manifest, Session
+from tuner.space.load import load_definition
 
 SPACE = """\
 version: 1

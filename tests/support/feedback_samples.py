@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.agent.base import Expectation, Idea
+from tuner.agent.briefing.outcome import Moved, Outcome, RoundRecord
+from tuner.agent.briefing.text import Task
+from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
-from tuner.expressions import Value
-from tuner.feedback.memory import RoundRecord
-from tuner.feedback.outcome import Moved, Outcome
-from tuner.feedback.task import Task
-from tuner.kernel import Workload
-from tuner.profiler.base import Degree
-from tuner.space import Config, Parameter, SearchSpace
-from tuner.space_file import load_definition
-from tuner.statistics import floor_us
-from tuner.template import Template
-from tuner.trial import Measurement, Occupancy, Resources, Status, Trial
+from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.expressions import Value
+from tuner.model.kernel import Workload
+from tuner.model.statistics import floor_us
+from tuner.model.trial import Measurement, Occupancy, Resources, Status, Trial
+from tuner.space.load import load_definition
+from tuner.space.template import Template
 
 ROOT = Path(__file__).parents[2]
 INFO = DeviceInfo("NVIDIA H200", "sm_90a", (9, 0), 132, 60 << 20, 4283.0, recorded=False)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tuner.compiler.base import normalized
 from tuner.compiler.includes import refused_include
-from tuner.errors import ExpressionError, InputError, TemplateError
-from tuner.expressions import Expression
-from tuner.space_file import load_definition
-from tuner.template import Template, map_errors
+from tuner.model.errors import ExpressionError, InputError, TemplateError
+from tuner.model.expressions import Expression
+from tuner.space.load import load_definition
+from tuner.space.template import Template, map_errors
 
 NAMES = {"T": 128, "K": 4096, "block_size": 256, "flag": True, "layout": "rows", "share": 0.5}
 TEMPLATE = Path("kernel.cu.j2")

@@ -11,9 +11,9 @@ from operators import Operator
 from unusual_kernels import Unusual
 
 from tuner.device.base import Device, Program
-from tuner.errors import DeviceError
-from tuner.kernel import Launch, Workload
-from tuner.trial import Status
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
 
 # Source, workload, launches and sanitizers to a program.
 Build = Callable[[str, Workload, tuple[Launch, ...], tuple[str, ...]], Program]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.expressions import Expression
-from tuner.kernel import Argument, KernelSpec, Launch, Tolerance, Workload
+from tuner.model.expressions import Expression
+from tuner.model.kernel import Argument, KernelSpec, Launch, Tolerance, Workload
 
 REFERENCES = Path(__file__).parents[1] / "adversarial" / "references"
 EXACT = Tolerance(0.0, 0.0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tuner.analysis.base import Code, Degree, Profile, Subject
+from tuner.analysis.metrics import stall
 from tuner.device.base import Program
 from tuner.device.simulated import H200_LIKE
-from tuner.kernel import Launch, Workload
-from tuner.profiler.base import Code, Degree, Profile, Subject
-from tuner.profiler.metrics import stall
-from tuner.trial import Occupancy, Resources
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Occupancy, Resources
 
 MB = 1_000_000
 MULTIPROCESSORS = H200_LIKE.multiprocessors

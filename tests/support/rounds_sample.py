@@ -1,4 +1,4 @@
-"""A session with rounds: a scripted agent's notes as `tuner.rounds` writes them."""
+"""A session with rounds: a scripted agent's notes as `tuner.agent.rounds` writes them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from tuner.agent.base import Answer, Expectation, Idea
-from tuner.feedback.outcome import outcome
-from tuner.findings import Finding
-from tuner.history import ANSWER, CANDIDATE, IDEA, OUTCOME, REFUSED
-from tuner.kernel import Workload
-from tuner.profiler.base import Degree, Kind
-from tuner.profiling import PROFILED, Profiled
-from tuner.session import Manifest, Session
-from tuner.space import Config
-from tuner.standing import best_us
-from tuner.transcript import SAID
-from tuner.trial import INITIAL, Measurement, Occupancy, Resources, Result, Status, Trial
+from tuner.agent.briefing.outcome import outcome
+from tuner.agent.history import ANSWER, CANDIDATE, IDEA, OUTCOME, REFUSED, SAID
+from tuner.analysis.base import Degree, Kind
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import (
+    INITIAL,
+    Finding,
+    Measurement,
+    Occupancy,
+    Resources,
+    Result,
+    Status,
+    Trial,
+)
+from tuner.session.session import Manifest, Session
+from tuner.tuning.profiling import PROFILED, Profiled
+from tuner.tuning.progress import best_us
 
 SMALL, LARGE = Workload.of({"T": 16, "E": 256}), Workload.of({"T": 8192, "E": 256})
 HELD_OUT = Workload.of({"T": 3000, "E": 128}, held_out=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.kernel import Launch, Workload
+from tuner.model.kernel import Launch, Workload
 
 WORKLOAD = Workload.of({"T": 16, "D": 1024})
 LAUNCH = Launch("silu_and_mul", (16, 1, 1), (256, 1, 1))

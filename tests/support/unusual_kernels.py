@@ -21,7 +21,7 @@ from operators import (
     launch,
 )
 
-from tuner.kernel import Launch
+from tuner.model.kernel import Launch
 
 
 @dataclass(frozen=True, slots=True)

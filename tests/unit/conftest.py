@@ -9,10 +9,10 @@ import pytest
 
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.plan import Plan
-from tuner.session import Manifest, Session
-from tuner.space_file import load_definition
-from tuner.template import Template
+from tuner.session.session import Manifest, Session
+from tuner.space.load import load_definition
+from tuner.space.plan import Plan
+from tuner.space.template import Template
 
 SOURCE = """
 extern "C" __global__ void scale(float* out, const float* in, int N) {

@@ -17,11 +17,11 @@ from rounds_sample import session_with_rounds
 from tests.unit.test_imports import LEVEL_OF
 from tuner.agent.base import Expectation
 from tuner.cli import COMMANDS, RUN
-from tuner.cli.rounds_told import agent_object
+from tuner.cli.view import agent_object
+from tuner.model.statistics import geometric_mean
 from tuner.report.loading import from_session
-from tuner.report.table import json_of
-from tuner.space_file import load_definition
-from tuner.statistics import geometric_mean
+from tuner.report.terminal import json_of
+from tuner.space.load import load_definition
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))

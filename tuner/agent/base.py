@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tuner.findings import Finding
+from tuner.model.trial import Finding
 
 
 @dataclass(frozen=True, slots=True)

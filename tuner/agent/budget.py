@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.errors import BudgetError, InputError
-from tuner.strict_yaml import read
+from tuner.model.errors import BudgetError, InputError
+from tuner.space.yaml import read
 
 # Prose has four characters to a token, code fewer: a first request must not be thought shorter than
 # it is. What the server counts replaces it.

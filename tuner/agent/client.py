@@ -10,19 +10,23 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from tuner.agent.budget import Budget, Estimate, Usage
-from tuner.agent.capabilities import Capabilities, too_long
-from tuner.agent.chat_request import Ask, build, described, prompt_chars
 from tuner.agent.endpoint import Endpoint
-from tuner.agent.refusals import (
+from tuner.agent.requests import (
+    Ask,
     Backoff,
+    Capabilities,
     DroppedError,
     Hopeless,
     Refused,
     Temporary,
+    build,
+    described,
+    prompt_chars,
+    too_long,
     understand,
 )
 from tuner.agent.streams import MOST_CHARS, Assembly, Reply
-from tuner.errors import AgentError, ReplyError
+from tuner.model.errors import AgentError, ReplyError
 
 if TYPE_CHECKING:
     from openai import OpenAI

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from tuner.errors import AgentError
+from tuner.model.errors import AgentError
 
 OPENAI_URL = "https://api.openai.com/v1"
 # Servers quote the key in their errors, in part too: sk-ab***yz.

@@ -2,17 +2,161 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.agent.base import Answer, Briefing, Expectation, Idea
-from tuner.agent.elisions import require_whole
-from tuner.agent.fences import Block, find_blocks
-from tuner.agent.json_text import find_objects
-from tuner.errors import ReplyError
-from tuner.profiler.base import METRICS
+from tuner.analysis.base import METRICS
+from tuner.model.errors import ReplyError
+
+_FENCE = re.compile(r" {0,3}(`{3,})([^`]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block: the first word after its fence, its text, and the fence's line."""
+
+    word: str
+    text: str
+    line: int
+
+
+def find_blocks(text: str, start: int = 0) -> tuple[Block, ...]:
+    """Find the blocks from `start` on; raise `ReplyError` for one that is not closed."""
+    # Not splitlines(): a form feed or a line separator in a source ends no line of it.
+    lines = text[start:].split("\n")
+    before = text.count("\n", 0, start)
+    blocks: list[Block] = []
+    opened: tuple[str, str, int] | None = None  # its ticks, its word, its index
+    for index, line in enumerate(lines):
+        fence = _FENCE.fullmatch(line.rstrip())
+        if fence is None:
+            continue
+        ticks, info = fence[1], fence[2].strip()
+        if opened is None:
+            opened = ticks, info.partition(" ")[0].lower(), index
+        elif info and len(ticks) == len(opened[0]):
+            raise ReplyError(
+                f"the block that starts at line {before + opened[2] + 1} of the reply is not "
+                f"closed before another starts at line {before + index + 1}"
+            )
+        elif not info and len(ticks) >= len(opened[0]):
+            content = "".join(f"{line}\n" for line in lines[opened[2] + 1 : index])
+            blocks.append(Block(opened[1], content, before + opened[2] + 1))
+            opened = None
+    if opened is not None:
+        raise ReplyError(
+            f"the block that starts at line {before + opened[2] + 1} of the reply is not closed: "
+            "the reply ends inside it"
+        )
+    return tuple(blocks)
+
+
+# Prose about C++ has some; each costs a try.
+MOST_BRACES = 1000
+
+# A brace in prose is no attempt at JSON.
+_BEGINS = re.compile(r'\{\s*("|\})')
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a text holds: its outermost JSON objects, and what was wrong with what begins as one."""
+
+    objects: tuple[dict[str, Any], ...]
+    mistakes: tuple[str, ...]
+
+
+def find_objects(text: str, start: int = 0) -> Found:
+    """Find the objects from `start` on.
+
+    Raises `ReplyError` for what readers of JSON disagree about: repeated keys, NaN, infinities.
+    """
+    decoder = json.JSONDecoder(object_pairs_hook=_unrepeated, parse_constant=_refused)
+    objects: list[dict[str, Any]] = []
+    mistakes: list[str] = []
+    position, failed = start, 0
+    while (brace := text.find("{", position)) >= 0 and failed < MOST_BRACES:
+        try:
+            value, position = decoder.raw_decode(text, brace)
+        except RecursionError as error:
+            raise ReplyError("the JSON is nested too deep") from error
+        except json.JSONDecodeError as error:
+            position, failed = brace + 1, failed + 1
+            if _BEGINS.match(text, brace):
+                mistakes.append(_told(error))
+        else:
+            objects.append(value)
+    return Found(tuple(objects), tuple(mistakes))
+
+
+def _told(error: json.JSONDecodeError) -> str:
+    near = error.doc[max(error.pos - 30, 0) : error.pos + 30]
+    return f"not JSON: {error.msg}, line {error.lineno} of the reply, near {near!r}"
+
+
+def _unrepeated(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ReplyError(f"the key `{key}` is repeated in the JSON")
+        result[key] = value
+    return result
+
+
+def _refused(name: str) -> object:
+    raise ReplyError(f"{name} is not a number in JSON")
+
+
+_DOTS = r"(?:\.{3,}|…)"
+_SAME = r"(?:unchanged|omitted|elided|identical|same|as (?:before|above|in the (?:base|original)))"
+_REST = r"(?:rest|remainder|remaining|everything else)"
+_CODE = r"(?:code|body|kernel|template|space|file|implementation|parameters|constraints)"
+_OLD_CODE = rf"(?:existing|previous|original|unchanged) {_CODE}"
+
+# Of a comment; a longer one would take the expressions below too long.
+_LOOKED_AT = 300
+_COMMENTS = {
+    "template": re.compile(r"//(.*)|/\*(?P<block>.*?)(?:\*/|$)"),
+    "space": re.compile(r"(?:^|\s)#(.*)"),
+}
+_ONLY_DOTS = re.compile(rf"[\s#%*]*{_DOTS}[\s#%*]*")
+_SAYS_SO = re.compile(
+    rf"^\W*{_DOTS}.*\b(?:{_SAME}|{_REST}|{_OLD_CODE})\b"
+    rf"|^\W*(?:the )?(?:{_SAME}|{_REST}|{_OLD_CODE})\b.*{_DOTS}\W*$"
+    rf"|\b{_REST}\b.*\b(?:unchanged|omitted|elided|identical|same as|as before|as above)\b"
+    rf"|\b{_OLD_CODE}\b.*\b(?:here|goes)\b"
+    rf"|\b{_CODE} (?:is |are |stays? |remains? )?(?:unchanged|omitted|elided)\b"
+    r"|\b(?:omitted|elided) for brevity\b",
+    re.IGNORECASE,
+)
+
+
+def find_elision(text: str, kind: str) -> tuple[int, str] | None:
+    """Find the first line, from 1, that stands for others; `kind` is `template` or `space`."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if _ONLY_DOTS.fullmatch(line):
+            return number, line.strip()
+        for comment in _COMMENTS[kind].finditer(line):
+            said = next((group for group in comment.groups() if group is not None), "")[:_LOOKED_AT]
+            if _ONLY_DOTS.fullmatch(said) or _SAYS_SO.search(said):
+                return number, line.strip()
+    return None
+
+
+def require_whole(text: str, kind: str) -> None:
+    """Raise `ReplyError` where a line stands for others; `kind` is `template` or `space`."""
+    if elision := find_elision(text, kind):
+        raise ReplyError(
+            f"line {elision[0]} of the {kind} stands for text that is left out: {elision[1]!r}; "
+            f"write the whole {kind}"
+        )
+
 
 KNOWN_METRICS = ("time_us", *METRICS)
 # What a block's fence may say that it holds.

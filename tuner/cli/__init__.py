@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from tuner import __version__
-from tuner.cli.exits import program_name, translated_errors
+from tuner.app.environment import program_name
+from tuner.cli.exits import translated_errors
+from tuner.model.version import TUNER_VERSION
 
 RUN = "run"
 # Stated here so that `tune --help` imports none of the commands.
@@ -82,7 +83,7 @@ def _reject_misspelled(word: str, ctx: click.Context) -> None:
 @click.command(
     cls=Program, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(__version__, prog_name="tune", message="%(prog)s %(version)s")
+@click.version_option(TUNER_VERSION, prog_name="tune", message="%(prog)s %(version)s")
 def cli() -> None:
     """Make a CUDA kernel faster and prove it.
 

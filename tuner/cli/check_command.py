@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tuner.app.plans import unique
 from tuner.cli import options
-from tuner.trial import Status
+from tuner.model.trial import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import RenderableType
 
-    from tuner.checking import Findings
-    from tuner.kernel import KernelSpec
-    from tuner.trial import Trial
+    from tuner.app.check import Findings
+    from tuner.model.kernel import KernelSpec
+    from tuner.model.trial import Trial
 
 
 @click.command("check")
@@ -50,14 +51,14 @@ def command(
     """
     from rich.console import Console
 
-    from tuner.checking import check, target_info
-    from tuner.cli.plans import read_definition
+    from tuner.app.check import check, target_info
+    from tuner.app.plans import read_definition
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.operator_choice import chosen_operators
+    from tuner.space.choices import chosen_operators
 
     definition = read_definition(space)
-    operators = chosen_operators(definition.spec, options.unique(operator, "operator"))
+    operators = chosen_operators(definition.spec, unique(operator, "operator"))
     definition = definition.chosen(operators)
     spec = definition.spec
     info = target_info(target)

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import program_name, stdout_kept_for_result, terminated_as_interrupted
+from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tuner.comparing.comparison import Comparison, Task
-    from tuner.comparing.spaces import RecordedSpace
-    from tuner.space_file import Definition
+    from tuner.search.compare.comparison import Comparison, Task
+    from tuner.search.compare.spaces import RecordedSpace
+    from tuner.space.load import Definition
 
 PAGE = "compare.html"
 FOLDER = Path("comparisons")
@@ -108,9 +109,9 @@ def command(
     search expects, 1 the optimum from the first trial on. In the JSON object, share_50 and
     share_100 are the shares of the optimum after 50 % and 100 % of the trials.
     """
-    from tuner.cli.plans import require_strategy
-    from tuner.comparing.comparison import Settings, compare
-    from tuner.comparing.spaces import recording_name
+    from tuner.app.plans import require_strategy
+    from tuner.search.compare.comparison import Settings, compare
+    from tuner.search.compare.spaces import recording_name
 
     for name in names:
         require_strategy(name)
@@ -136,8 +137,8 @@ def recorded_spaces(
     path: Path, space: Path | None = None, workloads: Sequence[str] = ()
 ) -> tuple[RecordedSpace, ...]:
     """Read a recording's spaces, with the search space that belongs to it or is given."""
-    from tuner.cli.plans import read_definition
-    from tuner.comparing.loading import load_spaces
+    from tuner.app.plans import read_definition
+    from tuner.search.compare.spaces import load_spaces
 
     def find(recording: Path) -> Definition:
         return read_definition(space or _space_of(recording))
@@ -156,9 +157,9 @@ def json_of(comparison: Comparison) -> dict[str, dict[str, float]]:
 
 def _space_of(recording: Path) -> Path:
     """Find the search space of `<folder>/recordings/<gpu>/<kernel>.json.xz` by its name."""
-    from tuner.cli.locate import look_for_space
-    from tuner.comparing.spaces import recording_name
-    from tuner.errors import InputError
+    from tuner.app.locate import look_for_space
+    from tuner.model.errors import InputError
+    from tuner.search.compare.spaces import recording_name
 
     folders = recording.resolve().parents
     kernel = folders[min(2, len(folders) - 1)] / f"{recording_name(recording)}.cu"
@@ -174,7 +175,7 @@ def _space_of(recording: Path) -> Path:
 
 def _require_writable(folder: Path) -> None:
     """Refuse now, not after an hour, a folder that cannot be written to."""
-    from tuner.errors import InputError
+    from tuner.model.errors import InputError
 
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
@@ -183,7 +184,7 @@ def _require_writable(folder: Path) -> None:
 
 
 def _write(comparison: Comparison, folder: Path) -> Path:
-    from tuner.errors import InputError
+    from tuner.model.errors import InputError
     from tuner.report.compare_page import write_comparison
 
     page = folder / PAGE
@@ -219,8 +220,8 @@ def _print_table(comparison: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tuner.comparing.scores import half
     from tuner.report.compare_page import rows_of
+    from tuner.search.compare.scores import half
 
     trials = comparison.settings.trials
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)

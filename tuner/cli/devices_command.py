@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.cli.locate import find_recordings
-from tuner.errors import DeviceError
+from tuner.app.locate import find_recordings
+from tuner.model.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ def list_gpus() -> Iterator[Gpu]:
 
 def list_recordings(start: Path) -> Iterator[Recorded]:
     """Read the recordings of a tree; a damaged one is listed with what is wrong with it."""
-    from tuner.device.recording import SUFFIX, load_recording
+    from tuner.device.recorded.recording import SUFFIX, load_recording
 
     for path in find_recordings(start, SUFFIX):
         device = f"recorded:{path.relative_to(start)}"

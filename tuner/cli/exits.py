@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
-from tuner.errors import TunerError
+from tuner.app.environment import program_name
+from tuner.app.open import Interrupted
+from tuner.model.errors import TunerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INTERRUPTED = 130
-
-
-def program_name() -> str:
-    """Return the name that the user can type again: `scripts/tune` says its own."""
-    return os.environ.get("TUNE_PROGRAM", "tune")
 
 
 @contextmanager
@@ -34,16 +31,13 @@ def translated_errors() -> Iterator[None]:
     except TunerError as error:
         click.echo(f"Error: {_from_here(str(error))}", err=True)
         raise Exit(error.exit_code) from error
+    except Interrupted as interrupt:
+        again = shlex.join(interrupt.command)
+        click.echo(f"interrupted; resume with: {program_name()} {again}", err=True)
+        raise Exit(INTERRUPTED) from interrupt
     except KeyboardInterrupt as interrupt:
         click.echo("interrupted", err=True)
         raise Exit(INTERRUPTED) from interrupt
-
-
-def interrupted(session: Path, *command: str) -> Exit:
-    """Say how to go on with the session; return what ends the program."""
-    resume = shlex.join([*command, "--resume", str(session)])
-    click.echo(f"interrupted; resume with: {program_name()} {resume}", err=True)
-    return Exit(INTERRUPTED)
 
 
 @contextmanager

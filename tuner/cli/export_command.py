@@ -79,7 +79,7 @@ def _write_dispatch(
 ) -> None:
     from tuner.dispatch.table import Choice
     from tuner.export.dispatch import export_dispatch
-    from tuner.plan import WITHIN
+    from tuner.space.plan import WITHIN
 
     asked = within is not None or most is not None
     choice = Choice(WITHIN if within is None else within, most) if asked else None
@@ -116,7 +116,7 @@ def _write_for_kernel_tuner(session: Path, folder: Path) -> None:
 
 
 def _write_trajectories(session: Path, path: Path, form: str) -> None:
-    from tuner.export.trajectories import FORMATS, told, write_trajectories
+    from tuner.export.training import FORMATS, told, write_trajectories
 
     (chosen,) = (one for one in FORMATS if one == form)
     made = write_trajectories(session, path, chosen)

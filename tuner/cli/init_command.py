@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.cli.exits import program_name
+from tuner.app.environment import program_name
 
 if TYPE_CHECKING:
     from tuner.draft import Drafted

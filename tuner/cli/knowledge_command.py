@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli import options
-from tuner.errors import InputError
+from tuner.model.errors import InputError
 
 if TYPE_CHECKING:
-    from tuner.knowledge.listing import Summary
-    from tuner.knowledge.store import Store
+    from tuner.session.knowledge import Store, Summary
 
 _COLUMNS = ("kernel", "device", "searches", "workloads", "best speedup", "last run")
 
@@ -33,8 +32,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_known(store: str | None, as_json: bool) -> None:
     """List what is known of each kernel on each device."""
-    from tuner.knowledge.listing import summaries
-    from tuner.knowledge.store import ALL_SEARCHES
+    from tuner.session.knowledge import ALL_SEARCHES, summaries
 
     opened = _opened(store)
     known = summaries(opened.searches(most=ALL_SEARCHES))
@@ -69,7 +67,7 @@ def forget(kernel: str, device: str | None, store: str | None) -> None:
 @options.store()
 def merge(other: str, store: str | None) -> None:
     """Add what another store knows."""
-    from tuner.knowledge.store import ALL_SEARCHES
+    from tuner.session.knowledge import ALL_SEARCHES
 
     opened, source = _opened(store), _opened(other)
     if source.place.file is not None and not source.place.file.exists():
@@ -85,8 +83,8 @@ def merge(other: str, store: str | None) -> None:
 @options.store()
 def add(sessions: tuple[Path, ...], store: str | None) -> None:
     """Add what these sessions found, such as those of another machine."""
-    from tuner.knowledge.remembering import searches_of
-    from tuner.session import Session
+    from tuner.session.session import Session
+    from tuner.tuning.warm_start import searches_of
 
     opened, found = _opened(store), []
     for folder in sessions:
@@ -96,8 +94,7 @@ def add(sessions: tuple[Path, ...], store: str | None) -> None:
 
 
 def _opened(option: str | None) -> Store:
-    from tuner.knowledge.place import find_place
-    from tuner.knowledge.store import Store
+    from tuner.session.knowledge import Store, find_place
 
     place = find_place(option, os.environ)
     if place is None:

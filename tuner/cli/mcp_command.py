@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.exceptions import Exit
 
+from tuner.app.environment import program_name
+from tuner.app.plans import DEFAULT_ROUNDS, MCP
 from tuner.cli import options
-from tuner.cli.agent_options import DEFAULT_ROUNDS, MCP
-from tuner.cli.exits import program_name
-from tuner.errors import AgentError, InputError, KernelError, TunerError
+from tuner.model.errors import AgentError, InputError, KernelError, TunerError
 
 if TYPE_CHECKING:
-    from tuner.agent.seat import Seat
-    from tuner.cli.plans import Request
-    from tuner.plan import Plan
-    from tuner.serving.arguments import Wish
-    from tuner.serving.results import Ending
-    from tuner.serving.watch import Watch
+    from tuner.agent.handoff import Seat
+    from tuner.app.plans import Request
+    from tuner.mcp.arguments import Ending, Wish
+    from tuner.mcp.session_runner import Watch
+    from tuner.space.plan import Plan
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 # Clients of the protocol commonly give up after 60 s.
@@ -92,14 +91,14 @@ def command(root: Path, wait: float, **values: Any) -> None:
     from tuner.cli.view import PlainView
 
     try:
-        from tuner.serving.stdio import serve
+        from tuner.mcp.server import serve
     except ModuleNotFoundError as error:
         if error.name not in {"anyio", "mcp", "mcp_types"}:
             raise
         raise click.UsageError(
             "the package `mcp` is not installed: `pip install '.[mcp]' in the checkout`"
         ) from error
-    from tuner.serving.desk import Desk
+    from tuner.mcp.session_runner import Desk
 
     root = root.resolve()
     for name in ("kernel", "space", "session", "resume"):
@@ -122,7 +121,7 @@ def _named(path: Path, root: Path) -> Path:
 
 def _tuned(defaults: Defaults, root: Path, wish: Wish, seat: Seat, watch: Watch) -> Ending:
     """Run a session from its opening to its end; what stopped it is told, not raised."""
-    from tuner.serving.results import Ending
+    from tuner.mcp.arguments import Ending
 
     try:
         with ExitStack() as stack:
@@ -134,10 +133,10 @@ def _tuned(defaults: Defaults, root: Path, wish: Wish, seat: Seat, watch: Watch)
 
 
 def _run(request: Request, root: Path, seat: Seat, watch: Watch, stack: ExitStack) -> Ending:
-    from tuner.agent.served import FinishedError, ServedAgent
-    from tuner.cli.opening import resumed, started
-    from tuner.serving.results import conclude, recap
-    from tuner.tuning import tune
+    from tuner.agent.mcp_agent import FinishedError, ServedAgent
+    from tuner.app.open import resumed, started
+    from tuner.app.run import tune
+    from tuner.mcp.arguments import conclude, recap
 
     agent = ServedAgent(seat)
     inside = partial(_require_inside, root, request.sources)
@@ -166,7 +165,7 @@ def _run(request: Request, root: Path, seat: Seat, watch: Watch, stack: ExitStac
 
 def _request(defaults: Defaults, wish: Wish) -> Request:
     """Complete what the client wants with what the server was started with."""
-    from tuner.cli.plans import Request
+    from tuner.app.plans import Request
 
     resume = wish.resume or (None if wish.kernel else defaults.resume)
     kernel = wish.kernel or defaults.kernel

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
+from tuner.app.plans import unique
 from tuner.cli import options
 from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
 
@@ -22,13 +23,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tuner.device.base import Device, DeviceInfo
-    from tuner.mutation.bench import Bench
-    from tuner.mutation.examining import Examiner, Verdict
-    from tuner.mutation.findings import Findings
+    from tuner.model.config import Config
+    from tuner.mutation.examine import Bench, Examiner, Findings, Verdict
     from tuner.mutation.mutants import Mutant
     from tuner.mutation.subject import Subject
-    from tuner.space import Config
-    from tuner.space_file import Definition
+    from tuner.space.load import Definition
 
 # A mutant that never ends is found out in this time.
 RUN_TIMEOUT_S = 2.0
@@ -106,7 +105,7 @@ def command(
     """
     from rich.console import Console
 
-    from tuner.mutation.findings import as_object, as_text
+    from tuner.mutation.examine import as_object, as_text
 
     request = Request(space, config, operator, limit, seed, equivalent, session)
     console = Console(stderr=as_json, highlight=False)
@@ -126,14 +125,13 @@ def command(
 
 def _examined(request: Request, console: Console) -> Findings:
     """Examine the mutants that the request names; an interruption keeps what is known."""
-    from tuner.cli.plans import read_definition
-    from tuner.device.host.device import HostDevice
-    from tuner.mutation.findings import Findings
-    from tuner.mutation.score import save_score, score_of
-    from tuner.operator_choice import chosen_operators
+    from tuner.app.plans import read_definition
+    from tuner.device.cpu.device import HostDevice
+    from tuner.mutation.examine import Findings, save_score, score_of
+    from tuner.space.choices import chosen_operators
 
     definition = read_definition(request.space)
-    operators = chosen_operators(definition.spec, options.unique(request.operator, "operator"))
+    operators = chosen_operators(definition.spec, unique(request.operator, "operator"))
     definition = definition.chosen(operators)
     with ExitStack() as stack:
         device = HostDevice(definition.spec, operators, run_timeout_s=RUN_TIMEOUT_S)
@@ -169,11 +167,10 @@ def _examined(request: Request, console: Console) -> Findings:
 
 def _examiner(subject: Subject, device: Device, stack: ExitStack) -> Examiner:
     """Put compilers, devices and the subject together; `stack` closes them."""
-    from tuner.cli.opening import compiler_for
+    from tuner.app.open import compiler_for
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.mutation.bench import Bench
-    from tuner.mutation.examining import Examiner
+    from tuner.mutation.examine import Bench, Examiner
 
     compiler = compiler_for(device, None, stack)
     twin = NvrtcPool(workers=1, cache=Cache())
@@ -184,10 +181,9 @@ def _examiner(subject: Subject, device: Device, stack: ExitStack) -> Examiner:
 
 def _sanitized(subject: Subject, stack: ExitStack) -> Bench:
     """Make the bench for those that survive the plain one; `DeviceError` without sanitizers."""
-    from tuner.cli.watching import sanitized_host
-    from tuner.compiler.host import preload
-    from tuner.compiler.host_options import SANITIZERS
-    from tuner.mutation.bench import Bench
+    from tuner.app.watching import sanitized_host
+    from tuner.compiler.host import SANITIZERS, preload
+    from tuner.mutation.examine import Bench
 
     environment = preload(SANITIZERS)
     compiler, device = sanitized_host(subject.spec, subject.operators, environment, stack)
@@ -197,8 +193,8 @@ def _sanitized(subject: Subject, stack: ExitStack) -> Bench:
 def _subject(
     request: Request, definition: Definition, operators: Mapping[str, str], info: DeviceInfo
 ) -> Subject:
-    from tuner.checking import check_signature
-    from tuner.mutation.score import require_same_sources
+    from tuner.app.check import check_signature
+    from tuner.mutation.examine import require_same_sources
     from tuner.mutation.subject import Subject
 
     check_signature(definition.spec)
@@ -215,7 +211,7 @@ def _config(text: str | None, definition: Definition) -> Config | None:
     if text is None:
         return None
     pieces = () if text == "default" else tuple(map(options.assignment, text.split(",")))
-    return chosen_config(definition.spec, definition.space, options.unique(pieces, "parameter"))
+    return chosen_config(definition.spec, definition.space, unique(pieces, "parameter"))
 
 
 def _marks(request: Request, subject: Subject) -> tuple[Path, Mapping[Mutant, str]]:
@@ -234,7 +230,7 @@ def _chosen(subject: Subject, request: Request) -> tuple[Mutant, ...]:
 
 
 def _require_share(found: Findings, at_least: float) -> None:
-    from tuner.mutation.findings import share_text
+    from tuner.mutation.examine import share_text
 
     share = found.score.share
     if share is None or 100 * share < at_least:

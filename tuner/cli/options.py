@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.cli.agent_options import MCTS_ROUNDS, POLICIES
+from tuner.app.plans import MCTS_ROUNDS, POLICIES, STRATEGIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     Declared = Callable[[Callable[..., None]], Callable[..., None]]
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SEARCHERS = ("auto", "exhaustive", "random", "optuna", "classifier")
-STRATEGIES = "kernel_tuner:"
 _UNIT_SECONDS = (3600.0, 60.0, 1.0)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*(%?)")
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
@@ -71,15 +70,6 @@ def assignment(text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise click.BadParameter(f"{text!r} is not NAME=VALUE")
     return name, value
-
-
-def unique(pairs: tuple[tuple[str, str], ...], what: str) -> Mapping[str, str]:
-    """Return the pairs as a mapping; a name given twice is a usage error."""
-    names = [name for name, _ in pairs]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise click.UsageError(f"{what} {', '.join(repeated)} is given more than once")
-    return dict(pairs)
 
 
 def space() -> Declared:

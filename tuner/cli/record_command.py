@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import program_name, terminated_as_interrupted
+from tuner.cli.exits import terminated_as_interrupted
 
 
 @click.command("record")
@@ -52,11 +53,11 @@ def command(
     """
     from rich.console import Console
 
-    from tuner.cli.opening import resumed, started
-    from tuner.cli.plans import Request
+    from tuner.app.open import resumed, started
+    from tuner.app.plans import Request
+    from tuner.app.record import record, recording_path, recording_plan
     from tuner.cli.view import make_view
-    from tuner.device.recording import save_recording
-    from tuner.record import record, recording_path, recording_plan
+    from tuner.device.recorded.recording import save_recording
 
     request = Request(
         kernel=kernel,

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tuner.app.plans import unique
 from tuner.cli import options
-from tuner.errors import SpaceError
+from tuner.model.errors import SpaceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tuner.expressions import Value
-    from tuner.kernel import KernelSpec
-    from tuner.space import Config, Parameter, SearchSpace
+    from tuner.model.config import Config, Parameter, SearchSpace
+    from tuner.model.expressions import Value
+    from tuner.model.kernel import KernelSpec
 
 
 @click.command("render")
@@ -43,21 +44,21 @@ def command(
 
     A parameter that isn't named takes its value from the space's default config.
     """
-    from tuner.cli.locate import require_space
+    from tuner.app.locate import require_space
     from tuner.draft import require_filled
-    from tuner.operator_choice import chosen_operators
-    from tuner.space_file import load_definition, workload_from_text
-    from tuner.template import Template
+    from tuner.space.choices import chosen_operators
+    from tuner.space.load import load_definition, workload_from_text
+    from tuner.space.template import Template
 
     require_space(space)
     require_filled(space)
     definition = load_definition(space)
-    operators = chosen_operators(definition.spec, options.unique(operator, "operator"))
+    operators = chosen_operators(definition.spec, unique(operator, "operator"))
     definition = definition.chosen(operators)
     spec = definition.spec
     template = Template.load(spec.template)
     template.check(definition.space, spec)
-    config = chosen_config(spec, definition.space, options.unique(values, "parameter"))
+    config = chosen_config(spec, definition.space, unique(values, "parameter"))
     problem = spec.tuned[0] if workload is None else workload_from_text(spec, workload)
     rendered = template.render({**problem.values, **operators, **config})
     click.echo(rendered.source, nl=not rendered.source.endswith("\n"))
@@ -65,7 +66,7 @@ def command(
 
 def chosen_config(spec: KernelSpec, space: SearchSpace, given: Mapping[str, str]) -> Config:
     """Complete the values given with the default config; raise `SpaceError` for what is wrong."""
-    from tuner.space import Config
+    from tuner.model.config import Config
 
     unknown = [name for name in given if name not in space.names]
     if unknown:
@@ -89,7 +90,7 @@ def chosen_config(spec: KernelSpec, space: SearchSpace, given: Mapping[str, str]
 
 
 def _value(spec: KernelSpec, parameter: Parameter, text: str) -> Value:
-    from tuner.space import format_value
+    from tuner.model.config import format_value
 
     for value in parameter.values:
         if format_value(value) == text:

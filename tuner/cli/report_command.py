@@ -27,14 +27,14 @@ def command(session: Path, out: Path | None, csv: Path | None, as_json: bool) ->
     """Write the report of a session and print where it is."""
     from tuner.report.html import write_report
     from tuner.report.loading import load
-    from tuner.report.table import json_of
+    from tuner.report.terminal import json_of
 
     data = load(session)
     path = out or session / "report.html"
     with _writing(path, "report", "--out"):
         write_report(data, path)
     if csv is not None:
-        from tuner.report.frame import trials_frame
+        from tuner.report.trials_table import trials_frame
 
         with _writing(csv, "table", "--csv"):
             trials_frame(data).to_csv(csv, index=False)
@@ -43,7 +43,7 @@ def command(session: Path, out: Path | None, csv: Path | None, as_json: bool) ->
 
 @contextmanager
 def _writing(path: Path, what: str, option: str) -> Iterator[None]:
-    from tuner.errors import InputError
+    from tuner.model.errors import InputError
 
     try:
         yield

@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from tuner.app.environment import program_name
+from tuner.app.plans import AGENTS, AUTO, DEFAULT_ROUNDS
 from tuner.cli import options
-from tuner.cli.agent_options import AGENTS, AUTO, DEFAULT_ROUNDS
-from tuner.cli.exits import (
-    program_name,
-    stdout_kept_for_result,
-    terminated_as_interrupted,
-)
-from tuner.errors import AgentError
+from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
+from tuner.model.errors import AgentError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tuner.cli.plans import Request
+    from tuner.app.plans import Request
     from tuner.report.data import ReportData
 
 WORDS = "tuner.cli.words"
@@ -131,9 +128,9 @@ class TopLevelCommand(click.Command):
 def command(context: click.Context, /, **values: Any) -> None:
     """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""
     options.require_one_choice(values["variants_within"], values["max_variants"])
-    from tuner.cli.plans import Request
-    from tuner.cli.rounds_told import agent_object
-    from tuner.report.table import json_of
+    from tuner.app.plans import Request
+    from tuner.cli.view import agent_object
+    from tuner.report.terminal import json_of
 
     given = (n for n in values if context.get_parameter_source(n) is ParameterSource.COMMANDLINE)
     words = (program_name(), *context.meta[WORDS])
@@ -162,12 +159,11 @@ def _tune(
     request: Request, console: Console, stack: ExitStack
 ) -> tuple[ReportData, AgentError | None]:
     """Run to the end; what ended an agent's rounds too early comes back, for after the results."""
-    from tuner.cli.ending import print_end, write_report
-    from tuner.cli.environment import headline
-    from tuner.cli.opening import resumed, started
-    from tuner.cli.view import make_view
+    from tuner.app.environment import headline
+    from tuner.app.open import resumed, started
+    from tuner.app.run import tune
+    from tuner.cli.view import make_view, print_end, write_report
     from tuner.report.loading import from_session
-    from tuner.tuning import tune
 
     run = (resumed if request.resume else started)(request, stack)
     session, silent = run.session, request.quiet and request.as_json

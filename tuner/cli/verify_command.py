@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tuner.session import Session
-    from tuner.trial import Check, Result
+    from tuner.model.trial import Check, Result
+    from tuner.session.session import Session
 
 FAILED = 3
 
@@ -44,7 +44,7 @@ def command(folder: Path, space: Path | None, device: str, jobs: int | None, as_
     Every fill, twice for equal bits; the boundary workloads; the tools that watch every access, as
     far as this machine has them. The verdicts are added to the session. Exit code 3: one failed.
     """
-    from tuner.session import Session
+    from tuner.session.session import Session
 
     with ExitStack() as stack:
         session = stack.enter_context(Session.open(folder))
@@ -80,15 +80,15 @@ def as_object(folder: Path, checks: Sequence[Check]) -> dict[str, object]:
 def _verified(
     session: Session, space: Path | None, device_name: str, jobs: int | None, stack: ExitStack
 ) -> Sequence[Check]:
-    from tuner.acceptance import LARGEST_HOST_BYTES
-    from tuner.candidates import Candidates
-    from tuner.cli.opening import compiler_for
-    from tuner.cli.plans import verified_plan
-    from tuner.cli.watching import watches_for
+    from tuner.agent.gate import LARGEST_HOST_BYTES
+    from tuner.agent.resume import restore
+    from tuner.app.open import compiler_for
+    from tuner.app.plans import verified_plan
+    from tuner.app.watching import watches_for
     from tuner.device.select import HOST, gpu_count, open_device
-    from tuner.errors import DeviceError, SessionError
-    from tuner.restoring import restore
-    from tuner.verification import Verification
+    from tuner.model.errors import DeviceError, SessionError
+    from tuner.tuning.evaluator import Candidates
+    from tuner.tuning.verification import Verification
 
     pairs = [(result.workload, result.variant) for result in session.results()]
     if not pairs:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Group
@@ -9,16 +12,21 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tuner.report import wording
-from tuner.trial import Status
+from tuner.app.environment import program_name
+from tuner.model.errors import SessionError
+from tuner.model.trial import Status
+from tuner.report import formatting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from rich.console import Console, RenderableType
 
-    from tuner.kernel import Workload
-    from tuner.progress import Phase, Progress, WorkloadProgress
+    from tuner.model.errors import AgentError
+    from tuner.model.kernel import Workload
+    from tuner.model.progress import Phase, Progress, WorkloadProgress
+    from tuner.report.data import ReportData
+    from tuner.report.rounds import Round, Spent
 
 PHASES: Mapping[Phase, str] = {
     "baseline": "measuring the baseline",
@@ -205,7 +213,7 @@ def speedup(workload: WorkloadProgress) -> str:
 def duration(seconds: float) -> str:
     """Write a duration in whole seconds: `9 s`, `1 min 30 s`, `2 h 05 min`."""
     whole = round(seconds)
-    return f"{whole} s" if whole < 60 else wording.seconds(whole)
+    return f"{whole} s" if whole < 60 else formatting.seconds(whole)
 
 
 def live_table(progress: Progress, *, rows: int) -> RenderableType:
@@ -256,3 +264,125 @@ def _is_current(workload: WorkloadProgress, progress: Progress) -> bool:
 
 def _microseconds(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
+
+
+# Of a change or a refusal, in one line.
+MOST_CHARS = 100
+
+
+def round_lines(data: ReportData) -> Iterator[str]:
+    """Write one line for every round, and one for what a model's replies took."""
+    for one in data.rounds:
+        yield f"{f'round {one.number}':15}{_came_to(one)}"
+    spent = _spent(data)
+    if spent is not None:
+        cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
+        cached = f" ({spent.cached:,} of them cached)" if spent.cached else ""
+        yield f"tokens         {spent.input:,} read{cached}, {spent.output:,} written{cost}"
+
+
+def agent_object(data: ReportData, failure: AgentError | None) -> dict[str, object]:
+    """Make what `--json` says of the agent beside its rounds; `failure` is what ended them."""
+    assert data.author is not None
+    spent = _spent(data)
+    return {
+        "name": data.author.agent,
+        "models": list(data.author.models),
+        "policy": data.author.policy,
+        "tokens": None
+        if spent is None
+        else {"read": spent.input, "cached": spent.cached, "written": spent.output},
+        "cost": None if spent is None else spent.cost,
+        "failure": None if failure is None else str(failure),
+    }
+
+
+def _came_to(one: Round) -> str:
+    record = one.record
+    parts = [f"on {record.base}"] if record.base else []
+    parts += [_short(record.idea.change)] if record.idea else []
+    about = ", ".join(parts)
+    return f"{about}: {_end(one)}" if about else _end(one)
+
+
+def _end(one: Round) -> str:
+    problems = one.record.problems
+    if one.end == "searched":
+        assert one.speedup is not None
+        return f"{formatting.ratio(one.speedup)} over the baseline"
+    if one.end == "refused":
+        times = "" if len(problems) == 1 else f" {len(problems)} times, at last"
+        return f"refused{times}: {_short(problems[-1])}"
+    return {"incorrect": "no config ran correctly", "idle": "nothing left to try"}.get(
+        one.end, "not ended"
+    )
+
+
+def _spent(data: ReportData) -> Spent | None:
+    from tuner.report.rounds import Spent
+
+    total = sum((one.spent for one in data.rounds), Spent())
+    return total if total.replies else None
+
+
+def _short(text: str) -> str:
+    line = (text.splitlines() or [""])[0].strip()
+    return line if len(line) <= MOST_CHARS else f"{line[: MOST_CHARS - 3]}..."
+
+
+REPORT = "report.html"
+# Of why there is no result: the report has the others.
+REASONS = 5
+
+
+def write_report(data: ReportData, folder: Path) -> None:
+    """Write the report of a session; raise `SessionError` where that cannot be done."""
+    from tuner.report import html
+
+    try:
+        html.write_report(data, folder / REPORT)
+    except OSError as error:
+        again = shlex.join([program_name(), "report", str(folder)])
+        raise SessionError(
+            f"the report cannot be written: {error.strerror or error}",
+            path=folder / REPORT,
+            remedy=f"the results are kept; once the cause is gone, write it with `{again}`",
+        ) from error
+
+
+def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
+    """Print the results, what an agent tried, and where everything is."""
+    from tuner.model.trial import Status
+    from tuner.report.sections.energy import energy_lines
+    from tuner.report.sections.peers import peers_lines, peers_on
+    from tuner.report.sections.search import early_end_lines
+    from tuner.report.sections.summary import verdict
+    from tuner.report.terminal import results_table
+
+    peers = peers_on(data)
+    if data.results:
+        console.print(results_table(data.results, peers))
+        console.print()
+    missing = data.counts()[Status.MISSING]
+    lines = [
+        verdict(data).headline,
+        f"{missing} trials had no answer in the recording" if missing else "",
+        *(() if data.results else _why_none(data)),
+        *early_end_lines(data),
+        *round_lines(data),
+        *energy_lines(data.energies, data.results, data.objective),
+        *peers_lines(peers, recorded=data.recorded),
+        f"session        {folder}",
+        f"tuned kernels  {folder / 'tuned'}" if data.results else "",
+        f"report         {folder / REPORT}",
+        f"to go on       {shlex.join([program_name(), '--resume', str(folder)])}"
+        if resumable
+        else "",
+    ]
+    console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
+
+
+def _why_none(data: ReportData) -> list[str]:
+    """Count what became of the trials of a run without a result, the commonest first."""
+    reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
+    return [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]

@@ -10,14 +10,16 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 
 import platformdirs
 
-from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
 from tuner.compiler.wire import Unpacker, packed
-from tuner.trial import Resources
+from tuner.model.trial import Resources
 
 logger = logging.getLogger(__name__)
 
@@ -165,3 +167,34 @@ def _decoded(key: str, data: bytes) -> CompileResult | None:
 def _digest(key: str, body: bytes) -> bytes:
     """Hash an entry with its key, so that no other's content passes for it."""
     return hashlib.sha256(key.encode() + body).digest()
+
+
+class AnsweringCompiler:
+    """Answer from results without machine code, by `source_key`; ask `fallback` for the rest.
+
+    Implements `Compiler`; closes its fallback.
+    """
+
+    def __init__(
+        self, results: Mapping[str, CompileResult], version: str, fallback: Compiler
+    ) -> None:
+        self._results, self._version, self._fallback = results, version, fallback
+
+    @property
+    def version(self) -> str:
+        """The name and version of the compiler that gave the results."""
+        return self._version
+
+    def submit(self, request: CompileRequest) -> Future[CompileResult]:
+        """Answer at once where all kernels of the request are known, else start compiling."""
+        key = source_key(request.source, request.options, request.architecture)
+        known = self._results.get(key)
+        if known is None or (known.ok and not set(request.kernels) <= known.resources.keys()):
+            return self._fallback.submit(request)
+        answer: Future[CompileResult] = Future()
+        answer.set_result(known)
+        return answer
+
+    def close(self) -> None:
+        """End what the fallback started."""
+        self._fallback.close()

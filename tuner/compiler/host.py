@@ -2,36 +2,315 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
+import shutil
+import signal
+import subprocess
 import threading
 import time
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import cache as once
+from functools import cached_property
 from pathlib import Path
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache, cache_key
-from tuner.compiler.host_messages import errors
-from tuner.compiler.host_options import (
-    CODE,
-    LINK,
-    SANITIZERS,
-    language,
-    runtime_options,
-    sanitizing,
-    standard,
-)
-from tuner.compiler.host_policy import refusal
-from tuner.compiler.host_source import LAUNCH_UNIT, NotOnHostError, to_host
-from tuner.compiler.host_toolchain import MOST_RUNS, Gxx, ToolError
+from tuner.compiler.host_source import LAUNCH_UNIT, REMEDY, NotOnHostError, refusal, to_host
 from tuner.compiler.includes import UNIT_NAME, IncludeDigest, refused_include
-from tuner.compiler.scratch import remove_left_behind, scratch_folder
-from tuner.errors import DeviceError, WorkerError
-from tuner.trial import Resources
+from tuner.compiler.log import shortened
+from tuner.compiler.worker import remove_left_behind, scratch_folder
+from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.trial import Resources
 
-HEADERS = Path(__file__).resolve().parents[1] / "device" / "host" / "headers"
+_DIAGNOSTIC = re.compile(
+    r"^(?P<file>[^:\n]+):(?P<line>\d+)(?::\d+)?: (?:fatal )?error: (?P<text>.*)$"
+)
+_GPU_ONLY = re.compile(
+    r"mma\.h|mma_sync|cooperative_groups|cuda/(?:barrier|pipeline|ptx|atomic|std)|cudaTypedefs|wmma"
+    r"|nvcuda|cute/|cutlass|__cvta_generic_to_shared|__pipeline_|__cluster|cluster_|tensor_?map"
+    r"|CUtensorMap|__grid_|cudaGridDependency|cudaTriggerProgrammatic",
+    re.IGNORECASE,
+)
+
+
+def errors(log: str, request: CompileRequest) -> str:
+    """Rewrite all errors of a log; the log itself where it has none that is understood."""
+    found: list[str] = []
+    for line in log.splitlines():
+        match = _DIAGNOSTIC.match(line)
+        if match is None:
+            continue
+        file, number, text = match["file"], int(match["line"]), match["text"]
+        if file == LAUNCH_UNIT:
+            kernel = request.kernels[min(number, len(request.kernels)) - 1]
+            found.append(f"error: the kernel `{kernel}` cannot be launched: {text}")
+        else:
+            found.append(f"{UNIT_NAME if file == UNIT_NAME else file}({number}): error: {text}")
+        if _GPU_ONLY.search(text):
+            found.append(f"  {REMEDY}")
+    return shortened("\n".join(found) or log.strip() or "g++ failed without a message")
+
+
+SANITIZERS = ("address", "undefined")
+
+# Standing for a header of NVIDIA's or a kernel's own file, warnings help nobody here.
+_LANGUAGE = ("-D__CUDA_ON_HOST__=1", "-D__CUDACC__=1", "-U_FORTIFY_SOURCE", "-w")
+CODE = (
+    "-fPIC",
+    "-shared",
+    "-pipe",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fvisibility=hidden",
+    # Two libraries' statics of one template would otherwise be one, and unloading leaves it behind.
+    "-fno-gnu-unique",
+    # What CUDA takes for granted: reinterpreted memory, and loops that never end stay in the code.
+    "-fno-strict-aliasing",
+    "-fno-finite-loops",
+    "-fno-threadsafe-statics",
+    "-fno-asynchronous-unwind-tables",
+)
+# The sanitizers' own libraries are left out: the runtime has what `undefined` calls, and the
+# worker has what `address` calls loaded before all else.
+LINK = ("-nodefaultlibs", "-Wl,-Bsymbolic", "-Wl,--as-needed", "-lstdc++", "-lm", "-lc", "-lgcc")
+
+# Left out: what CUDA code does and a GPU defines. A shift of a negative number or into the sign
+# (`shift-base`), pointers that wrap on their way to a good address (`pointer-overflow`), and
+# division of floats by zero, which is no part of -fsanitize=undefined.
+_UNDEFINED = (
+    "-fsanitize=integer-divide-by-zero,signed-integer-overflow,shift-exponent,bounds,null,alignment,"
+    "unreachable,return,bool,float-cast-overflow,vla-bound",
+    "-fno-sanitize-recover=all",
+    "-DON_HOST_UNDEFINED=1",
+)
+_ADDRESS = (
+    "-fsanitize=address",
+    "--param=asan-use-after-return=0",
+    "-DON_HOST_ADDRESS=1",
+    "-g1",
+    "-fno-omit-frame-pointer",
+)
+_RUNTIME_ONLY = ("-fPIC", "-O2", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w")
+
+# -Dname, -Uname and the language version mean the same to g++; the rest is for NVRTC alone.
+_SHARED_OPTION = re.compile(r"-[DU].*")
+_STANDARD = re.compile(r"--?std=(c\+\+\d\d)")
+_ARCHITECTURE = re.compile(r"sm_(\d+)")
+
+
+def language(request: CompileRequest) -> list[str]:
+    """List the options that decide what the preprocessor sees.
+
+    `__CUDA_ARCH__` is the GPU's, so that a kernel takes the branch it would take there; where that
+    has PTX it is refused with its line, and `__CUDA_ON_HOST__` tells the branches apart. The macros
+    of architecture-specific instructions (`__CUDA_ARCH_FEAT_SM90_ALL`) are not defined, for those
+    exist as PTX alone.
+    """
+    found = _ARCHITECTURE.match(request.architecture)
+    architecture = [f"-D__CUDA_ARCH__={int(found[1]) * 10}"] if found else []
+    own = [option for option in request.options if _SHARED_OPTION.fullmatch(option)]
+    return [*_LANGUAGE, *architecture, standard(request), *own]
+
+
+def standard(request: CompileRequest) -> str:
+    """Return the option for the language version, C++17 unless the request says otherwise."""
+    named = [match[1] for option in request.options if (match := _STANDARD.fullmatch(option))]
+    return f"-std={named[-1] if named else 'c++17'}"
+
+
+def sanitizing(sanitizers: tuple[str, ...]) -> list[str]:
+    """List the options for the sanitizers; without any, the optimization for speed."""
+    options: list[str] = ["-O1"]
+    if "address" in sanitizers:
+        options += _ADDRESS
+    if "undefined" in sanitizers:
+        options += _UNDEFINED
+    return options
+
+
+def runtime_options(sanitizers: tuple[str, ...]) -> list[str]:
+    """List the options for the runtime, which only knows of the sanitizers and isn't watched."""
+    known = [f"-DON_HOST_{name.upper()}=1" for name in sanitizers]
+    return [*_RUNTIME_ONLY, *known, "-std=c++17", "-frounding-math", "-fno-gnu-unique", "-c"]
+
+
+_ADDRESS_REPORT = re.compile(r"ERROR: AddressSanitizer:? (?P<what>[^\n]+?)(?: \(pc|,| at pc|\n|$)")
+_ACCESS = re.compile(r"^(?P<kind>READ|WRITE) of size (?P<bytes>\d+)", re.MULTILINE)
+_WHERE = re.compile(r"^0x[0-9a-f]+ is located (?P<where>[^\n]+?)(?: \[|$)", re.MULTILINE)
+_FRAME = re.compile(r"^\s+#\d+ 0x[0-9a-f]+ (?:in .*? )?(?P<file>[^\s:]+):(?P<line>\d+)", re.M)
+_UNDEFINED_REPORT = re.compile(
+    r"^(?P<file>[^\n:]+):(?P<line>\d+):\d+: runtime error: (?P<what>.+)$", re.MULTILINE
+)
+_OURS = re.compile(r"on_host|sanitizer|libasan|libubsan")
+
+
+def sanitizer_finding(text: str) -> str:
+    """Return `kernel.cu(12): what was done` for the first finding in `text`, or nothing."""
+    undefined = _UNDEFINED_REPORT.search(text)
+    address = _ADDRESS_REPORT.search(text)
+    if undefined and not (address and address.start() < undefined.start()):
+        return f"{_named(undefined['file'])}({undefined['line']}): {undefined['what']}"
+    if address is None:
+        return ""
+    report = text[address.start() :]
+    frames = (frame for frame in _FRAME.finditer(report) if not _OURS.search(frame["file"]))
+    frame = next(frames, None)
+    place = f"{_named(frame['file'])}({frame['line']})" if frame else "unknown line"
+    access, where = _ACCESS.search(report), _WHERE.search(report)
+    told = [address["what"].split(" on address ")[0]]
+    if access:
+        told.append(f"{access['kind'].lower()} of {access['bytes']} bytes")
+    if where:
+        told.append(where["where"])
+    return f"{place}: {', '.join(told)}"
+
+
+def _named(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+MAX_MEMORY_BYTES = 4 << 30
+MAX_FILE_BYTES = 256 << 20
+
+# SIGKILL may come from outside, from a system that is short of memory say: a command that was
+# killed is run again, up to this many times in all.
+MOST_RUNS = 4
+
+_SEARCHED = re.compile(r"search starts here:\n(.*?)End of search list", re.DOTALL)
+# A shell sets the limits: between fork and exec no code of ours may run in a threaded process.
+_LIMITED = 'ulimit -v "$1" && ulimit -f "$2" && ulimit -t "$3" && shift 3 && exec "$@"'
+
+
+# What g++ says when SIGKILL ended one of the programs that it starts.
+_KILLED = re.compile(
+    r"^(?:g\+\+|collect2): (?:fatal )?error: "
+    r"(?:Killed signal terminated program \w|\w+ terminated with signal 9\b)",
+    re.MULTILINE,
+)
+
+
+class ToolError(Exception):
+    """Report that g++ failed; `log` is what it said.
+
+    `lasting`: it would fail again. `killed`: SIGKILL ended it, or what it started.
+    """
+
+    def __init__(
+        self, log: str, *, timed_out: bool = False, lasting: bool = False, killed: bool = False
+    ) -> None:
+        super().__init__(log)
+        self.log, self.timed_out, self.lasting, self.killed = log, timed_out, lasting, killed
+
+
+class Gxx:
+    """Run g++; raises `DeviceError` where there is none."""
+
+    def __init__(self) -> None:
+        found = shutil.which("g++")
+        if found is None:
+            raise DeviceError(
+                "the `host` device needs g++, which is not installed",
+                remedy="install it (Debian and Ubuntu: apt install g++)",
+            )
+        self._path = found
+        self._environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @cached_property
+    def version(self) -> str:
+        """Name and version, `g++ 12.2.0`."""
+        return f"g++ {self._ask('-dumpfullversion').strip()}"
+
+    @cached_property
+    def include_dirs(self) -> tuple[Path, ...]:
+        """The folders of its own and the system's headers."""
+        told = self._ask("-E", "-v", "-x", "c++", "/dev/null")
+        return tuple(
+            Path(line.strip()).resolve()
+            for part in _SEARCHED.findall(told)
+            for line in part.splitlines()
+            if line.startswith(" ")
+        )
+
+    def library(self, name: str) -> str | None:
+        """Return the path of a library that comes with it, or None."""
+        path = self._ask(f"-print-file-name={name}").strip()
+        return path if Path(path).is_absolute() else None
+
+    def run(self, options: list[str], folder: Path, deadline: float) -> bytes:
+        """Run it in `folder` until `deadline` of `time.perf_counter`; return its output.
+
+        It is run again when it was killed, which neither it nor the source may be to blame for.
+        """
+        for _ in range(MOST_RUNS - 1):
+            try:
+                return self._run(options, folder, deadline)
+            except ToolError as error:
+                if not error.killed:
+                    raise
+        return self._run(options, folder, deadline)
+
+    def _run(self, options: list[str], folder: Path, deadline: float) -> bytes:
+        left = max(0.0, deadline - time.perf_counter())
+        # In KiB, blocks of 512 bytes, and seconds.
+        limits = [MAX_MEMORY_BYTES >> 10, MAX_FILE_BYTES >> 9, int(left) + 2]
+        command = ["/bin/sh", "-c", _LIMITED, "sh", *map(str, limits), self._path, *options]
+        with self._lock:
+            if self._closed:
+                raise ToolError("the compiler was closed")
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**self._environment, "TMPDIR": str(folder)},
+                start_new_session=True,
+            )
+            self._running.add(process)
+        try:
+            output, log = process.communicate(timeout=left)
+        except subprocess.TimeoutExpired as error:
+            _kill(process)
+            process.communicate()
+            raise ToolError("", timed_out=True) from error
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if process.returncode != 0:
+            text = log.decode(errors="replace")
+            if process.returncode == -signal.SIGKILL or _KILLED.search(text):
+                raise ToolError(text, killed=True)
+            raise ToolError(text, lasting=": error: " in text)
+        return output
+
+    def close(self) -> None:
+        """Kill what runs; nothing can be run afterwards."""
+        with self._lock:
+            self._closed = True
+            for process in self._running:
+                _kill(process)
+
+    def _ask(self, *options: str) -> str:
+        command = [self._path, *options]
+        answer = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, timeout=30, env=self._environment, check=False
+        )
+        return answer.stdout + (answer.stderr if "-v" in options else "")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+HEADERS = Path(__file__).resolve().parents[1] / "device" / "cpu" / "headers"
 RUNTIME_TIMEOUT_S = 60.0
 
 

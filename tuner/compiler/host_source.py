@@ -3,11 +3,162 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from tuner.compiler.host_lexing import MARKER, TOKEN, line_at, same_lines, unquoted
-from tuner.compiler.host_shared import static_shared, without_dynamic
 from tuner.compiler.includes import UNIT_NAME
+
+# A line `# 12 "file.h" 1 3`: what follows is line 12 of that file; 1 says that it was just entered.
+MARKER = re.compile(r'^# (\d+) "((?:[^"\\\n]|\\.)*)"([ \d]*)\n', re.M)
+
+STRING = r'(?:u8|[uUL])?R"(?P<raw>[^()\\\s]{0,16})\(.*?\)(?P=raw)"|(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"'
+# Numbers and words are taken whole, so that a quote after them is told from a digit separator.
+TOKEN = re.compile(
+    rf"(?P<marker>^\#[^\n]*$)|(?P<string>{STRING})|(?P<character>'(?:\\.|[^'\\\n])+')"
+    r"|(?P<number>\.?\d(?:'?\w|\.|(?<=[eEpP])[+-])*)|(?P<word>[^\W\d][\w$]*)|(?P<mark>[^\w\s])",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def unquoted(literal: str) -> str:
+    """Return what a string literal says; `\\n` and `\\t` both as line ends."""
+    if "R" in literal[: literal.index('"')]:
+        return literal[literal.index("(") + 1 : literal.rindex(")")]
+    return re.sub(r"\\[nt]", "\n", literal[literal.index('"') + 1 : -1])
+
+
+def line_at(text: str, position: int, line: int) -> int:
+    """Return the line of `position` in its file; `line` is that of the text's start."""
+    start = 0
+    for marker in MARKER.finditer(text, 0, position):
+        start, line = marker.end(), int(marker[1])
+    return line + text.count("\n", start, position)
+
+
+def same_lines(removed: str, replacement: str) -> str:
+    """Keep the line breaks and markers of what is replaced, so that later lines stay right."""
+    lines = removed.splitlines(keepends=True)
+    kept = ["\n" if line.endswith("\n") else "" for line in lines]
+    return replacement + "".join(
+        line if MARKER.match(line) else end for line, end in zip(lines, kept, strict=True)
+    )
+
+
+_PARENTHESES = r"\((?:[^()]|\((?:[^()]|\((?:[^()])*\))*\))*\)"
+_ATTRIBUTE = rf"__attribute__\s*{_PARENTHESES}|alignas\s*{_PARENTHESES}"
+_EXTERN = re.compile(
+    rf"\bextern\b(?P<before>(?:{_ATTRIBUTE}|[^;{{}}()])*?)\b__shared__\b"
+    rf"(?P<after>(?:{_ATTRIBUTE}|[^;{{}}()])*?)\b(?P<name>\w+)\s*\[\s*\]\s*;",
+)
+_WITH_ARGUMENTS = frozenset({"__attribute__", "alignas", "decltype", "__typeof__"})
+_OPENING, _CLOSING = "([{", ")]}"
+
+
+def without_dynamic(text: str) -> str:
+    """Make every `extern __shared__ T name[];` a pointer to the block's dynamic shared memory."""
+    return _EXTERN.sub(_dynamic, text)
+
+
+def _dynamic(match: re.Match[str]) -> str:
+    kind = re.sub(_ATTRIBUTE, " ", f"{match['before']} {match['after']}")
+    kind = " ".join(MARKER.sub("", kind).split())
+    pointer = f"{kind}* const {match['name']} __attribute__((unused)) = "
+    cast = f"reinterpret_cast<{kind}*>(::cuda_on_host::dynamic_shared);"
+    return same_lines(match[0], pointer + cast)
+
+
+@dataclass(slots=True)
+class _Declarators:
+    """The names that a declaration declares, found token by token."""
+
+    names: list[re.Match[str]]
+    last: re.Match[str] | None = None
+    named: bool = False
+    understood: bool = True
+
+    def end(self) -> None:
+        if self.last is None or not self.understood:
+            self.understood = False
+        elif not self.named:
+            self.names.append(self.last)
+        self.last, self.named = None, False
+
+    def take(self, token: re.Match[str]) -> None:
+        if token[0] == ",":
+            self.end()
+        elif token[0] == "=":
+            self.understood = False
+        elif token["word"] and token[0] not in _WITH_ARGUMENTS and not self.named:
+            self.last = token
+
+    def name_now(self) -> None:
+        if self.last is not None and not self.named:
+            self.names.append(self.last)
+            self.named = True
+
+
+def static_shared(text: str, keyword: int, position: int) -> tuple[int, str]:
+    """Rewrite the declaration whose `__shared__` is at `keyword` and ends at `position`.
+
+    Return where it ends and what replaces it from `keyword` on. The declared names become
+    references to guarded statics of the same type. What isn't a plain list of variables and arrays
+    (a pointer to an array, say) stays a mere static.
+    """
+    start = max(text.rfind(mark, 0, keyword) for mark in ";{}")
+    before, after = text[start + 1 : keyword], re.compile(r"\s*static\b")
+    again = re.search(r"\bstatic\b", before) or after.match(text, position)
+    storage = "" if again else "static"
+    end, found = _declarators(text, position)
+    if not found.understood:
+        return position, storage
+    pieces, done = [storage], position
+    for name in found.names:
+        pieces += [text[done : name.start()], f"on_host_shape_{name[0]}"]
+        done = name.end()
+    pieces.append(text[done:end])
+    return end, "".join([*pieces, *(_guarded(name[0]) for name in found.names)])
+
+
+def _declarators(text: str, position: int) -> tuple[int, _Declarators]:
+    found = _Declarators([])
+    depth = angles = 0
+    previous = ""
+    for token in TOKEN.finditer(text, position):
+        mark = token["mark"] or ""
+        if token["marker"]:
+            continue
+        if mark == ";" and depth == 0:
+            found.end()
+            return token.end(), found
+        outside = depth == angles == 0
+        if mark and mark in _OPENING:
+            found.understood &= not outside or mark != "(" or previous in _WITH_ARGUMENTS
+            if outside and mark == "[":
+                found.name_now()
+            depth += 1
+        elif mark and mark in _CLOSING:
+            depth -= 1
+        elif depth == 0 and mark and mark in "<>":
+            angles += 1 if mark == "<" else -1
+        elif outside:
+            found.take(token)
+        if depth < 0:
+            break
+        previous = token[0]
+    found.understood = False
+    return position, found
+
+
+def _guarded(name: str) -> str:
+    shape, held = f"on_host_shape_{name}", f"on_host_held_{name}"
+    return (
+        f" static ::cuda_on_host::Shared<decltype({shape}), __alignof__({shape})> {held};"
+        f" static auto& {name} __attribute__((unused)) = {held}.value;"
+        f" static const bool on_host_met_{name} __attribute__((unused))"
+        f' = {held}.enter("shared variable `{name}`");'
+    )
+
 
 LAUNCH_UNIT = "launch"
 REMEDY = (
@@ -106,3 +257,101 @@ def _refusal(file: str, line: int, instructions: list[str]) -> str:
     shown = next(one for one in instructions if not _HINT.fullmatch(one))
     name = UNIT_NAME if file.endswith(UNIT_NAME) else file
     return f"{name}({line}): error: inline PTX `{shown}`\n  {REMEDY}"
+
+
+# These attributes go to the assembler as they are, and the assembler can include files. Each
+# pattern begins with a plain word, which is what makes it fast.
+_NAMED = [
+    re.compile(rf"(?P<name>{word})(?:__)?\s*\((?P<names>(?:\s*(?:{STRING})|[\s\w,()])*)")
+    for word in [
+        "section",
+        "alias",
+        "weakref",
+        "ifunc",
+        "symver",
+        "target",
+        "target_clones",
+        "optimize",
+        "patchable_function_entry",
+    ]
+]
+_ONE_STRING = re.compile(STRING, re.DOTALL)
+_PLAIN_NAME = re.compile(r"[\w.$@=,+-]*")
+_ASSEMBLY_STATEMENT = re.compile(r"asm(?:__)?\b")
+# Without a quote no file can be named to the assembler.
+_PLAIN_INSTRUCTION = re.compile(r"(?!\.inc)[\w.$@%(), +-]*")
+_PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+GCC[ \t]+(\w+)", re.M)
+_PRAGMAS = frozenset(
+    ("diagnostic", "unroll", "ivdep", "push_options", "pop_options", "optimize", "visibility")
+) | {"poison", "system_header", "target", "novector"}
+
+
+def refusal(preprocessed: str, folder: Path, allowed: Sequence[Path]) -> str | None:
+    """Return the error for what `preprocessed` may not contain, else None.
+
+    `folder` is where the unit lies, `allowed` the folders that it may include from. The text of
+    system headers is looked at too, for a source can claim to be one.
+    """
+    found = _outside(preprocessed, folder, [path.resolve() for path in allowed])
+    for check in (_bad_pragmas, _bad_names, _bad_assembly):
+        if found is None:
+            found = next(check(preprocessed), None)
+    if found is None:
+        return None
+    position, problem = found
+    file, line = _place(preprocessed, position)
+    return f"{UNIT_NAME if file.endswith(UNIT_NAME) else file}({line}): error: {problem}"
+
+
+def _outside(text: str, folder: Path, allowed: list[Path]) -> tuple[int, str] | None:
+    known: set[str] = {UNIT_NAME}
+    for marker in MARKER.finditer(text):
+        name = marker[2]
+        if name in known or name.startswith("<") or "1" not in marker[3].split():
+            continue
+        path = (folder / re.sub(r"\\(.)", r"\1", name)).resolve()
+        if not any(path.is_relative_to(one) for one in allowed):
+            # The marker stands where the directive stood.
+            return marker.start(), f"#include of {name} outside the declared folders"
+        known.add(name)
+    return None
+
+
+def _bad_pragmas(text: str) -> Iterator[tuple[int, str]]:
+    for match in _PRAGMA.finditer(text):
+        if match[1] not in _PRAGMAS:
+            yield match.start(), f"`#pragma GCC {match[1]}` is not allowed"
+
+
+def _bad_names(text: str) -> Iterator[tuple[int, str]]:
+    for match in (match for pattern in _NAMED for match in pattern.finditer(text)):
+        for literal in _ONE_STRING.finditer(match["names"]):
+            if _is_word(text, match.start()) and not _PLAIN_NAME.fullmatch(unquoted(literal[0])):
+                yield match.start(), f"a name in `{match['name']}` has other characters than a name"
+
+
+def _bad_assembly(text: str) -> Iterator[tuple[int, str]]:
+    """Look at the text of system headers; in the user's own, `to_host` refuses all but hints."""
+    start = 0
+    for part, file, _ in parts(text):
+        for match in () if file else _ASSEMBLY_STATEMENT.finditer(part):
+            if not _is_word(part, match.start()):
+                continue
+            _, instructions = assembly(part, match.end())
+            if not all(_PLAIN_INSTRUCTION.fullmatch(one) for one in instructions):
+                yield start + match.start(), "`asm` that may name a file is not allowed"
+        start += len(part)
+
+
+def _is_word(text: str, position: int) -> bool:
+    """Return whether a word begins here, leading underscores apart."""
+    while position and text[position - 1] == "_":
+        position -= 1
+    return not text[position - 1 : position].isalnum()
+
+
+def _place(text: str, position: int) -> tuple[str, int]:
+    file = UNIT_NAME
+    for marker in MARKER.finditer(text, 0, position):
+        file = marker[2]
+    return file, line_at(text, position, 1)

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, runtime_checkable
 
-from tuner.kernel import Launch, Workload
-from tuner.space import Config
-from tuner.trial import Correctness, EnergyWindow, Measurement, Status
+from tuner.model.config import Config
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Correctness, EnergyWindow, Measurement, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +161,57 @@ class EnergyMeter(Protocol):
 
         Where it fails, or its results are wrong afterwards, that comes back.
         """
+        ...
+
+
+_INSTEAD = "use a GPU (--device cuda), or --objective time"
+
+
+def open_meter(device: Device) -> EnergyMeter:
+    """Return the device's energy meter; raise `DeviceError` where it has none or cannot read it."""
+    if device.info.recorded:
+        raise DeviceError("a recording holds times, but no energy", remedy=_INSTEAD)
+    if device.info.on_cpu:
+        raise DeviceError("a CPU says nothing of a GPU's energy", remedy=_INSTEAD)
+    if not isinstance(device, EnergyMeter):
+        raise DeviceError(f"{device.info.name} has no energy meter", remedy=_INSTEAD)
+    device.require_energy()
+    return device
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCounts:
+    """What Nsight Compute counted in one launch of `kernel`, a name as launches state it.
+
+    `values` are under its own names, in base units; what it had no value of is left out.
+    `samples` counts the samples of warps that could not issue, by the offset of the instruction
+    in the kernel's code, in bytes.
+    """
+
+    kernel: str
+    values: Mapping[str, float]
+    samples: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The counts of a program's launches, in their order; none, and the reason, where it failed."""
+
+    launches: tuple[LaunchCounts, ...] = ()
+    reason: str = ""
+
+
+class Counters(Protocol):
+    """Count what the hardware does while a program runs. Close it when done."""
+
+    def refusal(self) -> str:
+        """Say why nothing can be counted here, "" where it can; tried once, on a kernel."""
+        ...
+
+    def count(self, program: Program, names: Sequence[str]) -> Counted:
+        """Run a program on real inputs and count each of its launches once, after a warm-up."""
+        ...
+
+    def close(self) -> None:
+        """End the processes."""
         ...

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.errors import KernelError
-from tuner.kernel import FLOAT_DTYPES, Argument, KernelSpec, Role
+from tuner.model.errors import KernelError
+from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Role
 
 if TYPE_CHECKING:
-    from tuner.expressions import Value
+    from tuner.model.expressions import Value
 
 GUARD_BYTES = 4096
 # Whoever reads there gets NaN or a huge number, in turn, and shows it.

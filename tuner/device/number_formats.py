@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.kernel import FLOAT_DTYPES
+from tuner.model.kernel import FLOAT_DTYPES
 
 Array = Any  # numpy.ndarray or cupy.ndarray: the same code runs on both
 

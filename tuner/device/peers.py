@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.device.base import Program
 from tuner.device.inputs import load_module
-from tuner.errors import DeviceError, KernelError, WorkerError
-from tuner.kernel import Workload
-from tuner.trial import Status
+from tuner.model.errors import DeviceError, KernelError, WorkerError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status
 
 if TYPE_CHECKING:
     from pathlib import Path

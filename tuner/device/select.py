@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tuner.device.base import Device
-from tuner.device.recording import recordings_of
-from tuner.errors import DeviceError
-from tuner.kernel import KernelSpec, Workload
+from tuner.device.recorded.recording import recordings_of
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import KernelSpec, Workload
 
 CHOICES = "auto, cuda, cuda:N, recorded, recorded:FILE or host"
 HOST = "host"
@@ -27,7 +27,7 @@ def open_device(
     holds one problem size and does not always say which workload that is.
     """
     if text == HOST:
-        from tuner.device.host.device import HostDevice
+        from tuner.device.cpu.device import HostDevice
 
         return HostDevice(spec, operators)
     kind, _, detail = text.partition(":")
@@ -84,12 +84,12 @@ def _recorded(
     file: str = "",
     workloads: Sequence[Workload] | None = None,
 ) -> Device:
-    from tuner.device.foreign.files import is_foreign
-    from tuner.device.recorded import RecordedDevice
+    from tuner.device.recorded.device import RecordedDevice
+    from tuner.device.recorded.foreign import is_foreign
 
     if file and is_foreign(Path(file)):
-        from tuner.device.foreign.recordings import recording_from
-        from tuner.space_file import load_definition
+        from tuner.device.recorded.foreign_recordings import recording_from
+        from tuner.space.load import load_definition
 
         space = load_definition(spec.path, operators).space
         recording = recording_from(Path(file), spec, space, operators, workloads)

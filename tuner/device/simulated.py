@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
-from tuner.errors import DeviceError
-from tuner.trial import Correctness, EnergyWindow, Measurement, Status
+from tuner.model.errors import DeviceError
+from tuner.model.trial import Correctness, EnergyWindow, Measurement, Status
 
 H200_LIKE = DeviceInfo(
     name="simulated H200",

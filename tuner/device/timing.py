@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from tuner.statistics import clearly_slower, enough
+from tuner.model.statistics import clearly_slower, enough
 
 # A graph of more nodes costs more to build than it gains in precision.
 MAX_CALLS = 4096

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from tuner.kernel import Workload
-from tuner.statistics import Interval, paired_interval, unpaired_interval
-from tuner.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant
+from tuner.model.kernel import Workload
+from tuner.model.statistics import Interval, paired_interval, unpaired_interval
+from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant
 
 # One in this many rounds chooses among several finalists; the others report (tuner/finals.py).
 CHOOSING_SHARE = 4

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tuner.dispatch.ahead import wanted_for
 from tuner.dispatch.evidence import distrusted, evidence
-from tuner.dispatch.kernels import Kernel, Kernels, device_numbers
-from tuner.dispatch.reach import Reach
+from tuner.dispatch.kernels import Kernel, Kernels, Reach, device_numbers
+from tuner.dispatch.predicted import wanted_for
 from tuner.dispatch.table import Choice, Table, build
-from tuner.expressions import Value
-from tuner.kernel import Workload
-from tuner.session import Session
-from tuner.trial import Variant
+from tuner.model.expressions import Value
+from tuner.model.kernel import Workload
+from tuner.model.trial import Variant
+from tuner.session.session import Session
 
 
 class SessionDispatch:

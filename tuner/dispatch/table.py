@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
-from tuner.dispatch.cover import best_set, smallest_set
 from tuner.dispatch.evidence import Compared, Evidence
-from tuner.dispatch.kernels import Kernel, config_of
-from tuner.dispatch.reach import nearest
-from tuner.kernel import Workload
-from tuner.plan import WITHIN
-from tuner.trial import Variant
+from tuner.dispatch.kernels import Kernel, config_of, nearest
+from tuner.dispatch.set_cover import best_set, smallest_set
+from tuner.model.kernel import Workload
+from tuner.model.trial import Variant
+from tuner.space.plan import WITHIN
 
 KernelOf = Callable[[Workload, Variant], Kernel | None]
 Holds = Callable[[Kernel, Workload], bool]

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tuner.draft.callers import Host, Number, plain
 from tuner.draft.choices import PROBLEM_SIZE, Names, why_fixed
-from tuner.draft.host_launch import HostLaunch
+from tuner.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.draft.translate import Scope, translate
 from tuner.source import Constant, SourceFile
-from tuner.source.assignments import Assigned
+from tuner.source.accesses import Assigned
 from tuner.source.calls import allocations_in
 from tuner.source.facts import IDENTIFIER
 from tuner.source.text import number

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tuner.draft.drafting import UNWRITTEN
 from tuner.draft.marks import BLANK, MARK
-from tuner.draft.reference import UNWRITTEN
-from tuner.errors import InputError
+from tuner.model.errors import InputError
 
 _BLANK = re.compile(rf"\b{BLANK}\b")
 

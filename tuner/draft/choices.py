@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tuner.expressions import Value
+from tuner.model.config import RESERVED_NAMES
+from tuner.model.expressions import Value
 from tuner.source import Edit
-from tuner.space import RESERVED_NAMES
 
 MAX_THREADS = 1024
 WARP = 32

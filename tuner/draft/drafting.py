@@ -3,23 +3,69 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.draft.axes import axes_of
-from tuner.draft.callers import Host, paths_to
-from tuner.draft.host_launch import HostLaunch
+from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import plain_scope, template_launch
-from tuner.draft.lifted import lift
-from tuner.draft.proposals import propose
-from tuner.draft.reference import reference_stub
+from tuner.draft.proposals import Proposals, propose
 from tuner.draft.space import Paths, space_yaml
-from tuner.errors import KernelError
-from tuner.expressions import Value
-from tuner.source import KernelFunction, SourceFile
+from tuner.model.errors import KernelError
+from tuner.model.expressions import Value
+from tuner.source import Edit, KernelFunction, SourceFile, apply_edits, host_edits
 from tuner.source.facts import bare_name
+
+# what a template would read as its own syntax
+_DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
+
+
+def lift(source: SourceFile, proposals: Proposals) -> str:
+    """Write the source as a template; lines keep their numbers where blank lines allow it."""
+    lifted = (edit for choice in proposals.choices for edit in choice.edits)
+    escapes = (_spaced(match) for match in _DELIMITER.finditer(source.own_text))
+    # where host code is apart already, none of it is left to guard
+    guards = host_edits(source) if source.host_from is None else ()
+    return apply_edits(source.own_text, [*guards, *proposals.edits, *lifted, *escapes])
+
+
+def _spaced(match: re.Match[str]) -> Edit:
+    # they occur in comments only, where a space changes nothing
+    at = match.end() - 1
+    return Edit(at, at, " ")
+
+
+# How the body of a stub begins: what tells a draft from a reference.
+UNWRITTEN = 'raise ValueError("fill in reference()'
+
+_STUB = '''"""The float64 reference of {kernel}: what its outputs must be."""
+
+
+def reference(xp, inputs, axes, **operator):
+    """Return every output by name, computed in float64.
+
+    xp        numpy or cupy
+    inputs    the input arrays by name{names}
+    axes      the sizes of the workload by name
+    operator  the operator's choices, where the search space declares any
+
+    Where some inputs make no sense, a function inputs(xp, rng, axes, fill) beside this one draws
+    others (docs/trust.md).
+    """
+    raise ValueError("fill in reference() in {stem}.py: return {{{outputs}}} in float64")
+'''
+
+
+def reference_stub(kernel: KernelFunction, stem: str) -> str:
+    """Write the stub for one kernel."""
+    arrays = [parameter for parameter in kernel.parameters if parameter.pointers]
+    inputs = ", ".join(parameter.name for parameter in arrays if parameter.const)
+    outputs = ", ".join(f"'{p.name}': ..." for p in arrays if not p.const) or "'name': ..."
+    names = f": {inputs}" if inputs else ""
+    return _STUB.format(kernel=kernel.name, stem=stem, names=names, outputs=outputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tuner.draft.blanks import blanks, reference_blanks
 from tuner.draft.drafting import Draft, draft
-from tuner.errors import InputError, SpaceError
+from tuner.model.errors import InputError, SpaceError
 from tuner.source import read_source
 from tuner.source.facts import bare_name
-from tuner.space_choices import check_names, search_space
-from tuner.space_schema import validated
-from tuner.strict_yaml import read
+from tuner.space.choices import check_names, search_space
+from tuner.space.schema import validated
+from tuner.space.yaml import read
 
 
 @dataclass(frozen=True, slots=True)

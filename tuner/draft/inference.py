@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from math import prod
 
 from tuner.draft.axes import Axes, numbers_of
-from tuner.draft.callers import Host, Number
 from tuner.draft.choices import Choice
-from tuner.draft.host_launch import HostLaunch
-from tuner.draft.indexing import Indexing, Shape, accessed_shape
+from tuner.draft.host_values import Host, HostLaunch, Number
 from tuner.draft.launches import tuned_extents
-from tuner.draft.memory import allocated_shape, pointer_text
+from tuner.draft.shapes import Indexing, Shape, accessed_shape, allocated_shape, pointer_text
 from tuner.draft.translate import translate
-from tuner.expressions import Expression
-from tuner.kernel import DTYPE_BYTES
+from tuner.model.expressions import Expression
+from tuner.model.kernel import DTYPE_BYTES
 from tuner.source import KernelParameter
 from tuner.source.accesses import Access, accesses_of
-from tuner.source.dtypes import dtype_of, element_dtype
+from tuner.source.arguments import dtype_of, element_dtype
 from tuner.source.facts import IDENTIFIER
 
 _NULL = ("nullptr", "NULL", "0")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tuner.draft.axes import Axes
 from tuner.draft.choices import Choice
-from tuner.draft.host_launch import HostLaunch
+from tuner.draft.host_values import HostLaunch
 from tuner.draft.proposals import Proposals
 from tuner.draft.translate import Scope, translate
 from tuner.source.text import number

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tuner.compiler.base import Compiler, CompileRequest
 from tuner.draft.drafting import Draft, draft
+from tuner.draft.extract import Extraction, extract, failure, is_plain, parsed_include, relocated
 from tuner.draft.files import Drafted, drafted, write_new
 from tuner.draft.translate import Scope, translate
-from tuner.errors import KernelError, TunerError
-from tuner.extract import Extraction, extract, failure, is_plain, parsed_include, relocated
+from tuner.model.errors import KernelError, TunerError
 from tuner.source import hide_host_code, read_source
 from tuner.source.facts import Lines, bare_name
 

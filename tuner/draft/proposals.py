@@ -17,8 +17,8 @@ from tuner.draft.choices import (
     values_for,
     why_fixed,
 )
-from tuner.draft.host_launch import HostLaunch
-from tuner.expressions import Value
+from tuner.draft.host_values import HostLaunch
+from tuner.model.expressions import Value
 from tuner.source import Constant, Edit, TemplateParameter
 from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.text import number

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tuner.errors import ExpressionError
-from tuner.expressions import Expression
-from tuner.kernel import DTYPE_BYTES
-from tuner.source.dtypes import dtype_of
+from tuner.model.errors import ExpressionError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import DTYPE_BYTES
+from tuner.source.arguments import dtype_of
 from tuner.source.text import fold, number
 from tuner.source.tree import Node, parse_tree, text_of, walk
 

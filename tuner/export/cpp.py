@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tuner.errors import ExpressionError
-from tuner.expressions import Expression
+from tuner.model.errors import ExpressionError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import DEVICE_NAMES
+from tuner.source.text import mask
 
 
 class Kind(IntEnum):
@@ -242,3 +245,144 @@ def _as(code: Code, kind: Kind) -> str:
 
 def _double(code: Code) -> str:
     return code.text if code.kind is Kind.FLOAT else f"static_cast<double>({code.text})"
+
+
+SCALAR_TYPES: Mapping[str, str] = {
+    "bool": "bool",
+    "int8": "std::int8_t",
+    "uint8": "std::uint8_t",
+    "int16": "std::int16_t",
+    "uint16": "std::uint16_t",
+    "int32": "std::int32_t",
+    "uint32": "std::uint32_t",
+    "int64": "std::int64_t",
+    "uint64": "std::uint64_t",
+    "float32": "float",
+    "float64": "double",
+}
+# Declared in the header without their definitions: a pointer needs no more, and who has only
+# addresses includes no header of CUDA's for them.
+FORWARD_DECLARED: Mapping[str, str] = {
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "float8_e4m3": "__nv_fp8_e4m3",
+    "float8_e5m2": "__nv_fp8_e5m2",
+}
+ARRAY_TYPES: Mapping[str, str] = {**SCALAR_TYPES, **FORWARD_DECLARED}
+
+# ISO C++20, 5.11 and 5.10.
+_KEYWORDS = (
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t "
+    "char32_t class compl concept const consteval constexpr constinit const_cast continue co_await "
+    "co_return co_yield decltype default delete do double dynamic_cast else enum explicit export "
+    "extern false float for friend goto if inline int long mutable namespace new noexcept not "
+    "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires "
+    "return short signed sizeof static static_assert static_cast struct switch template this "
+    "thread_local throw true try typedef typeid typename union unsigned using virtual void "
+    "volatile wchar_t while xor xor_eq"
+)
+# What the header's own code is written with, where a parameter of the same name would hide it.
+_OWN = (
+    "sum difference product floor_div floor_mod ceil_div shift_left shift_right power magnitude "
+    "real_floor_div real_floor_mod real_ceil_div real_power real_magnitude real quotient whole "
+    "same narrow Device current_device Dimensions Launch launchable issue fits Point kPoints "
+    "NoValue device error stream std dispatch logs least nearest distance point axis apart variant "
+    "dim3"
+)
+
+_TAKEN = {*_KEYWORDS.split(), *_OWN.split(), *DEVICE_NAMES}
+
+
+def hidden_by(macros: Collection[str], names: Collection[str]) -> tuple[str, ...]:
+    """Name the macros of a source that would change the code of a launch with these parameters."""
+    return tuple(
+        sorted(set(macros) & ({*_OWN.split()} | {"tune_launch", "tune_launched"} | set(names)))
+    )
+
+
+def cpp_name(name: str) -> str:
+    """Return the name of an axis or an array as a parameter in C++: with a `_` where it must be."""
+    return f"{name}_" if name in _TAKEN else name
+
+
+_LINKAGE = re.compile(r'\bextern(\s+)"C(?:\+\+)?"(\s*\{)?')
+_INCLUDE = re.compile(r"[ \t]*#[ \t]*include\b")
+_OPENS = re.compile(r"[ \t]*#[ \t]*if")
+_CLOSES = re.compile(r"[ \t]*#[ \t]*endif\b")
+_TURNS = re.compile(r"[ \t]*#[ \t]*el(?:se|if)")
+# The tuner compiled without these parts: with nvcc they are left out as well.
+_HOST_PART = re.compile(
+    r"[ \t]*#[ \t]*(?:ifndef[ \t]+__CUDACC_RTC__"
+    r"|if[ \t]+!\s*defined[ \t]*\(?[ \t]*__CUDACC_RTC__[ \t]*\)?)[ \t]*$"
+)
+
+
+def in_namespace(source: str, name: str) -> str:
+    """Put a source into a namespace, its includes outside, without C linkage and host parts."""
+    lines = _without_host_parts(_without_linkage(source)).split("\n")
+    codes = mask("\n".join(lines)).split("\n")
+    start = _first_code(codes)
+    opened, closed = f"namespace {name} {{", f"}}  // namespace {name}"
+    made = [*lines[:start], opened]
+    depth = 0
+    for line, code in zip(lines[start:], codes[start:], strict=True):
+        if depth == 0 and _INCLUDE.match(code):
+            made += [closed, line, opened]
+        else:
+            made.append(line)
+            # A directive may hold half of a pair.
+            depth += 0 if code.lstrip().startswith("#") else code.count("{") - code.count("}")
+    return "\n".join([*made, closed])
+
+
+def _without_linkage(source: str) -> str:
+    masked = mask(source)
+
+    def plain(match: re.Match[str]) -> str:
+        if not masked.startswith("extern", match.start()):
+            return match[0]
+        # The block's brackets stay.
+        return "inline namespace c_linkage" + match[2] if match[2] else ""
+
+    return _LINKAGE.sub(plain, source)
+
+
+def _without_host_parts(source: str) -> str:
+    lines = source.split("\n")
+    codes = mask(source).split("\n")
+    for at, code in enumerate(codes):
+        if _HOST_PART.match(code) and not _turns(codes, at):
+            lines[at] = f"#if 0  // {lines[at].strip()}"
+    return "\n".join(lines)
+
+
+def _turns(codes: list[str], start: int) -> bool:
+    """Whether the conditional that opens on a line has another branch."""
+    depth = 0
+    for code in codes[start:]:
+        if _OPENS.match(code):
+            depth += 1
+        elif _CLOSES.match(code):
+            depth -= 1
+            if depth == 0:
+                return False
+        elif depth == 1 and _TURNS.match(code):
+            return True
+    return False
+
+
+def _first_code(codes: list[str]) -> int:
+    """Find the line before which there are only comments and whole directives."""
+    depth, safe, continued = 0, 0, False
+    for at, code in enumerate(codes):
+        text = code.strip()
+        if not (continued or not text or text.startswith("#")):
+            break
+        if _OPENS.match(code):
+            depth += 1
+        elif _CLOSES.match(code):
+            depth -= 1
+        continued = text.endswith("\\")
+        if depth == 0 and not continued:
+            safe = at + 1
+    return safe

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner import __version__
 from tuner.dispatch.of_session import SessionDispatch
 from tuner.dispatch.table import Choice, Entry, HeldOut, Table
-from tuner.errors import SessionError
-from tuner.export.dispatch_document import document, nvcc_options, variant_file
 from tuner.export.dispatch_sources import Measured, Sources, template
-from tuner.export.folder import TABLE, write_folder
-from tuner.kernel import KernelSpec
-from tuner.session import Session
-from tuner.session_records import file_sha
-from tuner.space_file import load_definition
+from tuner.export.folder import TABLE, document, nvcc_options, variant_file, write_folder
+from tuner.model.errors import SessionError
+from tuner.model.kernel import KernelSpec
+from tuner.model.version import TUNER_VERSION
+from tuner.session.records import file_sha
+from tuner.session.session import Session
+from tuner.space.load import load_definition
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def _cmake(spec: KernelSpec, measured: Measured, table: Table) -> str:
 def _readme(spec: KernelSpec, measured: Measured, table: Table, recorded: bool) -> str:
     return template("dispatch_readme.md.j2").render(
         kernel=spec.name,
-        version=__version__,
+        version=TUNER_VERSION,
         device=measured.device,
         architecture=measured.architecture,
         measured=measured.date,

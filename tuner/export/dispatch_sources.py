@@ -10,15 +10,22 @@ from math import log
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from tuner import __version__
-from tuner.dispatch.kernels import Kernel
+from tuner.dispatch.kernels import Kernel, Reach
 from tuner.dispatch.of_session import SessionDispatch
-from tuner.dispatch.reach import Reach
-from tuner.export.body import in_namespace
-from tuner.export.cpp import integer, truth, value
-from tuner.export.names import ARRAY_TYPES, FORWARD_DECLARED, SCALAR_TYPES, cpp_name, hidden_by
-from tuner.expressions import Expression
-from tuner.kernel import DEVICE_NAMES, DTYPE_BYTES, Argument, KernelSpec, LaunchSpec
+from tuner.export.cpp import (
+    ARRAY_TYPES,
+    FORWARD_DECLARED,
+    SCALAR_TYPES,
+    cpp_name,
+    hidden_by,
+    in_namespace,
+    integer,
+    truth,
+    value,
+)
+from tuner.model.expressions import Expression
+from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, Argument, KernelSpec, LaunchSpec
+from tuner.model.version import TUNER_VERSION
 from tuner.source import hide_host_code, read_source
 
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
@@ -130,7 +137,7 @@ class Sources:
             "parameters": self._parameters(""),
             "passed": ", ".join([*arrays, *self._names.values(), "stream"]),
             "kernel": self._spec.name,
-            "version": __version__,
+            "version": TUNER_VERSION,
             "device": self._measured.device,
             "architecture": self._measured.architecture,
         }

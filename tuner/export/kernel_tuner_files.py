@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tuner.device.foreign.gpus import device_info, l2_bytes_of
-from tuner.device.foreign.kernel_tuner_cache import cache_text
-from tuner.device.foreign.measured import BASELINE, Answer, MeasuredSpace, Own, ticks
-from tuner.device.foreign.t4 import t4_text
-from tuner.device.recording import RecordedDeviceInfo, RecordedFinals
-from tuner.errors import DeviceError, InputError, SessionError
-from tuner.kernel import Workload
-from tuner.session import Session
-from tuner.space import Parameter
-from tuner.space_choices import search_space
-from tuner.space_schema import validated
-from tuner.strict_yaml import parse
-from tuner.trial import INITIAL, Status, Trial
+from tuner.device.recorded.foreign import (
+    BASELINE,
+    Answer,
+    MeasuredSpace,
+    Own,
+    device_info,
+    l2_bytes_of,
+    ticks,
+)
+from tuner.device.recorded.kernel_tuner_cache import cache_text
+from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
+from tuner.device.recorded.t4 import t4_text
+from tuner.model.config import Parameter
+from tuner.model.errors import DeviceError, InputError, SessionError
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Status, Trial
+from tuner.session.session import Session
+from tuner.space.choices import search_space
+from tuner.space.schema import validated
+from tuner.space.yaml import parse
 
 # Of a session's environment: told by fields of their own, or of no meaning for whoever replays it.
 _TOLD = frozenset(

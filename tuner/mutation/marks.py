@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.errors import SpaceError
+from tuner.model.config import SearchSpace
+from tuner.model.errors import SpaceError
 from tuner.mutation.mutants import Identity, Mutant
 from tuner.mutation.subject import Subject
-from tuner.space import SearchSpace
-from tuner.strict_yaml import Document, read
+from tuner.space.yaml import Document, read
 
 Group = Literal["baseline", "template"]
 Text = Annotated[str, Field(min_length=1)]

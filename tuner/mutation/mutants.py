@@ -9,18 +9,26 @@ from dataclasses import dataclass, replace
 from difflib import unified_diff
 
 from tuner.compiler.base import normalized
-from tuner.mutation.calls import arguments, cast, narrowed, shuffle
-from tuner.mutation.changes import Change, Code, Operator
-from tuner.mutation.expressions import (
+from tuner.mutation.operators import (
+    Change,
+    Code,
+    Operator,
+    arguments,
     arithmetic,
     axis,
     bound,
+    cast,
     comparison,
     compound,
+    condition,
     constant,
+    guard,
     logical,
+    narrowed,
+    removal,
+    shuffle,
+    tail,
 )
-from tuner.mutation.statements import condition, guard, removal, tail
 from tuner.source.facts import Definition, Lines, SourceFile, Span
 from tuner.source.text import fold
 from tuner.source.tree import Node, parse_tree

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import DeviceInfo, Program
-from tuner.errors import SpaceError
-from tuner.kernel import KernelSpec, Launch, Workload
+from tuner.device.target import Target
+from tuner.model.config import Config, SearchSpace
+from tuner.model.errors import SpaceError
+from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.mutation.mutants import Identity, Mutant, all_mutants, reached
-from tuner.session_records import file_sha
+from tuner.session.records import file_sha
 from tuner.source import SourceFile, hide_host_code, parse_source, read_source
-from tuner.space import Config, SearchSpace
-from tuner.target import Target
-from tuner.template import Rendered, Template
+from tuner.space.template import Rendered, Template
 
 # The host device would take long over more; those on the boundary are there to be verified.
 LARGEST_BYTES = 16 << 20

@@ -4,11 +4,156 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.etree.ElementTree import Element
+from math import ceil, floor, log10
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
-from tuner.report import svg, wording
+from tuner.report import formatting
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Map values between `low` and `high` to pixels between `start` and `end`; clamps."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high, at = self.low, self.high, min(max(value, self.low), self.high)
+        if self.logarithmic:
+            low, high, at = log10(low), log10(high), log10(at)
+        share = (at - low) / (high - low) if high > low else 0.5
+        return self.start + share * (self.end - self.start)
+
+
+def canvas(width: int, height: int, label: str, css_class: str = "") -> Element:
+    """Start a chart that a screen reader announces by `label`."""
+    attributes = {"viewBox": f"0 0 {width} {height}", "role": "img", "aria-label": label}
+    if css_class:
+        attributes["class"] = css_class
+    return Element("svg", attributes)
+
+
+def markup(root: Element) -> Markup:
+    """Serialize a chart; text and attributes are escaped by the serializer."""
+    return Markup(tostring(root, encoding="unicode"))
+
+
+def text(
+    parent: Element,
+    at: tuple[float, float],
+    content: str,
+    css_class: str = "",
+    anchor: str = "start",
+) -> Element:
+    """Write text whose baseline starts, has its middle or ends `at` a point."""
+    attributes = {"x": _number(at[0]), "y": _number(at[1]), "text-anchor": anchor}
+    if css_class:
+        attributes["class"] = css_class
+    element = SubElement(parent, "text", attributes)
+    element.text = printable(content)
+    return element
+
+
+def line(
+    parent: Element, start: tuple[float, float], end: tuple[float, float], css_class: str
+) -> Element:
+    """Draw a straight line."""
+    (x1, y1), (x2, y2) = start, end
+    ends = {"x1": _number(x1), "y1": _number(y1), "x2": _number(x2), "y2": _number(y2)}
+    return SubElement(parent, "line", {**ends, "class": css_class})
+
+
+def rectangle(
+    parent: Element, corner: tuple[float, float], width: float, height: float, css_class: str
+) -> Element:
+    """Draw a bar."""
+    box = {"x": corner[0], "y": corner[1], "width": max(width, 0.0), "height": height}
+    numbers = {name: _number(value) for name, value in box.items()}
+    return SubElement(parent, "rect", {**numbers, "rx": "2", "class": css_class})
+
+
+def circle(parent: Element, x: float, y: float, radius: float, css_class: str) -> Element:
+    """Draw a round marker."""
+    where = {"cx": _number(x), "cy": _number(y), "r": _number(radius)}
+    return SubElement(parent, "circle", {**where, "class": css_class})
+
+
+def diamond(parent: Element, x: float, y: float, radius: float, css_class: str) -> Element:
+    """Draw a diamond marker."""
+    corners = ((x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y))
+    return path(parent, "M" + "L".join(point(*corner) for corner in corners) + "Z", css_class)
+
+
+def path(parent: Element, commands: str, css_class: str) -> Element:
+    """Draw a path."""
+    return SubElement(parent, "path", {"d": commands, "class": css_class})
+
+
+def axes(
+    root: Element,
+    x: Scale,
+    y: Scale,
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+) -> None:
+    """Draw a chart's ticks, their grid and the line at the bottom."""
+    for tick in y_ticks:
+        line(root, (x.start, y(tick)), (x.end, y(tick)), "grid")
+        text(root, (x.start - 6, y(tick) + 4), tick_label(tick), "axis", "end")
+    for tick in x_ticks:
+        text(root, (x(tick), y.start + 15), tick_label(tick), "axis", "middle")
+    line(root, (x.start, y.start), (x.end, y.start), "frame")
+
+
+def tooltip(element: Element, content: str) -> None:
+    """Name an element for the pointer and for screen readers."""
+    SubElement(element, "title").text = printable(content)
+
+
+def point(x: float, y: float) -> str:
+    """Write a point of a path."""
+    return f"{_number(x)} {_number(y)}"
+
+
+def ticks(low: float, high: float, count: int = 5) -> tuple[float, ...]:
+    """Choose about `count` round values between `low` and `high`."""
+    if high <= low:
+        return (low,)
+    rough = (high - low) / count
+    magnitude = 10.0 ** floor(log10(rough))
+    step = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough * 0.999)
+    first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
+    return tuple(index * step for index in range(first, last + 1))
+
+
+def log_ticks(low: float, high: float) -> tuple[float, ...]:
+    """Choose 1, 2 and 5 times powers of ten; beyond three decades the powers alone."""
+    multiples: Sequence[int] = (1, 2, 5) if log10(high / low) < 3 else (1,)
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    values = (m * 10.0**decade for decade in decades for m in multiples)
+    return tuple(value for value in values if low <= value <= high)
+
+
+def tick_label(value: float) -> str:
+    """Write a tick without needless zeros."""
+    if value != 0 and not 0.001 <= abs(value) < 1e6:
+        return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    return f"{value:,.4f}".rstrip("0").rstrip(".")
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def printable(content: str) -> str:
+    """Drop the control characters that XML cannot hold."""
+    return "".join(c if c >= " " or c in "\t\n" else "?" for c in content)
+
 
 WIDTH = 1000
 ROW = 26
@@ -63,14 +208,14 @@ def bars(title: str, rows: Sequence[Bar]) -> Markup:
     """Draw labelled horizontal bars on a scale from 0 to the largest."""
     left = _label_width([row.label for row in rows])
     right = 20 + CHARACTER * max((len(row.note) for row in rows), default=0)
-    scale = svg.Scale(0, max((row.value for row in rows), default=0) or 1, left, WIDTH - right)
-    root = svg.canvas(WIDTH, ROW * len(rows) + 8, title)
+    scale = Scale(0, max((row.value for row in rows), default=0) or 1, left, WIDTH - right)
+    root = canvas(WIDTH, ROW * len(rows) + 8, title)
     for index, row in enumerate(rows):
         middle = 4 + ROW * index + ROW / 2
         _label(root, left, middle, row.label)
-        svg.rectangle(root, (left, middle - 7), scale(row.value) - left, 14, "bar")
-        svg.text(root, (scale(row.value) + 8, middle + 4), row.note, "value")
-    return svg.markup(root)
+        rectangle(root, (left, middle - 7), scale(row.value) - left, 14, "bar")
+        text(root, (scale(row.value) + 8, middle + 4), row.note, "value")
+    return markup(root)
 
 
 def speedups(
@@ -85,36 +230,36 @@ def speedups(
     pad = 0.06 * (high - low) or 0.05
     logarithmic = high > 4 * low
     low, high = (low / 1.1, high * 1.1) if logarithmic else (low - pad, high + pad)
-    x = svg.Scale(low, high, left, WIDTH - right, logarithmic)
+    x = Scale(low, high, left, WIDTH - right, logarithmic)
     bottom = ROW * len(rows) + 6
-    root = svg.canvas(WIDTH, bottom + foot, title)
-    for tick in svg.log_ticks(low, high) if logarithmic else svg.ticks(low, high, 6):
-        svg.line(root, (x(tick), 4), (x(tick), bottom), "grid")
-        svg.text(root, (x(tick), bottom + 15), f"{svg.tick_label(tick)}x", "axis", "middle")
-    svg.line(root, (x(1.0), 2), (x(1.0), bottom), "one")
-    svg.text(root, (x(1.0), bottom + 31), one, "axis", "middle")
+    root = canvas(WIDTH, bottom + foot, title)
+    for tick in log_ticks(low, high) if logarithmic else ticks(low, high, 6):
+        line(root, (x(tick), 4), (x(tick), bottom), "grid")
+        text(root, (x(tick), bottom + 15), f"{tick_label(tick)}x", "axis", "middle")
+    line(root, (x(1.0), 2), (x(1.0), bottom), "one")
+    text(root, (x(1.0), bottom + 31), one, "axis", "middle")
     for index, row in enumerate(rows):
         _speedup_row(root, row, x, 4 + ROW * index + ROW / 2, left)
-    return svg.markup(root)
+    return markup(root)
 
 
 def throughputs(rows: Sequence[Throughput], streaming_gbps: float) -> Markup:
     """Draw the achieved rate of each workload against the measured streaming rate."""
     left, right, head, foot = _label_width([row.label for row in rows]), 280, 20, 24
     rates = [rate for row in rows for rate in (row.tuned_gbps, row.baseline_gbps)]
-    x = svg.Scale(0, max([streaming_gbps, *rates]) * 1.02, left, WIDTH - right)
+    x = Scale(0, max([streaming_gbps, *rates]) * 1.02, left, WIDTH - right)
     bottom = head + ROW * len(rows) + 2
-    root = svg.canvas(WIDTH, bottom + foot, "Achieved memory rate against the streaming rate")
-    for tick in svg.ticks(0, x.high, 5):
-        svg.line(root, (x(tick), head), (x(tick), bottom), "grid")
-        svg.text(root, (x(tick), bottom + 16), svg.tick_label(tick), "axis", "middle")
-    svg.text(root, (WIDTH - right + 14, bottom + 16), "GB/s", "axis")
+    root = canvas(WIDTH, bottom + foot, "Achieved memory rate against the streaming rate")
+    for tick in ticks(0, x.high, 5):
+        line(root, (x(tick), head), (x(tick), bottom), "grid")
+        text(root, (x(tick), bottom + 16), tick_label(tick), "axis", "middle")
+    text(root, (WIDTH - right + 14, bottom + 16), "GB/s", "axis")
     for index, row in enumerate(rows):
         _throughput_row(root, row, streaming_gbps, x, head + ROW * index + ROW / 2)
-    svg.line(root, (x(streaming_gbps), head - 4), (x(streaming_gbps), bottom), "roof")
+    line(root, (x(streaming_gbps), head - 4), (x(streaming_gbps), bottom), "roof")
     label = f"streaming {streaming_gbps:,.0f} GB/s"
-    svg.text(root, (x(streaming_gbps), head - 8), label, "axis", "end")
-    return svg.markup(root)
+    text(root, (x(streaming_gbps), head - 8), label, "axis", "end")
+    return markup(root)
 
 
 def roofline(points: Sequence[RooflinePoint], streaming_gbps: float) -> Markup:
@@ -123,69 +268,69 @@ def roofline(points: Sequence[RooflinePoint], streaming_gbps: float) -> Markup:
     intensities = [point.intensity for point in points]
     rates = [rate for p in points for rate in (p.baseline_gflops, p.tuned_gflops)]
     low, high = min(intensities) / 4, max(intensities) * 4
-    x = svg.Scale(low, high, left, width - right, True)
+    x = Scale(low, high, left, width - right, True)
     ceiling = max([high * streaming_gbps, *rates]) * 1.3
-    y = svg.Scale(min(rates) / 1.5, ceiling, height - bottom, top, True)
-    root = svg.canvas(width, height, "Roofline: rate against arithmetic intensity")
-    svg.axes(root, x, y, svg.log_ticks(low, high), svg.log_ticks(y.low, y.high))
+    y = Scale(min(rates) / 1.5, ceiling, height - bottom, top, True)
+    root = canvas(width, height, "Roofline: rate against arithmetic intensity")
+    axes(root, x, y, log_ticks(low, high), log_ticks(y.low, y.high))
     start = max(low, y.low / streaming_gbps)
-    svg.line(
-        root, (x(start), y(start * streaming_gbps)), (x(high), y(high * streaming_gbps)), "roof"
-    )
+    line(root, (x(start), y(start * streaming_gbps)), (x(high), y(high * streaming_gbps)), "roof")
     label = f"{streaming_gbps:,.0f} GB/s"
-    svg.text(root, (x(high) - 8, y(high * streaming_gbps) + 26), label, "axis", "end")
+    text(root, (x(high) - 8, y(high * streaming_gbps) + 26), label, "axis", "end")
     middle = (left + width - right) / 2
-    svg.text(root, (middle, height - 6), "operations per byte", "axis", "middle")
-    svg.text(root, (4, top - 4), "GFLOP/s", "axis")
+    text(root, (middle, height - 6), "operations per byte", "axis", "middle")
+    text(root, (4, top - 4), "GFLOP/s", "axis")
     for one in points:
         before, after = y(one.baseline_gflops), y(one.tuned_gflops)
-        svg.line(root, (x(one.intensity), before), (x(one.intensity), after), "whisker")
-        svg.circle(root, x(one.intensity), before, 3.5, "hollow")
+        line(root, (x(one.intensity), before), (x(one.intensity), after), "whisker")
+        circle(root, x(one.intensity), before, 3.5, "hollow")
         marker = _marker(root, x(one.intensity), after, one.held_out, True)
-        svg.tooltip(marker, f"{one.label}: {one.tuned_gflops:,.0f} GFLOP/s")
-    return svg.markup(root)
+        tooltip(marker, f"{one.label}: {one.tuned_gflops:,.0f} GFLOP/s")
+    return markup(root)
 
 
-def _speedup_row(root: Element, row: Speedup, x: svg.Scale, middle: float, left: float) -> None:
+def _speedup_row(root: Element, row: Speedup, x: Scale, middle: float, left: float) -> None:
     _label(root, left, middle, row.label)
     low, high = row.interval
-    svg.line(root, (x(low), middle), (x(high), middle), "whisker")
+    line(root, (x(low), middle), (x(high), middle), "whisker")
     for bound in row.interval:
-        svg.line(root, (x(bound), middle - 4), (x(bound), middle + 4), "whisker")
+        line(root, (x(bound), middle - 4), (x(bound), middle + 4), "whisker")
     marker = _marker(root, x(row.value), middle, row.held_out, row.different)
-    written = f"{wording.ratio(row.value)} {wording.interval(row.interval)}"
-    svg.tooltip(marker, f"{row.label}: {written}")
-    svg.text(root, (WIDTH - 160, middle + 4), written, "value")
+    written = f"{formatting.ratio(row.value)} {formatting.interval(row.interval)}"
+    tooltip(marker, f"{row.label}: {written}")
+    text(root, (WIDTH - 160, middle + 4), written, "value")
 
 
 def _throughput_row(
-    root: Element, row: Throughput, streaming_gbps: float, x: svg.Scale, middle: float
+    root: Element, row: Throughput, streaming_gbps: float, x: Scale, middle: float
 ) -> None:
     _label(root, x.start, middle, row.label)
     css_class = "bar held" if row.held_out else "bar"
-    bar = svg.rectangle(root, (x.start, middle - 7), x(row.tuned_gbps) - x.start, 14, css_class)
-    svg.tooltip(bar, f"{row.label}: tuned {row.tuned_gbps:,.0f} GB/s")
+    bar = rectangle(root, (x.start, middle - 7), x(row.tuned_gbps) - x.start, 14, css_class)
+    tooltip(bar, f"{row.label}: tuned {row.tuned_gbps:,.0f} GB/s")
     tick = x(row.baseline_gbps)
-    mark = svg.line(root, (tick, middle - 10), (tick, middle + 10), "before")
-    svg.tooltip(mark, f"{row.label}: baseline {row.baseline_gbps:,.0f} GB/s")
-    share = wording.percent(row.tuned_gbps / streaming_gbps)
-    times = f"{wording.microseconds(row.tuned_us)} us, floor {wording.microseconds(row.floor_us)}"
+    mark = line(root, (tick, middle - 10), (tick, middle + 10), "before")
+    tooltip(mark, f"{row.label}: baseline {row.baseline_gbps:,.0f} GB/s")
+    share = formatting.percent(row.tuned_gbps / streaming_gbps)
+    times = (
+        f"{formatting.microseconds(row.tuned_us)} us, floor {formatting.microseconds(row.floor_us)}"
+    )
     note = f"{row.tuned_gbps:,.0f} ({share}); {times}"
-    svg.text(root, (x.end + 14, middle + 4), note, "value")
+    text(root, (x.end + 14, middle + 4), note, "value")
 
 
 def _marker(root: Element, x: float, y: float, held_out: bool, filled: bool) -> Element:
     css_class = "marker" if filled else "marker unsure"
     if held_out:
-        return svg.diamond(root, x, y, 5.5, f"{css_class} held")
-    return svg.circle(root, x, y, 4, css_class)
+        return diamond(root, x, y, 5.5, f"{css_class} held")
+    return circle(root, x, y, 4, css_class)
 
 
 def _label(root: Element, left: float, middle: float, label: str) -> None:
     short = label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
-    element = svg.text(root, (left - 10, middle + 4), short, "label", "end")
+    element = text(root, (left - 10, middle + 4), short, "label", "end")
     if short != label:
-        svg.tooltip(element, label)
+        tooltip(element, label)
 
 
 def _label_width(labels: Sequence[str]) -> float:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tuner.consumption import Objective
-from tuner.kernel import Workload
-from tuner.statistics import floor_us
-from tuner.trial import (
+from tuner.model.energy import Objective
+from tuner.model.kernel import Workload
+from tuner.model.statistics import floor_us
+from tuner.model.trial import (
     INITIAL,
     Check,
     Comparison,
@@ -23,10 +23,10 @@ from tuner.trial import (
 )
 
 if TYPE_CHECKING:
-    from tuner.mutation.score import Score
-    from tuner.profiling import Profiled
-    from tuner.report.dispatch_section import Dispatch
+    from tuner.mutation.examine import Score
     from tuner.report.rounds import Author, Round, Tried
+    from tuner.report.sections.dispatch import Dispatch
+    from tuner.tuning.profiling import Profiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,24 +11,15 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from tuner.expressions import Value
-from tuner.report import (
-    charts,
-    dispatch_section,
-    energy_section,
-    peers_section,
-    profile_section,
-    rounds_section,
-    search_section,
-    tree_chart,
-    trust,
-    wording,
-)
+from tuner.model.config import format_value
+from tuner.model.expressions import Value
+from tuner.model.trial import Status
+from tuner.report import charts, formatting
 from tuner.report.data import ReportData
-from tuner.report.sections import REASONS_SHOWN, rejections, top_tables, variants
-from tuner.report.verdict import verdict
-from tuner.space import format_value
-from tuner.trial import Status
+from tuner.report.sections import dispatch, energy, peers, profile, search, verification
+from tuner.report.sections import rounds as rounds_section
+from tuner.report.sections import rounds as tree_chart
+from tuner.report.sections.summary import REASONS_SHOWN, rejections, top_tables, variants, verdict
 
 
 def write_report(data: ReportData, path: Path) -> None:
@@ -68,7 +59,7 @@ def render_report(data: ReportData) -> str:
         **_dispatch_parts(data),
         **_peers_parts(data),
         **_agent_parts(data),
-        energy=energy_section.energy_parts(data.energies, data.results),
+        energy=energy.energy_parts(data.energies, data.results),
     )
 
 
@@ -81,14 +72,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        us=wording.microseconds,
-        ratio=wording.ratio,
-        interval=wording.interval,
-        percent=wording.percent,
-        occupancy=wording.occupancy,
-        seconds=wording.seconds,
+        us=formatting.microseconds,
+        ratio=formatting.ratio,
+        interval=formatting.interval,
+        percent=formatting.percent,
+        occupancy=formatting.occupancy,
+        seconds=formatting.seconds,
         pairs=_pairs,
-        without=wording.without,
+        without=formatting.without,
         money=rounds_section.money,
     )
     return environment
@@ -103,15 +94,15 @@ def _content_security_policy(style: str) -> str:
 
 
 def _trust_parts(data: ReportData) -> Mapping[str, object]:
-    blames = trust.blames(data)
+    blames = verification.blames(data)
     return {
-        "checks": trust.check_rows(data),
-        "blames": blames[: trust.REASONS_SHOWN],
-        "blames_more": max(len(blames) - trust.REASONS_SHOWN, 0),
-        "failed": {check.variant for check in trust.failures(data)},
-        "left_out": trust.left_out(data),
-        "trust_facts": trust.facts(data),
-        "trust_notes": trust.notes(data),
+        "checks": verification.check_rows(data),
+        "blames": blames[: verification.REASONS_SHOWN],
+        "blames_more": max(len(blames) - verification.REASONS_SHOWN, 0),
+        "failed": {check.variant for check in verification.failures(data)},
+        "left_out": verification.left_out(data),
+        "trust_facts": verification.facts(data),
+        "trust_notes": verification.notes(data),
     }
 
 
@@ -121,7 +112,7 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
     streaming = data.streaming_gbps or 0.0
     return {
         "isolated": any(result.isolated_us is not None for result in data.results),
-        "common": wording.common(data.results),
+        "common": formatting.common(data.results),
         "unpaired": sum(not result.paired for result in data.results),
         "speedup_chart": charts.speedups(
             [
@@ -144,12 +135,12 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
 def _search_parts(data: ReportData) -> Mapping[str, object]:
     rejected = rejections(data)
     return {
-        "convergence": search_section.convergences(data),
-        "early_ends": search_section.early_end_lines(data),
-        "importance": search_section.importances(data),
+        "convergence": search.convergences(data),
+        "early_ends": search.early_end_lines(data),
+        "importance": search.importances(data),
         "rejected": rejected[:REASONS_SHOWN],
         "rejected_more": max(len(rejected) - REASONS_SHOWN, 0),
-        "rejected_chart": search_section.rejected_chart(data),
+        "rejected_chart": search.rejected_chart(data),
         "top": top_tables(data),
     }
 
@@ -157,25 +148,25 @@ def _search_parts(data: ReportData) -> Mapping[str, object]:
 def _dispatch_parts(data: ReportData) -> Mapping[str, object]:
     if data.dispatch is None:
         return {"dispatch_summary": ""}
-    shown, more = dispatch_section.wanted(data.dispatch)
+    shown, more = dispatch.wanted(data.dispatch)
     return {
-        "dispatch_summary": dispatch_section.summary(data.dispatch),
-        "dispatch_chosen": dispatch_section.chosen(data.dispatch),
-        "dispatch_served": dispatch_section.served(data.dispatch),
-        "dispatch_checked": dispatch_section.checked(data.dispatch),
+        "dispatch_summary": dispatch.summary(data.dispatch),
+        "dispatch_chosen": dispatch.chosen(data.dispatch),
+        "dispatch_served": dispatch.served(data.dispatch),
+        "dispatch_checked": dispatch.checked(data.dispatch),
         "dispatch_wanted": shown,
         "dispatch_wanted_more": more,
     }
 
 
 def _peers_parts(data: ReportData) -> Mapping[str, object]:
-    found = peers_section.peers_on(data)
+    found = peers.peers_on(data)
     return {
-        "peers_rows": peers_section.rows(found, recorded=data.recorded),
-        "peers_names": peers_section.names(found),
-        "peers_summary": peers_section.summary(found),
-        "peers_troubles": peers_section.troubles(found, recorded=data.recorded),
-        "peers_chart": peers_section.chart(found),
+        "peers_rows": peers.rows(found, recorded=data.recorded),
+        "peers_names": peers.names(found),
+        "peers_summary": peers.summary(found),
+        "peers_troubles": peers.troubles(found, recorded=data.recorded),
+        "peers_chart": peers.chart(found),
     }
 
 
@@ -185,8 +176,8 @@ def _agent_parts(data: ReportData) -> Mapping[str, object]:
         "rounds_summary": rounds_section.summary(data) if data.rounds else "",
         "rounds_total": rounds_section.total(data),
         "rounds_tree": tree_chart.tree(rounds_section.marks(data)) if data.rounds else None,
-        "profiled": profile_section.profiled(data),
-        "degrees": profile_section.degrees(data),
+        "profiled": profile.profiled(data),
+        "degrees": profile.degrees(data),
     }
 
 
@@ -290,3 +281,29 @@ def _pairs(config: Mapping[str, Value]) -> Markup:
     """Write a config so that a line never breaks inside `name=value`."""
     pairs = (escape(f"{name}={format_value(value)}") for name, value in config.items())
     return Markup(" ").join(Markup('<span class="pair">{}</span>').format(pair) for pair in pairs)
+
+
+def content_security_policy(style: str) -> str:
+    """Allow the one style sheet that a page holds, and nothing else."""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def write_page(html: str, path: Path) -> None:
+    """Write a page to `path`, replacing what was there in one step; make its folder.
+
+    Raises `OSError` where it cannot, with what was there before left as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # surrogates, which a compiler's output may hold, have no UTF-8
+    content = html.encode("utf-8", errors="replace")
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -7,21 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.errors import ExpressionError, TunerError
-from tuner.expressions import Expression
-from tuner.kernel import DEVICE_NAMES, KernelSpec, Workload
-from tuner.profiling import profiles
+from tuner.model.errors import ExpressionError, TunerError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import DEVICE_NAMES, KernelSpec, Workload
+from tuner.model.trial import Trial
 from tuner.report.data import Declared, EarlyEnd, ReportData, fastest
-from tuner.report.dispatch_section import dispatch_of
 from tuner.report.rounds import author_of, rounds, tried
-from tuner.searching import ENDED
-from tuner.session import Candidate, Session
-from tuner.session_records import file_sha
-from tuner.space_choices import optional
-from tuner.space_file import load_definition
-from tuner.space_schema import validated
-from tuner.strict_yaml import parse
-from tuner.trial import Trial
+from tuner.report.sections.dispatch import dispatch_of
+from tuner.session.records import file_sha
+from tuner.session.session import Candidate, Session
+from tuner.space.choices import optional
+from tuner.space.load import load_definition
+from tuner.space.schema import validated
+from tuner.space.yaml import parse
+from tuner.tuning.profiling import profiles
+from tuner.tuning.search import ENDED
 
 _SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming_gbps"})
 
@@ -45,7 +45,7 @@ def from_session(
     Of the session's environment, `device` names the GPU, `recorded` is `true` or `false`, `date`
     is when a recording was made and `streaming_gbps` is the roofline's rate.
     """
-    from tuner.mutation.score import load_score
+    from tuner.mutation.examine import load_score
 
     manifest, environment = session.manifest, session.environment
     recorded = environment.get("recorded") == "true" or manifest.device.startswith("recorded")

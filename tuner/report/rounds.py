@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tuner.agent.base import Idea
-from tuner.feedback.memory import RoundRecord
-from tuner.feedback.outcome import Moved, Outcome
-from tuner.history import CANDIDATE, IDEA, IDLE, REFUSED, history, idea_of
-from tuner.session import Session
-from tuner.standing import mean_speedup
-from tuner.statistics import geometric_mean
-from tuner.transcript import SAID
+from tuner.agent.briefing.outcome import Moved, Outcome, RoundRecord
+from tuner.agent.history import CANDIDATE, IDEA, IDLE, REFUSED, SAID, history, idea_of
+from tuner.model.statistics import geometric_mean
+from tuner.session.session import Session
+from tuner.tuning.progress import mean_speedup
 
 # `idle`: the agent had nothing left to try; `open`: the run ended in the middle of it.
 End = Literal["searched", "incorrect", "refused", "idle", "open"]
@@ -74,7 +72,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round: what `tuner.history` tells of it, how it ended and what it took."""
+    """One round: what `tuner.agent.history` tells of it, how it ended and what it took."""
 
     record: RoundRecord
     end: End

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from tuner.space import Config
-from tuner.trial import Trial
+from tuner.model.config import Config
+from tuner.model.trial import Trial
 
 # What is known of a config before it runs, by name: registers, waves of blocks, instructions by
 # class (tuner/foresight.py). Every compiled config of a candidate has the same names.

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError
-from tuner.search.exhaustive import ExhaustiveSearcher
-from tuner.search.random_searcher import RandomSearcher
+from tuner.model.errors import InputError
+from tuner.search.random import ExhaustiveSearcher, RandomSearcher
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tuner.expressions import Value
+    from tuner.model.config import SearchSpace
+    from tuner.model.expressions import Value
     from tuner.search.base import Searcher
     from tuner.search.pool import Pool
-    from tuner.space import SearchSpace
 
 NAMES = ("auto", "exhaustive", "random", "optuna", "classifier", "kernel_tuner:<strategy>")
 # Below this many valid configs `auto` tries them all.
@@ -46,11 +45,11 @@ def make_searcher(
         case ["random"]:
             return RandomSearcher(pool, seed, seeds)
         case ["optuna"]:
-            from tuner.search.optuna_searcher import OptunaSearcher
+            from tuner.search.optuna import OptunaSearcher
 
             return OptunaSearcher(pool, space, seed, seeds, journal=journal, study_name=study_name)
         case ["auto" | "classifier" as members]:
-            from tuner.search.portfolio import SHARES, AutoSearcher
+            from tuner.search.auto.portfolio import SHARES, AutoSearcher
 
             return AutoSearcher(
                 pool,
@@ -64,7 +63,7 @@ def make_searcher(
                 study_name=study_name,
             )
         case ["kernel_tuner", strategy]:
-            from tuner.search.kernel_tuner_searcher import KernelTunerSearcher
+            from tuner.search.kernel_tuner import KernelTunerSearcher
 
             return KernelTunerSearcher(pool, space, strategy, seed, budget, seeds)
         case _:
@@ -86,9 +85,9 @@ def preload(name: str, pool_size: int) -> None:
         case "auto" | "classifier":
             import sklearn.ensemble  # noqa: F401
 
-            import tuner.search.portfolio
+            import tuner.search.auto.portfolio
         case "optuna":
-            import tuner.search.optuna_searcher  # noqa: F401
+            import tuner.search.optuna  # noqa: F401
 
 
 def learns_from_others(name: str, pool_size: int, trials: int | None = None) -> bool:

@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.errors import ExpressionError, SpaceError
-from tuner.search.enumeration import Domains, enumerate_rows
-from tuner.search.residual import failure_of, is_known, substitute
+from tuner.model.config import Config, Parameter, SearchSpace, format_value
+from tuner.model.errors import ExpressionError, SpaceError
+from tuner.search.counting import (
+    Domains,
+    FailingRowError,
+    Mask,
+    Population,
+    enumerate_rows,
+    failure_of,
+    first_rows,
+    is_known,
+    substitute,
+)
 from tuner.search.rows import MAX_VALUES, Rows, no_rows, row_keys
-from tuner.search.sampling import FailingRowError, Mask, Population, first_rows
-from tuner.space import Config, Parameter, SearchSpace, format_value
 
 if TYPE_CHECKING:
-    from tuner.expressions import Expression, Value
+    from tuner.model.expressions import Expression, Value
 
 Indices = np.ndarray[Any, np.dtype[np.intp]]
 # What the pool of a space that is too large to list starts with. A search tries a few hundred

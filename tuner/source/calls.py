@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tuner.source.assignments import Assigned
+from tuner.source.accesses import Assigned
 from tuner.source.facts import Lines, SourceFile, Span
 from tuner.source.kernels import read_kernel
 from tuner.source.text import closing, fold, split_list

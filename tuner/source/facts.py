@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from tuner.errors import KernelError
+from tuner.model.errors import KernelError
 
 # character offsets into the text, the end exclusive
 Span = tuple[int, int]

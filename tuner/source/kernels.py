@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from tuner.source.dtypes import dtype_of
+from tuner.source.arguments import dtype_of
 from tuner.source.facts import (
     KernelFunction,
     KernelParameter,

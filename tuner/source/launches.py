@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from tuner.source.assignments import assigned
+from tuner.source.accesses import assigned
 from tuner.source.facts import LaunchSite, Lines, Span
 from tuner.source.text import closing, fold, number, split_list
 

@@ -3,17 +3,166 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tuner.errors import KernelError
-from tuner.source.constants import find_constants, find_shared, find_unrolls
-from tuner.source.definitions import find_aliases, find_definitions
-from tuner.source.facts import KernelFunction, Lines, SourceFile, Span
+from tuner.model.errors import KernelError
+from tuner.source.facts import (
+    Constant,
+    ConstantKind,
+    Definition,
+    KernelFunction,
+    Lines,
+    SharedArray,
+    SourceFile,
+    Span,
+    Unroll,
+)
 from tuner.source.kernels import read_kernel
 from tuner.source.launches import find_launches
-from tuner.source.text import closing, mask
-from tuner.source.tree import Node, namespace_of, parse_tree, span_of, walk
+from tuner.source.text import closing, fold, mask, number
+from tuner.source.tree import Node, namespace_of, parse_tree, span_of, text_of, walk
+
+_UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
+_SHARED = re.compile(
+    r"(?P<extern>\bextern\b[^;{}]*?)?\b__shared__\b(?P<type>[^;{}=\[]*?)"
+    r"\b(?P<name>\w+)\s*(?:\[[^\]]*\]\s*)*[;,=]"
+)
+
+
+def find_constants(nodes: tuple[Node, ...], masked: str, lines: Lines) -> Iterator[Constant]:
+    for node in nodes:
+        if node.type == "preproc_def":
+            name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+            if name is not None and value is not None and text_of(value, masked).strip():
+                yield _constant(name, value, masked, lines, "define")
+        elif node.type == "init_declarator" and node.parent is not None:
+            yield from _declared(node, node.parent, masked, lines)
+        elif node.type == "field_declaration":
+            name, value = (node.child_by_field_name(f) for f in ("declarator", "default_value"))
+            qualifiers = masked[node.start_byte : name.start_byte] if name is not None else ""
+            if name is not None and value is not None and "constexpr" in qualifiers.split():
+                yield _constant(name, value, masked, lines, "constexpr")
+
+
+def _declared(node: Node, declaration: Node, masked: str, lines: Lines) -> Iterator[Constant]:
+    name, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
+    first = next((c for c in declaration.named_children if c.type.endswith("declarator")), node)
+    words = masked[declaration.start_byte : first.start_byte].split()
+    if name is None or value is None or name.type != "identifier":
+        return
+    if "constexpr" in words or "const" in words:
+        kind: ConstantKind = "constexpr" if "constexpr" in words else "const"
+        yield _constant(name, value, masked, lines, kind)
+
+
+def _constant(
+    name: Node,
+    value: Node,
+    masked: str,
+    lines: Lines,
+    kind: ConstantKind,
+) -> Constant:
+    raw = text_of(value, masked)
+    if value.type == "initializer_list":
+        raw = raw[1:-1]
+    stripped = raw.strip()
+    start = masked.index(stripped, value.start_byte)
+    return Constant(
+        name=text_of(name, masked),
+        kind=kind,
+        value=stripped,
+        span=(start, start + len(stripped)),
+        line=lines.at(name.start_byte),
+        number=number(fold(stripped)),
+    )
+
+
+def find_unrolls(nodes: tuple[Node, ...], masked: str, lines: Lines) -> Iterator[Unroll]:
+    for node in nodes:
+        if node.type != "preproc_call" or "pragma" not in text_of(node, masked)[:12]:
+            continue
+        match = _UNROLL.search(masked, node.start_byte, node.end_byte)
+        if match is not None:
+            factor = match[1] or None
+            yield Unroll(lines.at(node.start_byte), factor, match.span(1) if factor else None)
+
+
+def find_shared(masked: str, lines: Lines) -> Iterator[SharedArray]:
+    for match in _SHARED.finditer(masked):
+        yield SharedArray(
+            name=match["name"],
+            dynamic=match["extern"] is not None or "extern" in match["type"].split(),
+            line=lines.at(match.start()),
+            at=match.start(),
+        )
+
+
+_CLASSES = ("class_specifier", "struct_specifier", "union_specifier")
+
+
+def find_aliases(nodes: tuple[Node, ...], masked: str) -> dict[str, str]:
+    values: dict[str, set[str]] = {}
+    for node in nodes:
+        if node.type == "alias_declaration":
+            name, kind = node.child_by_field_name("name"), node.child_by_field_name("type")
+        elif node.type == "type_definition":
+            name, kind = node.child_by_field_name("declarator"), node.child_by_field_name("type")
+        elif node.type == "preproc_def":
+            name, kind = node.child_by_field_name("name"), node.child_by_field_name("value")
+        else:
+            continue
+        if name is not None and kind is not None:
+            values.setdefault(text_of(name, masked), set()).add(fold(text_of(kind, masked)))
+    # defined twice (in the two halves of an #if, say), it has no single meaning
+    return {name: found.pop() for name, found in values.items() if len(found) == 1}
+
+
+def find_definitions(nodes: tuple[Node, ...], masked: str) -> Iterator[Definition]:
+    for node in nodes:
+        if node.type == "function_definition":
+            yield from _function(node, masked)
+        elif node.type in _CLASSES and node.child_by_field_name("body") is not None:
+            name = node.child_by_field_name("name")
+            if name is not None:
+                yield Definition(
+                    text_of(name, masked).split("<")[0].strip(), "class", span_of(node)
+                )
+        elif node.type in ("alias_declaration", "type_definition"):
+            field = "name" if node.type == "alias_declaration" else "declarator"
+            name = node.child_by_field_name(field)
+            if name is not None:
+                yield Definition(text_of(name, masked), "alias", span_of(node))
+        elif node.type in ("preproc_def", "preproc_function_def"):
+            name = node.child_by_field_name("name")
+            if name is not None:
+                yield Definition(text_of(name, masked), "macro", span_of(node))
+        elif node.type == "init_declarator" and _at_file_level(node):
+            name = node.child_by_field_name("declarator")
+            if name is not None and node.parent is not None:
+                yield Definition(text_of(name, masked), "constant", span_of(node.parent))
+
+
+def _function(node: Node, masked: str) -> Iterator[Definition]:
+    declarator = node.child_by_field_name("declarator")
+    while declarator is not None and declarator.type != "function_declarator":
+        declarator = declarator.child_by_field_name("declarator") or next(
+            (c for c in declarator.named_children if c.type == "function_declarator"), None
+        )
+    named = declarator.child_by_field_name("declarator") if declarator is not None else None
+    if named is not None:
+        name = text_of(named, masked).split("<")[0].rsplit("::", 1)[-1].strip()
+        yield Definition(name, "function", span_of(node))
+
+
+def _at_file_level(node: Node) -> bool:
+    parent = node.parent
+    while parent is not None:
+        if parent.type == "function_definition":
+            return False
+        parent = parent.parent
+    return True
+
 
 _GLOBAL_MACRO = re.compile(r"#\s*define\s+(\w+)[ \t]+(?!.*##).*\b__global__\b")
 

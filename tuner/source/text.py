@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tuner.errors import ExpressionError
-from tuner.expressions import Expression
+from tuner.model.errors import ExpressionError
+from tuner.model.expressions import Expression
 
 _HIDDEN = re.compile(
     r'R"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)"'

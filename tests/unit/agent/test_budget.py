@@ -7,15 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from tuner.agent.budget import (
-    LEAST_OUTPUT_TOKENS,
-    Budget,
-    Estimate,
-    Price,
-    Usage,
-    read_prices,
-)
-from tuner.errors import BudgetError, InputError, SpaceError
+from tuner.agent.budget import LEAST_OUTPUT_TOKENS, Budget, Estimate, Price, Usage, read_prices
+from tuner.model.errors import BudgetError, InputError, SpaceError
 
 PRICE = Price(input=2.0, cached_input=0.5, output=10.0)
 

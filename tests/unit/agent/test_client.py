@@ -15,12 +15,10 @@ from agent_doubles import Tools
 from fake_openai import KEY, MODEL, PIECE_CHARS, FakeOpenAI, Reply, Step, calls, dropped, failure
 
 from tuner.agent.budget import Budget, Price, Usage
-from tuner.agent.capabilities import FIRST_CEILING
-from tuner.agent.chat_request import Ask
 from tuner.agent.client import ChatClient, Completion, ToolsRefusedError
 from tuner.agent.endpoint import Endpoint
-from tuner.agent.refusals import Backoff, Temporary
-from tuner.errors import AgentError, BudgetError, ReplyError
+from tuner.agent.requests import FIRST_CEILING, Ask, Backoff, Temporary
+from tuner.model.errors import AgentError, BudgetError, ReplyError
 
 QUESTION = ({"role": "system", "content": "be brief"}, {"role": "user", "content": "hello?"})
 SCHEMA = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.agent.elisions import require_whole
-from tuner.errors import ReplyError
+from tuner.agent.replies import require_whole
+from tuner.model.errors import ReplyError
 
 
 def test_a_whole_text_passes() -> None:

@@ -7,7 +7,7 @@ from agent_doubles import Kept, Tools, briefing, plan
 
 from tuner.agent.base import Answer
 from tuner.agent.files import PLAN, PROBLEM, REQUEST, SPACE, STOP, TEMPLATE, FilesAgent
-from tuner.errors import AwaitedError, ReplyError
+from tuner.model.errors import AwaitedError, ReplyError
 
 TEXT = "__global__ void f() {}\n"
 

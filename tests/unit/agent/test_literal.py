@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from tuner.agent.base import Briefing, Member
-from tuner.agent.literal import LiteralAgent, LiteralConversation
-from tuner.agent.widening import Space
-from tuner.errors import AgentError, ReplyError
-from tuner.findings import Finding
-from tuner.strict_yaml import Data
+from tuner.agent.widen_ranges import LiteralAgent, LiteralConversation, Space
+from tuner.model.errors import AgentError, ReplyError
+from tuner.model.trial import Finding
+from tuner.space.yaml import Data
 
 SPACE = """\
 # What may be chosen.

@@ -8,9 +8,8 @@ from statistics import mean
 import pytest
 
 from tests.support.simulated_tree import Refactoring, final_best, polish, redesign
-from tuner.agent.policies import NAMES, Chosen, Greedy, MonteCarlo, Policy, policy
-from tuner.agent.tree import Node, Tree
-from tuner.errors import InputError
+from tuner.agent.tree import NAMES, Chosen, Greedy, MonteCarlo, Node, Policy, Tree, policy
+from tuner.model.errors import InputError
 
 ROOT = Node("root", None, 0.0)
 SEARCH = MonteCarlo()

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.agent.base import Expectation
-from tuner.agent.elisions import find_elision
-from tuner.agent.replies import KNOWN_METRICS, plan_schema, read_answer, read_plan
-from tuner.errors import ReplyError
-from tuner.profiler.base import METRICS
+from tuner.agent.replies import KNOWN_METRICS, find_elision, plan_schema, read_answer, read_plan
+from tuner.analysis.base import METRICS
+from tuner.model.errors import ReplyError
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,9 +12,9 @@ import pytest
 from agent_doubles import Kept, Tools, briefing, plan
 
 from tuner.agent.base import Answer, Briefing, Idea
-from tuner.agent.seat import Question, Seat, Submission
-from tuner.agent.served import FinishedError, ServedAgent, ServedRound
-from tuner.errors import InputError, SessionError
+from tuner.agent.handoff import Question, Seat, Submission
+from tuner.agent.mcp_agent import FinishedError, ServedAgent, ServedRound
+from tuner.model.errors import InputError, SessionError
 
 WAIT_S = 10.0
 GOOD = Answer("__global__ void f() {}", "version: 1")

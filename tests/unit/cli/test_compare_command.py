@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.caches import cache, written
-from tuner.comparing import comparison
-from tuner.device.recording import SUFFIX
+from tuner.device.recorded.recording import SUFFIX
+from tuner.search.compare import comparison
 
 KEYS = {"score", "share_50", "share_100", "within_95", "seconds_per_run"}
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tuner.checking import UnavailableDevice, target_info
-from tuner.cli import environment
+from tuner.app import environment
+from tuner.app.check import UnavailableDevice, target_info
 from tuner.compiler.base import Compiler
-from tuner.device.recorded import RecordedDevice
-from tuner.device.recording import RecordedDeviceInfo, Recording, save_recording
-from tuner.errors import SessionError
-from tuner.session import Manifest, Session
+from tuner.device.recorded.device import RecordedDevice
+from tuner.device.recorded.recording import RecordedDeviceInfo, Recording, save_recording
+from tuner.model.errors import SessionError
+from tuner.session.session import Manifest, Session
 
 MANIFEST = Manifest(
     kernel="scale",

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tuner.feedback.outcome import Outcome
-from tuner.trial import INITIAL
+from tuner.agent.briefing.outcome import Outcome
+from tuner.model.trial import INITIAL
 
 IDEA = {
     "base": INITIAL,

@@ -11,13 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tuner.cli.knowledge_command import command
-from tuner.errors import InputError, SessionError
-from tuner.kernel import Workload
-from tuner.knowledge.place import find_place
-from tuner.knowledge.records import PastConfig, PastSearch, PastWorkload
-from tuner.knowledge.store import Store
-from tuner.space import Config
-from tuner.trial import Measurement, Status, Trial
+from tuner.model.config import Config
+from tuner.model.errors import InputError, SessionError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Measurement, Status, Trial
+from tuner.session.knowledge import PastConfig, PastSearch, PastWorkload, Store, find_place
 
 
 def knowledge(*words: object) -> Result:

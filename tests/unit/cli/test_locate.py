@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli.locate import find_recordings, find_space, require_kernel
-from tuner.errors import KernelError, SpaceError
+from tuner.app.locate import find_recordings, find_space, require_kernel
+from tuner.model.errors import KernelError, SpaceError
 
 
 def touch(path: Path) -> Path:

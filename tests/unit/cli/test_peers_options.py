@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 import pytest
 
+from tuner.app.plans import Request, manifest_of, new_plan, resumed_plan
 from tuner.cli import record_command, run_command
-from tuner.cli.plans import Request, manifest_of, new_plan, resumed_plan
-from tuner.errors import DeviceError, KernelError, SessionError
-from tuner.session import Session
+from tuner.model.errors import DeviceError, KernelError, SessionError
+from tuner.session.session import Session
 
 PEERS = """
 def pytorch(tensors, axes):

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from tuner.cli import view
-from tuner.kernel import Workload
-from tuner.progress import Phase, Progress, WorkloadProgress
-from tuner.trial import Status
+from tuner.model.kernel import Workload
+from tuner.model.progress import Phase, Progress, WorkloadProgress
+from tuner.model.trial import Status
 
 SMALL, LARGE = Workload.of({"T": 1, "D": 64}), Workload.of({"T": 8192, "D": 64})
 

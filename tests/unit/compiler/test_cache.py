@@ -7,7 +7,7 @@ import pytest
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache, cache_key, user_cache_dir
-from tuner.trial import Resources
+from tuner.model.trial import Resources
 
 RESULT = CompileResult(
     cubin=b"\x7fELF" * 100,

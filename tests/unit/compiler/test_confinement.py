@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.compiler import confinement
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
+from tuner.process import compiler_confinement
 
 HONEST = "__global__ void honest(float* x) { x[threadIdx.x] = 1.0f; }\n"
 BOMBS = {
@@ -114,5 +114,5 @@ def test_a_macro_in_a_header_cannot_reach_outside(tmp_path: Path, pool: NvrtcPoo
 
 def test_the_bounds_are_those_of_the_documentation() -> None:
     text = (Path(__file__).parents[3] / "docs/trust.md").read_text(encoding="utf-8")
-    assert f"{confinement.MAX_DATA_BYTES >> 30} GiB of memory" in text
-    assert f"files of {confinement.MAX_FILE_BYTES >> 30} GiB" in text
+    assert f"{compiler_confinement.MAX_DATA_BYTES >> 30} GiB of memory" in text
+    assert f"files of {compiler_confinement.MAX_FILE_BYTES >> 30} GiB" in text

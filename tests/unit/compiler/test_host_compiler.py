@@ -12,11 +12,9 @@ import pytest
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import HostCompiler, preload
-from tuner.compiler.host_messages import errors
+from tuner.compiler.host import MOST_RUNS, HostCompiler, errors, preload
 from tuner.compiler.host_source import to_host
-from tuner.compiler.host_toolchain import MOST_RUNS
-from tuner.errors import DeviceError
+from tuner.model.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

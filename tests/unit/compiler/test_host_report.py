@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.compiler.host_report import sanitizer_finding
+from tuner.compiler.host import sanitizer_finding
 
 HEAP = """
 =================================================================

@@ -13,10 +13,8 @@ import pytest
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
-from tuner.compiler.dispatch import AHEAD, workers_to_start
-from tuner.compiler.pool import NvrtcPool
-from tuner.compiler.process import WorkerProcess
-from tuner.errors import WorkerError
+from tuner.compiler.pool import AHEAD, NvrtcPool, WorkerProcess, workers_to_start
+from tuner.model.errors import WorkerError
 
 ROOT = Path(__file__).parents[3]
 COPY = 'extern "C" __global__ void copy(float* to, const float* from) { *to = *from; }\n'
@@ -335,7 +333,7 @@ def test_without_room_for_another_process_it_goes_on_with_those_it_has(folder, m
         started.append(WorkerProcess(*arguments))
         return started[-1]
 
-    monkeypatch.setattr("tuner.compiler.dispatch.WorkerProcess", limited)
+    monkeypatch.setattr("tuner.compiler.pool.WorkerProcess", limited)
     with NvrtcPool(workers=4, cache=Cache(folder / "limited")) as pool:
         futures = [pool.submit(request(COPY + "//" * copies)) for copies in range(6)]
         assert all(future.result().ok for future in futures)

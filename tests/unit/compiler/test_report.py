@@ -1,5 +1,5 @@
-from tuner.compiler import report
-from tuner.trial import Resources
+from tuner.compiler import log as report
+from tuner.model.trial import Resources
 
 LOG = """\
 ptxas info    : 0 bytes gmem

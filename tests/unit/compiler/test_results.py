@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.results import result_of
+from tuner.compiler.base import CompileRequest, result_of
 
 REPLY = {"log": "", "seconds": 0.5, "lowered": {}}
 

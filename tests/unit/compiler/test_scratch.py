@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.compiler.scratch import PREFIX, remove_left_behind, scratch_folder
+from tuner.compiler.worker import PREFIX, remove_left_behind, scratch_folder
 
 HOLD = """
 import sys

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.expressions import Expression
-from tuner.kernel import Argument, KernelSpec, Tolerance
+from tuner.model.expressions import Expression
+from tuner.model.kernel import Argument, KernelSpec, Tolerance
 
 REFERENCE = """\
 def reference(xp, inputs, axes):

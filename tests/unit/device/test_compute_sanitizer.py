@@ -14,23 +14,26 @@ from pathlib import Path
 
 import pytest
 
-from tuner.compile_options import refusal
 from tuner.compiler.includes import UNIT_NAME
 from tuner.device.base import Program
+from tuner.device.cuda import sanitizer
 from tuner.device.cuda import sanitizer as compute_sanitizer
-from tuner.device.cuda import sanitizer_report
 from tuner.device.cuda.sanitizer import (
     COMPILE_OPTIONS,
     KINDS,
     ComputeSanitizer,
+    Signs,
+    State,
     find_compute_sanitizer,
+    findings,
+    read,
 )
-from tuner.device.cuda.sanitizer_report import Signs, State, findings, read
 from tuner.device.cuda.under_tool import environment
-from tuner.errors import DeviceError
-from tuner.kernel import KernelSpec, Launch, Workload
-from tuner.template import Rendered, map_errors
-from tuner.trial import Status
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.trial import Status
+from tuner.space.choices import refusal
+from tuner.space.template import Rendered, map_errors
 
 MakeSpec = Callable[..., KernelSpec]
 Put = Callable[[str], Path]
@@ -157,7 +160,7 @@ def test_an_uninitialised_read_names_the_element() -> None:
 
 
 def test_every_line_maps_to_the_template() -> None:
-    assert sanitizer_report.UNIT == UNIT_NAME
+    assert sanitizer.UNIT == UNIT_NAME
     rendered = Rendered("", tuple(range(101, 200)))
     path = Path("scale.cu.j2")
     (access,) = findings(INITCHECK, "initcheck", 1)[0]

@@ -9,8 +9,8 @@ import pytest
 from device_contract import DeviceContract
 
 from tuner.device.base import Device, Program
-from tuner.device.recorded import RecordedDevice
-from tuner.device.recording import (
+from tuner.device.recorded.device import RecordedDevice
+from tuner.device.recorded.recording import (
     RecordedDeviceInfo,
     RecordedProgram,
     RecordedWorkload,
@@ -18,8 +18,8 @@ from tuner.device.recording import (
     save_recording,
 )
 from tuner.device.simulated import H200_LIKE, SimulatedDevice
-from tuner.kernel import Launch, Workload
-from tuner.trial import Status
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
 
 WORKLOAD = Workload.of({"T": 64})
 

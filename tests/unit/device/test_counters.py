@@ -16,12 +16,10 @@ from typing import Any
 import pytest
 from faults import wait_until
 
-from tuner.device.base import Program
+from tuner.device.base import Counted, Program
 from tuner.device.cuda import counters as counters_module
-from tuner.device.cuda.counters import NsightCompute, find_ncu
-from tuner.device.cuda.ncu_report import PERMISSION_TEXT
-from tuner.kernel import KernelSpec, Launch, Workload
-from tuner.profiler.base import Counted
+from tuner.device.cuda.counters import PERMISSION_TEXT, NsightCompute, find_ncu
+from tuner.model.kernel import KernelSpec, Launch, Workload
 
 Count = Callable[..., Counted]
 

@@ -15,8 +15,8 @@ from tuner.device.cuda.rotating import Buffers, MappedArena
 from tuner.device.layout import lay_out
 from tuner.device.select import gpu_count
 from tuner.device.timing import Rotation
-from tuner.errors import DeviceError, KernelError, TunerError
-from tuner.kernel import KernelSpec
+from tuner.model.errors import DeviceError, KernelError, TunerError
+from tuner.model.kernel import KernelSpec
 
 ARGUMENTS = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
 

@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from tuner.device.base import open_meter
 from tuner.device.cuda.energy import LIMITS, LONGEST_TICK_S, NvmlCounter, Sampled, Window
-from tuner.device.metering import open_meter
 from tuner.device.simulated import H200_LIKE, MeteredDevice, SimulatedDevice
-from tuner.errors import DeviceError
+from tuner.model.errors import DeviceError
 
 TICK_S = 0.1
 

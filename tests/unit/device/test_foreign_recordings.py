@@ -9,16 +9,16 @@ import pytest
 
 from tests.support.caches import BLOCKS, cache, written
 from tuner.device.base import Program
-from tuner.device.foreign.gpus import GPUS, device_info
-from tuner.device.foreign.recordings import recording_from
-from tuner.device.recorded import RecordedDevice
+from tuner.device.recorded.device import RecordedDevice
+from tuner.device.recorded.foreign import GPUS, device_info
+from tuner.device.recorded.foreign_recordings import recording_from
 from tuner.device.select import open_device
-from tuner.errors import DeviceError
-from tuner.hardware import limits_for
-from tuner.kernel import Launch, Workload
-from tuner.space import Config
-from tuner.space_file import load_definition
-from tuner.trial import Status
+from tuner.model.config import Config
+from tuner.model.errors import DeviceError
+from tuner.model.hardware import limits_for
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
+from tuner.space.load import load_definition
 
 LAUNCH = (Launch("scale", (8, 1, 1), (256, 1, 1)),)
 SMALL, LARGE, OTHER = (Workload.of({"N": n}) for n in (1000, 100000, 3000))

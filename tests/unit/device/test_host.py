@@ -14,20 +14,20 @@ from host_programs import cached_compiler
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
-from tuner.device.host.device import HostDevice
-from tuner.device.host.memory import SharedMemory
-from tuner.device.host.wire import Code
-from tuner.device.host.worker import HostRunError, HostWorker
-from tuner.device.judge import Judge
+from tuner.device.cpu.device import HostDevice
+from tuner.device.cpu.memory import SharedMemory
+from tuner.device.cpu.wire import Code
+from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import lay_out
 from tuner.device.number_formats import encode, storage_dtype
-from tuner.errors import DeviceError
-from tuner.evaluate import Candidate, Evaluator
-from tuner.kernel import KernelSpec, Launch, Tolerance, Workload
+from tuner.device.verify.verifier import Judge
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload
+from tuner.model.trial import Correctness, Status
 from tuner.search.pool import valid_configs
-from tuner.space_file import load_definition
-from tuner.template import Template
-from tuner.trial import Correctness, Status
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -14,8 +14,8 @@ from tests.support.host_launch import Launched, launch
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler, preload
-from tuner.device.host.worker import Code
-from tuner.errors import DeviceError
+from tuner.device.cpu.worker import Code
+from tuner.model.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -9,8 +9,8 @@ import pytest
 
 from tuner.device.inputs import FILLS, NONFINITE, fill_values, generator, load_reference
 from tuner.device.number_formats import LARGEST, SMALLEST_NORMAL, decode, encode
-from tuner.errors import KernelError
-from tuner.kernel import FLOAT_DTYPES, Argument
+from tuner.model.errors import KernelError
+from tuner.model.kernel import FLOAT_DTYPES, Argument
 
 SHAPE = (100, 200)
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuner.device.arena_memory import HostMemory
 from tuner.device.inputs import FILLS
-from tuner.device.judge import Judge
 from tuner.device.layout import lay_out
 from tuner.device.number_formats import decode, encode, storage_dtype
-from tuner.errors import KernelError
-from tuner.kernel import KernelSpec, Tolerance, Workload
-from tuner.trial import Correctness
+from tuner.device.verify.arena import HostMemory
+from tuner.device.verify.verifier import Judge
+from tuner.model.errors import KernelError
+from tuner.model.kernel import KernelSpec, Tolerance, Workload
+from tuner.model.trial import Correctness
 
 MakeSpec = Callable[..., KernelSpec]
 WORKLOAD = Workload.of({"T": 300})

@@ -11,15 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, entry, time_ms, written
-from tuner.device.foreign import files
-from tuner.device.foreign.files import is_foreign
-from tuner.device.foreign.kernel_tuner_cache import cache_text, measured_in_cache
-from tuner.device.foreign.measured import UNKNOWN_DATE, Answer, MeasuredSpace
-from tuner.device.foreign.recordings import load_measured
-from tuner.device.foreign.t4 import measured_in_t4, t4_text
-from tuner.errors import DeviceError
-from tuner.space import Config, Parameter
-from tuner.trial import Status
+from tuner.device.recorded import foreign
+from tuner.device.recorded.foreign import UNKNOWN_DATE, Answer, MeasuredSpace, is_foreign
+from tuner.device.recorded.foreign_recordings import load_measured
+from tuner.device.recorded.kernel_tuner_cache import cache_text, measured_in_cache
+from tuner.device.recorded.t4 import measured_in_t4, t4_text
+from tuner.model.config import Config, Parameter
+from tuner.model.errors import DeviceError
+from tuner.model.trial import Status
 
 
 def config(block: int, items: int) -> Config:
@@ -134,7 +133,7 @@ def test_a_packed_file_that_is_cut_short_or_huge_is_refused(
     cut, bomb = tmp_path / "cut.json.gz", tmp_path / "bomb.json.gz"
     cut.write_bytes(whole[:-20])
     assert "cannot be read" in refused(cut).message
-    monkeypatch.setattr(files, "MAX_BYTES", 1 << 16)
+    monkeypatch.setattr(foreign, "MAX_BYTES", 1 << 16)
     bomb.write_bytes(gzip.compress(b"{" + b" " * (1 << 24)))
     assert f"over {1 << 16} bytes when unpacked" in refused(bomb).message
 

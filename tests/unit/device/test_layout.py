@@ -9,8 +9,8 @@ import pytest
 
 from tuner.device.layout import ALIGNMENT, GUARD_BYTES, Layout, lay_out, plausible_byte
 from tuner.device.number_formats import decode, storage_dtype
-from tuner.errors import ExpressionError, KernelError
-from tuner.kernel import FLOAT_DTYPES, KernelSpec
+from tuner.model.errors import ExpressionError, KernelError
+from tuner.model.kernel import FLOAT_DTYPES, KernelSpec
 
 MakeSpec = Callable[..., KernelSpec]
 ARGUMENTS = (

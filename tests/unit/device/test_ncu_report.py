@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.device.cuda.ncu_report import (
+from tuner.device.cuda.counters import (
     PERMISSION_TEXT,
     raw_counters,
     source_samples,

@@ -19,9 +19,9 @@ from tuner.device.cuda.driver import Arguments, CudaError
 from tuner.device.cuda.peers import WARM_UP_CALLS, PeerHome, Peers
 from tuner.device.layout import lay_out
 from tuner.device.peers import PeerError, chosen_peers, load_peers, peer_program, require_gpu
-from tuner.errors import DeviceError, KernelError
-from tuner.kernel import KernelSpec, Workload
-from tuner.trial import Status
+from tuner.model.errors import DeviceError, KernelError
+from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.trial import Status
 
 WORKLOAD = Workload.of({"T": 8})
 ARGUMENTS = (

@@ -11,19 +11,14 @@ import pytest
 
 from tuner.device.base import Program
 from tuner.device.cuda import rotating
-from tuner.device.cuda.device import (
-    PEER_WARM_UP_S,
-    RUN_TIMEOUT_S,
-    TIMING_TIMEOUT_S,
-    CudaRunner,
-)
+from tuner.device.cuda.device import PEER_WARM_UP_S, RUN_TIMEOUT_S, TIMING_TIMEOUT_S, CudaRunner
 from tuner.device.cuda.rotating import Graph
 from tuner.device.cuda.worker import Worker
-from tuner.device.judged import RunFailedError
 from tuner.device.peers import PeerError
 from tuner.device.timing import SEARCH
-from tuner.kernel import Workload
-from tuner.trial import Status
+from tuner.device.verify.verified_device import RunFailedError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status
 
 WORKLOAD = Workload.of({"T": 1})
 PEER = Program("key", WORKLOAD, (), peer="pytorch")

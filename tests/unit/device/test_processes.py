@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from child_handlers import Dying, Handler, Leaving, Refusing
 
-from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
-from tuner.errors import KernelError, TunerError
+from tuner.model.errors import KernelError, TunerError
+from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
 SOON_S = 30.0
 MIB = 1 << 20

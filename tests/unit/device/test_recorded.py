@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tuner.device.base import Program
-from tuner.device.recorded import RecordedDevice
-from tuner.device.recording import (
+from tuner.device.recorded.device import RecordedDevice
+from tuner.device.recorded.recording import (
     RecordedDeviceInfo,
     RecordedFinals,
     RecordedProgram,
@@ -17,9 +17,9 @@ from tuner.device.recording import (
     Recording,
     save_recording,
 )
-from tuner.errors import DeviceError
-from tuner.kernel import Launch, Workload
-from tuner.trial import Status
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
 
 LARGE, SMALL = Workload.of({"T": 1024}), Workload.of({"T": 1})
 OPERATORS = {"ACTIVATION": "silu"}

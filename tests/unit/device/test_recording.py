@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tuner.device.recording import (
+from tuner.device.recorded.recording import (
     VERSION,
     RecordedDeviceInfo,
     RecordedFinals,
@@ -21,8 +21,8 @@ from tuner.device.recording import (
     recordings_of,
     save_recording,
 )
-from tuner.errors import DeviceError
-from tuner.trial import Status
+from tuner.model.errors import DeviceError
+from tuner.model.trial import Status
 
 RECORDING = Recording(
     kernel="example",

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from tuner.device.base import Program
+from tuner.device.cpu.device import HostRunner
+from tuner.device.cpu.wire import Code
+from tuner.device.cpu.worker import HostRunError
 from tuner.device.cuda.device import CudaRunner
 from tuner.device.cuda.driver import CudaError
-from tuner.device.host.device import HostRunner
-from tuner.device.host.wire import Code
-from tuner.device.host.worker import HostRunError
-from tuner.device.judged import RunFailedError
 from tuner.device.layout import Arena, Layout
-from tuner.device.processes import ChildDiedError, ChildTimeoutError
-from tuner.errors import WorkerError
-from tuner.kernel import Launch, Workload
-from tuner.trial import Status
+from tuner.device.verify.verified_device import RunFailedError
+from tuner.model.errors import WorkerError
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
+from tuner.process.child import ChildDiedError, ChildTimeoutError
 
 Runner = CudaRunner | HostRunner
 ARENA = Arena("T=1", Layout((), (), 0), None, None)
@@ -108,7 +108,7 @@ def cuda(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> CudaRunner:
 
 @pytest.fixture
 def host(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> HostRunner:
-    make = "tuner.device.host.device.HostWorker"
+    make = "tuner.device.cpu.device.HostWorker"
     monkeypatch.setattr(make, lambda *given: FakeHostWorker(workers))
     runner = HostRunner(10.0)
     workers.since()

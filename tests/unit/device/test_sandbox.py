@@ -22,16 +22,16 @@ from host_programs import cached_compiler
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Outcome, Program
-from tuner.device.host.device import HostDevice
-from tuner.device.host.elf import elf_fault
-from tuner.device.host.memory import SharedMemory, available_bytes
-from tuner.device.host.seccomp import MACHINES
-from tuner.device.host.wire import ANSWER, COMMAND
-from tuner.device.host.worker import HostWorker
+from tuner.device.cpu.child import elf_fault
+from tuner.device.cpu.device import HostDevice
+from tuner.device.cpu.memory import SharedMemory, available_bytes
+from tuner.device.cpu.wire import ANSWER, COMMAND
+from tuner.device.cpu.worker import HostWorker
 from tuner.device.layout import Layout, lay_out
-from tuner.errors import DeviceError, WorkerError
-from tuner.kernel import KernelSpec, Launch, Workload
-from tuner.trial import Status
+from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.trial import Status
+from tuner.process.seccomp import MACHINES
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tuner.device.recorded import RecordedDevice
-from tuner.device.recording import (
-    RecordedDeviceInfo,
-    Recording,
-    save_recording,
-)
+from tuner.device.recorded.device import RecordedDevice
+from tuner.device.recorded.recording import RecordedDeviceInfo, Recording, save_recording
 from tuner.device.select import gpu_count, open_device
-from tuner.errors import DeviceError
-from tuner.kernel import KernelSpec
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import KernelSpec
 
 RECORDING = Recording(
     kernel="example",

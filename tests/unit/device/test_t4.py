@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.support.caches import cache, written
-from tuner.device.foreign.recordings import load_measured
-from tuner.device.foreign.t4 import t4_text
-from tuner.errors import DeviceError
-from tuner.space import Config
-from tuner.trial import Status
+from tuner.device.recorded.foreign_recordings import load_measured
+from tuner.device.recorded.t4 import t4_text
+from tuner.model.config import Config
+from tuner.model.errors import DeviceError
+from tuner.model.trial import Status
 
 
 def result(**changes: Any) -> dict[str, Any]:

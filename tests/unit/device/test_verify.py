@@ -7,10 +7,10 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from tuner.device import verify
 from tuner.device.number_formats import encode
-from tuner.device.verify import Verdict, compare, zeros_pass
-from tuner.kernel import Tolerance
+from tuner.device.verify import outputs
+from tuner.device.verify.outputs import Verdict, compare, zeros_pass
+from tuner.model.kernel import Tolerance
 
 TOLERANCE = Tolerance(relative=1e-2, absolute=1e-3)
 EXACT = Tolerance()
@@ -70,7 +70,7 @@ def test_the_error_is_in_units_of_the_tolerance() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 24, 1 << 24])
 def test_a_wrong_element_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(verify, "CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(outputs, "CHUNK_ELEMENTS", chunk)
     expected = np.random.default_rng(1).standard_normal((2, 3, 4)) + 10.0
     found = encode(np, expected, "float32")
     found[1, 0, 3] *= 1.05
@@ -89,7 +89,7 @@ def test_the_worst_element_is_reported_not_the_first() -> None:
 
 
 def test_the_last_element_of_the_last_chunk_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "CHUNK_ELEMENTS", 8)
+    monkeypatch.setattr(outputs, "CHUNK_ELEMENTS", 8)
     expected = np.ones(17)
     found = np.ones(17, np.float32)
     found[16] = nan
@@ -178,7 +178,7 @@ def test_a_share_of_zero_allows_no_other_code(dtype: str) -> None:
 
 @pytest.mark.parametrize("chunk", [3, 1 << 24])
 def test_the_share_is_that_of_the_whole_array(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(verify, "CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(outputs, "CHUNK_ELEMENTS", chunk)
     stored, expected = coded("float8_e4m3", 10)
     found = shifted(stored, slice(0, 2), 1)
     assert compare(np, found, expected, "float8_e4m3", Tolerance(codes=0.2)).passed

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from dispatch_sample import ENVIRONMENT, MANY, ONE, SOME, SPACE, TEMPLATE, A, B, C, trial
 
-from tuner.dispatch.ahead import assigned, wanted
 from tuner.dispatch.kernels import Kernels, device_numbers
+from tuner.dispatch.predicted import assigned, wanted
 from tuner.dispatch.table import Choice
-from tuner.session_records import Candidate
-from tuner.trial import INITIAL
+from tuner.model.trial import INITIAL
+from tuner.session.records import Candidate
 
 BASELINES = {ONE: 10.0, SOME: 10.0, MANY: 10.0}
 
@@ -61,7 +61,7 @@ def test_nothing_tried_assigns_nothing(kernel_of):
 
 
 def test_only_a_source_that_is_the_same_can_take_anothers_place(kernel_of):
-    from tuner.kernel import Workload
+    from tuner.model.kernel import Workload
 
     other = Workload.of({"T": 64, "D": 8192})
     served = {SOME: C, other: A}

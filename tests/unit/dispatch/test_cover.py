@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.dispatch.cover import best_set, smallest_set
+from tuner.dispatch.set_cover import best_set, smallest_set
 
 ROWS = st.lists(
     st.dictionaries(st.integers(0, 6), st.integers(0, 20).map(lambda n: n / 100), min_size=1),

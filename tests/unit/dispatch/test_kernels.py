@@ -14,11 +14,10 @@ from dispatch_sample import (
     variant,
 )
 
-from tuner.dispatch.kernels import Kernels, device_numbers
-from tuner.dispatch.reach import nearest
-from tuner.kernel import Workload
-from tuner.session_records import Candidate
-from tuner.trial import INITIAL
+from tuner.dispatch.kernels import Kernels, device_numbers, nearest
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL
+from tuner.session.records import Candidate
 
 
 def kernels(template=TEMPLATE, space=SPACE):

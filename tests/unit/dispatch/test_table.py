@@ -25,10 +25,10 @@ from dispatch_sample import (
 from tuner.dispatch.evidence import distrusted, evidence
 from tuner.dispatch.of_session import SessionDispatch
 from tuner.dispatch.table import Choice
-from tuner.errors import SessionError
-from tuner.session import Session
-from tuner.statistics import paired_interval
-from tuner.trial import Check
+from tuner.model.errors import SessionError
+from tuner.model.statistics import paired_interval
+from tuner.model.trial import Check
+from tuner.session.session import Session
 
 
 @pytest.fixture

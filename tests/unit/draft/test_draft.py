@@ -12,11 +12,11 @@ from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.draft import Draft, blanks, draft
-from tuner.errors import KernelError
+from tuner.model.errors import KernelError
 from tuner.source import check_arguments, hide_host_code, parse_source, read_source
-from tuner.space_file import Definition, load_definition
-from tuner.strict_yaml import Data, parse
-from tuner.template import Template
+from tuner.space.load import Definition, load_definition
+from tuner.space.template import Template
+from tuner.space.yaml import Data, parse
 
 DATA = Path(__file__).parents[1] / "data"
 NAMES = ("saxpy", "tiled_sgemm", "block_reduce", "framework_norm")

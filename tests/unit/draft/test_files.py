@@ -8,8 +8,8 @@ from shutil import copy
 import pytest
 
 from tuner.draft import Drafted, draft_files, restore_template
-from tuner.errors import InputError, SpaceError
-from tuner.space_file import load_definition
+from tuner.model.errors import InputError, SpaceError
+from tuner.space.load import load_definition
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tuner.agent.base import Expectation, Idea
-from tuner.feedback.outcome import Outcome
-from tuner.session import Session
-from tuner.trial import INITIAL
+from tuner.agent.briefing.outcome import Outcome
+from tuner.model.trial import INITIAL
+from tuner.session.session import Session
 
 IDEA = Idea(INITIAL, "loads are narrow", "load 16 bytes", (Expectation("time_us", 0.8),))
 DECLARED = [

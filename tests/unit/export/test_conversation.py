@@ -6,7 +6,7 @@ import pytest
 
 from tuner.agent.base import Answer
 from tuner.agent.replies import read_answer
-from tuner.export.conversation import conversation_of
+from tuner.export.training import conversation_of
 
 
 @pytest.fixture

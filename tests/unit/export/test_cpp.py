@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tuner.errors import ExpressionError
 from tuner.export.cpp import Kind, integer, truth, value
 from tuner.export.dispatch_sources import template
-from tuner.expressions import Expression
-from tuner.search.residual import substitute
+from tuner.model.errors import ExpressionError
+from tuner.model.expressions import Expression
+from tuner.search.counting import substitute
 
 NAMES = {"T": "T", "D": "D", "multiprocessors": "multiprocessors"}
 SHAPES = [

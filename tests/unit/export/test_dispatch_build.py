@@ -13,14 +13,14 @@ import pytest
 from dispatch_sample import COMPARISONS, write_project, write_session
 
 from tuner.compiler.base import CompileRequest
+from tuner.dispatch.kernels import nearest
 from tuner.dispatch.of_session import SessionDispatch
-from tuner.dispatch.reach import nearest
 from tuner.dispatch.table import Choice
-from tuner.export.body import in_namespace
+from tuner.export.cpp import in_namespace
 from tuner.export.dispatch_sources import Measured, Sources
-from tuner.kernel import KernelSpec, Launch, Workload
-from tuner.session import Session
-from tuner.space_file import load_definition
+from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.session.session import Session
+from tuner.space.load import load_definition
 
 SHAPES = [
     (1, 4096),

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tuner.device.foreign.recordings import load_measured
+from tuner.app.run import tune
+from tuner.device.recorded.foreign_recordings import load_measured
 from tuner.device.select import open_device
 from tuner.device.simulated import H200_LIKE, SimulatedDevice
-from tuner.errors import InputError, SessionError
 from tuner.export.kernel_tuner_files import write_both, write_cache, write_t4
-from tuner.session import Session
-from tuner.trial import Status
-from tuner.tuning import tune
+from tuner.model.errors import InputError, SessionError
+from tuner.model.trial import Status
+from tuner.session.session import Session
 
 ENVIRONMENT = {
     "device": H200_LIKE.name,

@@ -7,9 +7,16 @@ from math import log
 
 import pytest
 
-from tuner.errors import InputError, SessionError
-from tuner.export.scale import REFUSED, SLOWEST, reward_of
-from tuner.export.trajectories import FORMATS, told, trajectories, write_trajectories
+from tuner.export.training import (
+    FORMATS,
+    REFUSED_REWARD,
+    SLOWEST,
+    reward_of,
+    told,
+    trajectories,
+    write_trajectories,
+)
+from tuner.model.errors import InputError, SessionError
 
 # Columns that TRL's trainers read or pass to reward functions under these names themselves.
 TAKEN = {
@@ -50,14 +57,14 @@ def test_the_reward_is_the_logarithm_of_the_speedup():
 
 @pytest.mark.parametrize("speedup", [0.9, 0.5, 0.1, 1e-6])
 def test_whatever_runs_correctly_is_worth_more_than_what_was_refused(speedup):
-    assert reward_of(speedup) >= SLOWEST > REFUSED == reward_of(None)
+    assert reward_of(speedup) >= SLOWEST > REFUSED_REWARD == reward_of(None)
 
 
 def test_every_round_that_is_over_is_a_row(rounds):
     made = trajectories(rounds, "sft")
     assert [row["round"] for row in made.rows] == [1, 2, 3]
     assert [row["outcome"] for row in made.rows] == ["measured", "refused", "unplanned"]
-    assert [row["reward"] for row in made.rows] == [log(1.5), REFUSED, REFUSED]
+    assert [row["reward"] for row in made.rows] == [log(1.5), REFUSED_REWARD, REFUSED_REWARD]
     assert [row["candidate"] for row in made.rows] == ["r1", "", ""]
     assert made.rows[1]["problems"] == ["line 3: no such name"]
     assert made.left_out == {4: "it is not over"}
@@ -68,7 +75,7 @@ def test_a_candidate_that_never_ran_correctly_is_worth_no_more_than_a_refused_on
 ):
     model_round().adds().ends(None)
     (row,) = trajectories(session, "sft").rows
-    assert (row["outcome"], row["reward"], row["speedup"]) == ("incorrect", REFUSED, None)
+    assert (row["outcome"], row["reward"], row["speedup"]) == ("incorrect", REFUSED_REWARD, None)
 
 
 def test_supervised_rows_have_a_prompt_and_what_the_model_made_of_it(rounds):

@@ -8,10 +8,10 @@ import pytest
 from host_programs import cached_compiler
 
 from tuner.compiler.host import HostCompiler
-from tuner.device.host.device import HostDevice
-from tuner.evaluate import Candidate, Evaluator
-from tuner.space_file import Definition
-from tuner.template import Template
+from tuner.device.cpu.device import HostDevice
+from tuner.space.load import Definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,13 @@ import pytest
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
-from tuner.device.host.device import HostDevice
-from tuner.evaluate import Candidate, Evaluator
-from tuner.kernel import Launch, Workload
+from tuner.device.cpu.device import HostDevice
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
-from tuner.space_file import load_definition
-from tuner.template import Template
-from tuner.trial import Status
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
 
 ROOT = Path(__file__).parents[3]
 DEFINITION = load_definition(ROOT / "search_spaces/sglang/fused_add_rmsnorm.yaml")

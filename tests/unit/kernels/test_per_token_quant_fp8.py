@@ -12,13 +12,13 @@ import pytest
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
-from tuner.device.host.device import HostDevice
+from tuner.device.cpu.device import HostDevice
 from tuner.device.inputs import load_reference
-from tuner.evaluate import Evaluator
-from tuner.kernel import Launch, Workload
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
-from tuner.space_file import load_definition
-from tuner.trial import Status
+from tuner.space.load import load_definition
+from tuner.tuning.evaluator import Evaluator
 
 ROOT = Path(__file__).parents[3]
 DEFINITION = load_definition(ROOT / "search_spaces/sglang/per_token_quant_fp8.yaml")

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from tuner.checking import target_info
+from tuner.analysis.sass import disassemble
+from tuner.app.check import target_info
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
-from tuner.kernel import Launch
-from tuner.operator_choice import chosen_operators
-from tuner.profiler.nvdisasm import disassemble
+from tuner.device.target import Target
+from tuner.model.kernel import Launch
 from tuner.search.pool import valid_configs
-from tuner.space_file import load_definition
-from tuner.target import Target
-from tuner.template import Template
+from tuner.space.choices import chosen_operators
+from tuner.space.load import load_definition
+from tuner.space.template import Template
 
 SPACES = Path(__file__).parents[3] / "search_spaces" / "sglang"
 OPERATORS = sorted(path.stem for path in SPACES.glob("*.yaml") if "." not in path.stem)

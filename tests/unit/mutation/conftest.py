@@ -10,9 +10,9 @@ from host_programs import cached_compiler
 
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import DeviceInfo
+from tuner.model.config import Config
 from tuner.mutation.subject import Subject
-from tuner.space import Config
-from tuner.space_file import load_definition
+from tuner.space.load import load_definition
 
 SOURCE = """\
 // Each block sums its part of a row; the last one has fewer elements than threads.

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 from host_programs import shared_cache
 
-from tuner.compiler.host import HostCompiler, preload
-from tuner.compiler.host_options import SANITIZERS
+from tuner.compiler.host import SANITIZERS, HostCompiler, preload
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.host.device import HostDevice
-from tuner.errors import DeviceError, KernelError, SpaceError
-from tuner.mutation.bench import Bench
-from tuner.mutation.examining import NOT_ON_HOST, SAME_CODE, Examiner, Fate, Verdict
+from tuner.device.cpu.device import HostDevice
+from tuner.model.errors import DeviceError, KernelError, SpaceError
+from tuner.mutation.examine import NOT_ON_HOST, SAME_CODE, Bench, Examiner, Fate, Verdict
 from tuner.mutation.subject import Subject
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.errors import SpaceError
+from tuner.model.errors import SpaceError
 from tuner.mutation.marks import Marks, default_path, entry, read_marks
 from tuner.mutation.subject import Subject
 

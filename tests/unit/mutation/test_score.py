@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tuner.errors import SessionError
-from tuner.mutation.examining import Fate, Verdict
-from tuner.mutation.findings import share_text
-from tuner.mutation.score import FILE, Score, load_score, require_same_sources, save_score, score_of
-from tuner.session import Session
+from tuner.model.errors import SessionError
+from tuner.mutation.examine import (
+    FILE,
+    Fate,
+    Score,
+    Verdict,
+    load_score,
+    require_same_sources,
+    save_score,
+    score_of,
+    share_text,
+)
+from tuner.session.session import Session
 
 
 @pytest.fixture

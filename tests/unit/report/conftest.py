@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.support.rounds_sample import session_with_rounds
-from tuner.kernel import Workload
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import Comparison, Measurement, Occupancy, Resources, Result, Status, Trial
 from tuner.report.data import ReportData
 from tuner.report.loading import load
-from tuner.space import Config
-from tuner.trial import Comparison, Measurement, Occupancy, Resources, Result, Status, Trial
 
 TOKENS = (1, 16, 128, 1024, 8192)
 WIDTHS = (11008, 14336)

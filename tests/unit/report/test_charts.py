@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.support.drawings import of_class, parsed, texts
-from tuner.report import charts, svg
+from tuner.report import charts
 
 
 def test_a_scale_maps_its_ends_and_clamps():
-    scale = svg.Scale(0.0, 10.0, 100.0, 200.0)
+    scale = charts.Scale(0.0, 10.0, 100.0, 200.0)
     assert [scale(value) for value in (0, 5, 10, 99, -1)] == [100, 150, 200, 200, 100]
-    logarithmic = svg.Scale(1.0, 100.0, 0.0, 10.0, True)
+    logarithmic = charts.Scale(1.0, 100.0, 0.0, 10.0, True)
     assert logarithmic(10.0) == pytest.approx(5.0)
-    assert svg.Scale(3.0, 3.0, 0.0, 10.0)(3.0) == 5.0
+    assert charts.Scale(3.0, 3.0, 0.0, 10.0)(3.0) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -25,19 +25,19 @@ def test_a_scale_maps_its_ends_and_clamps():
     ],
 )
 def test_ticks_are_round(low, high, expected):
-    assert svg.ticks(low, high) == pytest.approx(expected)
+    assert charts.ticks(low, high) == pytest.approx(expected)
 
 
 def test_log_ticks_thin_out_over_many_decades():
-    assert svg.log_ticks(0.9, 11) == pytest.approx((1, 2, 5, 10))
-    assert svg.log_ticks(1, 1e4) == pytest.approx((1, 10, 100, 1000, 10000))
+    assert charts.log_ticks(0.9, 11) == pytest.approx((1, 2, 5, 10))
+    assert charts.log_ticks(1, 1e4) == pytest.approx((1, 10, 100, 1000, 10000))
 
 
 @pytest.mark.parametrize(
     ("value", "label"), [(0.0, "0"), (2.50, "2.5"), (4000.0, "4,000"), (1e7, "1e7"), (1e-5, "1e-5")]
 )
 def test_tick_labels_have_no_needless_zeros(value, label):
-    assert svg.tick_label(value) == label
+    assert charts.tick_label(value) == label
 
 
 def test_the_line_at_one_is_always_in_the_speedup_chart():

@@ -10,10 +10,17 @@ import pytest
 
 from tests.support.caches import cache, written
 from tests.support.drawings import of_class, parsed, texts
-from tuner.comparing.comparison import Comparison, Settings, compare
-from tuner.comparing.loading import load_spaces
-from tuner.report.compare_page import render_comparison, rows_of, write_comparison
-from tuner.report.search_curves import COLORS, MOST_POINTS, Curve, search_curves
+from tuner.report.compare_page import (
+    COLORS,
+    MOST_POINTS,
+    Curve,
+    render_comparison,
+    rows_of,
+    search_curves,
+    write_comparison,
+)
+from tuner.search.compare.comparison import Comparison, Settings, compare
+from tuner.search.compare.spaces import load_spaces
 
 
 def made(tmp_path: Path, *names: str) -> Comparison:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.drawings import of_class, parsed, texts
-from tuner.report.convergence import convergence
+from tuner.report.sections.search import convergence
 
 
 def test_convergence_only_falls_and_skips_trials_stopped_early():

@@ -14,8 +14,8 @@ from dispatch_sample import (
     write_session,
 )
 
-from tuner.report import dispatch_section as section
-from tuner.session import Session
+from tuner.report.sections import dispatch as section
+from tuner.session.session import Session
 
 
 @pytest.fixture

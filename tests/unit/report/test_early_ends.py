@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuner.report.data import EarlyEnd, ReportData
 from tuner.report.html import render_report
-from tuner.report.search_section import early_end_lines
+from tuner.report.sections.search import early_end_lines
 
 
 def data(*ends: EarlyEnd) -> ReportData:

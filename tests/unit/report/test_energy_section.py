@@ -10,11 +10,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tests.support.drawings import of_class, parsed, texts
 from tests.unit.report.conftest import make_result
-from tuner.kernel import Workload
-from tuner.report.energy_chart import Point, pareto
-from tuner.report.energy_section import energy_json, energy_lines, energy_parts
-from tuner.space import Config
-from tuner.trial import INITIAL, Energy, EnergyWindow, Variant
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Energy, EnergyWindow, Variant
+from tuner.report.sections.energy import Point, energy_json, energy_lines, energy_parts, pareto
 
 WORKLOAD = Workload.of({"T": 128, "D": 11008})
 

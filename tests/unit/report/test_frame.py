@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tuner.report.frame import trials_frame
-from tuner.trial import Status
+from tuner.model.trial import Status
+from tuner.report.trials_table import trials_frame
 
 
 def test_every_trial_is_a_row_with_its_axes_and_parameters(data):

@@ -10,12 +10,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tuner.kernel import Workload
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import Check, Resources, Status, Trial
 from tuner.report.data import ReportData
 from tuner.report.html import render_report, write_report
 from tuner.report.rounds import Spent
-from tuner.space import Config
-from tuner.trial import Check, Resources, Status, Trial
 
 SECTIONS = [
     "Workloads",

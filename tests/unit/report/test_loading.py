@@ -13,12 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from tuner.cli import cli
-from tuner.errors import SessionError
-from tuner.kernel import Workload
-from tuner.report.loading import load
-from tuner.session import Manifest, Session
-from tuner.space import Config
-from tuner.trial import (
+from tuner.model.config import Config
+from tuner.model.errors import SessionError
+from tuner.model.kernel import Workload
+from tuner.model.trial import (
     INITIAL,
     Check,
     Comparison,
@@ -29,6 +27,8 @@ from tuner.trial import (
     Trial,
     Variant,
 )
+from tuner.report.loading import load
+from tuner.session.session import Manifest, Session
 
 SPACE = """\
 version: 1

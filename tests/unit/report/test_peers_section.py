@@ -9,12 +9,12 @@ import pytest
 from dispatch_sample import COMPARISONS, write_project, write_session
 from rich.console import Console
 
-from tuner.report import peers_section as section
+from tuner.model.trial import PeerTrial, Status
 from tuner.report.html import render_report
 from tuner.report.loading import load
-from tuner.report.table import json_of, results_table
-from tuner.session import Session
-from tuner.trial import PeerTrial, Status
+from tuner.report.sections import peers as section
+from tuner.report.terminal import json_of, results_table
+from tuner.session.session import Session
 
 NAMES = ("pytorch", "sgl-kernel", "flashinfer", "broken")
 
@@ -200,7 +200,7 @@ def test_what_the_dispatch_serves_counts_and_not_the_winner_of_a_workload(sessio
 
 def result_of(entry):
     """The result that a run would have: the fastest on the workload alone."""
-    from tuner.trial import Result
+    from tuner.model.trial import Result
 
     best = entry.best
     return Result(

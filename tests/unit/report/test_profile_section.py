@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.profiler.base import Degree, Kind
-from tuner.report.profile_section import degrees, profiled
+from tuner.analysis.base import Degree, Kind
+from tuner.report.sections.profile import degrees, profiled
 
 
 def only(data, **changes):

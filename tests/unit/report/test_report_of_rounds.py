@@ -1,4 +1,4 @@
-"""What `tuner.rounds` itself writes becomes a report."""
+"""What `tuner.agent.rounds` itself writes becomes a report."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from tests.support.agent_doubles import Tools
 from tuner.agent.base import Answer, Expectation, Idea
-from tuner.agent.policies import Greedy
-from tuner.briefing import Briefer
+from tuner.agent.briefing.gather import Briefer
+from tuner.agent.rounds import Author
+from tuner.agent.tree import Greedy
+from tuner.analysis.base import Degree
+from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
-from tuner.profiler.base import Degree
+from tuner.model.trial import INITIAL
 from tuner.report.html import render_report
 from tuner.report.loading import load
-from tuner.rounds import Author
-from tuner.trial import INITIAL
-from tuner.tuning import tune
 
 TEMPLATE = """
 constexpr int kThreads = @{ threads }@;

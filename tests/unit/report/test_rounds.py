@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.rounds_sample import CANDIDATES, SAID, session_with_rounds
+from tuner.model.trial import INITIAL
 from tuner.report.rounds import Author, Spent, author_of, rounds, tried
-from tuner.trial import INITIAL
 
 
 @pytest.fixture

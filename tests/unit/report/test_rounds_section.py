@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tuner.report.rounds import Spent
-from tuner.report.rounds_section import LONGEST_PROBLEM, marks, money, rows, summary, total
+from tuner.report.sections.rounds import LONGEST_PROBLEM, marks, money, rows, summary, total
 
 
 def test_the_summary_says_who_wrote_how_it_went_and_what_it_took(with_rounds):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.support.drawings import of_class, parsed
-from tuner.report.search_section import convergences, importances
+from tuner.report.sections.search import convergences, importances
 
 
 def test_importance_is_each_candidates_own_the_winners_first(with_rounds):

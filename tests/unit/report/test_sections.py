@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tuner.kernel import Workload
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import Measurement, Status, Trial
 from tuner.report.data import ReportData, fastest
-from tuner.report.sections import DIFF_LINES, REASON_LENGTH, rejections, top_tables, variants
-from tuner.space import Config
-from tuner.trial import Measurement, Status, Trial
+from tuner.report.sections.summary import (
+    DIFF_LINES,
+    REASON_LENGTH,
+    rejections,
+    top_tables,
+    variants,
+)
 
 HERE = Workload.of({"T": 1, "D": 64})
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tuner.report import wording
-from tuner.report.table import json_of, results_table
-from tuner.space import Config
-from tuner.trial import Check, Occupancy, Resources, Status
+from tuner.model.config import Config
+from tuner.model.trial import Check, Occupancy, Resources, Status
+from tuner.report import formatting
+from tuner.report.terminal import json_of, results_table
 
 
 def printed(results, width: int = 100) -> str:
@@ -207,7 +207,7 @@ def test_what_is_unknown_is_null_in_json(data):
     [(0.5, "0.500"), (2.0204, "2.020"), (22.134, "22.13"), (211.66, "211.7"), (12345.6, "12,346")],
 )
 def test_microseconds_have_four_digits(value, text):
-    assert wording.microseconds(value) == text
+    assert formatting.microseconds(value) == text
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_microseconds_have_four_digits(value, text):
     ],
 )
 def test_a_bound_beside_one_shows_its_side(bounds, text):
-    assert wording.interval(bounds) == text
+    assert formatting.interval(bounds) == text
 
 
 @pytest.mark.parametrize(
@@ -228,10 +228,10 @@ def test_a_bound_beside_one_shows_its_side(bounds, text):
     [(41.25, "41.2 s"), (185.0, "3 min 05 s"), (7800.0, "2 h 10 min"), (3599.7, "1 h 00 min")],
 )
 def test_durations_are_readable(value, text):
-    assert wording.seconds(value) == text
+    assert formatting.seconds(value) == text
 
 
 def test_occupancy_names_its_limiter():
-    assert wording.occupancy(Occupancy(0.5, 4, "registers")) == "50 % (registers)"
-    assert wording.occupancy(Occupancy(1.0, 8, "")) == "100 %"
-    assert wording.occupancy(None) == "-"
+    assert formatting.occupancy(Occupancy(0.5, 4, "registers")) == "50 % (registers)"
+    assert formatting.occupancy(Occupancy(1.0, 8, "")) == "100 %"
+    assert formatting.occupancy(None) == "-"

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.drawings import of_class, parsed, texts
-from tuner.report.tree_chart import WIDTH, Mark, tree
+from tuner.report.sections.rounds import WIDTH, Mark, tree
 
 INITIAL = Mark(0, "initial", "", "candidate", "1.10x", 1.1)
 GOOD = Mark(1, "r1", "initial", "candidate", "2.00x, wins on 3 workloads", 2.0, won=True)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.kernel import Workload
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import Check, Result, Status, Trial
 from tuner.report.data import ReportData
-from tuner.report.verdict import verdict
-from tuner.space import Config
-from tuner.trial import Check, Result, Status, Trial
+from tuner.report.sections.summary import verdict
 
 
 def result(

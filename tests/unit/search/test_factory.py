@@ -7,14 +7,13 @@ import sys
 
 import pytest
 
-from tuner.errors import InputError
-from tuner.search.exhaustive import ExhaustiveSearcher
+from tuner.model.config import Parameter, SearchSpace
+from tuner.model.errors import InputError
+from tuner.search.auto.portfolio import AutoSearcher
 from tuner.search.factory import default_budget, make_searcher, resolve
-from tuner.search.optuna_searcher import OptunaSearcher
+from tuner.search.optuna import OptunaSearcher
 from tuner.search.pool import valid_configs
-from tuner.search.portfolio import AutoSearcher
-from tuner.search.random_searcher import RandomSearcher
-from tuner.space import Parameter, SearchSpace
+from tuner.search.random import ExhaustiveSearcher, RandomSearcher
 
 
 def make(name: str, size: int) -> object:

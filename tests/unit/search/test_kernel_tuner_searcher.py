@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from kernel_tuner.interface import strategy_map
 
-from tuner.errors import InputError
-from tuner.kernel import Workload
-from tuner.search.kernel_tuner_searcher import KernelTunerSearcher
+from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.errors import InputError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Measurement, Status, Trial
+from tuner.search.kernel_tuner import KernelTunerSearcher
 from tuner.search.pool import valid_configs
-from tuner.space import Config, Parameter, SearchSpace
-from tuner.trial import Measurement, Status, Trial
 
 SPACE = SearchSpace(
     (

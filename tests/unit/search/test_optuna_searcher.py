@@ -12,13 +12,13 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from tuner.errors import SessionError
-from tuner.kernel import Workload
-from tuner.search.optuna_searcher import OptunaSearcher
+from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.errors import SessionError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Measurement, Resources, Status, Trial
+from tuner.search.auto.remaining import Untried
+from tuner.search.optuna import OptunaSearcher
 from tuner.search.pool import valid_configs
-from tuner.search.untried import Untried
-from tuner.space import Config, Parameter, SearchSpace
-from tuner.trial import Measurement, Resources, Status, Trial
 
 SPACE = SearchSpace(
     (*(Parameter(name, (0, 1, 2, 3, 4)) for name in "abcd"), Parameter("s", ("x", "y")))

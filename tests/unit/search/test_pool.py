@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.errors import ExpressionError, SpaceError
-from tuner.expressions import Expression, Value
-from tuner.search import derived, enumeration, joint, tables
+from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.errors import ExpressionError, SpaceError
+from tuner.model.expressions import Expression, Value
+from tuner.search import counting
 from tuner.search.pool import Pool, valid_configs
-from tuner.space import Config, Parameter, SearchSpace
 
 
 def make_space(parameters: dict[str, list[Value]], *constraints: str) -> SearchSpace:
@@ -275,10 +275,10 @@ class TestWideConstraints:
     ) -> None:
         space = make_space(PARAMETERS, *constraints)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tables, "MOST_TRIED", most_tried)
-            patch.setattr(derived, "MOST_IN_STEP", 40)
-            patch.setattr(joint, "MOST_JOINED", most_joined)
-            enumeration.enumerate_rows.cache_clear()
+            patch.setattr(counting, "MOST_TRIED", most_tried)
+            patch.setattr(counting, "MOST_IN_STEP", 40)
+            patch.setattr(counting, "MOST_JOINED", most_joined)
+            counting.enumerate_rows.cache_clear()
             try:
                 expected = by_evaluation(space, axes)
             except ExpressionError:

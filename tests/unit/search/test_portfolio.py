@@ -15,13 +15,13 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from tuner.expressions import Expression
-from tuner.kernel import Workload
+from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.expressions import Expression
+from tuner.model.kernel import Workload
+from tuner.model.trial import Measurement, Status, Trial
+from tuner.search.auto.portfolio import AutoSearcher
 from tuner.search.base import Foreseeing, Hopeful, Searcher, Sharing
 from tuner.search.pool import Pool, valid_configs
-from tuner.search.portfolio import AutoSearcher
-from tuner.space import Config, Parameter, SearchSpace
-from tuner.trial import Measurement, Status, Trial
 
 SPACE = SearchSpace(
     (

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tuner.errors import ExpressionError, InputError
-from tuner.expressions import Expression, Value
-from tuner.search import derived, enumeration, joint, sampling, tables
+from tuner.model.config import Parameter, SearchSpace
+from tuner.model.errors import ExpressionError, InputError
+from tuner.model.expressions import Expression, Value
+from tuner.search import counting
+from tuner.search.auto.remaining import Untried
 from tuner.search.pool import Pool, valid_configs
-from tuner.search.untried import Untried
-from tuner.space import Parameter, SearchSpace
 
 
 def make_space(parameters: dict[str, Sequence[Value]], *constraints: str) -> SearchSpace:
@@ -56,10 +56,10 @@ def holds(space: SearchSpace, pool: Pool, indices: Sequence[int]) -> bool:
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have spaces of a few configs sampled."""
-    monkeypatch.setattr(enumeration, "MOST_HELD", 1)
-    enumeration.enumerate_rows.cache_clear()
+    monkeypatch.setattr(counting, "MOST_HELD", 1)
+    counting.enumerate_rows.cache_clear()
     yield
-    enumeration.enumerate_rows.cache_clear()
+    counting.enumerate_rows.cache_clear()
 
 
 class TestCounting:
@@ -86,13 +86,13 @@ class TestCounting:
     ) -> None:
         space = numbered(7, 8, "p0 * p1 * p2 * p3 * p4 * p5 * p6 % 3 == 0")
         exact = valid_configs(space, {}).estimated_size
-        monkeypatch.setattr(tables, "MOST_TRIED", 1000)
-        monkeypatch.setattr(derived, "MOST_IN_STEP", 10)
-        enumeration.enumerate_rows.cache_clear()
+        monkeypatch.setattr(counting, "MOST_TRIED", 1000)
+        monkeypatch.setattr(counting, "MOST_IN_STEP", 10)
+        counting.enumerate_rows.cache_clear()
         pool = valid_configs(space, {})
         assert pool.estimated_size == pytest.approx(exact, rel=0.02)
         assert holds(space, pool, range(0, len(pool), 200))
-        enumeration.enumerate_rows.cache_clear()
+        counting.enumerate_rows.cache_clear()
 
     def test_constraints_that_cannot_be_joined_are_tried_on_draws(
         self, monkeypatch: pytest.MonkeyPatch
@@ -100,10 +100,10 @@ class TestCounting:
         chain = [f"p{i} != p{(i + 3) % 9}" for i in range(9)] + ["p0 + p4 + p8 < 14"]
         space = numbered(9, 6, *chain)
         exact = valid_configs(space, {}).estimated_size
-        monkeypatch.setattr(joint, "MOST_JOINED", 30)
-        enumeration.enumerate_rows.cache_clear()
+        monkeypatch.setattr(counting, "MOST_JOINED", 30)
+        counting.enumerate_rows.cache_clear()
         assert valid_configs(space, {}).estimated_size == pytest.approx(exact, rel=0.02)
-        enumeration.enumerate_rows.cache_clear()
+        counting.enumerate_rows.cache_clear()
 
 
 class TestSamples:
@@ -121,10 +121,8 @@ class TestSamples:
             "c <= a or d",
         )
         assert valid_configs(space, {}).sampled
-        found = enumeration.enumerate_rows(
-            enumeration.Domains.of(space.parameters), space.constraints
-        )
-        assert not isinstance(found, enumeration.Solutions)
+        found = counting.enumerate_rows(counting.Domains.of(space.parameters), space.constraints)
+        assert not isinstance(found, counting.Solutions)
         draws = found.joint.draw(200_000, np.random.default_rng(5))
         counts = Counter(map(tuple, draws.tolist()))
         expected = len(draws) / found.size
@@ -251,14 +249,14 @@ class TestBadSpaces:
         assert valid_configs(space, {"T": 11}).emptied_by is space.constraints[0]
 
     def test_one_that_draws_never_satisfy_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tables, "MOST_TRIED", 1000)
-        monkeypatch.setattr(derived, "MOST_IN_STEP", 10)
-        enumeration.enumerate_rows.cache_clear()
-        monkeypatch.setattr(sampling, "MOST_DRAWS", 40_000)
+        monkeypatch.setattr(counting, "MOST_TRIED", 1000)
+        monkeypatch.setattr(counting, "MOST_IN_STEP", 10)
+        counting.enumerate_rows.cache_clear()
+        monkeypatch.setattr(counting, "MOST_DRAWS", 40_000)
         with pytest.raises(InputError, match=r"left none of 40000 configs drawn") as caught:
             valid_configs(numbered(12, 10, f"{SUM} == 120"), {})
         assert "several constraints" in (caught.value.remedy or "")
-        enumeration.enumerate_rows.cache_clear()
+        counting.enumerate_rows.cache_clear()
 
 
 SCRIPT = """

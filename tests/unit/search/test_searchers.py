@@ -8,16 +8,16 @@ from statistics import median
 
 import pytest
 
-from tuner.errors import InputError
-from tuner.expressions import Expression
-from tuner.kernel import Workload
+from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.errors import InputError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import Workload
+from tuner.model.trial import Measurement, Status, Trial
 from tuner.search import pool as pool_module
 from tuner.search.base import Searcher
-from tuner.search.exhaustive import ExhaustiveSearcher
 from tuner.search.factory import make_searcher
 from tuner.search.pool import Pool, valid_configs
-from tuner.space import Config, Parameter, SearchSpace
-from tuner.trial import Measurement, Status, Trial
+from tuner.search.random import ExhaustiveSearcher
 
 SPACE = SearchSpace(
     (

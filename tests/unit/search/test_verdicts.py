@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.search.test_pool import CONSTRAINTS, NUMBERS, PARAMETERS
-from tuner.errors import ExpressionError
-from tuner.expressions import Expression, Value
-from tuner.search.residual import substitute
+from tuner.model.config import Parameter
+from tuner.model.errors import ExpressionError
+from tuner.model.expressions import Expression, Value
+from tuner.search.arrays import Verdict, numbers, verdicts
+from tuner.search.counting import substitute
 from tuner.search.rows import Rows, TooManyRowsError
-from tuner.search.verdicts import Verdict, numbers, verdicts
-from tuner.space import Parameter
 
 SPACE = tuple(Parameter(name, tuple(values)) for name, values in PARAMETERS.items())
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.errors import KernelError
-from tuner.expressions import Expression
-from tuner.kernel import Argument, KernelSpec
+from tuner.model.errors import KernelError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import Argument, KernelSpec
 from tuner.source import check_arguments, parse_source
 
 YAML = Path("k.yaml")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.errors import KernelError
+from tuner.model.errors import KernelError
 from tuner.source import SourceFile, parse_source, read_source
 
 DATA = Path(__file__).parents[1] / "data"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tuner.device.number_formats import LARGEST, Array, storage_dtype
-from tuner.kernel import FLOAT_DTYPES, Tolerance
+from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 
 _BLOCKS, _THREADS = 1056, 256
 _NO_FLOAT = float("inf")  # as the largest number: no integer overflows to infinity

@@ -17,18 +17,22 @@ from tuner.device.cuda.energy import ENERGY
 from tuner.device.cuda.peers import PeerHome
 from tuner.device.cuda.worker import Worker
 from tuner.device.inputs import NORMAL
-from tuner.device.judge import cuda_judge
-from tuner.device.judged import JUDGE_TIMEOUT_S, JudgedDevice, RunFailedError
-from tuner.device.judging import fresh_seed
 from tuner.device.layout import Arena
 from tuner.device.peers import PeerError
-from tuner.device.processes import Child, ChildDiedError, ChildTimeoutError
-from tuner.device.replaced import ReplacedWorker, unless_killed
+from tuner.device.restarting_worker import ReplacedWorker, unless_killed
 from tuner.device.timing import FINALS, SEARCH, TimingPolicy
-from tuner.errors import DeviceError, WorkerError
-from tuner.hardware import architecture_for
-from tuner.kernel import KernelSpec
-from tuner.trial import EnergyWindow, Measurement, Status
+from tuner.device.verify.verified_device import (
+    JUDGE_TIMEOUT_S,
+    JudgedDevice,
+    RunFailedError,
+    fresh_seed,
+)
+from tuner.device.verify.verifier import cuda_judge
+from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.hardware import architecture_for
+from tuner.model.kernel import KernelSpec
+from tuner.model.trial import EnergyWindow, Measurement, Status
+from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
 RUN_TIMEOUT_S = 10.0
 TIMING_TIMEOUT_S = 60.0

@@ -10,7 +10,7 @@ from statistics import median_low
 from typing import Any, Protocol
 
 from tuner.device.timing import FINALS
-from tuner.errors import DeviceError
+from tuner.model.errors import DeviceError
 
 # Longer replays than for timing: the pauses between them, of microseconds, cost power too.
 ENERGY = replace(FINALS, min_replay_us=2000.0)

@@ -20,8 +20,8 @@ from tuner.device.cuda.driver import Arguments, CudaError, allocate, call
 from tuner.device.cuda.rotating import Graph, MappedArena
 from tuner.device.layout import Layout, Slot
 from tuner.device.peers import PeerError, PeerFunction, load_peers
-from tuner.errors import KernelError, WorkerError
-from tuner.trial import Status
+from tuner.model.errors import KernelError, WorkerError
+from tuner.model.trial import Status
 
 # The first call compiles or loads modules, the next ones may still choose algorithms; none of that
 # is allowed while a graph is captured. PyTorch's own guide to CUDA graphs warms up three times.

@@ -13,7 +13,7 @@ from cuda.bindings import driver
 from tuner.device.cuda.driver import Arguments, CudaError, Issuer, allocate, call
 from tuner.device.layout import Arena
 from tuner.device.timing import Rotation
-from tuner.errors import WorkerError
+from tuner.model.errors import WorkerError
 
 # The driver limits the pitch of a two-dimensional fill: large arrays, of few sets, go one by one.
 FEW_SETS = 8

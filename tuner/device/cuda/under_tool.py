@@ -12,15 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.device.arena_memory import HostMemory
 from tuner.device.base import Program
 from tuner.device.cuda.watched import Job, Jobs
 from tuner.device.inputs import NORMAL
-from tuner.device.judge import Judge
-from tuner.device.judging import fresh_seed
 from tuner.device.layout import Layout, lay_out
-from tuner.errors import WorkerError
-from tuner.kernel import KernelSpec, Workload
+from tuner.device.verify.arena import HostMemory
+from tuner.device.verify.verified_device import fresh_seed
+from tuner.device.verify.verifier import Judge
+from tuner.model.errors import WorkerError
+from tuner.model.kernel import KernelSpec, Workload
 
 NO_LEASH = 0  # until the pipe exists
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])

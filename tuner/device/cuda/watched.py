@@ -21,14 +21,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.base import Program
-from tuner.device.cuda.driver import (
-    Arguments,
-    CudaError,
-    Launcher,
-    LoadedProgram,
-    allocate,
-    call,
-)
+from tuner.device.cuda.driver import Arguments, CudaError, Launcher, LoadedProgram, allocate, call
 from tuner.device.layout import Layout, Slot
 
 # The tool needs registers, shared memory and memory of its own.

@@ -15,6 +15,7 @@ from statistics import median
 from cuda.bindings import driver
 
 from tuner.device.base import Program
+from tuner.device.cuda.cache_flush import Scrub, SharedSpoiler
 from tuner.device.cuda.driver import (
     Arguments,
     Issuer,
@@ -25,8 +26,7 @@ from tuner.device.cuda.driver import (
     reset_persisting_l2,
 )
 from tuner.device.cuda.energy import IDLE_SETTLE_S, LOADED_SETTLE_S, NvmlCounter, Span, Window
-from tuner.device.cuda.late_writer import LateWriter
-from tuner.device.cuda.leftovers import Scrub, SharedSpoiler
+from tuner.device.cuda.pdl_race_probe import LateWriter
 from tuner.device.cuda.peers import PeerHome, Peers
 from tuner.device.cuda.rotating import Buffers, Graph, Load, MappedArena, timing_events
 from tuner.device.layout import Arena, plausible_byte
@@ -42,7 +42,7 @@ from tuner.device.timing import (
     suspicious,
     wall_ratio,
 )
-from tuner.trial import EnergyWindow, Measurement
+from tuner.model.trial import EnergyWindow, Measurement
 
 LOADED_PROGRAMS = 16
 ISOLATED_REPLAYS = 15

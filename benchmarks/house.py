@@ -1,0 +1,189 @@
+"""Print the figures of the code itself: its size, its imports, its longest functions."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# From the bottom up: a package imports from itself and from those before it.
+PACKAGES = (
+    "model",
+    "source",
+    "space",
+    "process",
+    "compiler",
+    "device",
+    "search",
+    "analysis",
+    "session",
+    "dispatch",
+    "tuning",
+    "agent",
+    "mutation",
+    "draft",
+    "report",
+    "export",
+    "app",
+    "mcp",
+    "cli",
+)
+FLAT = frozenset({"tuner", "tuner.__main__"})
+KERNEL = "kernels/sglang/silu_and_mul.cu"
+
+
+def modules(root: Path = ROOT) -> dict[str, ast.Module]:
+    """Parse every module of the package, by its dotted name."""
+    found = {}
+    for path in sorted((root / "tuner").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def imports(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """Tell which of our modules each module imports, lazily and for types too."""
+    return {name: set(_imported(name, tree, trees)) for name, tree in trees.items()}
+
+
+def _imported(name: str, tree: ast.Module, known: Mapping[str, object]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}:{node.lineno}: relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found = full if full in known else node.module
+                if found in known and found is not None:
+                    yield found
+
+
+def upward(graph: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """List the imports that lead from a package to one above it."""
+    level = {f"tuner.{package}": number for number, package in enumerate(PACKAGES)}
+
+    def level_of(module: str) -> int:
+        return level[".".join(module.split(".")[:2])]
+
+    return [
+        (name, other)
+        for name, others in graph.items()
+        for other in sorted(others)
+        if not {name, other} & FLAT and level_of(other) > level_of(name)
+    ]
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Find the groups of modules that import one another, by Tarjan's algorithm."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in graph.get(name, ()):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def repeated_classes(trees: Mapping[str, ast.Module]) -> dict[str, int]:
+    """Count the class names that stand in several modules."""
+    counts = Counter(
+        node.name for tree in trees.values() for node in tree.body if isinstance(node, ast.ClassDef)
+    )
+    return {name: count for name, count in sorted(counts.items()) if count > 1}
+
+
+def function_lengths(trees: Mapping[str, ast.Module]) -> list[int]:
+    """List the lengths of all functions in lines, without decorators, shortest first."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return sorted(
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+    )
+
+
+def lines_of(folder: Path) -> int:
+    """Count the lines of Python below a folder, as `wc -l` does."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.rglob("*.py"))
+
+
+def loaded_by_a_run(root: Path = ROOT) -> int:
+    """Count our modules that `tune` loads to tune a kernel on its recording."""
+    code = (
+        "import sys, tempfile, contextlib, os\n"
+        "from tuner.cli import cli\n"
+        "os.environ['TUNE_STORE'] = 'none'\n"
+        "with tempfile.TemporaryDirectory() as folder, contextlib.suppress(SystemExit):\n"
+        f"    cli.main([{KERNEL!r}, '--device', 'recorded', '--trials', '20', '--quiet',\n"
+        "              '--workload', 'T=16,D=14336', '--session', folder + '/session'])\n"
+        "print(sum(name.split('.')[0] == 'tuner' for name in sys.modules))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    return int(ran.stdout.splitlines()[-1])
+
+
+def figures(root: Path = ROOT) -> dict[str, object]:
+    """Gather all figures of a checkout."""
+    trees = modules(root)
+    graph = imports(trees)
+    lengths = function_lengths(trees)
+    flat = {p.name for p in (root / "tuner").glob("*.py")} - {"__init__.py", "__main__.py"}
+    known = not flat
+    return {
+        "modules": len(trees),
+        "lines in tuner": lines_of(root / "tuner"),
+        "lines in tests": lines_of(root / "tests"),
+        "modules flat in tuner": len(flat),
+        "imports that point up": upward(graph) if known else "no layers",
+        "cycles of modules": cycles(graph),
+        "class names in several modules": repeated_classes(trees),
+        "functions, 90th percentile in lines": lengths[int(0.9 * len(lengths))],
+        "functions, longest in lines": lengths[-1],
+        "modules loaded by a recorded run": loaded_by_a_run(root),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to look at")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    made = figures(arguments.root.resolve())
+    if arguments.json:
+        print(json.dumps(made, indent=1))
+        return
+    for name, value in made.items():
+        shown = f"{len(value)} {value}" if isinstance(value, (list, dict)) and value else value
+        print(f"{name:36} {shown or 0}")
+
+
+if __name__ == "__main__":
+    main()

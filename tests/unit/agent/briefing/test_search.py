@@ -1,0 +1,206 @@
+"""Findings from a search: each is made where it should be, and not where it shouldn't."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from feedback_samples import grid
+
+from tuner.agent.briefing.findings import search_findings
+from tuner.model.expressions import Expression
+from tuner.model.kernel import Workload
+from tuner.model.trial import Finding, Status
+from tuner.space.template import Template
+
+FEW, MANY = Workload.of({"T": 1, "D": 64}), Workload.of({"T": 4096, "D": 64})
+
+
+def told(findings: tuple[Finding, ...]) -> str:
+    return "\n\n".join(
+        f"{one.topic} (weight {one.weight:.3f}, value {one.value:.3g} {one.unit}, line {one.line}, "
+        f"parameter {one.parameter or '-'})\n{one.text}\n{one.advice}"
+        for one in findings
+    )
+
+
+def test_findings_of_a_real_space(silu, golden):
+    found = search_findings(silu.space, silu.trials, silu.template, silu.baselines_us)
+    golden("search.txt", told(found))
+
+
+def found_in(small, time_of, *, space=None, baseline_us=20.0):
+    trials = {workload: grid(small, workload, time_of(workload)) for workload in (FEW, MANY)}
+    baselines_us = dict.fromkeys(trials, baseline_us)
+    findings = search_findings(space or small.space, trials, small.template, baselines_us)
+    return {one.topic: one for one in findings}
+
+
+def the_more_items_the_better(workload):
+    return lambda block, items, fast: 10 + 4 / items + abs(block - 128) / 128
+
+
+def test_a_value_that_wins_at_the_end_of_its_range_is_told_with_its_line(small):
+    edge = found_in(small, the_more_items_the_better)["edge"]
+    assert (edge.parameter, edge.value, edge.line) == ("items", 4, 2)
+    assert edge.advice == "Add 8 to `items`."
+    assert edge.weight == pytest.approx(1 - 11 / 12)
+
+
+def test_a_value_inside_its_range_is_no_edge(small):
+    assert "edge" not in found_in(
+        small, lambda _: lambda block, items, fast: 10 + abs(items - 2) + abs(block - 128)
+    )
+
+
+def test_a_count_of_one_is_no_edge(small):
+    assert "edge" not in found_in(
+        small, lambda _: lambda block, items, fast: 10 + items + abs(block - 128)
+    )
+
+
+def test_an_edge_that_hardly_wins_is_not_told(small):
+    assert "edge" not in found_in(
+        small, lambda _: lambda block, items, fast: 10 - items / 100 + abs(block - 128)
+    )
+
+
+def test_an_edge_on_one_of_two_workloads_is_not_told(small):
+    def time_of(workload):
+        best = 4 if workload == MANY else 2
+        return lambda block, items, fast: 10 + abs(items - best) + abs(block - 128)
+
+    assert "edge" not in found_in(small, time_of)
+
+
+def test_a_constraint_that_forbids_the_next_value_is_named(small):
+    space = replace(small.space, constraints=(Expression.parse("block * items <= D * 8"),))
+    edge = found_in(small, the_more_items_the_better, space=space)["edge"]
+    assert edge.advice == "Add 8 to `items`, and loosen `block * items <= D * 8`, which forbids it."
+
+
+def test_a_constraint_on_the_device_is_not_judged_without_one(small):
+    space = replace(small.space, constraints=(Expression.parse("items <= max_threads // 256"),))
+    assert found_in(small, the_more_items_the_better, space=space)["edge"].advice == (
+        "Add 8 to `items`."
+    )
+
+
+def test_values_that_never_win_are_told(small):
+    trials = {
+        Workload.of({"T": size}): grid(
+            small, Workload.of({"T": size}), lambda block, items, fast: 10 + block + items + fast
+        )
+        for size in (1, 2, 4, 8)
+    }
+    findings = search_findings(small.space, trials, small.template, {})
+    unused = {one.topic: one for one in findings}["unused"]
+    assert "`block` 128, 256, 512" in unused.text
+    assert unused.value == pytest.approx(0.75)
+
+
+def test_a_parameter_that_changes_nothing_is_told_and_the_one_that_decides(small):
+    found = found_in(
+        small, lambda _: lambda block, items, fast: 10 + abs(block - 128) / 64 + items / 8
+    )
+    assert found["idle"].parameter == "fast"
+    assert found["idle"].line == 3
+    assert found["importance"].parameter == "block"
+
+
+def test_one_config_for_all_sizes_costs_and_the_axis_is_named(small):
+    def time_of(workload):
+        best = 512 if workload == MANY else 64
+        return lambda block, items, fast: 10 + abs(block - best) / 128 + items + fast
+
+    dispatch = found_in(small, time_of)["dispatch"]
+    assert dispatch.parameter == "block"
+    assert dispatch.value > 1.1
+    assert "64 wins at T 1; 512 wins at T 4096" in dispatch.text
+
+
+def test_sizes_that_agree_need_no_dispatch(small):
+    assert "dispatch" not in found_in(small, the_more_items_the_better)
+
+
+def test_a_flat_optimum_is_told(small):
+    flat = found_in(small, lambda _: lambda block, items, fast: 10 + items / 100)["flat"]
+    assert flat.value == 1.0
+    assert "x2.00 as fast as the baseline" in flat.text
+
+
+def test_a_steep_optimum_is_not_flat(small):
+    assert "flat" not in found_in(small, the_more_items_the_better)
+
+
+def test_a_best_that_is_slower_than_the_baseline_is_told(small):
+    found = found_in(small, the_more_items_the_better, baseline_us=5.5)
+    assert found["behind"].value == pytest.approx(0.5)
+    assert "behind" not in found_in(small, the_more_items_the_better)
+
+
+def test_wrong_results_come_first_with_the_value_that_they_come_with(small):
+    def time_of(_):
+        return lambda block, items, fast: None if items == 4 else 10 + block + items
+
+    trials = {FEW: grid(small, FEW, time_of(FEW))}
+    first, *_ = search_findings(small.space, trials, small.template, {FEW: 90.0})
+    assert (first.topic, first.parameter, first.line) == ("rejected", "items", 2)
+    assert "8 of 24 tried configs compute wrong results" in first.text
+    assert "100 % of what has `items`=4 is lost so" in first.text
+
+
+def test_reasons_that_differ_in_their_numbers_are_one_and_name_the_template_line(small):
+    failed = [
+        replace(
+            small.trial(FEW, block=block, items=items, fast=False),
+            status=Status.COMPILE,
+            reason=f"t.cu.j2:3: error: {items} is too many",
+        )
+        for block in (64, 128)
+        for items in (1, 2, 4)
+    ]
+    (finding,) = search_findings(small.space, {FEW: failed}, small.template, {})
+    assert "6 of 6 tried configs do not compile, 6 of them for one reason" in finding.text
+    assert finding.line == 3
+    assert finding.value == 1.0
+
+
+def test_few_rejections_of_a_limit_are_not_worth_telling(small):
+    trials = list(grid(small, FEW, lambda block, items, fast: 10 + block + items))
+    trials[0] = replace(trials[0], status=Status.LIMIT, reason="spills", measurement=None)
+    findings = search_findings(small.space, {FEW: trials}, small.template, {})
+    assert "rejected" not in {one.topic for one in findings}
+
+
+def test_four_timed_configs_say_nothing(small):
+    trials = [small.trial(FEW, 10.0 * items, block=64, items=items, fast=True) for items in (1, 2)]
+    trials += [small.trial(FEW, 9.0 * items, block=512, items=items, fast=True) for items in (1, 2)]
+    assert search_findings(small.space, {FEW: trials}, small.template, {FEW: 1.0}) == ()
+
+
+def test_configs_that_were_stopped_early_do_not_count_as_timed(small):
+    def stopped(trial):
+        assert trial.measurement is not None
+        return replace(trial, measurement=replace(trial.measurement, stopped_early=True))
+
+    trials = [stopped(t) for t in grid(small, FEW, the_more_items_the_better(FEW))]
+    assert search_findings(small.space, {FEW: trials}, small.template, {FEW: 1.0}) == ()
+
+
+def test_what_a_recording_does_not_have_is_not_a_rejection(small):
+    missing = [
+        replace(trial, status=Status.MISSING, measurement=None)
+        for trial in grid(small, FEW, the_more_items_the_better(FEW))
+    ]
+    assert search_findings(small.space, {FEW: missing}, small.template, {}) == ()
+
+
+def test_a_parameter_that_only_a_launch_uses_has_no_line(small):
+    template = Template.from_text("//% set items = 2\n@{ block }@ @{ items }@\n", Path("t.cu.j2"))
+    lines = [template.line_of(name) for name in ("block", "items", "fast")]
+    assert lines == [2, None, None]
+    trials = {FEW: grid(small, FEW, the_more_items_the_better(FEW))}
+    found = search_findings(small.space, trials, template, {})
+    assert {one.topic: one for one in found}["edge"].line is None

@@ -1,0 +1,146 @@
+"""The gate of a new candidate: attacks on it, and mistakes that must come back as words."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.agent.base import Answer
+from tuner.agent.gate import RefusedError, drafted, require_sound
+from tuner.device.base import Outcome
+from tuner.device.simulated import SimulatedDevice
+from tuner.model.trial import Status
+from tuner.tuning.evaluator import Candidates
+
+TEMPLATE = """\
+extern "C" __global__ void scale(float* out, const float* in, int N) {
+  const int i = blockIdx.x * @{ threads }@ + threadIdx.x;
+  if (i < N) out[i] = in[i] + in[i];
+}
+"""
+SPACE = """\
+parameters: {threads: [64, 128]}
+default: {threads: 128}
+launch: [{kernel: scale, grid: ["ceil_div(N, threads)"], block: [threads]}]
+"""
+INDEX = "blockIdx.x * @{ threads }@"
+
+
+@pytest.fixture
+def device():
+    return SimulatedDevice(lambda program: 10.0)
+
+
+@pytest.fixture
+def gate(make_plan, compiler, device, tmp_path):
+    def judge(template: str = TEMPLATE, space: str = SPACE, boundary=(), verify: bool = False):
+        plan = make_plan()
+        if boundary:
+            text = plan.spec.path.read_text()
+            sizes = ", ".join(f"{{N: {size}}}" for size in boundary)
+            plan.spec.path.write_text(
+                text.replace("{N: 3000}]", f"{{N: 3000}}], boundary: [{sizes}]")
+            )
+            plan = make_plan()
+        candidates = Candidates(plan, compiler, device)
+        made = drafted(Answer(template, space), plan, tmp_path / "answer", "r1")
+        require_sound(made, candidates.of(made), verify=verify, seed=1)
+        return made
+
+    return judge
+
+
+def test_a_sound_answer_becomes_a_plan_with_the_users_workloads_and_tolerances(gate, make_plan):
+    made = gate()
+    assert made.candidate == "r1"
+    assert made.spec.workloads == make_plan().spec.workloads
+    assert made.spec.tolerances == make_plan().spec.tolerances
+
+
+def test_a_byte_order_mark_in_the_users_file_does_not_refuse_every_answer(gate, project):
+    path = project / "scale.yaml"
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert gate().candidate == "r1"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        pytest.param("ceil_div(N, threads)", "N // (threads - 64)", "zero", id="divides by zero"),
+        pytest.param(
+            "ceil_div(N, threads)", "N // (N - 3000)", "zero", id="by zero on a held-out workload"
+        ),
+        pytest.param("ceil_div(N, threads)", "0", "grid", id="an empty grid"),
+        pytest.param("ceil_div(N, threads)", "'a'", "'a'", id="a text as grid"),
+        pytest.param("[threads]}", "[threads], when: N < 0}", "`when`", id="nothing is launched"),
+        pytest.param(
+            "[threads]}", "[threads], when: N > 1000}", "`when`", id="nothing on one workload"
+        ),
+        pytest.param("[threads]}]", "[threads]}, {kernel: other, grid: [1], block: [1]}]", "other",
+                     id="another kernel"),
+        pytest.param("[threads]}", "[threads], shared_memory: 1 << 40}", "limit", id="memory"),
+        pytest.param("{threads: 128}", "{threads: 256}", "256", id="a default out of range"),
+        pytest.param("[64, 128]", "[]", "threads", id="no values"),
+        pytest.param(
+            "default:", "constraints: ['N < 5000 or threads < 0']\ndefault:", "N=100000",
+            id="a constraint that leaves a workload nothing",
+        ),
+    ],
+)  # fmt: skip
+def test_a_space_that_cannot_be_run_is_refused_in_words(gate, old, new, said):
+    assert old in SPACE
+    with pytest.raises(RefusedError, match=said):
+        gate(space=SPACE.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        pytest.param(INDEX, f"{INDEX} + @{{ 1 // (N - 3000) }}@", "does not render",
+                     id="fails on a held-out workload alone"),
+        pytest.param(INDEX, f"{INDEX} + @{{ 1 // (N - 7) }}@", "does not render",
+                     id="fails on a boundary workload alone"),
+        pytest.param('extern "C"', '#include "/etc/passwd"\nextern "C"', "absolute path",
+                     id="includes a file of the machine"),
+        pytest.param('extern "C"', '#include "../../scale.cu"\nextern "C"', r"`\.\.`",
+                     id="includes a file above"),
+        pytest.param("const float* in, int N", "int N, const float* in", "another order",
+                     id="swaps arguments"),
+        pytest.param("const float* in", "const double* in", "float32", id="changes a type"),
+        pytest.param(TEMPLATE[:6], "\ud800extern", "UTF-16", id="half of a character"),
+        pytest.param(INDEX, "@{ ''.__class__ }@ + @{ threads }@", "template.cu.j2:2", id="escapes"),
+    ],
+)  # fmt: skip
+def test_a_template_that_is_wrong_somewhere_is_refused_in_words(gate, old, new, said):
+    assert old in TEMPLATE
+    with pytest.raises(RefusedError, match=said):
+        gate(template=TEMPLATE.replace(old, new), boundary=(7,))
+
+
+def test_a_kernel_in_a_namespace_is_found(gate):
+    template = TEMPLATE.replace('extern "C"', "namespace fast {").rstrip() + "\n}\n"
+    assert gate(template, SPACE.replace("kernel: scale", 'kernel: "fast::scale"'))
+
+
+def test_a_template_that_is_wrong_only_where_nothing_is_tuned_is_found(gate, device, monkeypatch):
+    tried = []
+
+    def verify(program):
+        tried.append(program.workload.key)
+        wrong = program.workload.key == "N=7"
+        return Outcome(Status.WRONG, "out[0] is 3") if wrong else Outcome(Status.CORRECT)
+
+    monkeypatch.setattr(device, "verify", verify)
+    with pytest.raises(RefusedError, match="wrong with threads=128 on N=7: out"):
+        gate(boundary=(7,), verify=True)
+    assert "N=1000" in tried
+
+
+def test_more_combinations_than_can_be_looked_at_are_refused_at_once_and_in_short(gate):
+    many = [*range(1, 5001)]
+    space = SPACE.replace("[64, 128]}", f"{many}, offset: {many}}}").replace(
+        "128}", "128, offset: 1}"
+    )
+    space += "constraints: ['threads * offset % 9973 == 128']\n"
+    with pytest.raises(RefusedError, match="25000000 combinations") as caught:
+        gate(TEMPLATE.replace("threadIdx.x", "threadIdx.x + @{ offset }@ - 1"), space)
+    assert max(map(len, str(caught.value).splitlines())) < 300

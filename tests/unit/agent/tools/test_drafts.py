@@ -1,0 +1,285 @@
+"""Tools that try drafts, with real compilations and a simulated device."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.agent.base import Answer
+from tuner.agent.gate import drafted
+from tuner.analysis.sass import find_nvdisasm
+from tuner.device.simulated import SimulatedDevice
+from tuner.model.errors import SessionError, WorkerError
+from tuner.model.trial import INITIAL, Status
+
+
+def by_block(program) -> float:
+    return 10.0 + program.launches[0].threads / 64
+
+
+def test_a_candidate_renders_with_its_default_and_numbered_lines(make_tools):
+    text = make_tools().call("render", {})
+    assert "`initial`, block=128 items=1, on N=1000" in text
+    assert "    1| constexpr int kBlock = 128;" in text
+
+
+def test_some_lines_are_shown_with_how_many_there_are(make_tools):
+    text = make_tools().call("render", {"first_line": 2, "last_line": 3})
+    assert text.splitlines()[1:] == [
+        "    2| constexpr int kItems = 1;",
+        '    3| extern "C" __global__ void scale(float* out, const float* in, int N) {',
+        "[lines 2 to 3 of 8]",
+    ]
+
+
+def test_a_config_completes_the_default(make_tools, draft):
+    text = make_tools().call("render", {**draft, "config": {"block": 128}})
+    assert "the draft, block=128 factor=2.0f, on N=1000" in text
+
+
+def test_a_template_alone_is_tried_with_the_space_of_its_candidate(make_tools):
+    tools = make_tools()
+    template = tools.call("read_source", {"path": "template"})
+    bare = "\n".join(line.partition("| ")[2] for line in template.splitlines()) + "\n"
+    text = tools.call("compile", {"template": bare.replace("2.0f", "4.0f / 2.0f")})
+    assert "the draft, block=128 items=1, on N=1000, compiled for sm_90a" in text
+
+
+def test_compiling_tells_registers_occupancy_and_limiter_of_each_kernel(make_tools, draft):
+    text = make_tools().call("compile", {**draft, "config": {"block": 128}})
+    assert "within all limits" in text
+    assert "kernel scale, grid 8x1x1, block 128x1x1" in text
+    assert "a thread, no spills" in text
+    assert "occupancy: 100%, 16 blocks a multiprocessor, limited by warps" in text
+
+
+@pytest.mark.skipif(find_nvdisasm() is None, reason="there is no disassembler")
+def test_compiling_sums_up_the_machine_code(make_tools, draft):
+    text = make_tools().call("compile", draft)
+    assert "machine code of scale:" in text
+    assert "- global loads: 1 of 32 bits" in text
+    wide = draft["template"].replace("out[i] =", "((float4*)out)[i] = ((float4*)in)[i], out[i] =")
+    assert "1 of 128 bits" in make_tools().call("compile", {**draft, "template": wide})
+
+
+def test_a_compile_error_comes_with_the_line_of_the_template(make_tools, draft):
+    wrong = draft["template"].replace("in[i]", "inn[i]")
+    text = make_tools().call("compile", {**draft, "template": wrong})
+    assert 'template.cu.j2:4: error: identifier "inn" is undefined' in text
+    assert "    4|   if (i < N) out[i] = @{ factor }@ * inn[i];" in text
+
+
+def test_a_config_over_a_limit_is_shown_with_what_it_uses(make_tools, draft):
+    limited = draft["space"] + "limits: {max_registers: 4}\n"
+    text = make_tools().call("compile", {**draft, "space": limited})
+    assert "over a limit:" in text
+    assert "`max_registers: 4`" in text
+    assert "- occupancy:" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("float* out, const", "const"), "3 arguments, but kernel 'scale'"),
+        (("int N)", "int N, int M)"), "has 4 parameters"),
+        (("void scale(", "void other("), "no __global__ function named 'scale'"),
+        (("@{ factor }@", "@{ faktor }@"), "`faktor` is not declared"),
+        (("@{ factor }@", "@{ factor"), "template.cu.j2:5"),
+    ],
+)
+@pytest.mark.parametrize("tool", ["compile", "verify", "measure", "search", "profile"])
+def test_no_tool_runs_a_draft_that_does_not_fit(make_tools, draft, tool, change, said):
+    device = SimulatedDevice(by_block)
+    tools = make_tools(device=device)
+    before = len(device.ran)
+    assert said in tools.call(tool, {**draft, "template": draft["template"].replace(*change)})
+    assert len(device.ran) == before
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("tolerance: {out: {relative: 1.0}}\n", "`tolerance` has been changed"),
+        ("workloads: {tuned: [{N: 5}]}\n", "`workloads` has been changed"),
+        ("reference: /etc/passwd\n", "`reference` has been changed"),
+        ("surprise: 1\n", "`surprise` is not in the user's file"),
+    ],
+)
+def test_what_is_the_users_cannot_be_changed_by_a_draft(make_tools, draft, section, said):
+    text = make_tools().call("verify", {**draft, "space": draft["space"] + section})
+    assert said in text
+
+
+def test_verifying_says_why_a_config_is_wrong(make_tools, draft):
+    tools = make_tools(lambda program: 10.0 if program.launches[0].threads > 64 else Status.WRONG)
+    assert "wrong: simulated: wrong" in tools.call("verify", draft)
+    assert "correct" in tools.call("verify", {**draft, "config": {"block": 128}})
+
+
+def test_a_time_stands_beside_the_baselines_with_how_it_was_taken(make_tools, draft):
+    text = make_tools(by_block).call("measure", {**draft, "workload": "N=100000"})
+    assert "on N=100000: 11 us; the baseline 12 us: 1.09x" in text
+    assert "median of 5 times of 20 calls each" in text
+    assert "on simulated H200" in text
+
+
+def test_held_out_workloads_are_verified_and_never_timed(make_tools):
+    tools = make_tools()
+    assert "correct" in tools.call("verify", {"workload": "N=3000"})
+    assert "N=3000 is not tuned" in tools.call("measure", {"workload": "N=3000"})
+    assert "N=3000 is not tuned" in tools.call("search", {"workload": "N=3000"})
+
+
+def test_no_workload_is_larger_than_the_users(make_tools):
+    tools = make_tools()
+    assert "correct" in tools.call("verify", {"workload": "N=7"})
+    text = tools.call("verify", {"workload": "N=100001"})
+    assert "N=100001 takes 800008 bytes, over the 800000 of N=100000" in text
+
+
+def test_a_profile_has_its_degree_metrics_and_findings(make_tools, draft):
+    text = make_tools().call("profile", draft)
+    assert "from timing" in text
+    assert "(registers per thread)" in text
+    assert "The grid has 16 blocks for 132 multiprocessors" in text
+
+
+def test_a_failed_config_is_not_profiled(make_tools, draft):
+    tools = make_tools(lambda program: 10.0 if program.launches[0].threads > 64 else Status.WRONG)
+    assert "not profiled: wrong" in tools.call("profile", draft)
+
+
+def test_without_times_a_profile_comes_from_the_code_alone(make_tools, draft):
+    device = SimulatedDevice(by_block)
+    tools = make_tools(device=device, times=False, verifies=False)
+    before = len(device.ran)
+    assert "(registers per thread)" in tools.call("profile", draft)
+    assert len(device.ran) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        ({"verifies": False}, {"verify"}),
+        ({"times": False}, {"measure", "search"}),
+        ({"profiling": None}, {"profile"}),
+        ({"verifies": False, "times": False}, {"verify", "measure", "search"}),
+    ],
+)
+def test_what_the_device_cannot_do_is_not_offered(make_tools, options, missing):
+    everything = {tool.name for tool in make_tools().tools()}
+    tools = make_tools(**options)
+    assert everything - {tool.name for tool in tools.tools()} == missing
+    assert all(f"there is no tool {name!r}" in tools.call(name, {}) for name in missing)
+
+
+def test_a_search_lists_the_best_and_the_failed(make_tools, draft):
+    def answer(program):
+        return Status.WRONG if program.launches[0].threads == 256 else by_block(program)
+
+    text = make_tools(answer).call("search", {"configs": 16, "searcher": "random"})
+    rows = [line for line in text.splitlines() if line.startswith("- ")]
+    assert "`initial` on N=1000: 16 of 19 valid configs tried" in text
+    assert len(rows) == 5
+    assert rows[0].startswith("- 10.5 us, ")
+    assert "block=32" in rows[0]
+    assert "wrong: simulated: wrong" in text
+
+
+@pytest.mark.parametrize("searcher", ["optuna", "random"])
+def test_the_same_search_tries_the_same_configs(make_bench, searcher):
+    texts = {
+        make_bench(by_block).opened(1, None).call("search", {"configs": 6, "searcher": searcher})
+        for _ in range(2)
+    }
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("searcher", ["optuna", "random"])
+def test_nothing_that_is_tried_is_recorded(make_bench, draft, searcher):
+    bench = make_bench(by_block)
+    tools = bench.opened(1, None)
+    tools.call("search", {**draft, "searcher": searcher})
+    tools.call("search", {"searcher": searcher})
+    tools.call("measure", {})
+    tools.call("profile", {})
+    session = bench.session
+    assert session.trials(stage=None) == []
+    assert session.notes() == []
+    assert session.checks() == []
+    assert [one.name for one in session.candidates()] == [INITIAL]
+    assert not (session.directory / "optuna.journal").exists()
+
+
+def test_the_configs_of_a_round_run_out(make_tools):
+    tools = make_tools(by_block)
+    for _ in range(4):
+        text = tools.call("search", {"configs": 1000})
+        assert "16 of 19 valid configs tried" in text
+        assert "[1000 were asked for, 16 could be had]" in text
+    assert "the 64 configs of this round are used up" in tools.call("search", {})
+
+
+def test_a_space_without_a_valid_config_says_which_constraint(make_tools, draft):
+    space = draft["space"] + "constraints: [block > N // 5]\n"
+    text = make_tools().call("search", {**draft, "space": space})
+    assert "no config satisfies `block > N // 5`" in text
+
+
+def test_drafts_are_kept_by_the_number_of_their_call(make_bench, draft):
+    bench = make_bench()
+    tools = bench.opened(3, None)
+    tools.call("read_notes", {})
+    tools.call("compile", draft)
+    folder = bench.folder / "rounds" / "03"
+    assert (folder / "tool-2" / "template.cu.j2").read_text() == draft["template"]
+    again = bench.opened(3, None)
+    again.call("compile", draft)
+    assert sorted(one.name for one in folder.iterdir()) == ["tool-2", "tool-3"]
+
+
+def test_a_later_candidate_lends_its_space_and_its_template(make_bench, draft):
+    bench = make_bench()
+    folder = bench.folder / "rounds" / "01" / "attempt-1"
+    plan = drafted(Answer(draft["template"], draft["space"]), bench.plan, folder, "r1")
+    bench.candidates.add(plan)
+    bench.session.add_candidate("r1", plan.template.text, plan.spec.path.read_text(), INITIAL)
+    tools = bench.opened(2, "r1")
+    wanted = "block=64 factor=2.0f, on N=1000, compiled for sm_90a"
+    assert f"`r1`, {wanted}" in tools.call("compile", {})
+    changed = draft["template"].replace("* in[i]", "* in[i] * 1.0f")
+    assert f"the draft, {wanted}" in tools.call("compile", {"template": changed})
+    other = draft["space"].replace("[64, 128]", "[32, 64]")
+    assert f"the draft, {wanted}" in tools.call("compile", {"space": other})
+    shown = tools.call("read_source", {"path": "space"})
+    whole = "\n".join(line.partition("| ")[2] for line in shown.splitlines())
+    assert f"the draft, {wanted}" in tools.call("compile", {"space": whole + "\n"})
+
+
+def test_the_base_of_the_round_stands_for_a_candidate_not_named(make_bench, draft):
+    bench = make_bench()
+    made = bench.opened(1, None)
+    assert "`initial`" in made.call("render", {})
+    assert "there is no candidate 'r7'" in bench.opened(1, "r7").call("render", {})
+
+
+def test_a_folder_that_cannot_be_written_ends_the_session(make_bench, draft):
+    bench = make_bench()
+    (bench.folder / "rounds").write_text("in the way")
+    with pytest.raises(SessionError, match="cannot write a draft"):
+        bench.opened(1, None).call("compile", draft)
+
+
+def test_ctrl_c_and_dead_processes_are_not_answers(make_tools):
+    def interrupted(program):
+        if program.launches[0].threads == 256:
+            raise KeyboardInterrupt
+        if program.launches[0].threads == 512:
+            raise WorkerError("the judge died")
+        return 10.0
+
+    tools = make_tools(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tools.call("verify", {"config": {"block": 256}})
+    with pytest.raises(WorkerError):
+        tools.call("measure", {"config": {"block": 512}})
+    assert "correct" in tools.call("verify", {})

@@ -1,0 +1,95 @@
+"""Recordings: what was measured on a device answers for it later."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuner.app.record import record, recording_plan
+from tuner.app.run import tune
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.cache import AnsweringCompiler
+from tuner.device.recorded.device import RecordedDevice
+from tuner.device.recorded.recording import load_recording, save_recording
+from tuner.device.simulated import SimulatedDevice
+from tuner.model.trial import Status
+
+
+@pytest.fixture
+def measured(make_plan, make_session, compiler, listener, tmp_path):
+    """The plan, the device, and the file of all that was measured on it."""
+    plan = recording_plan(make_plan())
+    device = SimulatedDevice(lambda program: 10.0 + program.launches[0].threads / 64)
+    with make_session(plan) as session:
+        made = record(plan, session=session, device=device, compiler=compiler, listener=listener)
+    path = tmp_path / "scale.json.xz"
+    save_recording(made, path)
+    return plan, device, path
+
+
+def test_every_config_of_every_workload_is_in_it(measured):
+    plan, _, path = measured
+    kept = load_recording(path)
+    assert set(kept.workloads) == {workload.key for workload in plan.workloads}
+    # 19 of the 20 combinations satisfy the constraint; the baseline is one more.
+    assert {len(one.programs) for one in kept.workloads.values()} == {20}
+
+
+def test_a_run_on_the_recording_finds_what_the_device_would_have_found(
+    measured, make_plan, make_session, compiler, listener
+):
+    _, device, path = measured
+    plan = make_plan()
+    found = []
+    for name, one in (("live", device), ("recorded", RecordedDevice(path, "scale", {}))):
+        with make_session(plan, name) as session:
+            results = tune(plan, session=session, device=one, compiler=compiler, listener=listener)
+        found.append([(result.workload, result.tuned_us) for result in results])
+    assert found[0] == [(w, pytest.approx(us)) for w, us in found[1]]
+    assert RecordedDevice(path, "scale", {}).info.recorded
+
+
+def test_a_part_of_a_space_is_what_a_search_tries_and_as_many_more(
+    make_plan, make_session, compiler, listener, tmp_path
+):
+    plan = recording_plan(make_plan(trials=4))
+    device = SimulatedDevice(lambda program: 10.0 + program.launches[0].threads / 64)
+    with make_session(plan) as session:
+        made = record(plan, session=session, device=device, compiler=compiler, listener=listener)
+    for workload in made.workloads.values():
+        assert workload.configs is not None
+        assert 8 <= len(workload.configs) < 19
+        assert len(workload.programs) == len(workload.configs) + 1
+    path = tmp_path / "scale.json.xz"
+    save_recording(made, path)
+
+    answering = RecordedDevice(path, "scale", {})
+    unused = FailingCompiler()
+    asking = AnsweringCompiler(answering.compiled(), "recorded", unused)
+    with make_session(make_plan(), "recorded") as session:
+        results = tune(
+            make_plan(), session=session, device=answering, compiler=asking, listener=listener
+        )
+        trials = session.trials()
+    # No compiler, nothing that the recording lacks, and the best of what it has.
+    assert {trial.status for trial in trials} == {Status.CORRECT}
+    for result in results:
+        known = made.workloads[result.workload.key].programs.values()
+        assert result.tuned_us <= 1.01 * min(p.outcome().measurement.median_us for p in known)
+
+
+def test_a_source_that_is_in_no_recording_is_compiled(compiler):
+    request = CompileRequest('extern "C" __global__ void f() {}', ("f",), "sm_90a")
+    asked = AnsweringCompiler({}, "recorded", compiler).submit(request)
+    assert asked.result().cubin == compiler.submit(request).result().cubin
+
+
+class FailingCompiler:
+    """A compiler that nobody may ask."""
+
+    version = "none"
+
+    def submit(self, request):
+        raise AssertionError("was asked to compile")
+
+    def close(self):
+        """Nothing to end."""

@@ -1,0 +1,49 @@
+"""What a kernel is compiled for: the options, and the key that a recording knows a program by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tuner.app.check import target_info
+from tuner.compiler.base import CompileResult
+from tuner.device.target import Target
+
+
+@pytest.fixture
+def target(make_plan) -> Target:
+    spec = replace(make_plan().spec, compile_options=("-O1",))
+    return Target(spec, {"MODE": "fast"}, target_info("sm_90a"))
+
+
+@pytest.fixture
+def launches(target):
+    workload = target.spec.tuned[0]
+    return target.spec.baseline_launches(target.names(workload))
+
+
+def test_a_request_names_each_kernel_once_and_the_operators_choices(target, launches):
+    request = target.request("source", (*launches, *launches))
+    assert request.kernels == ("scale",)
+    assert request.options == ("-O1", "-DMODE=fast")
+    assert request.architecture == "sm_90a"
+
+
+def test_the_key_is_known_before_a_source_is_compiled(target, launches):
+    workload = target.spec.tuned[0]
+    result = CompileResult(cubin=b"\x7fELF", lowered={"scale": "scale"})
+    program = target.program("int x;", workload, launches, result)
+    assert (program.cubin, program.lowered) == (result.cubin, result.lowered)
+    assert program.key == target.key("int x; // said", workload, launches)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"operators": {"MODE": "exact"}}, {"device": target_info("sm_80")}],
+    ids=["an operator's choice", "the architecture"],
+)
+def test_the_key_tells_what_decides_the_machine_code_apart(target, launches, changes):
+    workload = target.spec.tuned[0]
+    other = replace(target, **changes)
+    assert other.key("int x;", workload, launches) != target.key("int x;", workload, launches)

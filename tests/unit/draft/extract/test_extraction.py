@@ -1,0 +1,255 @@
+"""Production sources of several styles: extracted, each into one unit that NVRTC compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.cache import Cache
+from tuner.compiler.pool import NvrtcPool
+from tuner.draft.extract import Extraction, extract, failure
+from tuner.draft.production import compute
+from tuner.model.errors import KernelError
+
+DATA = Path(__file__).parent / "data"
+NEWER = ("--std=c++20",)
+# source, what is asked for, the kernels as launches of the unit name them
+STYLES: dict[str, tuple[str, dict[str, tuple[str, ...]], tuple[str, ...]]] = {
+    "a functor as template argument, types from the project's dispatch macro": (
+        "aot/csrc/elementwise/activation.cu",
+        {},
+        ("activation::act_and_mul_kernel<nv_bfloat16, activation::silu>",),
+    ),
+    "two kernels that one function launches": (
+        "aot/csrc/gemm/per_token_quant_fp8.cu",
+        {},
+        (
+            "quant_warp_kernel<nv_bfloat16, __nv_fp8_e4m3, kTokensPerBlock, 16>",
+            "quant_block_kernel<nv_bfloat16, __nv_fp8_e4m3, 8>",
+        ),
+    ),
+    "kernels in the order of their launches, one through a variable": (
+        "aot/csrc/moe/moe_align_kernel.cu",
+        {},
+        ("align_kernel<int32_t>", "scatter_tokens_kernel<int32_t>"),
+    ),
+    "a launch in a macro, the type from the function's caller": (
+        "aot/csrc/attention/merge_attn_states.cu",
+        {},
+        ("merge_attn_states_kernel<__nv_bfloat16, 128>",),
+    ),
+    "cub, and numbers of a launcher that a macro calls in a switch": (
+        "aot/csrc/moe/topk_softmax_kernels.cu",
+        {"kernels": ("gating_softmax", "row_softmax")},
+        ("gating_softmax<__nv_bfloat16, 8, 64, 4, 16>", "row_softmax<256>"),
+    ),
+    "compiled at run time: a struct as parameter, concepts, an instantiation of one's own": (
+        "jit/csrc/elementwise/rmsnorm.cuh",
+        {"instantiate": ("rmsnorm_block<4096, true, bf16_t>",)},
+        ("rmsnorm_block<4096, true, bf16_t>",),
+    ),
+    "pybind, AT_DISPATCH, macros of PyTorch": (
+        "pybind/scale_shift.cu",
+        {},
+        ("scale_shift_kernel<__nv_bfloat16>",),
+    ),
+    "the kernel in a header in nested namespaces, specialisations in another": (
+        "library/src/add_residual.cu",
+        {"instantiate": ("add_residual_kernel<library::bf16, 4>",)},
+        ("library::kernels::add_residual_kernel<library::bf16, 4, library::Rounding::kNearest>",),
+    ),
+    "a kernel that a macro makes": (
+        "macros/unary.cu",
+        {"kernels": ("relu_kernel",)},
+        ("relu_kernel",),
+    ),
+    "cudaLaunchKernelEx in a lambda, C++'s library in device code": (
+        "stream/clamp.cu",
+        {},
+        ("ops::clamp_kernel<float, 4>",),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[NvrtcPool]:
+    with NvrtcPool(1, cache=Cache()) as compiler:
+        yield compiler
+
+
+def extracted(name: str, **asked: tuple[str, ...]) -> Extraction:
+    return extract(DATA / name, Path("unit.cu"), compute, **asked)  # type: ignore[arg-type]
+
+
+def error_of(pool: NvrtcPool, unit: Extraction, options: tuple[str, ...] = ()) -> str:
+    return pool.submit(CompileRequest(unit.unit, unit.names, "sm_90a", options)).result().error
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_unit_compiles_and_holds_nothing_of_a_framework(pool: NvrtcPool, style: str) -> None:
+    name, asked, kernels = STYLES[style]
+    unit = extracted(name, **asked)
+    assert unit.names == kernels
+    assert not error_of(pool, unit, NEWER if name.startswith("jit") else ())
+    for foreign in ("torch", "at::", "c10", "TORCH_", "tvm", "pybind", "<<<", "cudaStream_t"):
+        assert foreign not in unit.unit
+    assert "#line" not in unit.unit
+    assert Path(name).name in unit.unit.splitlines()[0]
+
+
+def test_what_is_left_out_has_its_place_and_reason() -> None:
+    said = [
+        str(left).removeprefix(f"{DATA}/") for left in extracted("pybind/scale_shift.cu").left_out
+    ]
+    assert any(
+        text.startswith("pybind/scale_shift.cu:1: #include <ATen/Dispatch.h>, ")
+        and text.endswith(": of a framework")
+        for text in said
+    )
+    assert "pybind/scale_shift.cu:27: function scale_shift: host code" in said
+    assert "pybind/scale_shift.cu:41: PYBIND11_MODULE: host code" in said
+
+
+def test_only_what_a_kernel_needs_is_taken_of_a_header() -> None:
+    unit = extracted("aot/csrc/elementwise/activation.cu").unit
+    assert "struct alignas(sizeof(T) * N) Pack" in unit
+    assert "streamed" not in unit
+    assert "block_max" not in unit
+    # all specialisations come along, and the one functor of the instantiation
+    assert unit.count(" converted<") == 4
+    assert "T silu(" in unit
+    assert "T gelu(" not in unit
+
+
+def test_branches_for_other_hardware_are_gone_and_those_for_an_architecture_stay() -> None:
+    quant = extracted("aot/csrc/gemm/per_token_quant_fp8.cu").unit
+    assert "fnuz" not in quant
+    assert "224.0f" not in quant
+    asked = ("rmsnorm_block<4096, true, bf16_t>",)
+    norm = extracted("jit/csrc/elementwise/rmsnorm.cuh", instantiate=asked).unit
+    assert "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900" in norm
+
+
+def test_host_functions_of_a_class_are_taken_out_of_it() -> None:
+    asked = ("add_residual_kernel<library::bf16, 4>",)
+    unit = extracted("library/src/add_residual.cu", instantiate=asked).unit
+    assert "struct Traits<bf16>" in unit
+    assert "narrow" in unit
+    assert "check" not in unit
+    assert "struct Shape" not in unit
+
+
+def test_a_struct_becomes_parameters_and_a_void_pointer_gets_its_type() -> None:
+    asked = ("rmsnorm_block<4096, true, bf16_t>",)
+    unit = extracted("jit/csrc/elementwise/rmsnorm.cuh", instantiate=asked)
+    assert [p.declaration for p in unit.source.kernel("rmsnorm_block").parameters] == [
+        "const T* input",
+        "const T* weight",
+        "T* output",
+        "int64_t input_stride",
+        "int64_t output_stride",
+        "uint32_t num_tokens",
+        "float eps",
+    ]
+    assert unit.source.launches[0].arguments[-2:] == ("num_tokens", "eps")
+
+
+def test_a_struct_is_put_together_in_the_kernel_where_its_members_names_are_free() -> None:
+    unit = extracted("stream/clamp.cu")
+    assert "  const Limits limits{low, high};" in unit.unit
+    assert "_body" not in unit.unit
+
+
+def test_lines_of_the_unit_and_of_the_host_code_know_where_they_are_from() -> None:
+    unit = extracted("stream/clamp.cu")
+    source = (DATA / "stream/clamp.cu").read_text().splitlines()
+    lines = unit.source.text.splitlines()
+    known = [(line, place) for line, place in zip(lines, unit.places, strict=False) if place]
+    known = [(line, place) for line, place in known if place[0].name == "clamp.cu"]
+    same = sum(source[number - 1].rstrip() == line for line, (_, number) in known)
+    # all but the lines of the opened struct
+    assert len(known) - same == 2 + 1
+    launch = unit.places[unit.source.launches[0].line - 1]
+    assert launch is not None
+    assert "cudaLaunchKernelEx" in source[launch[1] - 1]
+
+
+def test_the_launch_is_of_the_instantiation() -> None:
+    site = extracted("aot/csrc/attention/merge_attn_states.cu").source.launches[0]
+    assert site.template_arguments == ("__nv_bfloat16", "128")
+    assert site.definitions["pack_size"] == "16 / sizeof(__nv_bfloat16)"
+
+
+def test_other_instantiations_that_are_launched_are_named() -> None:
+    others = extracted("pybind/scale_shift.cu").instances[0].others
+    assert others == (
+        "scale_shift_kernel<float>",
+        "scale_shift_kernel<double>",
+        "scale_shift_kernel<__half>",
+    )
+
+
+def test_another_instantiation_can_be_asked_for(pool: NvrtcPool) -> None:
+    unit = extracted("pybind/scale_shift.cu", instantiate=("scale_shift_kernel<__half>",))
+    assert unit.names == ("scale_shift_kernel<__half>",)
+    assert not error_of(pool, unit)
+
+
+def test_names_that_no_file_defines_are_told_with_place_and_remedy(pool: NvrtcPool) -> None:
+    found = {}
+    for name in ("framework", "macro", "missing"):
+        unit = extracted(f"bad/{name}.cu")
+        told = failure(unit, error_of(pool, unit))
+        found[name] = (told.message.split(" is ")[0], told.line, told.remedy or "")
+    assert found["framework"][:2] == ("'cutlass'", 5)
+    assert "#include <cutlass/numeric_conversion.h>" in found["framework"][2]
+    assert found["macro"][:2] == ("'FOR_EACH_ELEMENT' (by its name a macro)", 4)
+    assert found["missing"][:2] == ("'rows'", 6)
+    assert '#include "rows.cuh"' in found["missing"][2]
+    assert "--include DIR" in found["missing"][2]
+
+
+def test_a_missing_header_is_found_in_a_folder_that_is_given(tmp_path: Path) -> None:
+    (tmp_path / "rows.cuh").write_text(
+        "#pragma once\nnamespace rows {\n"
+        "__device__ inline int index() { return blockIdx.x * blockDim.x + threadIdx.x; }\n}\n"
+    )
+    unit = extract(DATA / "bad/missing.cu", Path("unit.cu"), compute, folders=(tmp_path,))
+    assert "__device__ inline int index()" in unit.unit
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "line", "message", "remedy"),
+    [
+        ("no_kernel.cu", {}, None, "has no __global__ function", "the file that defines"),
+        ("header_kernel.cu", {}, 1, '#include "kernels_elsewhere.cuh"', "--include DIR"),
+        ("several.cu", {}, None, "has 2 kernels", "--kernel first"),
+        ("several.cu", {"kernels": ("frist",)}, None, "named 'frist'", "did you mean 'first'"),
+        ("template.cu", {}, 3, "<typename T, int VEC>", '"scale<__nv_bfloat16, 8>"'),
+        ("template.cu", {"instantiate": ("scale<float>",)}, 4, "takes 2", "--instantiate"),
+        (
+            "template.cu",
+            {"instantiate": ("scale",)},
+            None,
+            "no instantiation",
+            "<__nv_bfloat16, 8>",
+        ),
+        ("template.cu", {"instantiate": ("scale<float, 1>",) * 2}, None, "twice", "one of them"),
+        ("several.cu", {"instantiate": ("first<int>",)}, 3, "is no template", "--kernel first"),
+        ("circle/start.cu", {}, 2, "in a circle: a.h:1 -> b.h:2 -> a.h", "#pragma once"),
+        ("nowhere.cu", {}, None, "no such file", "path"),
+    ],
+)
+def test_what_cannot_be_extracted_is_one_error(
+    name: str, asked: dict[str, tuple[str, ...]], line: int | None, message: str, remedy: str
+) -> None:
+    with pytest.raises(KernelError) as told:
+        extracted(f"bad/{name}", **asked)
+    assert message in told.value.message
+    assert remedy in (told.value.remedy or "")
+    if line is not None:
+        assert abs((told.value.line or 0) - line) <= 1
+    assert told.value.exit_code == 2

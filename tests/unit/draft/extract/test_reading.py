@@ -1,0 +1,121 @@
+"""Sources with their headers: as a CUDA compiler sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.draft.extract.includes import is_plain, resolved
+from tuner.draft.extract.items import items_of
+from tuner.draft.extract.reading import read_all
+from tuner.model.errors import KernelError
+
+
+def read(folder: Path, text: str, **headers: str) -> str:
+    for name, content in headers.items():
+        (folder / f"{name}.h").write_text(content)
+    path = folder / "source.cu"
+    path.write_text(text)
+    reading = read_all(path)
+    return "\n".join(item.text for item in items_of(reading, path))
+
+
+def test_a_branch_that_does_not_hold_is_gone_and_its_lines_stay_counted(tmp_path: Path) -> None:
+    path = tmp_path / "source.cu"
+    path.write_text("#ifdef USE_ROCM\nint a;\n#elif 1\nint b;\n#else\nint c;\n#endif\nint d;\n")
+    reading = read_all(path)
+    assert [(i.name, i.line) for i in items_of(reading, path)] == [("b", 4), ("d", 8)]
+    assert [dropped.line for dropped in reading.dropped] == [1, 5]
+
+
+def test_an_open_branch_keeps_its_condition(tmp_path: Path) -> None:
+    path = tmp_path / "source.cu"
+    path.write_text("#if __CUDA_ARCH__ >= 900\nint a;\n#else\nint b;\n#endif\nint c;\n")
+    conditions = {i.name: i.conditions for i in items_of(read_all(path), path)}
+    assert conditions == {
+        "a": ("(__CUDA_ARCH__ >= 900)",),
+        "b": ("!(__CUDA_ARCH__ >= 900)",),
+        "c": (),
+    }
+
+
+def test_a_condition_that_holds_after_an_open_one_is_its_else(tmp_path: Path) -> None:
+    code = read(tmp_path, "int f() {\n#if __CUDA_ARCH__ > 1\n  a;\n#elif 1\n  b;\n#endif\n}\n")
+    assert "#else" in code
+    assert "#endif" in code
+
+
+def test_headers_are_read_where_they_are_included_and_once(tmp_path: Path) -> None:
+    code = read(
+        tmp_path,
+        '#define WIDE 1\n#include "a.h"\nint last = A;\n#include "a.h"\n',
+        a='#pragma once\n#include "b.h"\n#if WIDE\n#define A 2\n#else\n#define A 1\n#endif\n',
+        b="int first;\n",
+    )
+    assert code.splitlines() == ["#define WIDE 1", "int first;", "#define A 2", "int last = A;"]
+
+
+def test_guarded_headers_may_include_each_other(tmp_path: Path) -> None:
+    code = read(
+        tmp_path,
+        '#include "a.h"\n',
+        a='#ifndef A_H\n#define A_H\n#include "b.h"\nint a;\n#endif\n',
+        b='#pragma once\n#include "a.h"\nint b;\n',
+    )
+    assert code.splitlines()[-2:] == ["int b;", "int a;"]
+
+
+def test_a_header_is_found_in_an_include_folder_above(tmp_path: Path) -> None:
+    (tmp_path / "include/kit").mkdir(parents=True)
+    (tmp_path / "include/kit/a.h").write_text("int a;\n")
+    source = tmp_path / "csrc/ops/source.cu"
+    source.parent.mkdir(parents=True)
+    source.write_text("#include <kit/a.h>\n")
+    found = resolved("kit/a.h", False, source, ())
+    assert (found.origin, found.path) == ("own", tmp_path / "include/kit/a.h")
+
+
+@pytest.mark.parametrize(
+    ("name", "quoted", "origin"),
+    [
+        ("cuda_bf16.h", False, "toolkit"),
+        ("cooperative_groups/reduce.h", False, "toolkit"),
+        ("cub/cub.cuh", False, "toolkit"),
+        ("torch/all.h", False, "framework"),
+        ("tvm/ffi/container/tensor.h", False, "framework"),
+        ("pytorch_extension_utils.h", True, "framework"),
+        ("vector", False, "host"),
+        ("cuda_runtime.h", False, "host"),
+        ("flashinfer/vec_dtypes.cuh", False, "missing"),
+        ("utils.h", True, "missing"),
+    ],
+)
+def test_an_include_leads_somewhere(tmp_path: Path, name: str, quoted: bool, origin: str) -> None:
+    assert resolved(name, quoted, tmp_path / "source.cu", ()).origin == origin
+
+
+def test_plain_sources_include_the_toolkit_and_the_host_compilers_headers_alone() -> None:
+    assert is_plain("cuda_fp16.h", False)
+    assert is_plain("vector", False)
+    assert is_plain("helper_cuda.h", True)
+    assert not is_plain("utils.h", True)
+    assert not is_plain("torch/extension.h", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("#if 1\nint a;\n", "an #if without its #endif"),
+        ("int a;\n#endif\n", "an #endif without its #if"),
+        ("\0", "a binary file"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+        read(tmp_path, text)
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match="is not a folder"):
+        read_all(tmp_path / "source.cu", (tmp_path / "nowhere",))

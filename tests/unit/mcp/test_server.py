@@ -1,0 +1,212 @@
+"""The server before a run that is made up: what it waits for, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import anyio
+import pytest
+from agent_doubles import Kept, Tools, briefing, plan
+from mcp.client import Client
+from mcp_types import CallToolResult
+
+from tuner.agent.handoff import Seat
+from tuner.agent.mcp_agent import ServedAgent
+from tuner.mcp.arguments import Ending, Wish
+from tuner.mcp.server import Service
+from tuner.mcp.session_runner import Desk, Tuning, Watch
+from tuner.model.kernel import Workload
+from tuner.model.progress import Phase, Progress, WorkloadProgress
+
+PLAN = {"hypothesis": "why", "change": "what", "expectations": [{"metric": "time_us", "factor": 1}]}
+ANSWER = {"template": "__global__ void f() {}", "space": "version: 1"}
+Call = Callable[..., Awaitable[CallToolResult]]
+
+
+class Quiet:
+    def update(self, progress: Progress) -> None:
+        """Show nothing."""
+
+
+def led(
+    root: Path, tuning: Tuning, work: Callable[[Call], Awaitable[None]], wait_s: float = 10.0
+) -> None:
+    """Let a client in this process work with a server."""
+
+    def stoppable(wish: Wish, seat: Seat, watch: Watch) -> Ending:
+        try:
+            return tuning(wish, seat, watch)
+        except KeyboardInterrupt:
+            return Ending("stopped", failed=True)
+
+    desk = Desk(root, stoppable, Quiet())
+
+    async def main() -> None:
+        async with Client(Service(desk, wait_s).server()) as client:
+
+            async def call(name: str, **arguments: Any) -> CallToolResult:
+                return await client.call_tool(name, arguments)
+
+            await work(call)
+
+    anyio.run(main)
+    desk.stop()
+    assert desk.join(10.0)
+
+
+def text(result: CallToolResult) -> str:
+    (part,) = result.content
+    assert part.type == "text"
+    return part.text
+
+
+def progress(phase: Phase, note: str = "") -> Progress:
+    workload = Workload((("N", 64),))
+    one = WorkloadProgress(workload, 10, baseline_us=12.0, best_us=4.0)
+    return Progress("scale", "a GPU", phase, (one,), None, 3.0, 1.0, note=note)
+
+
+def one_round(
+    tools: Tools, after: Callable[[Watch], None] = lambda watch: None
+) -> Callable[[Wish, Seat, Watch], Ending]:
+    """Make a run of one round whose first answer is refused."""
+
+    def tuning(wish: Wish, seat: Seat, watch: Watch) -> Ending:
+        watch.update(progress("agent"))
+        conversation = ServedAgent(seat).converse(briefing(), tools, Kept())
+        if conversation.plan() is None:
+            return Ending("no round", {"workloads": []})
+        conversation.refactor()
+        conversation.repair("does not compile")
+        watch.update(progress("agent", "round 1: 1.20x over the baseline"))
+        after(watch)
+        return Ending("it is done", {"workloads": [1]})
+
+    return tuning
+
+
+def test_the_end_of_the_last_round_is_told_before_the_results_are_there(tmp_path: Path) -> None:
+    measured = Event()
+
+    def finals(watch: Watch) -> None:
+        watch.update(progress("finals"))
+        measured.wait(10.0)
+
+    async def work(call: Call) -> None:
+        await call("start")
+        assert "does not compile" in text(await call("submit", **PLAN, **ANSWER))
+        told = text(await call("submit", **ANSWER))
+        assert told.startswith("- round 1: 1.20x over the baseline")
+        assert "call `finish`" in told
+        assert "call `finish`" in text(await call("briefing"))
+        measured.set()
+        result = await call("finish")
+        assert result.structured_content == {"workloads": [1]}
+        assert "it is done" in text(result)
+        assert "it is done" in text(await call("status"))
+        refused = await call("submit", **ANSWER)
+        assert refused.is_error
+        assert "the run is over" in text(refused)
+
+    led(tmp_path, one_round(Tools("compile"), finals), work)
+
+
+def test_a_tool_that_takes_too_long_is_waited_for_by_the_same_call(tmp_path: Path) -> None:
+    ready = Event()
+    tools = Tools("compile", answer=lambda name, given: str(ready.wait(10.0)))
+
+    async def work(call: Call) -> None:
+        await call("start")
+        first = await call("compile", block=64)
+        assert first.is_error
+        assert "call it again with the same arguments" in text(first)
+        ready.set()
+        while (again := await call("compile", block=64)).is_error:
+            pass
+        assert text(again) == "True"
+        assert len(tools.called) == 1
+        assert text(await call("compile", block=64)) == "True"
+        assert len(tools.called) == 2
+
+    led(tmp_path, one_round(tools), work, wait_s=0.1)
+
+
+def test_the_status_says_how_far_the_run_is(tmp_path: Path) -> None:
+    async def work(call: Call) -> None:
+        await call("start")
+        told = text(await call("status"))
+        assert "N=64: baseline 12.00 us, best of the search 4.000 us (3.00x); 0 of 10" in told
+        assert "round 1 waits for `submit`" in told
+
+    led(tmp_path, one_round(Tools()), work)
+
+
+def test_another_session_can_follow_one_that_is_over(tmp_path: Path) -> None:
+    async def work(call: Call) -> None:
+        assert not (await call("start")).is_error
+        assert (await call("start")).is_error
+        assert "no round" in text(await call("finish"))
+        assert "Round 1 is open" in text(await call("start"))
+        assert text(await call("briefing")).startswith("You make CUDA kernels faster")
+
+    led(tmp_path, one_round(Tools()), work)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_run_that_breaks_off_is_no_silence(tmp_path: Path) -> None:
+    def broken(wish: Wish, seat: Seat, watch: Watch) -> Ending:
+        raise ZeroDivisionError
+
+    async def work(call: Call) -> None:
+        result = await call("start")
+        assert result.is_error
+        assert "the run broke off" in text(result)
+
+    led(tmp_path, broken, work)
+
+
+def test_what_the_client_wishes_reaches_the_run(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").touch()
+    wishes: list[Wish] = []
+
+    def tuning(wish: Wish, seat: Seat, watch: Watch) -> Ending:
+        wishes.append(wish)
+        return Ending("")
+
+    async def work(call: Call) -> None:
+        given = {"device": "host", "trials": 3, "rounds": 2, "workloads": ["N=1"]}
+        await call("start", kernel=str(tmp_path / "k.cu"), session="new/mine", **given)
+        await call("start", resume="old")
+        both = await call("start", resume="old", kernel="k.cu")
+        assert both.is_error
+
+    led(tmp_path, tuning, work)
+    assert wishes == [
+        Wish(Path("k.cu"), "host", 3, 2, ("N=1",), Path("new/mine")),
+        Wish(resume=Path("old")),
+    ]
+
+
+def test_a_plan_is_written_of_the_fields_that_were_given(tmp_path: Path) -> None:
+    async def work(call: Call) -> None:
+        await call("start")
+        told = text(await call("submit", hypothesis="why", **ANSWER))
+        assert "`change` is missing" in told
+        assert "`hypothesis`" not in told
+
+    led(tmp_path, one_round(Tools()), work)
+
+
+def test_a_plan_may_have_null_for_what_it_leaves_out(tmp_path: Path) -> None:
+    fields = json.loads(plan())
+    assert None in fields.values()
+
+    async def work(call: Call) -> None:
+        await call("start")
+        assert "does not compile" in text(await call("submit", **fields, **ANSWER))
+
+    led(tmp_path, one_round(Tools()), work)

@@ -1,0 +1,200 @@
+"""Expressions mean what Python means, and nothing outside the whitelist passes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.model.errors import ExpressionError
+from tuner.model.expressions import FUNCTIONS, Expression, Value, ceil_div
+
+NAMES: dict[str, Value] = {"a": 7, "b": -3, "c": 0, "flag": True, "off": False}
+BINARY = ["+", "-", "*", "//", "%", "&", "|", "^", "/"]
+COMPARE = ["==", "!=", "<", "<=", ">", ">="]
+
+leaves = st.one_of(
+    st.sampled_from(sorted(NAMES)),
+    st.integers(0, 100).map(str),
+    st.sampled_from(["True", "False"]),
+)
+
+
+def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.tuples(inner, st.sampled_from(BINARY + COMPARE), inner).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        ),
+        st.tuples(inner, st.sampled_from(COMPARE), inner, st.sampled_from(COMPARE), inner).map(
+            lambda t: f"({' '.join(t)})"
+        ),
+        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(lambda t: f"({' '.join(t)})"),
+        st.tuples(inner, inner, inner).map(lambda t: f"({t[0]} if {t[1]} else {t[2]})"),
+        st.tuples(st.sampled_from(["-", "+", "not "]), inner).map(lambda t: f"({t[0]}{t[1]})"),
+        st.tuples(st.sampled_from(["min", "max", "ceil_div"]), inner, inner).map(
+            lambda t: f"{t[0]}({t[1]}, {t[2]})"
+        ),
+        st.tuples(inner, st.sampled_from(["in", "not in"]), inner, inner).map(
+            lambda t: f"({t[0]} {t[1]} ({t[2]}, {t[3]}))"
+        ),
+        st.tuples(inner, st.sampled_from(["<<", ">>", "**"]), st.integers(0, 6)).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        ),
+    )
+
+
+@settings(deadline=None)
+@given(st.recursive(leaves, larger, max_leaves=8))
+def test_an_expression_evaluates_as_python_evaluates_it(text: str) -> None:
+    expression = Expression.parse(text)
+    try:
+        expected = eval(text, {"__builtins__": {}, **FUNCTIONS, **NAMES})  # noqa: S307
+    except (ArithmeticError, TypeError, ValueError):
+        with pytest.raises(ExpressionError):
+            expression.evaluate(NAMES)
+        return
+    try:
+        value = expression.evaluate(NAMES)
+    except ExpressionError as error:
+        assert "too large" in error.message
+        return
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_parses_or_is_refused_with_a_remedy(text: str) -> None:
+    try:
+        Expression.parse(text)
+    except ExpressionError as error:
+        assert error.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "nothing is written here"),
+        ("a +", "is not an expression: invalid syntax"),
+        ("max(a", "'(' was never closed"),
+        ("a && b", "invalid syntax"),
+        ("open('x')", "call to `open` is not allowed"),
+        ("__import__('os').system('true')", "is not allowed"),
+        ("a.b", "`a.b` (Attribute) is not allowed"),
+        ("a[0]", "`a[0]` (Subscript) is not allowed"),
+        ("[x for x in (1, 2)]", "(ListComp) is not allowed"),
+        ("lambda: 1", "(Lambda) is not allowed"),
+        ("(a := 1)", "(NamedExpr) is not allowed"),
+        ("f'{a}'", "(JoinedStr) is not allowed"),
+        ("max(a, *b)", "(Starred) is not allowed"),
+        ("max(a, key=b)", "call to `max` is not allowed"),
+        ("max(a)", "`max` takes at least 2 arguments, not 1"),
+        ("ceil_div(1, 2, 3)", "`ceil_div` takes 2 arguments, not 3"),
+        ("(1, 2)", "the list `(1, 2)` may only follow `in`"),
+        ("a in b", "`b` is not a list"),
+        ("'a' in 'abc'", "`'abc'` is not a list"),
+        ("a in (1, 2) == b", "is not a list"),
+        ("None", "`None` (Constant) is not allowed"),
+        ("1j", "`1j` (Constant) is not allowed"),
+        ("~a", "(UnaryOp) is not allowed"),
+        ("a is b", "(Compare) is not allowed"),
+        ("a @ b", "(BinOp) is not allowed"),
+        ("-" * 80 + "a", "nested too deeply"),
+        ("1" + " + 1" * 1000, "characters, over 2000"),
+        ("a\0b", "null byte"),
+    ],
+)
+def test_what_is_outside_the_whitelist_is_refused_with_its_place(text: str, found: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        Expression.parse(text, path=Path("space.yaml"), line=12)
+    assert found in caught.value.message
+    assert str(caught.value).startswith("space.yaml:12: ")
+    assert "ceil_div" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a // c", "integer division or modulo by zero"),
+        ("9 ** 9 ** 9", "is too large"),
+        ("2 ** 65", "is too large"),
+        ("1 << 100", "is too large"),
+        ("1 << -1", "negative shift count"),
+        ("(-8) ** 0.5", "is not a real number"),
+        ("'x' * 3", "arithmetic on text"),
+        ("'x' < 3", "not supported between"),
+        ("missing + 1", "undefined name 'missing'"),
+    ],
+)
+def test_what_cannot_be_computed_says_why_and_where(text: str, found: str) -> None:
+    expression = Expression.parse(text, path=Path("space.yaml"), line=3)
+    with pytest.raises(ExpressionError) as caught:
+        expression.evaluate(NAMES)
+    assert found in caught.value.message
+    assert f"space.yaml:3: `{text}`: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("8 / 2", 4), ("2.0 * 3", 6), ("a + flag", 8), ("'x' == 'x'", 1)]
+)
+def test_a_size_is_a_whole_number(text: str, value: int) -> None:
+    size = Expression.parse(text).integer(NAMES)
+    assert size == value
+    assert type(size) is int
+
+
+@pytest.mark.parametrize("text", ["a / 2", "'rows'"])
+def test_a_size_that_is_no_whole_number_is_an_error(text: str) -> None:
+    with pytest.raises(ExpressionError, match="a whole number is needed here"):
+        Expression.parse(text).integer(NAMES)
+
+
+def test_a_function_is_not_a_free_name_and_a_name_is() -> None:
+    assert Expression.parse("max(T, ceil_div(K, 8)) in (1, block)").names == {"T", "K", "block"}
+
+
+def test_an_undefined_name_is_told_with_those_that_are_known() -> None:
+    expression = Expression.parse("blok > 1", path=Path("s.yaml"), line=4)
+    with pytest.raises(ExpressionError) as caught:
+        expression.require({"block", "T"})
+    assert str(caught.value) == (
+        "s.yaml:4: `blok > 1`: undefined name 'blok'\n  known names: T, block"
+    )
+
+
+def test_the_booleans_of_yaml_are_told_in_pythons_words() -> None:
+    with pytest.raises(ExpressionError, match="the booleans are True and False"):
+        Expression.parse("flag == true").require({"flag"})
+
+
+def test_lines_of_a_block_are_one_expression() -> None:
+    assert Expression.parse("a +\n  1\n").evaluate(NAMES) == 8
+
+
+def test_an_expression_survives_a_process_boundary() -> None:
+    expression = Expression.parse("a * 2 if flag else 0")
+    assert pickle.loads(pickle.dumps(expression)).evaluate(NAMES) == 14  # noqa: S301
+
+
+@settings(deadline=None)
+@given(st.integers(-1000, 1000), st.integers(1, 50))
+def test_ceil_div_is_the_smallest_count_that_covers(a: int, b: int) -> None:
+    assert (ceil_div(a, b) - 1) * b < a <= ceil_div(a, b) * b
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1e308 * 10", "inf, which is not finite"),
+        ("1e999", "inf, which is not finite"),
+        ("9" * 1900, "over 2048 bits"),
+        ("4294967296 ** 64 * 2", "over 2048 bits"),
+        ("1if a else 2", "is not an expression"),
+    ],
+)
+def test_no_number_grows_without_bound(text: str, found: str) -> None:
+    with pytest.raises(ExpressionError, match=found):
+        Expression.parse(text).integer(NAMES)

@@ -1,0 +1,253 @@
+"""The rules say "faster" when it is true, and only then."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tuner.model.statistics import (
+    below_floor,
+    clearly_slower,
+    enough,
+    fewest_rounds,
+    floor_us,
+    geometric_mean,
+    paired_interval,
+    relative_standard_error,
+    roofline_share,
+    unpaired_interval,
+)
+
+Samples = NDArray[np.float64]
+
+
+def noisy(rng: np.random.Generator, median_us: float, clocks: Samples) -> Samples:
+    """Samples as a GPU gives them: 0.6 % noise and 5 % slow outliers on top of the clocks."""
+    times = median_us * clocks * (1 + 0.006 * rng.standard_normal(clocks.size))
+    outliers = rng.random(clocks.size) < 0.05
+    return np.where(outliers, times * (1 + rng.exponential(0.05, clocks.size)), times)
+
+
+def drift(rng: np.random.Generator, rounds: int) -> Samples:
+    """A common-mode drift of the clocks by 1.5 %: a ramp, or a slow swing at a random phase."""
+    if rng.random() < 0.5:
+        return 1 + 0.015 * np.linspace(0, 1, rounds)
+    swing = np.linspace(0, rng.uniform(1, 12), rounds) + rng.uniform(0, 6)
+    return 1 + 0.0075 * np.sin(swing)
+
+
+def intervals(gain: float, rounds: int, runs: int = 300) -> Samples:
+    rng = np.random.default_rng(20)
+    found = []
+    for seed in range(runs):
+        clocks = drift(rng, rounds)
+        baseline, candidate = noisy(rng, 20.0, clocks), noisy(rng, 20.0 / (1 + gain), clocks)
+        found.append(paired_interval(baseline, candidate, seed, resamples=1000)[1])
+    return np.array(found)
+
+
+class TestPairedInterval:
+    def test_equal_programs_are_called_different_in_at_most_one_run_of_twenty(self) -> None:
+        low, high = intervals(gain=0.0, rounds=60).T
+        assert 0.93 <= np.mean((low <= 1) & (high >= 1)) <= 1.0
+
+    def test_the_interval_covers_a_true_gain(self) -> None:
+        low, high = intervals(gain=0.01, rounds=60).T
+        assert 0.93 <= np.mean((low <= 1.01) & (high >= 1.01)) <= 1.0
+
+    def test_half_a_percent_is_found_in_a_hundred_rounds(self) -> None:
+        low, _ = intervals(gain=0.005, rounds=100).T
+        assert np.mean(low > 1) > 0.8
+
+    def test_drift_between_sequential_measurements_deceives_only_the_unpaired(self) -> None:
+        rng = np.random.default_rng(3)
+        ramp = 1 + 0.015 * np.linspace(0, 1, 200)
+        first, second = noisy(rng, 20.0, ramp[:100]), noisy(rng, 20.0, ramp[100:])
+        _, (_, high) = unpaired_interval(first, second, 0)
+        assert high < 1
+        interleaved = noisy(rng, 20.0, ramp[::2]), noisy(rng, 20.0, ramp[::2])
+        _, (low, high) = paired_interval(*interleaved, 0)
+        assert low <= 1 <= high
+
+    def test_a_seed_decides_the_interval(self) -> None:
+        rng = np.random.default_rng(0)
+        a, b = rng.normal(20, 0.2, 60), rng.normal(19, 0.2, 60)
+        assert paired_interval(a, b, 5) == paired_interval(a, b, 5)
+        assert paired_interval(a, b, 5) != paired_interval(a, b, 6)
+        assert unpaired_interval(a, b, 5) == unpaired_interval(a, b, 5)
+        assert unpaired_interval(a, b, 5) != unpaired_interval(a, b, 6)
+
+    def test_the_speedup_is_the_ratio_of_the_medians(self) -> None:
+        speedup, (low, high) = paired_interval([10, 12, 11] * 4, [5, 6, 5.5] * 4, 0)
+        assert speedup == 2.0
+        assert (low, high) == (2.0, 2.0)
+
+    def test_swapping_the_sides_inverts_the_interval(self) -> None:
+        rng = np.random.default_rng(1)
+        a, b = rng.normal(20, 0.2, 60), rng.normal(19, 0.2, 60)
+        speedup, (low, high) = paired_interval(a, b, 0)
+        inverse, (inverse_low, inverse_high) = paired_interval(b, a, 0)
+        assert inverse == pytest.approx(1 / speedup)
+        assert (inverse_low, inverse_high) == pytest.approx((1 / high, 1 / low), rel=1e-4)
+
+    def test_a_higher_level_is_wider(self) -> None:
+        rng = np.random.default_rng(1)
+        a, b = rng.normal(20, 0.2, 60), rng.normal(19, 0.2, 60)
+        _, (low, high) = paired_interval(a, b, 0, level=0.95)
+        _, (lower, higher) = paired_interval(a, b, 0, level=0.99)
+        assert lower < low < high < higher
+
+    def test_sixty_rounds_take_under_50_ms(self) -> None:
+        rng = np.random.default_rng(0)
+        a, b = rng.normal(20, 0.2, 60), rng.normal(19, 0.2, 60)
+        costs = []
+        for seed in range(5):
+            start = time.perf_counter()
+            paired_interval(a, b, seed)
+            costs.append(time.perf_counter() - start)
+        assert min(costs) < 0.1  # half of it where nothing else runs
+
+
+class TestFewOrConstantSamples:
+    @pytest.mark.parametrize("compare", [paired_interval, unpaired_interval])
+    @pytest.mark.parametrize("rounds", [1, 2, 5])
+    def test_too_few_rounds_never_claim_a_difference(self, compare, rounds: int) -> None:
+        speedup, (low, high) = compare([20.0] * rounds, [10.0] * rounds, 0)
+        assert speedup == 2.0
+        assert (low, high) == (1.0, 2.0)
+        speedup, (low, high) = compare([10.0] * rounds, [20.0] * rounds, 0)
+        assert (low, high) == (0.5, 1.0)
+
+    @pytest.mark.parametrize("compare", [paired_interval, unpaired_interval])
+    def test_constant_samples_give_an_interval_without_width(self, compare) -> None:
+        assert compare([20.0] * 6, [10.0] * 6, 0) == (2.0, (2.0, 2.0))
+        assert compare([20.0] * 30, [20.0] * 30, 0) == (1.0, (1.0, 1.0))
+
+    def test_sides_of_different_length_are_compared_only_unpaired(self) -> None:
+        speedup, (low, high) = unpaired_interval([20.0] * 30, [10.0] * 7, 0)
+        assert (speedup, low, high) == (2.0, 2.0, 2.0)
+        _, (low, high) = unpaired_interval([20.0] * 30, [10.0] * 5, 0)
+        assert (low, high) == (1.0, 2.0)
+        with pytest.raises(ValueError, match="30 and 7 samples are not pairs"):
+            paired_interval([20.0] * 30, [10.0] * 7, 0)
+
+    @pytest.mark.parametrize("compare", [paired_interval, unpaired_interval])
+    @pytest.mark.parametrize("bad", [[], [0.0], [-1.0], [float("nan")], [float("inf")]])
+    def test_times_that_cannot_be_are_refused(self, compare, bad: list[float]) -> None:
+        with pytest.raises(ValueError, match="sample"):
+            compare([1.0] * len(bad), bad, 0)
+
+    @pytest.mark.parametrize(("level", "rounds"), [(0.5, 2), (0.9, 5), (0.95, 6), (0.99, 8)])
+    def test_the_sign_test_sets_the_fewest_rounds(self, level: float, rounds: int) -> None:
+        assert fewest_rounds(level) == rounds
+        assert 2 * 0.5**rounds <= 1 - level + 1e-12 < 2 * 0.5 ** (rounds - 1)
+
+    @pytest.mark.parametrize("level", [0.0, 1.0, 95.0])
+    def test_a_level_is_between_0_and_1(self, level: float) -> None:
+        with pytest.raises(ValueError, match="level"):
+            paired_interval([1.0] * 9, [1.0] * 9, 0, level=level)
+
+
+class TestStandardError:
+    def test_it_agrees_with_the_spread_of_many_medians(self) -> None:
+        rng = np.random.default_rng(0)
+        samples = rng.normal(20, 0.2, (4000, 50))
+        true = np.std(np.median(samples, axis=1)) / 20
+        estimated = np.median([relative_standard_error(row) for row in samples[:500]])
+        assert estimated == pytest.approx(true, rel=0.1)
+
+    def test_outliers_hardly_move_it(self) -> None:
+        rng = np.random.default_rng(0)
+        clean = rng.normal(20, 0.2, 100)
+        spoiled = clean.copy()
+        spoiled[::20] *= 50
+        before, after = relative_standard_error(clean), relative_standard_error(spoiled)
+        assert before is not None
+        assert after == pytest.approx(before, rel=0.3)
+
+    def test_it_halves_with_four_times_the_samples(self) -> None:
+        rng = np.random.default_rng(0)
+        few, many = rng.normal(20, 0.2, 400), rng.normal(20, 0.2, 1600)
+        small, large = relative_standard_error(many), relative_standard_error(few)
+        assert small is not None
+        assert large == pytest.approx(2 * small, rel=0.15)
+
+    def test_one_sample_has_none_and_constant_samples_have_zero(self) -> None:
+        assert relative_standard_error([3.0]) is None
+        assert relative_standard_error([3.0, 3.0]) == 0.0
+
+
+class TestStopping:
+    @pytest.mark.parametrize(
+        ("times_us", "target", "minimum", "stop"),
+        [
+            ([], 0.01, 0, False),
+            ([10.0], 1.0, 1, False),  # one sample says nothing about its spread
+            ([10.0, 10.0], 0.01, 2, True),
+            ([10.0, 10.0], 0.01, 3, False),
+            ([10.0] * 7, 0.0, 7, True),
+            ([9.0, 11.0] * 5, 0.01, 7, False),
+            ([9.0, 11.0] * 5, 0.10, 7, True),
+        ],
+    )
+    def test_enough(self, times_us: list[float], target: float, minimum: int, stop: bool) -> None:
+        assert enough(times_us, target, minimum) is stop
+
+    @pytest.mark.parametrize(
+        ("times_us", "stop"),
+        [
+            ([], False),
+            ([30.0, 30.0], False),  # too few
+            ([30.0, 30.0, 30.0], True),
+            ([30.0, 30.0, 11.9], False),  # one that is within the margin
+            ([30.0, 30.0, 12.0], False),
+            ([30.0, 30.0, 12.1], True),
+            ([9.0, 9.0, 9.0], False),
+        ],
+    )
+    def test_clearly_slower(self, times_us: list[float], stop: bool) -> None:
+        assert clearly_slower(times_us, incumbent_us=10.0, margin=0.2) is stop
+
+    def test_a_config_as_good_as_the_incumbent_is_never_stopped_by_noise(self) -> None:
+        rng = np.random.default_rng(0)
+        for _ in range(2000):
+            times = noisy(rng, 20.0, 1.015 * np.ones(3))
+            assert not clearly_slower(list(times), incumbent_us=20.0, margin=0.1)
+
+
+class TestRoofline:
+    def test_a_gigabyte_at_4000_gbps_takes_250_us(self) -> None:
+        assert floor_us(1e9, 4000.0) == pytest.approx(250.0)
+        assert roofline_share(1e9, 500.0, 4000.0) == pytest.approx(0.5)
+        assert roofline_share(0, 5.0, 4000.0) == 0.0
+
+    @pytest.mark.parametrize(
+        ("time_us", "slack", "below"),
+        [(250.0, 0.0, False), (249.0, 0.0, True), (249.0, 0.05, False), (237.0, 0.05, True)],
+    )
+    def test_nothing_is_faster_than_physics(
+        self, time_us: float, slack: float, below: bool
+    ) -> None:
+        assert below_floor(time_us, 1e9, 4000.0, slack) is below
+
+    @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+    def test_a_rate_or_time_that_cannot_be_is_refused(self, rate: float) -> None:
+        with pytest.raises(ValueError, match="streaming rate"):
+            roofline_share(1e9, 1.0, rate)
+        with pytest.raises(ValueError, match="time"):
+            roofline_share(1e9, rate, 4000.0)
+
+
+class TestGeometricMean:
+    def test_it_averages_ratios(self) -> None:
+        assert geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
+        assert geometric_mean(x for x in (1.0, 2.0, 4.0)) == pytest.approx(2.0)
+        assert geometric_mean([1e300, 1e300]) == pytest.approx(1e300)
+
+    @pytest.mark.parametrize("values", [[], [1.0, 0.0], [-1.0]])
+    def test_none_or_a_ratio_that_is_not_positive_is_refused(self, values: list[float]) -> None:
+        with pytest.raises(ValueError, match="sample"):
+            geometric_mean(values)

@@ -1,0 +1,219 @@
+"""Comparisons: the searcher is told what the loop tells it, and the same whatever the jobs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from child_handlers import Dying, Handler
+from tests.unit.comparing.conftest import never
+
+from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, time_ms, written
+from tuner.app.record import record, recording_plan
+from tuner.device.recorded.recording import save_recording
+from tuner.device.simulated import SimulatedDevice
+from tuner.model.config import Config
+from tuner.model.errors import InputError, TunerError, WorkerError
+from tuner.model.trial import Status, Trial
+from tuner.process.pool import Crew
+from tuner.search.compare import comparison as replaying
+from tuner.search.compare.comparison import Comparison, Settings, Task, compare, replay
+from tuner.search.compare.spaces import RecordedSpace, load_spaces
+from tuner.space.load import load_definition
+
+NAMES = ("random", "kernel_tuner:random_sample", "optuna")
+
+
+class Watched:
+    """A searcher that asks for the pool in order, at most `step` at a time, and keeps its tells."""
+
+    def __init__(self, space: RecordedSpace, most: int, step: int) -> None:
+        self.configs, self.step = list(space.pool)[:most], step
+        self.told: list[Trial] = []
+        self.asked: list[int] = []
+
+    def ask(self, count: int) -> list[Config]:
+        self.asked.append(count)
+        given = min(count, self.step)
+        ahead, self.configs = self.configs[:given], self.configs[given:]
+        return ahead
+
+    def tell(self, trial: Trial) -> None:
+        self.told.append(trial)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch, cached: RecordedSpace):
+    def make(*, most: int = 99, step: int = 99) -> tuple[Watched, dict[str, object]]:
+        searcher, given = Watched(cached, most, step), {}
+
+        def factory(name: str, *_: object, **options: object) -> Watched:
+            given.update(options, name=name)
+            return searcher
+
+        monkeypatch.setattr(replaying, "make_searcher", factory)
+        return searcher, given
+
+    return make
+
+
+def test_a_cache_is_a_space_with_a_trial_for_every_config(cached: RecordedSpace) -> None:
+    assert (len(cached.pool), cached.failed) == (len(BLOCKS) * len(ITEMS), len(FAILED))
+    assert (cached.label, cached.optimum_us) == ("a100", time_ms(256, 4) * 1e3)
+    assert set(cached.pool) == set(cached.trials)
+
+
+def test_a_searcher_is_told_statuses_and_times_in_the_order_of_asking(cached, watched) -> None:
+    searcher, given = watched()
+    run = replay(cached, "x", seed=3, trials=20, batch=8)
+    assert given == {"name": "x", "seed": 3, "budget": 20, "seeds": ()}
+    assert searcher.asked == [8, 8, 4]
+    assert searcher.told == [cached.trials[config] for config in cached.pool]
+    assert {t.status for t in searcher.told if t.time_us is None} == {
+        Status.LAUNCH,
+        Status.CONSTRAINT,
+    }
+    assert run.found_us[0] == time_ms(32, 1) * 1e3
+    assert run.found_us[-1] == cached.optimum_us
+
+
+def test_failures_are_evaluations_and_an_early_end_keeps_the_best(cached, watched) -> None:
+    watched(most=3, step=2)
+    run = replay(cached, "x", seed=0, trials=10)
+    times = [cached.trials[config].time_us for config in list(cached.pool)[:3]]
+    assert len(run.found_us) == 10
+    assert set(run.found_us[2:]) == {min(times)}
+    failed = next(c for c, t in cached.trials.items() if t.time_us is None)
+    only = replace(
+        cached, trials={**cached.trials, **dict.fromkeys(cached.pool, cached.trials[failed])}
+    )
+    only = replace(
+        only, trials={**only.trials, list(cached.pool)[4]: cached.trials[list(cached.pool)[4]]}
+    )
+    watched(most=3)
+    assert set(replay(only, "x", seed=0, trials=3).found_us) == {only.worst_us}
+
+
+def compared(spaces: list[RecordedSpace], jobs: int = 1, trials: int = 8) -> Comparison:
+    return compare(Settings(NAMES, seeds=2, trials=trials), spaces, jobs=jobs)
+
+
+def test_the_results_do_not_depend_on_the_jobs(cached: RecordedSpace) -> None:
+    alone, together = (compared([cached], jobs) for jobs in (1, 2))
+    for one, other in zip(alone.results[0].methods, together.results[0].methods, strict=True):
+        assert one.searcher == other.searcher
+        assert np.array_equal(one.found_us, other.found_us)
+        assert replace(one.score, seconds_per_run=0) == replace(other.score, seconds_per_run=0)
+
+
+def test_every_run_is_heard_of_and_recordings_are_averaged(cached, tmp_path: Path) -> None:
+    (other,) = load_spaces(written(tmp_path / "other.json", cache()), never)
+    ended: list[Task] = []
+    made = compare(Settings(("random",), 3, 5), [cached, other], ended=ended.append)
+    assert ended == [Task(space, "random", seed) for space in (0, 1) for seed in range(3)]
+    assert list(made.by_recording()) == [str(cached.path), str(other.path)]
+    first, second = (row["random"] for row in made.by_recording().values())
+    assert first.score == second.score == made.overall()["random"].score
+
+
+def test_all_configs_may_be_tried_and_no_more(cached: RecordedSpace) -> None:
+    scores = compared([cached], trials=20).overall()
+    assert {score.share_100 for score in scores.values()} == {1.0}
+    with pytest.raises(InputError, match="has 20 configs, fewer than 21 trials") as caught:
+        compared([cached], trials=21)
+    assert caught.value.path == cached.path
+
+
+@pytest.mark.parametrize(("method", "why"), [("leave", "died"), ("refuse", "not that one")])
+def test_a_process_that_dies_or_fails_ends_the_comparison(method: str, why: str) -> None:
+    tasks = [1, 2, 3] if method == "leave" else ["not that one"] * 3
+    with Crew(Handler, (), 2) as crew, pytest.raises(TunerError, match=why):
+        list(crew.map(method, tasks))
+
+
+def test_a_process_that_cannot_start_is_an_error() -> None:
+    with (
+        Crew(Dying, (), 2) as crew,
+        pytest.raises(WorkerError, match="a process of the comparison died"),
+    ):
+        list(crew.map("echo", [1]))
+
+
+def test_every_task_is_answered_once_and_a_mistake_keeps_its_traceback() -> None:
+    with Crew(Handler, (), 2) as crew:
+        assert sorted(crew.map("echo", [1, 2, 3, 4, 5])) == [(n, n) for n in range(1, 6)]
+    with (
+        Crew(Handler, (), 1) as crew,
+        pytest.raises(WorkerError, match="in a process of the comparison:\nTraceback"),
+    ):
+        list(crew.map("no such method", [1]))
+
+
+def test_a_file_without_a_correct_config_or_with_another_workload_is_refused(tmp_path) -> None:
+    bad = cache(cache={"a": {"block": 32, "items": 1, "time": "InvalidConfig"}})
+    with pytest.raises(InputError, match="none of its 1 configs is correct"):
+        load_spaces(written(tmp_path / "bad.json", bad), never)
+    with pytest.raises(InputError, match="none of its 0 configs is correct"):
+        load_spaces(written(tmp_path / "none.json", cache(cache={})), never)
+    with pytest.raises(InputError, match="holds one workload"):
+        load_spaces(written(tmp_path / "c.json", cache()), never, ["N=1000"])
+
+
+@pytest.fixture
+def own(make_plan, make_session, compiler, listener, tmp_path, project):
+    """A recording of the small project, and its search space."""
+    plan = recording_plan(make_plan())
+    device = SimulatedDevice(
+        lambda program: (
+            Status.WRONG
+            if program.launches[0].threads == 64
+            else 10.0 + program.launches[0].threads / 64
+        )
+    )
+    with make_session(plan) as session:
+        made = record(plan, session=session, device=device, compiler=compiler, listener=listener)
+    path = tmp_path / "scale.json.xz"
+    save_recording(made, path)
+    return path, project / "scale.yaml"
+
+
+def test_our_own_recordings_are_found_by_rendering_their_template(own) -> None:
+    path, space = own
+    spaces = load_spaces(path, lambda _: load_definition(space))
+    assert [one.label for one in spaces] == ["scale N=1000", "scale N=100000"]
+    assert (len(spaces[0].pool), spaces[0].failed) == (19, 4)
+    assert spaces[0].optimum_us == 10.5
+    (one,) = load_spaces(path, lambda _: load_definition(space), ["N=3000", "N=3000"])
+    assert one.workload.key == "N=3000"
+    run = replay(one, "random", seed=1, trials=1)
+    # the space's default is proposed first
+    assert run.found_us == (12.0,)
+
+
+def test_what_does_not_belong_to_the_recording_is_refused(own) -> None:
+    path, space = own
+    with pytest.raises(InputError, match="no measurements for workload N=7") as caught:
+        load_spaces(path, lambda _: load_definition(space), ["N=7"])
+    assert "N=1000" in caught.value.remedy
+    template = space.with_name("scale.cu.j2")
+    template.write_text(template.read_text() + "int changed;\n")
+    with pytest.raises(InputError, match="holds none of the 19 valid configs") as caught:
+        load_spaces(path, lambda _: load_definition(space))
+    assert "changed since" in caught.value.remedy
+    space.write_text(space.read_text().replace("kernel: scale\n", "kernel: other\n", 1))
+    with pytest.raises(InputError, match=r"is a recording of scale, and .* of other"):
+        load_spaces(path, lambda _: load_definition(space))
+
+
+def test_t4_results_are_a_space_too(cached: RecordedSpace, tmp_path: Path) -> None:
+    from tuner.device.recorded.foreign_recordings import load_measured
+    from tuner.device.recorded.t4 import t4_text
+
+    text = t4_text(load_measured(cached.path))
+    (space,) = load_spaces(written(tmp_path / "a100_T4.json", json.loads(text)), never)
+    assert {c: t.time_us for c, t in space.trials.items()} == {
+        c: t.time_us for c, t in cached.trials.items()
+    }

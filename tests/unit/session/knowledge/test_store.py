@@ -1,0 +1,243 @@
+"""A store of past searches: what comes back, what is refused, and several runs at once."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, select, sql
+
+from tuner.model.errors import InputError
+from tuner.session import knowledge
+from tuner.session.knowledge import Store, StoreError, find_place
+
+
+def named(path: Path) -> Store:
+    place = find_place(str(path), {})
+    assert place is not None
+    return Store(place)
+
+
+def of_environment(path: Path) -> Store:
+    place = find_place(None, {"TUNE_STORE": str(path)})
+    assert place is not None
+    return Store(place)
+
+
+def test_what_is_added_comes_back_oldest_first(store, make_search) -> None:
+    first = make_search({32: 5.0, 64: None}, operators={"ACTIVATION": "silu"})
+    second = make_search({128: 1.0}, created="2026-01-02T00:00:00+00:00", baseline_us=None)
+    assert store.add([second, first]) == 2
+    assert store.searches("scale") == [first, second]
+    assert store.searches() == [first, second]
+    assert store.searches("other") == []
+
+
+def test_the_newest_are_read_where_there_are_many(store, make_search) -> None:
+    days = [make_search({32: 1.0}, created=f"2026-01-{day:02}") for day in range(1, 10)]
+    store.add(days)
+    assert store.searches("scale", most=2) == days[-2:]
+
+
+def test_the_same_is_kept_once(store, make_search) -> None:
+    one = make_search({32: 5.0})
+    assert store.add([one]) == 1
+    assert store.add([one, one]) == 0
+    assert len(store.searches()) == 1
+
+
+def test_asking_makes_no_file(store) -> None:
+    store.check()
+    assert store.searches("scale") == []
+    assert store.forget("scale") == 0
+    assert not store.place.file.exists()
+
+
+def test_a_kernel_is_forgotten_on_one_device_or_all(store, make_search) -> None:
+    store.add(
+        [
+            make_search({32: 1.0}),
+            make_search({32: 1.0}, device="NVIDIA A100"),
+            make_search({32: 1.0}, kernel="other"),
+        ]
+    )
+    assert store.forget("scale", "NVIDIA A100") == 1
+    assert [one.device for one in store.searches("scale")] == ["NVIDIA H200"]
+    assert store.forget("scale") == 1
+    assert [one.kernel for one in store.searches()] == ["other"]
+    with create_engine(store.place.url).connect() as connection:
+        tables = (knowledge.searches, knowledge.workloads, knowledge.configs)
+        assert [len(connection.execute(select(table)).all()) for table in tables] == [1, 1, 1]
+
+
+def spoil(store: Store, table: str, name: str, value: object) -> None:
+    """Overwrite a column of the first row of a table, which takes anything in SQLite."""
+    untyped = sql.table(table, sql.column("id"), sql.column(name))
+    with create_engine(store.place.url).begin() as connection:
+        connection.execute(untyped.update().where(untyped.c.id == 1).values({name: value}))
+
+
+GARBAGE = {
+    "config": [
+        "[",
+        "null",
+        "{}",
+        '[["block"]]',
+        "[[1, 2]]",
+        '[["block", null]]',
+        b"\xff",
+        "[" * 9999,
+    ],
+    "time_us": [0.0, -1.0, None, float("inf"), "fast", b""],
+    "status": ["best", "", b"correct"],
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [(column, value) for column, values in GARBAGE.items() for value in values]
+)
+def test_a_config_that_is_none_is_left_out(store, make_search, column, value) -> None:
+    store.add([make_search({32: 1.0, 64: 2.0})])
+    spoil(store, "tune_configs", column, value)
+    (known,) = store.searches("scale")
+    assert [one.config["block"] for one in known.workloads[0].configs] == [64]
+
+
+@pytest.mark.parametrize(
+    "axes", ["", "[]", '[["N", 0]]', '[["N", -5]]', '[["N", true]]', '[["N", 1.5]]']
+)
+def test_a_workload_that_is_none_is_left_out(store, make_search, axes) -> None:
+    store.add([make_search({32: 1.0})])
+    spoil(store, "tune_workloads", "axes", axes)
+    (known,) = store.searches("scale")
+    assert known.workloads == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("operators", "[]"), ("operators", '{"A": 1}'), ("parameters", "7")]
+)
+def test_a_search_that_is_none_is_left_out(store, make_search, column, value) -> None:
+    store.add([make_search({32: 1.0})])
+    spoil(store, "tune_searches", column, value)
+    assert store.searches("scale") == []
+
+
+def test_what_a_terminal_would_obey_is_not_shown(store, make_search) -> None:
+    store.add([make_search({32: 1.0}, device="\x1b[2J H200")])
+    assert store.searches()[0].device == "?[2J H200"
+
+
+def add_many(path: str, start: int, made: list) -> None:
+    store = named(Path(path))
+    for one in made[start::4]:
+        store.add([one])
+
+
+def test_several_runs_add_at_once_and_nothing_is_lost(store, make_search) -> None:
+    made = [make_search({32: 1.0 + n}) for n in range(40)]
+    context = multiprocessing.get_context("fork")
+    runs = [
+        context.Process(target=add_many, args=(str(store.place.file), n, made)) for n in range(4)
+    ]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert [run.exitcode for run in runs] == [0] * 4
+    assert {one.uid for one in store.searches()} == {one.uid for one in made}
+
+
+def test_a_locked_store_is_told_after_a_while(store, make_search, monkeypatch) -> None:
+    store.add([make_search({32: 1.0})])
+    monkeypatch.setattr("tuner.session.knowledge.BUSY_S", 0.05)
+    impatient = named(store.place.file)
+    with closing(sqlite3.connect(store.place.file)) as raw:
+        raw.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreError, match="database is locked"):
+            impatient.add([make_search({64: 1.0})])
+        with pytest.raises(StoreError, match="database is locked"):
+            impatient.searches("scale")
+    assert len(impatient.searches("scale")) == 1
+
+
+def test_a_damaged_store_is_told(store, make_search) -> None:
+    store.add([make_search({32: 1.0 + n, 64: 2.0}) for n in range(50)])
+    content = bytearray(store.place.file.read_bytes())
+    content[4096:] = b"\xa5" * (len(content) - 4096)
+    store.place.file.write_bytes(content)
+    with pytest.raises(StoreError, match="malformed") as caught:
+        store.searches("scale")
+    assert "move it away" in caught.value.remedy
+
+
+def test_a_newer_store_is_left_alone(store, make_search) -> None:
+    store.add([make_search({32: 1.0})])
+    with closing(sqlite3.connect(store.place.file)) as raw, raw:
+        raw.execute("UPDATE tune_about SET value = '2'")
+    with pytest.raises(StoreError, match="has schema 2, this version of tune knows 1") as caught:
+        store.searches("scale")
+    assert "pip install --upgrade kernel-tune" in caught.value.remedy
+    with pytest.raises(StoreError):
+        store.add([make_search({64: 1.0})])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_store_that_cannot_be_written_can_be_read(store, make_search) -> None:
+    store.add([make_search({32: 1.0})])
+    store.place.file.chmod(0o400)
+    with pytest.raises(StoreError, match="readonly"):
+        store.add([make_search({64: 1.0})])
+    assert len(store.searches("scale")) == 1
+
+
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, make_search) -> None:
+    text, other = tmp_path / "kernel.cu", tmp_path / "session.db"
+    text.write_text("__global__ void f() {}\n" * 99)
+    with closing(sqlite3.connect(other)) as raw, raw:
+        raw.execute("CREATE TABLE trials (id INTEGER)")
+    for path, said in ((text, "is no SQLite database"), (other, "is a database of something else")):
+        before = path.read_bytes()
+        for use in (Store.check, lambda store: store.add([make_search({32: 1.0})])):
+            with pytest.raises(InputError, match=said) as caught:
+                use(named(path))
+            assert not isinstance(caught.value, StoreError)
+        assert path.read_bytes() == before
+
+
+def test_a_named_file_needs_its_folder(tmp_path: Path, make_search) -> None:
+    with pytest.raises(InputError, match="there is no folder"):
+        named(tmp_path / "nowhere/x.db").check()
+    with pytest.raises(InputError, match="is a folder"):
+        named(tmp_path).check()
+    store = of_environment(tmp_path / "new/x.db")
+    assert store.add([make_search({32: 1.0})]) == 1, "one that nobody named is made"
+
+
+def test_a_file_where_a_folder_should_be_is_a_failure(tmp_path: Path, make_search) -> None:
+    (tmp_path / "file").write_text("")
+    store = of_environment(tmp_path / "file/x.db")
+    with pytest.raises(StoreError, match=r"exists|directory"):
+        store.add([make_search({32: 1.0})])
+
+
+def test_a_server_that_is_not_there_cannot_be_reached() -> None:
+    pytest.importorskip("psycopg")
+    place = find_place("postgresql+psycopg://me:secret@127.0.0.1:9/x", {})
+    assert place is not None
+    with pytest.raises(InputError, match="cannot be reached") as caught:
+        Store(place).check()
+    assert "secret" not in str(caught.value)
+
+
+def test_configs_keep_their_types(store, make_search) -> None:
+    known = make_search({32: 1.0})
+    store.add([known])
+    pairs = [["block", True], ["items", 1], ["rate", 1.0], ["name", "1"]]
+    spoil(store, "tune_configs", "config", json.dumps(pairs))
+    (one,) = store.searches()[0].workloads[0].configs
+    assert [type(value) for value in one.config.values()] == [bool, int, float, str]

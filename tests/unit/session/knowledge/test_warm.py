@@ -1,0 +1,201 @@
+"""A run and the store: seeds once, nothing on trust, and never in the way."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from tuner.device.simulated import H200_LIKE, SimulatedDevice
+from tuner.model.config import Config
+from tuner.model.errors import InputError
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Measurement, Status, Trial
+from tuner.session.knowledge import Store, find_place
+from tuner.tuning.evaluator import evaluator_of
+from tuner.tuning.warm_start import MOST_SEEDS, WARM, Knowledge, open_knowledge, warm_seeds
+
+SMALL, LARGE = Workload((("N", 1000),)), Workload((("N", 100000),))
+BUDGETS = {SMALL: 100, LARGE: 100}
+
+
+@pytest.fixture
+def warnings() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def knowledge(store, warnings) -> Knowledge:
+    return Knowledge(store, H200_LIKE, warnings.append)
+
+
+@pytest.fixture
+def plan(make_plan):
+    return make_plan()
+
+
+@pytest.fixture
+def evaluator(plan, compiler):
+    return evaluator_of(plan, compiler, SimulatedDevice(lambda program: 1.0))
+
+
+@pytest.fixture
+def session(plan, make_session):
+    with make_session(plan) as made:
+        made.add_candidate(INITIAL, plan.template.text, "space")
+        made.environment = {"device": H200_LIKE.name, "architecture": H200_LIKE.architecture}
+        yield made
+
+
+def trial(block: int, time_us: float) -> Trial:
+    config = Config.of({"block": block, "items": 1})
+    measurement = Measurement((time_us,) * 3, 20, 4)
+    return Trial(INITIAL, SMALL, config, Status.CORRECT, measurement=measurement)
+
+
+def test_what_one_run_keeps_another_tries_first(
+    knowledge, plan, session, evaluator, make_session, warnings
+) -> None:
+    session.record(trial(32, 2.0))
+    session.record(trial(256, 1.0))
+    assert knowledge.keep(session) == 1
+    assert knowledge.keep(session) == 0, "nothing new"
+    with make_session(plan, "another") as other:
+        other.add_candidate(INITIAL, plan.template.text, "space")
+        found = warm_seeds(knowledge, plan, other, evaluator, BUDGETS)
+    assert [config["block"] for config in found[SMALL]] == [256, 32]
+    assert found[LARGE] == found[SMALL], "the nearest shape"
+    assert warnings == []
+
+
+def test_a_resumed_session_starts_as_it_did_whatever_the_store_says_by_now(
+    knowledge, plan, session, evaluator, store, make_search
+) -> None:
+    store.add([make_search({32: 1.0})])
+    first = warm_seeds(knowledge, plan, session, evaluator, BUDGETS)
+    store.add([make_search({64: 0.5})])
+    session.record(trial(512, 1.0))
+    assert warm_seeds(None, plan, session, evaluator, BUDGETS) == first
+    assert warm_seeds(knowledge, plan, session, evaluator, BUDGETS) == first
+    assert len(session.notes(0, WARM)) == 1
+    told = session.notes(0, WARM)[0].content["seeds"]["N=1000"]
+    assert told == [
+        {"config": {"block": 32, "items": 1}, "device": "NVIDIA H200", "workload": "N=1000"}
+    ]
+
+
+def test_a_session_that_began_without_goes_on_without(
+    knowledge, plan, session, evaluator, store, make_search
+) -> None:
+    session.record(trial(512, 1.0))
+    store.add([make_search({32: 1.0})])
+    assert warm_seeds(knowledge, plan, session, evaluator, BUDGETS) == {}
+
+
+def test_each_candidate_is_asked_for_by_itself(
+    knowledge, plan, session, evaluator, store, make_search
+) -> None:
+    store.add([make_search({32: 1.0})])
+    warm_seeds(knowledge, plan, session, evaluator, BUDGETS)
+    warm_seeds(knowledge, replace(plan, candidate="r1"), session, evaluator, BUDGETS)
+    assert [note.content["candidate"] for note in session.notes(0, WARM)] == [INITIAL, "r1"]
+
+
+@pytest.mark.parametrize(("budget", "most"), [(1000, MOST_SEEDS), (30, 3), (9, 0)])
+def test_a_few_trials_and_a_tenth_of_them_are_the_most_it_costs(
+    knowledge, plan, session, evaluator, store, make_search, budget, most
+) -> None:
+    blocks = dict.fromkeys([32, 64, 128, 256, 512], 1.0)
+    store.add([make_search(blocks, size=size) for size in (1000, 2000, 3000)])
+    found = warm_seeds(knowledge, plan, session, evaluator, {SMALL: budget})
+    assert len(found[SMALL]) == min(most, len(blocks))
+
+
+def test_a_config_that_breaks_a_constraint_is_not_tried(
+    knowledge, plan, session, evaluator, store, make_search
+) -> None:
+    known = make_search({512: 1.0, 64: 2.0})
+    (past,) = known.workloads
+    configs = tuple(
+        replace(one, config=Config.of({**one.config, "items": 8})) for one in past.configs
+    )
+    store.add([replace(known, workloads=(replace(past, configs=configs),))])
+    found = warm_seeds(knowledge, plan, session, evaluator, {SMALL: 100})
+    assert [config["block"] for config in found[SMALL]] == [64], "512 * 8 is over 2048"
+
+
+def broken(store: Store, make_search, how: str) -> None:
+    store.add([make_search({32: 1.0})])
+    path = store.place.file
+    if how == "newer":
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("UPDATE tune_about SET value = '99'")
+    elif how == "damaged":
+        path.write_bytes(path.read_bytes()[:4096] + b"\xa5" * 20_000)
+    else:
+        path.write_text("text\n" * 999)
+
+
+@pytest.mark.parametrize("how", ["newer", "damaged", "something else"])
+def test_a_store_that_fails_costs_one_warning_and_nothing_else(
+    plan, session, evaluator, tmp_path, make_search, warnings, how
+) -> None:
+    place = find_place(None, {"TUNE_STORE": str(tmp_path / "x.db")})
+    assert place is not None
+    broken(Store(place), make_search, how)
+    knowledge = Knowledge(Store(place), H200_LIKE, warnings.append)
+    knowledge.check()
+    assert not any(warm_seeds(knowledge, plan, session, evaluator, BUDGETS).values())
+    session.record(trial(32, 1.0))
+    assert knowledge.keep(session) == 0
+    (warning,) = warnings
+    assert warning.startswith("the store of past runs is not used: ")
+
+
+@pytest.mark.parametrize(("how", "refused"), [("newer", False), ("something else", True)])
+def test_one_that_was_named_and_cannot_be_right_is_refused_at_the_start(
+    store, make_search, warnings, how, refused
+) -> None:
+    broken(store, make_search, how)
+    knowledge = Knowledge(store, H200_LIKE, warnings.append)
+    if refused:
+        with pytest.raises(InputError, match="is no SQLite database"):
+            knowledge.check()
+    else:
+        knowledge.check()
+    assert len(warnings) == (0 if refused else 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "option", "used"),
+    [
+        ({}, None, True),
+        ({}, "x.db", True),
+        ({}, "none", False),
+        ({"recorded": True}, None, False),
+        ({"recorded": True}, "x.db", True),
+        ({"on_cpu": True}, None, False),
+        ({"on_cpu": True}, "x.db", False),
+    ],
+)
+def test_a_gpu_has_a_store_a_recording_only_a_named_one_and_a_cpu_none(
+    tmp_path, monkeypatch, warnings, changes, option, used
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = {"TUNE_STORE": str(tmp_path / "own.db")}
+    info = replace(H200_LIKE, **changes)
+    found = open_knowledge(option, environment, info, warnings.append)
+    assert (found is not None) is used
+    assert len(warnings) == (info.on_cpu and option is not None)
+
+
+def test_a_recording_does_not_care_what_the_environment_says(warnings) -> None:
+    info = replace(H200_LIKE, recorded=True)
+    assert open_knowledge(None, {"TUNE_STORE": "oracel://x"}, info, warnings.append) is None
+
+
+def test_a_wrong_url_is_refused_before_anything_is_measured(warnings) -> None:
+    with pytest.raises(InputError, match="knows no database 'oracel'"):
+        open_knowledge("oracel://x", {}, H200_LIKE, warnings.append)

@@ -1,0 +1,632 @@
+"""A session keeps every record, through kills and resumes, and refuses what would spoil it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tuner.model.config import Config
+from tuner.model.errors import SessionError
+from tuner.model.kernel import Workload
+from tuner.model.trial import (
+    INITIAL,
+    Comparison,
+    Correctness,
+    Measurement,
+    Occupancy,
+    Resources,
+    Result,
+    Status,
+    Trial,
+    Variant,
+)
+from tuner.session.session import Baseline, Candidate, Manifest, Session
+
+SMALL = Workload.of({"T": 1, "D": 14336})
+LARGE = Workload.of({"T": 8192, "D": 14336})
+HELD_OUT = Workload.of({"T": 3, "D": 4096}, held_out=True)
+MANIFEST = Manifest(
+    kernel="silu_and_mul",
+    space_path="search_spaces/silu_and_mul.yaml",
+    space_text_sha="a" * 64,
+    template_sha="b" * 64,
+    source_sha="c" * 64,
+    device="recorded:NVIDIA H200",
+    searcher="auto",
+    trials=100,
+    time_s=None,
+    seed=7,
+    workloads=(SMALL, LARGE, HELD_OUT),
+    operators={"ACTIVATION": "gelu_tanh"},
+    tuner_version="0.1.0",
+    command=("tune", "kernels/silu_and_mul.cu", "--trials", "100"),
+    created="2026-11-20T17:00:00+00:00",
+    peers=("pytorch", "sgl-kernel"),
+)
+ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "580.1", "compiler": "NVRTC 13.5"}
+CONFIG = Config.of({"vector_bytes": 16, "cache": "streaming", "pdl": True, "share": 0.5})
+VARIANT = Variant(INITIAL, CONFIG)
+MEASUREMENT = Measurement((10.25, 10.125, 9.0000001, 1 / 3), 20, 4, True, 1.25)
+RESOURCES = Resources(40, 8, 4, 1024, 16, 2)
+OCCUPANCY = Occupancy(0.75, 6, "registers")
+CORRECTNESS = Correctness(False, ("normal", "x3"), (("out", 1.5), ("scale", float("inf"))), "out")
+TRIAL = Trial(
+    candidate="base",
+    workload=HELD_OUT,
+    config=CONFIG,
+    status=Status.WRONG,
+    reason="out differs from the reference",
+    resources=RESOURCES,
+    occupancy=OCCUPANCY,
+    measurement=MEASUREMENT,
+    correctness=CORRECTNESS,
+    seconds=0.125,
+    stage="finals",
+)
+RESULT = Result(
+    workload=LARGE,
+    baseline_us=60.5,
+    tuned_us=30.25,
+    speedup=2.0,
+    interval=(1.97, 2.03),
+    paired=True,
+    roofline_share=0.93,
+    config=CONFIG,
+    resources=RESOURCES,
+    occupancy=OCCUPANCY,
+    baseline_wins=True,
+    isolated_us=31.0,
+    candidate="r2",
+    isolated_baseline_us=61.0,
+)
+
+
+def create(directory: Path) -> Session:
+    session = Session.create(directory, MANIFEST, ENVIRONMENT)
+    session.add_candidate("base", "__global__ ...", "version: 1")
+    return session
+
+
+def timed(index: int, workload: Workload = SMALL, status: Status = Status.CORRECT) -> Trial:
+    measurement = Measurement((10.0 + index, 11.0 + index), 20, 4)
+    return Trial("base", workload, Config.of({"n": index}), status, measurement=measurement)
+
+
+def differs_in_every_field(record: object) -> bool:
+    """Whether no field with a default has it, so that a forgotten one would be noticed."""
+    return all(getattr(record, f.name) != f.default for f in fields(record))  # type: ignore[arg-type]
+
+
+class TestRoundTrip:
+    def test_manifest_and_environment_come_back(self, tmp_path: Path) -> None:
+        create(tmp_path).close()
+        with Session.open(tmp_path) as session:
+            assert session.manifest == MANIFEST
+            assert [w.held_out for w in session.manifest.workloads] == [False, False, True]
+            assert list(session.environment.items()) == list(ENVIRONMENT.items())
+
+    def test_a_session_without_environment_or_operators_comes_back(self, tmp_path: Path) -> None:
+        manifest = replace(MANIFEST, trials=None, time_s=300.0, operators={})
+        Session.create(tmp_path, manifest, {}).close()
+        with Session.open(tmp_path) as session:
+            assert session.manifest == manifest
+            assert session.environment == {}
+
+    def test_every_field_of_a_trial_comes_back(self, tmp_path: Path) -> None:
+        assert differs_in_every_field(TRIAL)
+        assert differs_in_every_field(MEASUREMENT)
+        assert differs_in_every_field(CORRECTNESS)
+        assert differs_in_every_field(RESOURCES)
+        with create(tmp_path) as session:
+            session.record(TRIAL)
+        with Session.open(tmp_path) as session:
+            (trial,) = session.trials(stage=None)
+        assert trial == TRIAL
+        assert trial.workload.held_out
+
+    def test_every_field_of_the_other_records_comes_back(self, tmp_path: Path) -> None:
+        assert differs_in_every_field(RESULT)
+        comparison = Comparison(
+            SMALL,
+            (Variant("r1", CONFIG), Variant("r2", Config.of({"n": 1}))),
+            ((1.5, 1.25, 1.0, 2.0), (1.75, 1.5, 0.1, 3.0)),
+            False,
+            (None, 2.5, 3.5, None),
+            ("pytorch",),
+        )
+        assert differs_in_every_field(comparison)
+        with create(tmp_path) as session:
+            session.record_baseline(LARGE, MEASUREMENT, CORRECTNESS, RESOURCES, OCCUPANCY)
+            session.record_baseline(HELD_OUT, MEASUREMENT)
+            session.record_comparison(comparison)
+            session.record_comparison(Comparison(LARGE, (), ()))
+            session.record_result(RESULT)
+            session.add_candidate("second", "other", "version: 1", parent="base")
+        with Session.open(tmp_path) as session:
+            assert session.baselines() == {
+                LARGE: Baseline(LARGE, MEASUREMENT, CORRECTNESS, RESOURCES, OCCUPANCY),
+                HELD_OUT: Baseline(HELD_OUT, MEASUREMENT),
+            }
+            assert session.comparisons() == [comparison, Comparison(LARGE, (), ())]
+            assert session.results() == [RESULT]
+            assert session.candidates() == (
+                Candidate("base", "__global__ ...", "version: 1"),
+                Candidate("second", "other", "version: 1", "base"),
+            )
+
+    @given(st.data())
+    @settings(
+        max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    def test_any_trial_comes_back_with_types_and_bits(
+        self, tmp_path: Path, data: st.DataObject
+    ) -> None:
+        directory = tmp_path / "s"
+        recorded = data.draw(st.lists(trials(), min_size=1, max_size=8, unique_by=identity))
+        with create(directory) as session:
+            for trial in recorded:
+                session.record(trial)
+        with Session.open(directory) as session:
+            # repr tells 1 from True, 1.0 from 1 and -0.0 from 0.0; == does not
+            assert repr(session.trials(stage=None)) == repr(recorded)
+        shutil.rmtree(directory)
+
+    def test_values_that_python_takes_for_equal_are_different_configs(self, tmp_path: Path) -> None:
+        values = (1, 1.0, True, "1")
+        with create(tmp_path) as session:
+            for value in values:
+                config = Config.of({"x": value})
+                assert session.trial("base", SMALL, config) is None
+                session.record(Trial("base", SMALL, config, Status.COMPILE))
+        with Session.open(tmp_path) as session:
+            assert [type(t.config["x"]) for t in session.trials()] == [int, float, bool, str]
+
+
+NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
+VALUES = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
+SIZES = st.integers(0, 2**31)
+MEASUREMENTS = st.builds(
+    Measurement,
+    st.lists(st.floats(1e-3, 1e7), min_size=1, max_size=40).map(tuple),
+    SIZES,
+    SIZES,
+    st.booleans(),
+    st.none() | st.floats(0, 100),
+)
+
+
+def identity(trial: Trial) -> tuple[str, ...]:
+    return trial.workload.key, trial.config.key, trial.stage
+
+
+def trials() -> st.SearchStrategy[Trial]:
+    sizes = st.dictionaries(NAMES, SIZES, min_size=1, max_size=3)
+    return st.builds(
+        Trial,
+        candidate=st.just("base"),
+        workload=st.builds(Workload, sizes.map(lambda axes: tuple(axes.items())), st.booleans()),
+        config=st.dictionaries(NAMES, VALUES, max_size=5).map(Config.of),
+        status=st.sampled_from(Status),
+        reason=st.text(max_size=20),
+        resources=st.none() | st.builds(Resources, SIZES, SIZES, SIZES, SIZES, SIZES, SIZES),
+        occupancy=st.none() | st.builds(Occupancy, st.floats(0, 1), SIZES, NAMES),
+        measurement=st.none() | MEASUREMENTS,
+        correctness=st.none()
+        | st.builds(
+            Correctness,
+            st.booleans(),
+            st.lists(NAMES, max_size=3).map(tuple),
+            st.lists(st.tuples(NAMES, st.floats()), max_size=3).map(tuple),
+            st.text(max_size=20),
+        ),
+        seconds=st.floats(0, 1e6),
+        stage=st.sampled_from(["search", "finals"]),
+    )  # fmt: skip
+
+
+class TestRecording:
+    def test_trials_are_listed_in_order_with_growing_times(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            for index in (3, 1, 2):
+                session.record(timed(index))
+            before = session.records()
+        with Session.open(tmp_path) as session:
+            assert session.records() == before
+        assert [trial.config["n"] for trial, _ in before] == [3, 1, 2]
+        elapsed = [elapsed_s for _, elapsed_s in before]
+        assert elapsed == sorted(elapsed)
+        assert 0 <= elapsed[0] <= elapsed[-1] < 60
+
+    def test_trials_are_selected_by_candidate_and_workload(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            session.add_candidate("second", "other", "version: 1", parent="base")
+            session.record(timed(1, SMALL))
+            session.record(timed(1, LARGE, Status.LIMIT))
+            session.record(replace(timed(1, SMALL), candidate="second"))
+            assert len(session.trials()) == 3
+            assert [t.workload for t in session.trials("base")] == [SMALL, LARGE]
+            assert [t.candidate for t in session.trials(workload=SMALL)] == ["base", "second"]
+            assert session.trials("second", LARGE) == []
+            assert session.status_counts() == {Status.CORRECT: 2, Status.LIMIT: 1}
+            assert session.status_counts(SMALL) == {Status.CORRECT: 2}
+            assert session.status_counts(HELD_OUT) == {}
+
+    def test_a_finalist_is_kept_beside_its_trial_of_the_search(self, tmp_path: Path) -> None:
+        searched, final = timed(1), replace(timed(1, status=Status.WRONG), stage="finals")
+        with create(tmp_path) as session:
+            session.record(searched)
+            assert session.trial("base", SMALL, searched.config, stage="finals") is None
+            session.record(final)
+            with pytest.raises(SessionError, match="recorded already"):
+                session.record(final)
+        with Session.open(tmp_path) as session:
+            assert session.trial("base", SMALL, searched.config) == searched
+            assert session.trial("base", SMALL, searched.config, stage="finals") == final
+            assert session.trials() == [searched]
+            assert session.trials(stage="finals") == [final]
+            assert session.trials(stage=None) == [searched, final]
+            assert session.status_counts() == {Status.CORRECT: 1}
+
+    def test_a_second_record_of_a_trial_is_refused(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            session.record(timed(1))
+            with pytest.raises(SessionError, match=r"n=1 on T=1 D=14336 .* recorded already"):
+                session.record(timed(1, status=Status.TIMEOUT))
+        with Session.open(tmp_path) as session:
+            with pytest.raises(SessionError, match="recorded already"):
+                session.record(timed(1))
+            assert session.trials() == [timed(1)]
+
+    def test_a_second_baseline_of_a_workload_is_refused(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            session.record_baseline(SMALL, MEASUREMENT)
+            with pytest.raises(SessionError, match="baseline on T=1 D=14336"):
+                session.record_baseline(SMALL, MEASUREMENT)
+
+    def test_a_trial_of_an_unknown_candidate_is_refused(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            with pytest.raises(SessionError, match=r"no candidate named 'other'\n.*base"):
+                session.record(replace(timed(1), candidate="other"))
+            with pytest.raises(SessionError, match="no candidate named 'other'"):
+                session.add_candidate("third", "", "", parent="other")
+
+    def test_a_candidate_added_again_is_kept_and_a_changed_one_refused(
+        self, tmp_path: Path
+    ) -> None:
+        create(tmp_path).close()
+        with Session.open(tmp_path) as session:
+            session.add_candidate("base", "__global__ ...", "version: 1")
+            with pytest.raises(SessionError, match="another template"):
+                session.add_candidate("base", "changed", "version: 1")
+            assert len(session.candidates()) == 1
+
+    def test_a_result_replaces_the_earlier_one_and_keeps_its_place(self, tmp_path: Path) -> None:
+        better = replace(RESULT, workload=SMALL, tuned_us=20.0, isolated_us=None)
+        with create(tmp_path) as session:
+            session.record_result(replace(RESULT, workload=SMALL))
+            session.record_result(RESULT)
+            session.record_result(better)
+            assert session.results() == [better, RESULT]
+        with Session.open(tmp_path) as session:
+            assert session.results() == [better, RESULT]
+
+    def test_time_is_summed_over_runs_and_state_is_kept(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            assert (session.seconds, session.state) == (0.0, "running")
+            session.add_time(10.0)
+            session.mark("interrupted")
+        with Session.open(tmp_path) as session:
+            assert (session.seconds, session.state) == (10.0, "interrupted")
+            session.record(timed(1))
+            assert session.records()[0].elapsed_s >= 10.0
+            session.add_time(2.5)
+            session.mark("complete")
+        with Session.open(tmp_path, read_only=True) as session:
+            assert (session.seconds, session.state) == (12.5, "complete")
+
+    def test_a_run_that_never_said_its_time_counts_until_its_last_trial(
+        self, tmp_path: Path
+    ) -> None:
+        with create(tmp_path) as session:
+            session.record(timed(1))
+            last = session.records()[-1].elapsed_s
+        with Session.open(tmp_path) as session:
+            assert session.seconds == last > 0
+
+    def test_recording_and_looking_up_are_fast(self, tmp_path: Path) -> None:
+        times_us = tuple(10.0 + i / 1000 for i in range(60))
+        with create(tmp_path) as session:
+            costs = []
+            for index in range(300):
+                trial = replace(TRIAL, config=Config.of({"n": index}), stage="search")
+                trial = replace(trial, measurement=replace(MEASUREMENT, times_us=times_us))
+                start = time.perf_counter()
+                session.record(trial)
+                costs.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            for index in range(300):
+                assert session.trial("base", HELD_OUT, Config.of({"n": index})) is not None
+            looked_up = (time.perf_counter() - start) / 300
+        assert sorted(costs)[150] < 2e-3  # 0.2 ms where nothing else runs
+        assert looked_up < 2e-4
+
+
+class TestVariants:
+    def test_a_variant_says_what_it_is(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            path = session.write_variant(SMALL, VARIANT, "__global__ void k() {}\n")
+        assert path == tmp_path / "tuned" / "silu_and_mul-T1-D14336.cu"
+        text = path.read_text()
+        assert text.startswith("// silu_and_mul, tuned for T=1 D=14336 by tune 0.1.0")
+        assert "vector_bytes=16 cache=streaming pdl=true share=0.5" in text
+        assert "-DACTIVATION=gelu_tanh" in text
+        assert text.endswith("\n__global__ void k() {}\n")
+
+    def test_a_later_variant_replaces_the_earlier(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            session.write_variant(SMALL, VARIANT, "old")
+            path = session.write_variant(SMALL, VARIANT, "new")
+        assert path.read_text().endswith("\nnew")
+        assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+    @pytest.mark.parametrize("value", ["a\nb", "a\\", "a\\\n#error", "a\r\nb"])
+    def test_no_value_escapes_the_comment(self, tmp_path: Path, value: str) -> None:
+        with create(tmp_path) as session:
+            path = session.write_variant(
+                SMALL, Variant(INITIAL, Config.of({"x": value})), "int code;\n"
+            )
+        *header, code = path.read_text().splitlines()
+        assert code == "int code;"
+        assert all(line.startswith("// ") and not line.endswith("\\") for line in header)
+
+
+class TestRefusals:
+    def refused(self, match: str, directory: Path, *, read_only: bool = False) -> SessionError:
+        with pytest.raises(SessionError, match=match) as caught:
+            Session.open(directory, read_only=read_only)
+        assert caught.value.exit_code == 2
+        assert caught.value.remedy
+        assert caught.value.path is not None
+        assert directory in (caught.value.path, *caught.value.path.parents)
+        return caught.value
+
+    def test_a_folder_that_holds_a_session_says_how_to_resume_it(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            session.record(timed(1))
+        with pytest.raises(SessionError, match="already holds a session") as caught:
+            create(tmp_path)
+        assert f"--resume {tmp_path}" in str(caught.value)
+        with Session.open(tmp_path) as session:
+            assert session.trials() == [timed(1)]
+
+    def test_parents_are_made_and_other_files_left_alone(self, tmp_path: Path) -> None:
+        directory = tmp_path / "a b" / "c?d#e%20"
+        directory.mkdir(parents=True)
+        (directory / "notes.txt").write_text("mine")
+        create(directory).close()
+        create(directory / "deeper" / "still").close()
+        Session.open(directory, read_only=True).close()
+        assert (directory / "notes.txt").read_text() == "mine"
+
+    @pytest.mark.parametrize("read_only", [False, True])
+    def test_a_missing_folder(self, tmp_path: Path, read_only: bool) -> None:
+        self.refused("no such session", tmp_path / "none", read_only=read_only)
+        assert not (tmp_path / "none").exists()
+
+    @pytest.mark.parametrize("read_only", [False, True])
+    def test_a_folder_without_a_session(self, tmp_path: Path, read_only: bool) -> None:
+        self.refused("session.db is missing", tmp_path, read_only=read_only)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_file_in_place_of_a_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        self.refused("this is a file", tmp_path / "file")
+        for directory in (tmp_path / "file", tmp_path / "file" / "below"):
+            with pytest.raises(SessionError, match="cannot write here"):
+                create(directory)
+
+    @pytest.mark.parametrize("read_only", [False, True])
+    def test_a_file_that_is_no_database(self, tmp_path: Path, read_only: bool) -> None:
+        (tmp_path / "session.db").write_bytes(b"not a database, but long enough to be read" * 50)
+        self.refused("damaged: file is not a database", tmp_path, read_only=read_only)
+
+    @pytest.mark.parametrize("read_only", [False, True])
+    def test_a_truncated_database(self, tmp_path: Path, read_only: bool) -> None:
+        with create(tmp_path) as session:
+            for index in range(200):
+                session.record(timed(index))
+        database = tmp_path / "session.db"
+        database.write_bytes(database.read_bytes()[: database.stat().st_size // 2])
+        self.refused("damaged", tmp_path, read_only=read_only)
+
+    def test_an_overwritten_page(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            for index in range(200):
+                session.record(timed(index))
+        database = tmp_path / "session.db"
+        content = bytearray(database.read_bytes())
+        middle = len(content) // 2 // 4096 * 4096
+        content[middle : middle + 4096] = b"\xff" * 4096
+        database.write_bytes(content)
+        self.refused("damaged", tmp_path)
+
+    def test_a_foreign_database(self, tmp_path: Path) -> None:
+        with sqlite3.connect(tmp_path / "session.db") as other:
+            other.execute("CREATE TABLE t (x)")
+        other.close()
+        self.refused("not a session of tune", tmp_path)
+
+    def test_a_newer_version(self, tmp_path: Path) -> None:
+        create(tmp_path).close()
+        with sqlite3.connect(tmp_path / "session.db") as database:
+            database.execute("PRAGMA user_version = 7")
+        database.close()
+        error = self.refused(
+            "newer version of tune: schema 7, this version reads up to 5", tmp_path
+        )
+        assert error.remedy is not None
+        assert "upgrade" in error.remedy
+
+    def test_a_refused_folder_is_not_left_locked(self, tmp_path: Path) -> None:
+        (tmp_path / "session.db").write_bytes(b"")
+        self.refused("not a session", tmp_path)
+        (tmp_path / "session.db").unlink()
+        create(tmp_path).close()
+
+    def test_a_creation_that_was_killed_can_be_repeated(self, tmp_path: Path) -> None:
+        (tmp_path / "session.new").write_bytes(b"half a database")
+        create(tmp_path).close()
+        assert not (tmp_path / "session.new").exists()
+
+
+WRITER = """
+import sys
+from tuner.kernel import Workload
+from tuner.session import Session
+from tuner.space import Config
+from tuner.trial import Measurement, Status, Trial
+
+session = Session.open(sys.argv[1])
+print("open", flush=True)
+for index in range(len(session.trials()), 1_000_000):
+    measurement = Measurement((10.0 + index, 11.0 + index), 20, 4)
+    config = Config.of({"n": index})
+    session.record(Trial("base", Workload.of({"T": 1, "D": 14336}), config, Status.CORRECT,
+                         measurement=measurement))
+    print(index, flush=True)
+"""
+
+
+def start_writer(directory: Path) -> subprocess.Popen[str]:
+    root = Path(__file__).parents[3]
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "open\n"
+    return writer
+
+
+def kill_after(writer: subprocess.Popen[str], trials: int) -> list[int]:
+    """Kill it as `kill -9` does in mid-work; return the trials it had said were recorded."""
+    assert writer.stdout is not None
+    said = [writer.stdout.readline() for _ in range(trials)]
+    writer.send_signal(signal.SIGKILL)
+    said += writer.stdout.readlines()
+    writer.stdout.close()
+    writer.wait()
+    return [int(line) for line in said if line.endswith("\n")]
+
+
+class TestProcesses:
+    def test_a_killed_writer_loses_nothing_it_recorded(self, tmp_path: Path) -> None:
+        create(tmp_path).close()
+        last = -1
+        for _ in range(3):
+            said = kill_after(start_writer(tmp_path), trials=150)
+            assert said == list(range(said[0], said[0] + len(said)))
+            assert said[0] > last
+            last = said[-1]
+            with Session.open(tmp_path, read_only=True) as reader:
+                found = reader.trials()
+            # It may have been killed between the commit and the word.
+            assert len(found) >= last + 1
+            assert found == [timed(index) for index in range(len(found))]
+        with Session.open(tmp_path) as session:
+            assert session.state == "running"
+            assert session.seconds == session.records()[-1].elapsed_s
+            assert session.trial("base", SMALL, Config.of({"n": last})) == timed(last)
+            session.record(timed(len(found)))
+
+    def test_a_session_in_use_can_be_read_but_not_written(self, tmp_path: Path) -> None:
+        create(tmp_path).close()
+        writer = start_writer(tmp_path)
+        try:
+            assert writer.stdout is not None
+            for _ in range(20):
+                writer.stdout.readline()
+            for refused in (lambda: Session.open(tmp_path), lambda: create(tmp_path)):
+                with pytest.raises(SessionError, match=f"in use: process {writer.pid}") as caught:
+                    refused()
+                assert "the lock ends with the process" in str(caught.value)
+            with Session.open(tmp_path, read_only=True) as reader:
+                assert len(reader.trials()) >= 20
+                assert reader.trials()[7] == timed(7)
+        finally:
+            kill_after(writer, trials=0)
+        Session.open(tmp_path).close()
+
+    def test_a_second_writer_in_the_same_process_is_refused(self, tmp_path: Path) -> None:
+        with create(tmp_path), pytest.raises(SessionError, match=f"process {os.getpid()}"):
+            Session.open(tmp_path)
+        Session.open(tmp_path).close()
+
+    def test_a_reader_cannot_write(self, tmp_path: Path) -> None:
+        create(tmp_path).close()
+        with Session.open(tmp_path, read_only=True) as reader:
+            with pytest.raises(SessionError, match="reading only"):
+                reader.record(timed(1))
+            with pytest.raises(SessionError, match="reading only"):
+                reader.mark("complete")
+            assert reader.trials() == []
+
+    def test_a_reader_that_stays_open_does_not_stop_the_writer(self, tmp_path: Path) -> None:
+        session = create(tmp_path)
+        reader = Session.open(tmp_path, read_only=True)
+        session.record(timed(1))
+        session.close()
+        with Session.open(tmp_path) as session:
+            session.record(timed(2))
+        assert reader.trials() == []
+        reader.close()
+        with Session.open(tmp_path, read_only=True) as reader:
+            assert len(reader.trials()) == 2
+
+    def test_a_closed_session_is_one_plain_file(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            session.record(timed(1))
+        session.close()
+        elsewhere = tmp_path / "copy"
+        elsewhere.mkdir()
+        shutil.copy(tmp_path / "session.db", elsewhere)
+        with Session.open(elsewhere, read_only=True) as copy:
+            assert copy.trials() == [timed(1)]
+        assert [path.name for path in elsewhere.iterdir()] == ["session.db"]
+
+    def test_a_full_disk_is_one_clear_message_and_keeps_the_rest(self, tmp_path: Path) -> None:
+        session = create(tmp_path)
+        session.record(timed(0))
+        # SQLite answers "database or disk is full" at this bound as on a full disk.
+        session._store._raw.execute("PRAGMA max_page_count=1")
+        with pytest.raises(SessionError, match="disk is full") as caught:
+            for index in range(1, 500):
+                session.record(timed(index))
+        assert "--resume" in str(caught.value)
+        known = len(session.trials())
+        session.close()
+        with Session.open(tmp_path) as session:
+            assert session.trials() == [timed(index) for index in range(known)]
+
+    def test_importing_the_session_leaves_heavy_libraries_alone(self) -> None:
+        heavy = "{'sqlalchemy', 'filelock', 'numpy'}"
+        code = f"import sys, tuner.session.session\nprint({heavy} & {{*sys.modules}})"
+        root = Path(__file__).parents[3]
+        ran = subprocess.run(
+            [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+        )
+        assert ran.stdout == "set()\n"

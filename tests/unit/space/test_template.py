@@ -1,0 +1,496 @@
+"""Templates render to CUDA line by line, in a sandbox that nothing gets out of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.model.config import Parameter, SearchSpace
+from tuner.model.errors import InputError, TemplateError
+from tuner.model.expressions import Expression, Value
+from tuner.model.kernel import KernelSpec, LaunchSpec, Operator
+from tuner.space.template import Rendered, Template, map_errors
+
+PATH = Path("scale_rows.cu.j2")
+DOCS = Path(__file__).parents[3] / "docs" / "templates.md"
+EXAMPLES = re.findall(r"```cuda\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+CONFIG: dict[str, Value] = {
+    "block_size": 256,
+    "vector_bytes": 16,
+    "keep_row": True,
+    "unroll": 4,
+}
+
+
+def render(text: str, **names: Value) -> str:
+    return Template.from_text(text, PATH).render(names).source
+
+
+def lines(text: str, **names: Value) -> list[tuple[int, str]]:
+    rendered = Template.from_text(text, PATH).render(names)
+    found = rendered.source.split("\n")
+    if not found[-1]:
+        found.pop()
+    return list(zip(rendered.lines, found, strict=True))
+
+
+def refusal(text: str, **names: Value) -> TemplateError:
+    with pytest.raises(TemplateError) as caught:
+        Template.from_text(text, PATH).render(names)
+    return caught.value
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_examples_of_the_documentation_render(text: str) -> None:
+    template = Template.from_text(text, PATH)
+    assert template.uses <= set(CONFIG)
+    source = template.render(CONFIG).source
+    assert "@{" not in source
+    assert "//%" not in source
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("int x = @{ n }@;\n", "int x = 8;\n"),
+        ("int x = @{ n }@;", "int x = 8;"),
+        ("@{ flag }@ @{ not flag }@ @{ n == 8 }@", "true false true"),
+        ("@{ share }@ @{ n / 2 }@ @{ n // 3 }@ @{ 2 ** 5 }@", "0.5 4.0 2 32"),
+        ("@{ 'a' ~ n ~ 'b' }@ @{ word + '_t' }@", "a8b half_t"),
+        ("@{ max(n, 3) }@ @{ min(n, 3) }@ @{ abs(-n) }@ @{ ceil_div(n, 3) }@", "8 3 8 3"),
+        ("@{ [1, n]|join(', ') }@ @{ word|upper }@ @{ 2.6|round }@", "1, 8 HALF 3"),
+        ("@{ {'half': 2, 'float': 4}[word] }@", "2"),
+        ("a\n//% if flag\nb\n//% else\nc\n//% endif\nd\n", "a\nb\nd\n"),
+        ("a\n  /*% if not flag %*/\nb\n  /*% endif %*/\nc\n", "a\nc\n"),
+        (
+            "//% for i in range(3)\n@{ i }@@{ ',' if not loop.last else '' }@\n//% endfor\n",
+            "0,\n1,\n2\n",
+        ),
+        ("a /*# gone #*/b", "a b"),
+        ('int a[] = {{0}}; asm("{%0, %1}"); {#x}\n', None),
+        ("/*% raw %*/@{ x }@/*% endraw %*/", "@{ x }@"),
+        ("// % no statement\nx = a //% b\n;", None),
+        ("a\r\nb\r\n", "a\nb\n"),
+    ],
+)
+def test_a_template_renders_to_cuda(text: str, source: str | None) -> None:
+    names: dict[str, Value] = {"n": 8, "flag": True, "share": 0.5, "word": "half"}
+    assert render(text, **names) == (text if source is None else source)
+
+
+def test_every_line_knows_where_it_came_from() -> None:
+    text = (
+        "first\n"  # 1
+        "//% macro pair(n)\n"
+        "left @{ n }@\n"  # 3
+        "right\n"
+        "//% endmacro\n"
+        "//% for i in range(2)\n"
+        "@{ i }@ starts with a value\n"  # 7
+        "//% if i == 1\n"
+        "  only once\n"  # 9
+        "//% endif\n"
+        "//% endfor\n"
+        "/*% if flag %*/\n"
+        "inside\n"  # 13
+        "/*% endif %*/\n"
+        "@{ pair(1) }@\n"  # 15
+        "/*# a comment\n"
+        "of two lines #*/\n"
+        "v = @{ several }@;\n"  # 18
+        "w = @{ [1,\n"
+        "  2]|join(',') }@;\n"
+        "last"  # 21
+    )
+    assert lines(text, flag=True, several="p\nq") == [
+        (1, "first"),
+        (7, "0 starts with a value"),
+        (7, "1 starts with a value"),
+        (9, "  only once"),
+        (13, "inside"),
+        (3, "left 1"),
+        (4, "right"),
+        (15, ""),
+        (18, "v = p"),
+        (18, "q;"),
+        (19, "w = 1,2;"),
+        (21, "last"),
+    ]
+
+
+def test_text_that_a_macro_returns_is_only_text_to_the_template() -> None:
+    text = (
+        "//% macro two()\n"
+        "a\n"
+        "b\n"
+        "//% endmacro\n"
+        "//% set kept = two()\n"
+        "@{ kept|length }@ @{ kept == 'a\\nb\\n' }@ @{ two()|upper }@"
+    )
+    assert lines(text) == [(6, "4 true A"), (6, "B")]
+
+
+def test_macros_inside_macros_keep_their_lines() -> None:
+    text = (
+        "//% macro inner(i)\n"
+        "inner @{ i }@\n"
+        "//% endmacro\n"
+        "//% macro outer()\n"
+        "//% for i in range(2)\n"
+        "@{ inner(i) }@\n"
+        "//% endfor\n"
+        "//% endmacro\n"
+        "@{ outer() }@end\n"
+    )
+    assert [line for line, found in lines(text) if found.startswith("inner")] == [2, 2]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "text {n}",
+                "",
+                "  //% if a\nyes {n}\n//% endif",
+                "/*% if b %*/\nno\n/*% endif %*/",
+                "//% for i in range(2)\nrow {n}\n//% endfor",
+                "x @{ 1 }@ {n}",
+                "/*# c\nc #*/",
+                "  /*%- if a -%*/\n  tight {n}\n /*%- endif %*/",
+                "@{ '' }@tail {n}",
+            ]
+        ),
+        max_size=8,
+    )
+)
+def test_a_line_of_text_comes_from_the_line_that_has_it(parts: list[str]) -> None:
+    text = "\n".join(part.replace("{n}", f"#{i}#") for i, part in enumerate(parts))
+    origin = text.split("\n")
+    for line, found in lines(text, a=True, b=False):
+        if marks := re.findall("#[0-9]+#", found):
+            assert marks[0] in origin[line - 1]
+
+
+LONG = "x" * 60_000
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "found"),
+    [
+        ("\n@{ ''.__class__ }@", 2, "the attribute `__class__` is not allowed"),
+        ("@{ x.y }@", 1, "the attribute `y` is not allowed"),
+        ("@{ range.__globals__ }@", 1, "the attribute `__globals__` is not allowed"),
+        ("@{ 'x'.format(1) }@", 1, "only a macro or a function can be called"),
+        ("\n@{ 'a'['__class__'] }@", 2, "string indices must be integers"),
+        ("@{ x|attr('y') }@", 1, "no filter is named `attr`"),
+        ("@{ x is callable }@", 1, "no test is named `callable`"),
+        ("\n//% include 'x'", 2, "`include` is not allowed"),
+        ("//% import 'x' as y", 1, "`import` is not allowed"),
+        ("//% from 'x' import y", 1, "`fromimport` is not allowed"),
+        ("/*% extends 'x' %*/", 1, "`extends` is not allowed"),
+        ("/*% block x %*//*% endblock %*/", 1, "`block` is not allowed"),
+        ("/*% filter upper %*/a/*% endfilter %*/", 1, "`filterblock` is not allowed"),
+        ("//% set ns = namespace()", 1, "'namespace' is undefined"),
+        ("@{ cycler(1) }@", 1, "'cycler' is undefined"),
+        ("@{ lipsum() }@", 1, "'lipsum' is undefined"),
+        ("@{ max }@", 1, "has no form in CUDA"),
+        ("@{ none }@", 1, "None has no form in CUDA"),
+        ("@{ [1] }@", 1, "[1] has no form in CUDA"),
+        ("@{ 1e400 }@", 1, "a number that is not finite"),
+        ("@{ 'a\\x02' }@", 1, "a text with a control character"),
+        ("a\nb\x02", 2, "a control character"),
+        ("@{ 1 if n }@", 1, "an `if` without `else`"),
+        ("@{ f(*[1]) }@", 1, "`*` and `**` in a call"),
+        ("//% for i in range(3) recursive\n//% endfor", 1, "a recursive loop"),
+        ("@{ loop.index }@", 1, "'loop' is undefined"),
+        ("a\n@{ missing }@", 2, "'missing' is undefined"),
+        ("//% if n\n\n@{ 1 // (n - n) }@\n//% endif", 3, "by zero"),
+        ("//% macro f(a)\n@{ a + 'x' }@\n//% endmacro\n\n@{ f(1) }@", 2, "+ needs two numbers"),
+        ("@{ ceil_div(1, 0) }@", 1, "by zero"),
+        ("@{ [1][5] }@", 1, "list index out of range"),
+        ("@{ {'a': 1}['b'] }@", 1, "no key 'b'"),
+        ("@{ 'a' < 1 }@", 1, "not supported between"),
+        ("@{ 'x'|int }@", 1, "invalid literal"),
+        ("\n//% if\n", 2, "Expected an expression"),
+        ("a\n\n//% endif\n", 3, "unknown tag 'endif'"),
+        ("a\n//% for i in range(9)\n", 2, "Unexpected end of template"),
+        ("\n@{ a b }@", 2, "expected token 'end of print statement'"),
+        ("\n@{ (1 }@", 2, "found `@{ (1 }@`"),
+        ("a\n@{ open", 2, "unexpected end of template"),
+        ("/*# open", 1, "Missing end of comment tag"),
+        ("//% do x", 1, "unknown tag 'do'"),
+        ("@{ " + "(" * 500 + "1" + ")" * 500 + " }@", 1, "nested too deeply"),
+        ("//% for i in [1]\n" * 30 + "//% endfor\n" * 30, 1, "nested too deeply"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(text: str, line: int, found: str) -> None:
+    error = refusal(text, n=1)
+    assert found in error.message
+    assert str(error).startswith(f"{PATH}:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("@{ 'x' * 1000000000 }@", "* needs two numbers"),
+        ("@{ '%1000000000d' % 1 }@", "% needs two numbers"),
+        ("@{ 2 ** 99 }@", "too large"),
+        ("//% macro f(n, x)\n@{ f(n - 1, x * x) }@\n//% endmacro\n@{ f(50, 9) }@", "too large"),
+        ("@{ 1|round(-1000000000) }@", "0 to 15 digits"),
+        ("//% for i in range(100000)\n//% endfor", "a range of 100000, over 4096"),
+        ("//% for i in range(4000)\n//% for j in range(99)\n//% endfor\n//% endfor", "over 50000"),
+        ("//% set r = range(4000)|join\n" * 20, "over 50000"),
+        ("//% macro f(n)\n@{ f(n) }@\n//% endmacro\n@{ f(1) }@", "calls itself without end"),
+        ("//% macro f(n)\n//% if n\n@{ f(n-1) }@@{ f(n-1) }@\n//% endif\n//% endmacro\n@{ f(60) }@",
+         "over 50000"),
+        ("//% macro d(s)\n@{ s }@@{ s }@\n//% endmacro\n@{ " + "d(" * 40 + "'x'" + ")" * 40 + " }@",
+         "over 1000000 characters"),
+        ("//% set x = 'aaaaaaaaaa'\n" + "//% set x = x ~ x ~ x ~ x\n" * 30, "over 1000000"),
+        ("//% set x = 'aaaaaaaaaa'\n" + "//% set x = x + x\n" * 30, "over 1000000"),
+        (f"//% for i in range(100)\n{LONG}\n//% endfor", "over 1000000"),
+        (f"//% macro f()\n//% for i in range(4000)\n{LONG}\n//% endfor\n//% endmacro\n"
+         "//% set y = f()", "over 1000000"),
+    ],
+)  # fmt: skip
+def test_work_is_bounded(text: str, found: str) -> None:
+    started = perf_counter()
+    error = refusal(text)
+    assert found in error.message
+    assert perf_counter() - started < 20
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "@{",
+                "}@",
+                "//% ",
+                "/*%",
+                "%*/",
+                "/*#",
+                "#*/",
+                "\n",
+                "if a",
+                "else",
+                "endif",
+                "for i in range(a)",
+                "endfor",
+                "set b = a",
+                "macro f(x)",
+                "endmacro",
+                "f(1)",
+                " ",
+                "a",
+                "loop.index",
+                "|join",
+                "~",
+                "'x'",
+                "(",
+                ")",
+                "[",
+                "]",
+                "1",
+                "1e999",
+                "raw",
+                "endraw",
+                "-",
+                "**",
+                "//",
+                ".x",
+                "is",
+                "in",
+                "not",
+                "none",
+                "self",
+                "caller()",
+            ]
+        ),
+        max_size=14,
+    )
+)
+def test_any_text_renders_or_is_refused(pieces: list[str]) -> None:
+    try:
+        Template.from_text("".join(pieces), PATH).render({"a": 3})
+    except TemplateError as error:
+        assert error.path == PATH
+        assert error.line is not None
+
+
+def expression(text: str) -> Expression:
+    return Expression.parse(text)
+
+
+def kernel_spec(*, launch: str = "1") -> KernelSpec:
+    here = Path("space.yaml")
+    block = LaunchSpec("f", (expression("T"),), (expression("64"),), expression(launch))
+    return KernelSpec(
+        name="f",
+        path=here,
+        source=here,
+        reference=here,
+        template=PATH,
+        axes=("T", "K"),
+        arguments=(),
+        tuned=(),
+        held_out=(),
+        traffic=expression("T"),
+        baseline=(block,),
+        launch=(block,),
+        tolerances={},
+        operators=(Operator("ACTIVATION", ("silu",)),),
+    )
+
+
+def search_space(*names: str) -> SearchSpace:
+    return SearchSpace(tuple(Parameter(n, (1, 2), line=10 + i) for i, n in enumerate(names)))
+
+
+def check(text: str, *names: str, launch: str = "1") -> None:
+    Template.from_text(text, PATH).check(search_space(*names), kernel_spec(launch=launch))
+
+
+def test_a_template_may_use_parameters_axes_and_operator_macros() -> None:
+    check("@{ rows }@ @{ K }@ @{ ACTIVATION }@ @{ max(T, 1) }@", "rows")
+
+
+def test_names_of_the_templates_own_need_no_declaration() -> None:
+    check("//% macro f(x)\n@{ x }@\n//% endmacro\n//% set y = rows\n//% for z in range(y)\n"
+          "@{ f(z) }@ @{ loop.index }@\n//% endfor", "rows")  # fmt: skip
+
+
+def test_a_name_that_is_not_declared_is_told_with_its_line() -> None:
+    with pytest.raises(TemplateError) as caught:
+        check("@{ rows }@\n\n@{ colums }@", "rows", "columns")
+    assert str(caught.value).startswith(f"{PATH}:3: `colums` is not declared\n")
+    assert "declared: ACTIVATION, K, T, columns, rows" in str(caught.value)
+
+
+def test_a_parameter_that_nothing_uses_is_told_at_its_declaration() -> None:
+    with pytest.raises(TemplateError) as caught:
+        check("@{ rows }@ {{ columns }}", "rows", "columns")
+    assert str(caught.value) == (
+        "space.yaml:11: the parameter `columns` changes nothing: neither scale_rows.cu.j2 "
+        "nor a launch uses it\n  write @{ columns }@ in the template, or delete it here"
+    )
+
+
+def test_a_parameter_may_be_used_by_a_launch_only() -> None:
+    check("@{ rows }@", "rows", "columns", launch="columns * 4")
+
+
+@pytest.mark.parametrize(
+    "text", ["\n//% set rows = 3\n@{ rows }@", "\n//% macro rows()\n//% endmacro"]
+)
+def test_a_template_sets_no_declared_name(text: str) -> None:
+    with pytest.raises(TemplateError, match=r"`rows` is declared in space\.yaml and set") as caught:
+        check(text, "rows")
+    assert caught.value.line == 2
+
+
+def test_a_template_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu.j2"
+    path.write_bytes("\ufeffint a = @{ n }@; // ünder\n".encode())
+    assert Template.load(path).render({"n": 1}).source == "int a = 1; // ünder\n"
+
+
+def test_a_file_that_is_no_template_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TemplateError, match="no such template"):
+        Template.load(tmp_path / "nope.j2")
+    with pytest.raises(TemplateError, match="cannot be read"):
+        Template.load(tmp_path)
+    (tmp_path / "latin.j2").write_bytes(b"a\nb\xe9\n")
+    with pytest.raises(TemplateError, match="not UTF-8 text") as caught:
+        Template.load(tmp_path / "latin.j2")
+    assert caught.value.line == 2
+
+
+def test_a_value_with_a_control_character_is_refused() -> None:
+    with pytest.raises(InputError, match="the value of `n` has a control character"):
+        render("@{ n }@", n="\x02")
+
+
+def test_renderings_do_not_share_a_budget() -> None:
+    template = Template.from_text("//% for i in range(4000)\nx\n//% endfor\n", PATH)
+    sources = {template.render({}).source for _ in range(20)}
+    assert len(sources) == 1
+
+
+RENDERED = Rendered("a\nb\nc\n", (4, 10, 12))
+
+
+@pytest.mark.parametrize(("line", "found"), [(0, 4), (1, 4), (2, 10), (3, 12), (4, 12), (99, 12)])
+def test_a_line_past_the_end_belongs_to_the_last(line: int, found: int) -> None:
+    assert RENDERED.template_line(line) == found
+    assert Rendered("", ()).template_line(line) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('kernel.cu(2): error: identifier "x"', 'k.j2:10: error: identifier "x"'),
+        ("kernel.cu(3): warning #177-D: unused", "k.j2:12: warning #177-D: unused"),
+        ("kernel.cu(1): catastrophic error: no", "k.j2:4: catastrophic error: no"),
+        ("kernel.cu:2:7: error: clang's way", "k.j2:10: error: clang's way"),
+        ("/build/kernel.cu(2): error: x", "k.j2:10: error: x"),
+        ("other_kernel.cu(2): error: x", "other_kernel.cu(2): error: x"),
+        ("cuda_bf16.h(2): error: x", "cuda_bf16.h(2): error: x"),
+        ('1 error detected in the compilation of "kernel.cu".',
+         '1 error detected in the compilation of "k.j2".'),
+        ('At end of source: error: expected a "}"', 'At end of source: error: expected a "}"'),
+        ("    p[0] = kernel.cu(2);", "    p[0] = kernel.cu(2);"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_compiler_messages_name_the_template(text: str, found: str) -> None:
+    assert map_errors(text, RENDERED, Path("k.j2"), unit="kernel.cu") == found
+
+
+def test_the_trace_of_an_instantiation_is_mapped_too() -> None:
+    text = (
+        "kernel.cu(1): error: static assertion failed\n"
+        '    instantiation of class "A<N>" at line 2\n'
+        "h.h(7): error: static assertion failed\n"
+        '    instantiation of class "A<N>" at line 2\n'
+        '    instantiation of class "B<N>" at line 3 of kernel.cu\n'
+    )
+    assert map_errors(text, RENDERED, Path("k.j2"), unit="kernel.cu") == (
+        "k.j2:4: error: static assertion failed\n"
+        '    instantiation of class "A<N>" at k.j2:10\n'
+        "h.h(7): error: static assertion failed\n"
+        '    instantiation of class "A<N>" at line 2\n'
+        '    instantiation of class "B<N>" at k.j2:12\n'
+    )
+
+
+def test_another_name_of_the_unit_can_be_given() -> None:
+    text = map_errors("unit.cu(1): error: x", RENDERED, Path("k.j2"), unit="unit.cu")
+    assert text == "k.j2:4: error: x"
+
+
+def test_the_compilers_own_errors_reach_the_template() -> None:
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    text = (
+        "//% for i in range(n)\n"
+        "__device__ int f@{ i }@() { return @{ i }@; }\n"
+        "//% endfor\n"
+        "//% if n > 1\n"
+        "__global__ void k(int* p) { p[0] = missing; }\n"  # 5
+        "//% endif\n"
+    )
+    rendered = Template.from_text(text, PATH).render({"n": 3})
+    _, program = nvrtc.nvrtcCreateProgram(rendered.source.encode(), b"kernel.cu", 0, [], [])
+    nvrtc.nvrtcCompileProgram(program, 0, [])
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size  # the binding writes into it
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(program)
+    mapped = map_errors(log.decode(), rendered, PATH, unit="kernel.cu")
+    assert mapped.startswith('scale_rows.cu.j2:5: error: identifier "missing" is undefined')

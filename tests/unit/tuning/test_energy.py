@@ -1,0 +1,235 @@
+"""The energy stage on a simulated device, with real compilations."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tuner.device.simulated import MeteredDevice
+from tuner.model.config import Config
+from tuner.model.energy import accounts
+from tuner.model.errors import InputError, KernelError
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Measurement, Status, Trial
+from tuner.tuning.energy import (
+    FEWEST_CONFIGS,
+    MOST_CONFIGS,
+    SEARCH_SHARE,
+    EnergyStage,
+    most_seconds,
+    require_time,
+)
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.verification import Verification
+
+SMALL, LARGE = Workload.of({"N": 1000}), Workload.of({"N": 100000})
+
+
+def block_of(program) -> int:
+    return program.launches[0].threads
+
+
+class Board:
+    """Keep what is announced; `left` is the time that the run still has."""
+
+    def __init__(self, left: float | None = None) -> None:
+        self.notes: list[str] = []
+        self.remaining: list[float] = []
+        self.left = left
+
+    def announce(self, phase, current=None, note="", *, remaining_s=None):
+        assert phase == "energy"
+        self.notes += [note] if note else []
+        self.remaining.append(remaining_s)
+
+    def left_s(self):
+        return self.left
+
+
+class Stage:
+    """A stage over a session in which blocks were timed: the smallest is the fastest."""
+
+    def __init__(self, plan, session, compiler, blocks, power, answer=None, left=None):
+        self.session, self.board = session, Board(left)
+        self.device = MeteredDevice(answer or self.time_us, power)
+        self.candidates = Candidates(plan, compiler, self.device)
+        self.verification = Verification(plan, session, self.device, self.candidates)
+        if not session.candidates():
+            session.add_candidate(INITIAL, plan.template.text, "")
+            for workload in plan.tuned:
+                for block in blocks:
+                    session.record(timed(workload, block))
+        self.plan = plan
+
+    @staticmethod
+    def time_us(program) -> float:
+        return us_of(block_of(program))
+
+    def run(self, objective="energy"):
+        stage = EnergyStage(
+            self.plan,
+            objective,
+            self.session,
+            self.device,
+            self.candidates,
+            self.verification,
+            self.board,
+        )
+        ranked = stage.run()
+        return {w: [one.config["block"] for one in found] for w, found in ranked.items()}
+
+    def measured(self, workload):
+        return [
+            "-" if one.variant is None else one.variant.config["block"]
+            for one in self.session.energies(workload)
+        ]
+
+
+def us_of(block: int) -> float:
+    return 10.0 + block / 64
+
+
+def timed(workload, block, status=Status.CORRECT) -> Trial:
+    config = Config.of({"block": block, "items": 1})
+    measurement = Measurement((us_of(block),) * 5, 20, 4)
+    return Trial(INITIAL, workload, config, status, measurement=measurement)
+
+
+@pytest.fixture
+def make_stage(make_plan, make_session, compiler):
+    opened = []
+
+    def make(power, *, blocks=(32, 64, 256), **options):
+        plan = make_plan(workloads=(SMALL, LARGE, Workload.of({"N": 3000}, held_out=True)))
+        for earlier in opened:
+            earlier.close()
+        session = make_session(plan)
+        opened.append(session)
+        return Stage(plan, session, compiler, blocks, power, **options)
+
+    yield make
+    for session in opened:
+        session.close()
+
+
+def frugal_when_large(program) -> float:
+    return {32: 600.0, 64: 420.0}.get(block_of(program), 500.0)
+
+
+def test_what_costs_least_comes_first_on_every_tuned_workload(make_stage):
+    stage = make_stage(frugal_when_large)
+    assert stage.run() == {SMALL: [64, 32, 256], LARGE: [64, 32, 256]}
+
+
+def test_idle_encloses_baseline_configs_best_and_baseline(make_stage):
+    stage = make_stage(frugal_when_large)
+    stage.run()
+    assert stage.measured(SMALL) == ["-", "-", 32, 64, 256, 64, "-", "-"]
+    kinds = [one.kind for one in stage.session.energies(SMALL)]
+    assert kinds[:2] == ["idle", "baseline"]
+    assert kinds[-2:] == ["baseline", "idle"]
+    (account,) = accounts(stage.session.energies(SMALL)).values()
+    assert account.idle_w == (100.0, 100.0)
+    assert account.baseline is not None
+    assert len(account.baseline.windows) == 2
+    assert all(one.window.seconds >= 5.0 for one in stage.session.energies())
+
+
+def test_a_slow_config_that_cannot_win_is_not_measured(make_stage):
+    stage = make_stage(lambda program: 500.0, blocks=(32, 64, 512))
+    assert stage.run()[SMALL] == [32, 64]
+
+
+def test_edp_weighs_time_twice(make_stage):
+    stage = make_stage(lambda program: 510.0 if block_of(program) == 32 else 470.0)
+    assert stage.run("energy")[SMALL][0] == 64
+    assert make_stage(lambda program: 0.0).run("edp")[SMALL][0] == 32, "taken from the session"
+
+
+def test_it_says_how_long_it_may_take_before_it_begins(make_stage):
+    stage = make_stage(frugal_when_large)
+    stage.run()
+    first = stage.board.notes[0]
+    assert f"at most {MOST_CONFIGS} configs on each of 2 workloads, 5 s each" in first
+    assert f"up to {2 * most_seconds(3) / 60:.0f} min" in first
+    assert stage.board.remaining[0] == pytest.approx(2 * most_seconds(3))
+    assert stage.board.remaining[-1] == 0.0
+    assert stage.board.notes[1].startswith("N=1000: 3.52 mJ a call above idle, the baseline")
+
+
+def test_a_finished_stage_is_not_measured_again(make_stage):
+    make_stage(frugal_when_large).run()
+    again = make_stage(frugal_when_large)
+    assert again.run()[SMALL] == [64, 32, 256]
+    assert again.device.metered == []
+    assert again.board.notes == []
+
+
+def test_an_interrupted_stage_goes_on_where_it_was(make_stage):
+    seen = []
+
+    def until_the_third(program):
+        seen.append(program)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return frugal_when_large(program)
+
+    stage = make_stage(until_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        stage.run()
+    assert stage.measured(SMALL) == ["-", "-", 32]
+    again = make_stage(frugal_when_large)
+    assert again.run()[SMALL] == [64, 32, 256]
+    assert again.measured(SMALL) == ["-", "-", 32, "-", 64, 256, 64, "-", "-"]
+
+
+def test_without_time_left_one_config_is_measured(make_stage):
+    stage = make_stage(frugal_when_large, left=0.0)
+    assert stage.run() == {SMALL: [32], LARGE: [32]}
+    assert stage.measured(SMALL) == ["-", "-", 32, 32, "-", "-"]
+
+
+def test_time_that_is_too_short_is_refused_before_anything_runs(make_plan):
+    least_s = 2 * most_seconds(FEWEST_CONFIGS) / (1.0 - SEARCH_SHARE)
+    require_time(make_plan(), "energy")
+    require_time(make_plan(time_s=least_s), "edp")
+    require_time(make_plan(time_s=10.0), "time")
+    with pytest.raises(InputError) as caught:
+        require_time(make_plan(time_s=90.0), "energy")
+    assert caught.value.message == "--time 90s is too short for --objective energy on 2 workloads"
+    assert f"allow at least {math.ceil(least_s)}s" in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [Status.WRONG, Status.TIMEOUT, Status.LAUNCH])
+def test_a_config_that_fails_in_its_window_is_out_everywhere(make_stage, status):
+    def power(program):
+        return status if block_of(program) == 64 else 500.0
+
+    stage = make_stage(power, blocks=(32, 64, 128))
+    assert stage.run() == {SMALL: [32, 128], LARGE: [32, 128]}
+    (check,) = stage.session.checks()
+    assert (check.kind, check.passed, check.config["block"]) == ("energy", False, 64)
+    assert "simulated" in check.reason
+
+
+def test_a_config_that_is_far_faster_over_its_own_results_is_out(make_stage):
+    def time_us(program):
+        return 2.0 if block_of(program) == 32 else us_of(block_of(program))
+
+    stage = make_stage(lambda program: 500.0, answer=time_us)
+    assert 32 not in stage.run()[SMALL]
+    (check, *_) = stage.session.checks()
+    assert "a call takes 2 us when it is repeated over its own results, 10.5 us" in check.reason
+
+
+def test_a_baseline_that_fails_ends_the_run(make_stage):
+    stage = make_stage(lambda program: Status.TIMEOUT if block_of(program) == 128 else 500.0)
+    with pytest.raises(KernelError, match="the baseline fails on N=1000 when it is repeated"):
+        stage.run()
+
+
+def test_a_workload_without_a_timed_config_is_left_out(make_stage):
+    stage = make_stage(frugal_when_large, blocks=())
+    assert stage.run() == {SMALL: [], LARGE: []}
+    assert stage.device.metered == []

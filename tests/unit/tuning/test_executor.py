@@ -1,0 +1,129 @@
+"""Trials on their way to the device: in order, one at a time, none lost."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import Measurement, Status, Trial
+from tuner.tuning.evaluator import Pending
+from tuner.tuning.executor import Pipeline
+
+W, V = Workload.of({"T": 1}), Workload.of({"T": 2})
+
+
+def pending(number: int, workload: Workload = W) -> Pending:
+    return Pending(workload, Config.of({"n": number}), 0.0)
+
+
+def trial(number: int, us: float | None, workload: Workload = W) -> Trial:
+    config = Config.of({"n": number})
+    if us is None:
+        return Trial("initial", workload, config, Status.WRONG)
+    return Trial("initial", workload, config, Status.CORRECT, measurement=Measurement((us,), 1, 1))
+
+
+class Times:
+    """An evaluator that takes config n to need `us[n]`; notes the incumbents that it is given."""
+
+    def __init__(self, us: dict[int, float | None]) -> None:
+        self.us, self.incumbents = us, []
+        self.hold = threading.Event()
+        self.hold.set()
+        self.done = threading.Event()
+
+    def finish(self, one: Pending, *, incumbent_us: float | None = None) -> Trial:
+        self.hold.wait(10)
+        self.incumbents.append(incumbent_us)
+        number = one.config["n"]
+        if number == max(self.us):
+            self.done.set()
+        if number not in self.us:
+            raise KeyError(number)
+        return trial(number, self.us[number], one.workload)
+
+
+@pytest.fixture
+def made():
+    pipelines = []
+
+    def make(us: dict[int, float | None], **options) -> tuple[Pipeline, Times]:
+        evaluator = Times(us)
+        pipelines.append(Pipeline(evaluator, **options))
+        return pipelines[-1], evaluator
+
+    yield make
+    for one in pipelines:
+        one.close()
+
+
+def test_trials_come_in_the_order_in_which_they_were_begun(made):
+    pipeline, _ = made({0: 3.0, 1: 1.0, 2: 2.0})
+    for number in range(3):
+        pipeline.begin(pending(number))
+    assert [pipeline.take().config["n"] for _ in range(3)] == [0, 1, 2]
+    assert len(pipeline) == 0
+
+
+def test_a_trial_is_compared_with_the_best_before_it_on_its_own_workload(made):
+    pipeline, evaluator = made({0: 3.0, 1: 2.0, 2: 5.0, 3: None, 4: 1.0})
+    pipeline.begin(pending(0))
+    pipeline.begin(pending(1, V))
+    pipeline.begin(trial(9, 2.5))  # known already
+    for number in (2, 3, 4):
+        pipeline.begin(pending(number))
+    for _ in range(6):
+        pipeline.take()
+    assert evaluator.incumbents == [None, None, 2.5, 2.5, 2.5]
+
+
+def test_without_incumbents_every_trial_is_measured_in_full(made):
+    pipeline, evaluator = made({0: 3.0, 1: 2.0}, adaptive=False)
+    for number in (0, 1):
+        pipeline.begin(pending(number))
+        pipeline.take()
+    assert evaluator.incumbents == [None, None]
+
+
+def test_the_caller_goes_on_while_the_device_works(made):
+    pipeline, evaluator = made({0: 1.0, 1: 2.0})
+    evaluator.hold.clear()
+    pipeline.begin(pending(0))
+    pipeline.begin(pending(1))
+    assert len(pipeline) == 2, "`begin` has not waited"
+    evaluator.hold.set()
+    assert pipeline.take().time_us == 1.0
+
+
+def test_an_error_ends_the_rest_and_reaches_whoever_takes(made):
+    pipeline, evaluator = made({0: 1.0})
+    for number in (0, 7, 0):
+        pipeline.begin(pending(number))
+    assert pipeline.take().time_us == 1.0
+    with pytest.raises(KeyError):
+        pipeline.take()
+    assert list(pipeline.finished()) == []
+    assert len(evaluator.incumbents) == 2, "what came after the error was not begun"
+
+
+def test_what_has_ended_when_a_run_is_given_up_is_not_lost(made):
+    pipeline, evaluator = made({0: 1.0, 1: 2.0})
+    last = threading.Event()
+    evaluator.done = last
+    pipeline.begin(pending(0))
+    pipeline.begin(pending(1))
+    assert last.wait(10)
+    assert [one.time_us for one in pipeline.finished()] == [1.0, 2.0]
+
+
+def test_nothing_new_is_begun_after_the_end(made):
+    pipeline, evaluator = made({0: 1.0, 1: 2.0})
+    evaluator.hold.clear()
+    pipeline.begin(pending(0))
+    pipeline.begin(pending(1))
+    pipeline.close()
+    evaluator.hold.set()
+    assert [one.time_us for one in pipeline.finished()] == [1.0]

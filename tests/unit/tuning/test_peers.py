@@ -1,0 +1,179 @@
+"""Peers in the finals: verified once, compared in the same rounds, and nobody else's trouble."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tuner.app.run import tune
+from tuner.device.base import Outcome
+from tuner.device.simulated import SimulatedDevice
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status
+
+ALL = ("fast", "slow", "absent", "wrong")
+SMALL = Workload.of({"N": 1000})
+
+
+class WithPeers(SimulatedDevice):
+    """Times kernels by their blocks and peers by name; `breaks` together, `spoiled` afterwards."""
+
+    def __init__(self, *, breaks: tuple[str, ...] = (), spoiled: tuple[str, ...] = ()) -> None:
+        super().__init__(self.time_of)
+        self.breaks, self.spoiled = breaks, spoiled
+        self.verified: list[tuple[str, str]] = []
+        self.compared: list[list[str]] = []
+
+    def time_of(self, program):
+        if program.peer:
+            return {"fast": 5.0, "slow": 50.0, "absent": Status.MISSING}.get(
+                program.peer, Status.WRONG
+            )
+        return 10.0 + program.launches[0].threads / 64
+
+    def verify(self, program):
+        if program.peer:
+            self.verified.append((program.peer, program.workload.key))
+        if program.peer == "absent":
+            return Outcome(Status.MISSING, "No module named 'absent'")
+        return super().verify(program)
+
+    def run(self, program, **options):
+        assert not program.peer or not options, "peers are not timed by themselves"
+        return super().run(program, **options)
+
+    def compare(self, programs, *, rounds):
+        names = [program.peer for program in programs if program.peer]
+        self.compared.append(names)
+        if set(names) & set(self.breaks):
+            raise DeviceError("a verified program failed when timed again: no answer within 9 s")
+        faults = ["out[0] is 0" if p.peer and p.peer in self.spoiled else "" for p in programs]
+        return replace(super().compare(programs, rounds=rounds), faults=tuple(faults))
+
+
+@pytest.fixture
+def run(make_plan, make_session, compiler, listener):
+    """Tune on a device with peers; returns what the session then holds."""
+
+    def run(device, peers=ALL):
+        plan = make_plan(peers=peers)
+        with make_session(plan) as session:
+            tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+            return session.results(), session.peers(), session.comparisons()
+
+    return run
+
+
+def statuses(peers) -> dict[str, set[Status]]:
+    return {name: {one.status for one in peers if one.name == name} for name in ALL}
+
+
+def test_the_right_ones_are_compared_on_every_workload(run):
+    device = WithPeers()
+    results, peers, comparisons = run(device)
+    assert len(comparisons) == len(results) == 3, "the held-out workload too"
+    for comparison in comparisons:
+        assert comparison.peers == ("fast", "slow")
+        columns = {name: comparison.column(name) for name in comparison.peers}
+        assert {row[columns["fast"]] for row in comparison.rounds} == {5.0}
+        assert {row[columns["slow"]] for row in comparison.rounds} == {50.0}
+        assert len(comparison.rounds[0]) == 1 + len(comparison.finalists) + 2
+    assert statuses(peers) == {
+        "fast": {Status.CORRECT},
+        "slow": {Status.CORRECT},
+        "absent": {Status.MISSING},
+        "wrong": {Status.WRONG},
+    }
+    assert next(one.reason for one in peers if one.name == "absent") == "No module named 'absent'"
+
+
+def test_a_run_without_them_knows_nothing_of_them(run):
+    device = WithPeers()
+    results, peers, comparisons = run(device, ())
+    assert (len(results), peers, device.verified) == (3, [], [])
+    assert {one.peers for one in comparisons} == {()}
+
+
+def test_they_change_no_result(run, make_plan, make_session, compiler, listener):
+    with_peers, _, _ = run(WithPeers())
+    plan = make_plan()
+    with make_session(plan, "without") as session:
+        alone = tune(
+            plan, session=session, device=WithPeers(), compiler=compiler, listener=listener
+        )
+    assert [(r.variant, r.tuned_us) for r in alone] == [(r.variant, r.tuned_us) for r in with_peers]
+
+
+def test_a_resumed_run_repeats_nothing(run):
+    device = WithPeers()
+    first = run(device)
+    verified = list(device.verified)
+    assert len(verified) == len(set(verified)) == 4 * 3
+    assert run(device) == first
+    assert device.verified == verified
+
+
+def test_one_that_fails_among_others_costs_only_itself(run):
+    device = WithPeers(breaks=("slow",))
+    results, peers, comparisons = run(device)
+    assert len(results) == 3
+    assert {one.peers for one in comparisons} == {("fast",)}
+    assert statuses(peers)["slow"] == {Status.LAUNCH}
+    assert "no answer within 9 s" in next(one.reason for one in peers if one.name == "slow")
+
+
+class TooMany(WithPeers):
+    def compare(self, programs, *, rounds):
+        if sum(bool(program.peer) for program in programs) > 1:
+            raise DeviceError("not enough memory for N=1000")
+        return super().compare(programs, rounds=rounds)
+
+
+def test_those_that_fail_only_together_leave_the_finals_alone(run):
+    results, peers, comparisons = run(TooMany())
+    assert len(results) == 3
+    assert {one.peers for one in comparisons} == {()}
+    assert {one.reason for one in peers if one.name == "fast"} == {"not enough memory for N=1000"}
+
+
+class Failing(WithPeers):
+    def compare(self, programs, *, rounds):
+        raise DeviceError("a verified program failed when timed again: launch")
+
+
+def test_they_are_not_blamed_for_a_finalist(make_plan, make_session, compiler, listener):
+    plan = make_plan(peers=("fast",))
+    device = WithPeers()
+    failing = Failing()
+    # Alone each peer works: it is the finalist that does not.
+    failing.compare = lambda programs, rounds: (
+        device.compare(programs, rounds=rounds)
+        if len(programs) == 2 and programs[1].peer
+        else Failing.compare(failing, programs, rounds=rounds)
+    )
+    with make_session(plan) as session:
+        with pytest.raises(DeviceError, match="failed when timed again: launch"):
+            tune(plan, session=session, device=failing, compiler=compiler, listener=listener)
+        assert {one.status for one in session.peers()} == {Status.CORRECT}
+
+
+def test_one_whose_results_are_wrong_after_the_rounds_loses_its_column(run):
+    results, peers, comparisons = run(WithPeers(spoiled=("fast",)))
+    assert len(results) == 3
+    assert {one.peers for one in comparisons} == {("slow",)}
+    assert {len(one.rounds[0]) - len(one.finalists) for one in comparisons} == {2}
+    assert statuses(peers)["fast"] == {Status.WRONG}
+
+
+def test_a_device_that_cannot_verify_one_says_why(run):
+    class Refusing(WithPeers):
+        def verify(self, program):
+            if program.peer == "slow":
+                raise DeviceError("not enough memory for N=1000")
+            return super().verify(program)
+
+    _, peers, _ = run(Refusing())
+    slow = next(one for one in peers if one.name == "slow")
+    assert (slow.status, slow.reason) == (Status.LAUNCH, "not enough memory for N=1000")

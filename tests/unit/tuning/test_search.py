@@ -1,0 +1,139 @@
+"""The search of several workloads together, with a searcher that learns and chooses."""
+
+from __future__ import annotations
+
+from math import log2
+
+import pytest
+
+from tuner.app.run import tune
+from tuner.device.simulated import SimulatedDevice
+from tuner.model.trial import INITIAL, Status
+from tuner.report.loading import from_session
+from tuner.tuning.scheduler import FIRST_TURN_TRIALS
+from tuner.tuning.search import ENDED, FURTHER_TRIALS
+
+PLAIN = "  block: [32, 64, 128, 256, 512]\n  items: [1, 2, 4, 8]\n"
+
+
+@pytest.fixture
+def wide(project):
+    """Give the kernel more than 200 valid configs."""
+    space = project / "scale.yaml"
+    text = space.read_text()
+    assert PLAIN in text
+    blocks = ", ".join(str(32 * number) for number in range(1, 33))
+    wider = f"  block: [{blocks}]\n  items: [1, 2, 3, 4, 5, 6, 7, 8]\n"
+    text = text.replace(PLAIN, wider).replace("block * items <= 2048", "block * items <= 8192")
+    space.write_text(text)
+
+
+def smooth(program) -> float:
+    """Take 10 us with 256 threads and 4 items, and more the farther away."""
+    threads = program.launches[0].threads
+    items = program.config["items"] if program.config else 1
+    return 10.0 * (1 + 0.1 * abs(log2(threads / 256)) + 0.1 * abs(log2(items / 4)))
+
+
+def searched(plan, session, compiler, listener, answer=smooth):
+    device = SimulatedDevice(answer)
+    tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+    return {workload: session.trials(INITIAL, workload) for workload in plan.tuned}
+
+
+def test_workloads_share_what_they_find(wide, make_plan, make_session, compiler, listener):
+    plan = make_plan(searcher="auto")
+    with make_session(plan) as session:
+        first, second = searched(plan, session, compiler, listener).values()
+        best = [min(t.time_us for t in trials) for trials in (first, second)]
+        assert max(best) < 10.3, "within 3 % of the best of 256"
+        assert len(second) < len(first)
+        assert len(first) + len(second) <= 100 + FURTHER_TRIALS
+        for trials in (first, second):
+            assert len({trial.config for trial in trials}) == len(trials) >= FIRST_TURN_TRIALS
+
+
+def test_an_early_end_is_noted_and_told(wide, make_plan, make_session, compiler, listener):
+    plan = make_plan(searcher="auto", trials=200)
+    with make_session(plan) as session:
+        found = searched(plan, session, compiler, listener)
+        assert all(len(trials) < 200 for trials in found.values()), "nothing is left to find"
+        ends = [note.content for note in session.notes(0, ENDED)]
+        assert {end["workload"] for end in ends} == {workload.key for workload in found}
+        assert all(end["expected_gain"] < 0.005 for end in ends)
+        assert len(from_session(session).early_ends) == 2
+    last = {progress.workload: progress for progress in listener.seen[-1].workloads}
+    assert all(last[w].budget == last[w].done == len(trials) for w, trials in found.items())
+
+
+def test_what_cannot_run_costs_no_trial(wide, project, make_plan, make_session, compiler, listener):
+    template = project / "scale.cu.j2"
+    text = template.read_text()
+    template.write_text(text + "//% if block > 600\n#error too large\n//% endif\n")
+    plan = make_plan(searcher="auto", trials=20)
+    with make_session(plan) as session:
+        for trials in searched(plan, session, compiler, listener).values():
+            refused = [trial for trial in trials if trial.status is Status.COMPILE]
+            assert len(trials) - len(refused) <= 20
+        assert session.status_counts()[Status.CORRECT] > 30
+
+
+def test_the_same_seed_makes_the_same_search_and_resumes(
+    wide, make_plan, make_session, compiler, listener
+):
+    plan = make_plan(searcher="auto", trials=24, seed=5)
+    with make_session(plan, "whole") as session:
+        searched(plan, session, compiler, listener)
+        whole = [(t.workload, t.config, t.status) for t in session.trials(INITIAL)]
+
+    class Interrupting(SimulatedDevice):
+        def run(self, program, **options):
+            if len(self.ran) == 20:
+                raise KeyboardInterrupt
+            return super().run(program, **options)
+
+    with make_session(plan, "broken") as session, pytest.raises(KeyboardInterrupt):
+        tune(
+            plan,
+            session=session,
+            device=Interrupting(smooth),
+            compiler=compiler,
+            listener=listener,
+        )
+    with make_session(plan, "broken") as session:
+        searched(plan, session, compiler, listener)
+        found = [(t.workload, t.config, t.status) for t in session.trials(INITIAL)]
+    assert found == whole
+
+
+def test_suggestions_are_tried_after_the_default(
+    wide, project, make_plan, make_session, compiler, listener
+):
+    space = project / "scale.yaml"
+    space.write_text(space.read_text() + "suggestions: [{block: 992}, {items: 7}]\n")
+    plan = make_plan(searcher="auto", trials=12)
+    with make_session(plan) as session:
+        first = next(iter(searched(plan, session, compiler, listener).values()))
+        tried = [(trial.config["block"], trial.config["items"]) for trial in first[:3]]
+        assert tried == [(128, 1), (992, 1), (128, 7)]
+
+
+def test_a_config_far_behind_is_no_finalist_but_for_the_first_three(
+    make_plan, make_session, compiler, listener
+):
+    def answer(program):
+        return {32: 10.0, 64: 10.2}.get(program.launches[0].threads, 20.0)
+
+    plan = make_plan(finalists=19)
+    with make_session(plan) as session:
+        searched(plan, session, compiler, listener, answer)
+        blocks = {one.config["block"] for c in session.comparisons() for one in c.finalists}
+        assert blocks == {32, 64}
+
+    def alone(program):
+        return 10.0 + program.launches[0].threads
+
+    with make_session(plan, "alone") as session:
+        searched(plan, session, compiler, listener, alone)
+        compared = [c for c in session.comparisons() if not c.workload.held_out]
+        assert all(len(c.finalists) >= 3 for c in compared)

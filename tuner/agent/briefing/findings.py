@@ -1,0 +1,400 @@
+"""What the constraints rule out before anything is compiled, and which of them does most."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import gcd
+from statistics import median
+
+from tuner.agent.briefing.formatting import keys, one_line, percent, settings, times
+from tuner.agent.briefing.ranges import (
+    CLEAR,
+    FEWEST,
+    Observed,
+    decisive,
+    edges,
+    observed,
+    time_of,
+    unused,
+)
+from tuner.model.config import Config, SearchSpace, format_value
+from tuner.model.errors import ExpressionError
+from tuner.model.expressions import Expression, Value
+from tuner.model.kernel import Workload
+from tuner.model.statistics import geometric_mean
+from tuner.model.trial import Finding, Status, Trial
+from tuner.space.template import Template
+
+# Larger spaces are judged by so many combinations, spread evenly.
+SAMPLE = 4096
+GOLDEN = 0.6180339887
+# A constraint that rules out less leaves the search its choice.
+NOTABLE_SHARE = 0.5
+# It costs no trial: worth knowing, never urgent.
+WEIGHT = 0.01
+
+Names = Mapping[Workload, Mapping[str, Value]]
+
+
+def constrained(space: SearchSpace, names: Names) -> Iterator[Finding]:
+    """Find the constraint that alone rules out most combinations, where that is half or more.
+
+    `names` has the axes and the device's numbers of every tuned workload.
+    """
+    configs = list(_sample(space))
+    shares = {
+        constraint: {w: _ruled_out(constraint, configs, values) for w, values in names.items()}
+        for constraint in space.constraints
+    }
+    if not shares or not names:
+        return
+    strictest = max(shares, key=lambda one: sum(shares[one].values()))
+    share = sum(shares[strictest].values()) / len(names)
+    if share < NOTABLE_SHARE:
+        return
+    most = [w for w, own in shares[strictest].items() if own == max(shares[strictest].values())]
+    about = "" if len(configs) == space.size else f" (of {len(configs)} looked at)"
+    yield Finding(
+        topic="constraint",
+        text=f"The constraint `{one_line(strictest.text)}` alone rules out {percent(share)} of "
+        f"the {space.size:,} combinations{about}, most on {keys(most)}; it costs no trial.",
+        advice="See that what it rules out could not be fast; if some of it could, loosen the "
+        "constraint, or else drop the values that it never lets through.",
+        value=100 * share,
+        unit="%",
+        weight=WEIGHT,
+    )
+
+
+def _sample(space: SearchSpace) -> Iterator[Config]:
+    """Spread over the whole product: all of it where it is small."""
+    # Steps of the golden ratio of the size: equal steps would always meet the same values of the
+    # last parameters.
+    step = max(1, int(space.size * GOLDEN))
+    while gcd(step, space.size) > 1:
+        step += 1
+    for number in range(min(space.size, SAMPLE)):
+        index = number * step % space.size
+        chosen = []
+        for parameter in reversed(space.parameters):
+            index, position = divmod(index, len(parameter.values))
+            chosen.append((parameter.name, parameter.values[position]))
+        yield Config.of(reversed(chosen))
+
+
+def _ruled_out(constraint: Expression, configs: list[Config], values: Mapping[str, Value]) -> float:
+    broken = sum(not _holds(constraint, {**values, **config}) for config in configs)
+    return broken / len(configs)
+
+
+def _holds(constraint: Expression, names: Mapping[str, Value]) -> bool:
+    try:
+        return bool(constraint.evaluate(names))
+    except ExpressionError:
+        return False  # another constraint has to keep it from being asked
+
+
+FLAT = 0.25
+FLAT_WEIGHT = 0.5
+# A dispatch table has most of what a split kernel has; only the rest is the agent's to gain.
+SPLIT_WEIGHT = 0.5
+COSTS = 0.03
+
+
+def flatness(seen: Sequence[Observed], baselines_us: Mapping[Workload, float]) -> Iterator[Finding]:
+    """Find that a quarter of all correct configs are about as fast as the best."""
+    judged = [one for one in seen if len(one.correct) >= 2 * FEWEST and one.enough]
+    if not judged:
+        return
+    near = [sum(time_of(t) <= one.best_us * (1 + CLEAR) for t in one.timed) for one in judged]
+    shares = [count / len(one.correct) for count, one in zip(near, judged, strict=True)]
+    share = median(shares)
+    if share < FLAT:
+        return
+    spread = median(one.slowdown(one.correct[len(one.correct) // 2 :]) for one in judged)
+    ratios = [baselines_us[o.workload] / o.best_us for o in judged if o.workload in baselines_us]
+    gain = (
+        f" The best is {times(geometric_mean(ratios))} as fast as the baseline." if ratios else ""
+    )
+    yield Finding(
+        topic="flat",
+        text=f"{sum(near)} of {sum(len(one.correct) for one in judged)} correct configs are within "
+        f"{percent(CLEAR)} of their workload's best, and the median config takes {times(spread)} "
+        f"its time: the optimum is flat.{gain}",
+        advice="More values of these parameters will not pay: change the algorithm, what is read "
+        "and when, or how the work is divided.",
+        value=share,
+        unit="of correct configs",
+        weight=FLAT_WEIGHT * share,
+    )
+
+
+def disagreement(
+    space: SearchSpace, seen: Sequence[Observed], template: Template
+) -> Iterator[Finding]:
+    """Find that no config serves all workloads, and which parameter and axis that is due to."""
+    judged = [one for one in seen if one.enough]
+    shared = _shared(judged)
+    if len(judged) < 2 or shared is None or shared.cost < 1 + COSTS:
+        return
+    costs = {n: c for n in space.names if (c := _cost_of(n, shared.config, judged)) is not None}
+    name = max(costs, key=lambda known: costs[known], default="")
+    if not name or costs[name] <= 1:
+        return
+    yield Finding(
+        topic="dispatch",
+        text=f"The best config tried on all workloads ({settings(shared.config)}) takes "
+        f"{times(shared.cost)} the time of each workload's own best, most on {shared.worst.key}. "
+        f"`{name}` disagrees most: {_by_axis(name, judged)}.",
+        advice=f"Keep `{name}` a parameter, for each size gets a config of its own; and consider "
+        "different code for these sizes, with parameters of its own.",
+        value=shared.cost,
+        unit="x",
+        weight=SPLIT_WEIGHT * (1 - 1 / shared.cost),
+        line=template.line_of(name),
+        parameter=name,
+    )
+
+
+def behind(seen: Sequence[Observed], baselines_us: Mapping[Workload, float]) -> Iterator[Finding]:
+    """Find the workloads on which the best config is slower than the baseline."""
+    judged = [one for one in seen if one.enough and one.workload in baselines_us]
+    ratios = {one.workload: baselines_us[one.workload] / one.best_us for one in judged}
+    lost = sorted((w for w in ratios if ratios[w] < 1 - CLEAR), key=lambda w: ratios[w])
+    if not lost:
+        return
+    worst = ratios[lost[0]]
+    yield Finding(
+        topic="behind",
+        text=f"The best config is slower than the baseline on {len(lost)} of {len(judged)} "
+        f"workloads ({keys(lost)}); at worst it is {times(worst)} as fast.",
+        advice="Compare with what the baseline does there, and let a parameter choose it.",
+        value=worst,
+        unit="x",
+        weight=(1 - geometric_mean(ratios[w] for w in lost)) * len(lost) / len(judged),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """The config that serves all workloads best, with its mean slowdown and where it is worst."""
+
+    config: Config
+    cost: float
+    worst: Workload
+
+
+def _shared(judged: Sequence[Observed]) -> _Shared | None:
+    """Choose among the configs that are correct on all workloads; None where none was tried there.
+
+    Configs that were stopped early take part: that they lose is what is asked here.
+    """
+    if not judged:
+        return None
+    known = [{t.config: time_of(t) / one.best_us for t in one.correct} for one in judged]
+    everywhere = [c for c in known[0] if all(c in slowdowns for slowdowns in known)]
+    if not everywhere:
+        return None
+    best = min(everywhere, key=lambda c: geometric_mean(s[c] for s in known))
+    slowdowns = [s[best] for s in known]
+    worst = judged[slowdowns.index(max(slowdowns))].workload
+    return _Shared(best, geometric_mean(slowdowns), worst)
+
+
+def _cost_of(name: str, shared: Config, judged: Sequence[Observed]) -> float | None:
+    """Compute what holding one parameter to the shared config's value costs; None if unknown."""
+    if name not in shared or len({one.best.config.get(name) for one in judged}) < 2:
+        return None
+    held = [(one, one.having(name, shared[name])) for one in judged]
+    return geometric_mean(one.slowdown(trials) for one, trials in held)
+
+
+def _by_axis(name: str, judged: Sequence[Observed]) -> str:
+    """List which value wins at which sizes of the axis that orders the values best."""
+    axes = [axis for axis, _ in judged[0].workload.axes]
+    axis = min(axes, key=lambda known: _changes(name, known, judged))
+    sizes: dict[Value, list[int]] = {}
+    for one in sorted(judged, key=lambda o: o.workload.values[axis]):
+        sizes.setdefault(one.best.config[name], []).append(one.workload.values[axis])
+    listed = (
+        f"{format_value(value)} wins at {axis} {', '.join(map(str, dict.fromkeys(found)))}"
+        for value, found in sizes.items()
+    )
+    return "; ".join(listed)
+
+
+def _changes(name: str, axis: str, judged: Sequence[Observed]) -> tuple[int, int]:
+    """Count how often the winning value changes along an axis; one of equal sizes says nothing."""
+    winners: dict[int, list[str]] = {}
+    for one in judged:
+        size = one.workload.values[axis]
+        winners.setdefault(size, []).append(format_value(one.best.config[name]))
+    ordered = [winners[size] for size in sorted(winners)]
+    mixed = sum(len(set(found)) - 1 for found in ordered)
+    leading = [max(sorted(set(found)), key=found.count) for found in ordered]
+    turns = sum(a != b for a, b in pairwise(leading))
+    return mixed + max(0, turns - 1), mixed
+
+
+NOTABLE = 0.1
+# Configs that differ from a workload's best in no more parameters are near it.
+NEAR = 2
+# What was lost near the best may hide something better; what was lost elsewhere cost trials.
+NEAR_WEIGHT, FAR_WEIGHT = 0.3, 0.1
+MOSTLY = 0.5
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_ADVICE = {
+    Status.CONSTRAINT: "Choose values that the constraints allow together.",
+    Status.COMPILE: "Correct the template for these values, or forbid them by a constraint.",
+    Status.LIMIT: "Use less of it in the code, or forbid these configs by a constraint.",
+    Status.LAUNCH: "Correct the launch or the addresses, or forbid these configs by a constraint.",
+    Status.WRONG: "The template is wrong for these values: correct it before anything else.",
+    Status.TIMEOUT: "Unroll less, or forbid these configs by a constraint.",
+}
+_LOST = {
+    Status.CONSTRAINT: "break a constraint",
+    Status.COMPILE: "do not compile",
+    Status.LIMIT: "are over a limit",
+    Status.LAUNCH: "are refused at launch or crash",
+    Status.WRONG: "compute wrong results",
+    Status.TIMEOUT: "take too long to compile or to run",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """The trials of one status, among all that were tried."""
+
+    status: Status
+    lost: Sequence[Trial]
+    tried: int
+    near: float
+
+
+def rejections(
+    space: SearchSpace, seen: Sequence[Observed], template: Template
+) -> Iterator[Finding]:
+    """Find each status that took a tenth of the tried configs; wrong results at any share.
+
+    Needs as many tried configs as other findings need timed ones: that nothing could be timed is
+    worth knowing.
+    """
+    tried = [trial for one in seen for trial in one.tried]
+    if len(tried) < FEWEST:
+        return
+    for status in _LOST:
+        lost = [trial for trial in tried if trial.status is status]
+        if not lost or (len(lost) / len(tried) < NOTABLE and status is not Status.WRONG):
+            continue
+        loss = _Loss(status, lost, len(tried), _share_near_best(seen, status))
+        yield _finding(space, loss, tried, template)
+
+
+def _share_near_best(seen: Sequence[Observed], status: Status) -> float:
+    """Compute which share of the configs next to a workload's best have this status."""
+    near = [
+        trial
+        for one in seen
+        if one.enough
+        for trial in one.tried
+        if 0 < _distance(trial.config, one.best.config) <= NEAR
+    ]
+    return sum(trial.status is status for trial in near) / len(near) if near else 0.0
+
+
+def _distance(one: Mapping[str, Value], other: Mapping[str, Value]) -> int:
+    return sum(one[name] != other.get(name) for name in one)
+
+
+def _finding(
+    space: SearchSpace, loss: _Loss, tried: Sequence[Trial], template: Template
+) -> Finding:
+    share = len(loss.lost) / loss.tried
+    kinds = Counter(_kind(trial) for trial in loss.lost)
+    commonest, count = kinds.most_common(1)[0]
+    example = next(trial for trial in loss.lost if _kind(trial) == commonest)
+    blamed = _blamed(space, loss.lost, tried)
+    place = f"`{blamed[0]}`={format_value(blamed[1])}" if blamed else ""
+    where = f" {percent(blamed[2])} of what has {place} is lost so." if blamed else ""
+    close = f" So are {percent(loss.near)} of the configs next to a best one." if loss.near else ""
+    name = blamed[0] if blamed else ""
+    return Finding(
+        topic="rejected",
+        text=f"{len(loss.lost)} of {loss.tried} tried configs {_LOST[loss.status]}, {count} "
+        f"of them for one reason: {one_line(_reason(example), 200)}.{where}{close}",
+        advice=_ADVICE[loss.status],
+        value=share,
+        unit="of tried configs",
+        weight=_severity(loss, share),
+        line=_line_in(example, template) or (template.line_of(name) if name else None),
+        parameter=name,
+    )
+
+
+def _severity(loss: _Loss, share: float) -> float:
+    if loss.status is Status.WRONG or len(loss.lost) == loss.tried:
+        return (1 + share) / 2  # first make it right
+    return NEAR_WEIGHT * loss.near + FAR_WEIGHT * share
+
+
+def _reason(trial: Trial) -> str:
+    """Take the line of a reason that says most: the first one with an error, or the first."""
+    lines = [line.strip() for line in trial.reason.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[0] if lines else "no reason")
+
+
+def _kind(trial: Trial) -> str:
+    return _NUMBER.sub("#", _reason(trial))
+
+
+def _line_in(trial: Trial, template: Template) -> int | None:
+    """Find the template's line that the reason names."""
+    match = re.search(re.escape(str(template.path)) + r":(\d+)", trial.reason)
+    return int(match[1]) if match else None
+
+
+def _blamed(
+    space: SearchSpace, lost: Sequence[Trial], tried: Sequence[Trial]
+) -> tuple[str, Value, float] | None:
+    """Find the value that loses most beyond the average, where it loses half of its configs."""
+    average = len(lost) / len(tried)
+    best: tuple[str, Value, float] | None = None
+    for parameter in space.parameters:
+        if len(parameter.values) < 2:
+            continue
+        for value in parameter.values:
+            held = sum(trial.config.get(parameter.name) == value for trial in tried)
+            gone = sum(trial.config.get(parameter.name) == value for trial in lost)
+            if held < FEWEST or gone / held < max(MOSTLY, 1.5 * average):
+                continue
+            if best is None or gone / held > best[2]:
+                best = parameter.name, value, gone / held
+    return best
+
+
+def search_findings(
+    space: SearchSpace,
+    trials: Mapping[Workload, Sequence[Trial]],
+    template: Template,
+    baselines_us: Mapping[Workload, float],
+) -> tuple[Finding, ...]:
+    """Say what the trials of a candidate's search teach, the weightiest first.
+
+    `trials` are those of the search stage, by tuned workload; `baselines_us` are median times. A
+    workload with fewer than five timed configs takes part in no claim about times.
+    """
+    seen = observed(trials)
+    found = [
+        *rejections(space, seen, template),
+        *behind(seen, baselines_us),
+        *edges(space, seen, template),
+        *disagreement(space, seen, template),
+        *flatness(seen, baselines_us),
+        *decisive(space, seen, template),
+        *unused(space, seen, template),
+    ]
+    return tuple(sorted(found, key=lambda finding: -finding.weight))

@@ -1,0 +1,235 @@
+"""Rounds with an agent: choose a base, plan, refactor, check, search, profile, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from tuner.agent.base import Agent, Answer, Briefing, Conversation, Idea, Toolbox
+from tuner.agent.briefing.outcome import Outcome, outcome, sentence
+from tuner.agent.gate import RefusedError, drafted, require_as_wide, require_sound
+from tuner.agent.history import (
+    ANSWER,
+    CANDIDATE,
+    IDEA,
+    IDLE,
+    OUTCOME,
+    REFUSED,
+    TOOLS,
+    SessionTranscript,
+    idea_of,
+    over,
+)
+from tuner.agent.resume import attempt_folder, tree_of
+from tuner.agent.tree import Policy
+from tuner.model.errors import AgentError, AwaitedError, BudgetError, InputError, ReplyError
+from tuner.model.trial import INITIAL
+from tuner.session.session import Session
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.pools import pools_of
+from tuner.tuning.profiling import Profiling, profiles, worth_profiling
+from tuner.tuning.progress import Standing, best_trials, best_us
+from tuner.tuning.search import search_all
+
+# How often an agent may write a refused answer again (KernelPro and GPU Kernel Scientist give no
+# number; most errors that a model can mend at all are mended in two).
+REPAIRS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who writes candidates, and what serves it.
+
+    `briefing` composes what the agent reads, from the round's number and the base that the policy
+    chose; `toolbox` makes the tools of a round. `verifies` says that the device runs kernels.
+    """
+
+    agent: Agent
+    policy: Policy
+    briefing: Callable[[int, str | None], Briefing]
+    toolbox: Callable[[int, str | None], Toolbox]
+    profiling: Profiling | None
+    verifies: bool
+
+
+class Rounds:
+    """Run the rounds of one session; a round that is over is not run again."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        session: Session,
+        candidates: Candidates,
+        standing: Standing,
+        author: Author,
+    ) -> None:
+        self._plan, self._session, self._candidates = plan, session, candidates
+        self._standing, self._author = standing, author
+
+    def run(self) -> AgentError | None:
+        """Run or resume all rounds; return what ended them too early, None where nothing did."""
+        self._profile(self._plan, 0)
+        try:
+            for number in range(1, self._plan.rounds + 1):
+                if over(self._session, number):
+                    self._recount(number)
+                elif not self._round(number):
+                    break
+        except AwaitedError:
+            raise
+        except BudgetError as error:
+            self._say(error.message)
+            return None if self._made() else error
+        except AgentError as error:
+            return error
+        tried = self._session.notes(kind=REFUSED)
+        if tried and not self._made():
+            last = tried[-1].content["problems"][-1]
+            return AgentError(
+                f"{self._author.agent.name} wrote no valid template in {len(tried)} rounds; "
+                f"the last was refused for:\n{last}"
+            )
+        return None
+
+    def _made(self) -> bool:
+        return bool(self._session.notes(kind=OUTCOME))
+
+    def _round(self, number: int) -> bool:
+        """Run one round; False where the agent has nothing left to try."""
+        session = self._session
+        if made := session.notes(number, CANDIDATE):
+            # An earlier run accepted it: only its search is left, and nobody is asked again.
+            known = idea_of(session.notes(number, IDEA)[-1].content)
+            self._tried(self._candidates.plan(made[-1].content["name"]), number, known)
+            return True
+        base = self._author.policy.choose(tree_of(session))
+        conversation = self._opened(number, base)
+        try:
+            idea = conversation.plan()
+        except ReplyError as error:
+            session.note(number, REFUSED, {"base": base or INITIAL, "problems": [str(error)]})
+            return True
+        if idea is None:
+            session.note(number, IDLE, {"base": base})
+            return False
+        self._planned(conversation, number, idea)
+        return True
+
+    def _opened(self, number: int, base: str | None) -> Conversation:
+        agent, session = self._author.agent, self._session
+        self._say(f"round {number} of {self._plan.rounds}: {agent.name} plans")
+        toolbox = self._author.toolbox(number, base)
+        if not session.notes(number, TOOLS):
+            session.note(number, TOOLS, {"tools": [asdict(tool) for tool in toolbox.tools()]})
+        briefing = self._author.briefing(number, base)
+        return agent.converse(briefing, toolbox, SessionTranscript(session, number))
+
+    def _planned(self, conversation: Conversation, number: int, idea: Idea) -> None:
+        """Have an idea written down as a template, and search that."""
+        if not self._session.notes(number, IDEA):
+            self._session.note(number, IDEA, asdict(idea))
+        self._say(f"round {number}: on {idea.base}, {idea.change}")
+        plan = self._written(conversation, number, idea)
+        if plan is not None:
+            self._tried(plan, number, idea)
+
+    def _written(self, conversation: Conversation, number: int, idea: Idea) -> Plan | None:
+        """Get a template that passes the gate, or note why there is none."""
+        problems: list[str] = []
+        name = f"r{number}"
+        for attempt in range(1, REPAIRS + 2):
+            try:
+                answer = conversation.repair(problems[-1]) if problems else conversation.refactor()
+                plan = self._accepted(answer, number, attempt, name)
+            except (ReplyError, RefusedError) as error:
+                problems.append(str(error))
+                self._say(f"round {number}: refused: {problems[-1].splitlines()[0]}")
+                continue
+            self._add(plan, idea.base, number, attempt, problems)
+            return plan
+        self._session.note(number, REFUSED, {"base": idea.base, "problems": problems})
+        return None
+
+    def _accepted(self, answer: Answer, number: int, attempt: int, name: str) -> Plan:
+        folder = attempt_folder(self._session, number, attempt)
+        plan = drafted(answer, self._plan, folder, name)
+        self._standing.announce("candidate", note=f"round {number}: checking what was written")
+        evaluator = self._candidates.of(plan)
+        require_as_wide(plan, evaluator, self._plan)
+        require_sound(plan, evaluator, verify=self._author.verifies, seed=number)
+        noted = {"attempt": attempt, **asdict(answer)}
+        if noted not in [note.content for note in self._session.notes(number, ANSWER)]:
+            self._session.note(number, ANSWER, noted)
+        return plan
+
+    def _add(self, plan: Plan, parent: str, number: int, attempt: int, problems: list[str]) -> None:
+        self._candidates.add(plan)
+        space_text = plan.spec.path.read_text(encoding="utf-8")
+        self._session.add_candidate(plan.candidate, plan.template.text, space_text, parent)
+        # They were decided without this candidate.
+        for result in self._session.results():
+            self._session.withdraw_result(result.workload)
+        # Last: a resumed run takes it for the end of this step.
+        content = {"name": plan.candidate, "attempt": attempt, "problems": problems}
+        self._session.note(number, CANDIDATE, content)
+
+    def _tried(self, plan: Plan, number: int, idea: Idea) -> None:
+        """Search a candidate and compare what came of it with what was promised."""
+        session, evaluator = self._session, self._candidates.evaluator(plan.candidate)
+        left = self._plan.rounds - number + 1
+        try:
+            pools = pools_of(plan, evaluator)
+            search_all(plan, session, evaluator, self._standing, pools, searches_left=left)
+            self._profile(plan, number)
+        except InputError as error:
+            # Some configs render or resolve to what no sample had shown.
+            problem = {"base": idea.base, "problems": [str(error)], "candidate": plan.candidate}
+            session.note(number, REFUSED, problem)
+            return
+        made = self._outcome(plan, idea)
+        session.note(number, OUTCOME, {"outcome": made.to_json()})
+        words = [sentence(one) for one in made.moved]
+        if made.speedup is not None:
+            words.insert(0, f"{made.speedup:.2f}x over the baseline")
+        self._say(f"round {number}: {'; '.join(words) or 'no config ran correctly'}")
+
+    def _outcome(self, plan: Plan, idea: Idea) -> Outcome:
+        session, default = self._session, plan.space.default
+        defaults: dict[str, float | None] = {}
+        for workload in self._plan.tuned:
+            trial = session.trial(plan.candidate, workload, default) if default else None
+            defaults[workload.key] = trial.time_us if trial else None
+        metrics = {
+            name: {one.workload: one.metrics for one in profiles(session, name)}
+            for name in (idea.base, plan.candidate)
+        }
+        return outcome(
+            idea,
+            baseline_us=_baselines_us(session, self._plan),
+            base_us=best_us(session, idea.base),
+            best_us=best_us(session, plan.candidate),
+            default_us=defaults,
+            base_metrics=metrics[idea.base],
+            metrics=metrics[plan.candidate],
+        )
+
+    def _profile(self, plan: Plan, number: int) -> None:
+        if self._author.profiling is None:
+            return
+        self._standing.announce("profile", note=f"profiling {plan.candidate}")
+        best = best_trials(self._session, plan.candidate)
+        worth = worth_profiling(self._session, plan, best)
+        self._author.profiling.keep(plan, self._session, number, worth)
+
+    def _recount(self, number: int) -> None:
+        for note in self._session.notes(number, CANDIDATE):
+            self._standing.recount(note.content["name"])
+
+    def _say(self, text: str) -> None:
+        self._standing.announce("agent", note=text)
+
+
+def _baselines_us(session: Session, plan: Plan) -> dict[str, float]:
+    baselines = session.baselines()
+    return {w.key: baselines[w].measurement.median_us for w in plan.tuned}

@@ -1,0 +1,205 @@
+"""The arguments of the tools: what may be given, checked, and their JSON schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tuner.model.errors import InputError
+from tuner.model.expressions import Value
+
+# As long as a workload with a dozen axes.
+MOST_NAME = 400
+MOST_CONFIG = 100
+MOST_PROBLEMS = 10
+
+
+class Arguments(BaseModel):
+    """What any tool takes; anything else is refused, and texts aren't taken for numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class DraftArguments(Arguments):
+    """A candidate, or a draft that takes from it what it doesn't give."""
+
+    candidate: str = Field(
+        "",
+        max_length=MOST_NAME,
+        description="Name of the candidate to work on. Default: the base of this round.",
+    )
+    template: str = Field(
+        "",
+        description="A whole template to try instead of the candidate's. Default: the candidate's.",
+    )
+    space: str = Field(
+        "",
+        description="A whole search space in YAML to try instead of the candidate's: parameters, "
+        "constraints, default, launch. Default: the candidate's.",
+    )
+
+
+class WorkloadArguments(DraftArguments):
+    """A draft with one workload."""
+
+    workload: str = Field(
+        "",
+        max_length=MOST_NAME,
+        description="Problem size, such as `T=1,E=256`. Default: the smallest tuned workload.",
+    )
+
+
+class ChoiceArguments(WorkloadArguments):
+    """A draft with one workload and one config."""
+
+    config: dict[str, Value] = Field(
+        default_factory=dict,
+        max_length=MOST_CONFIG,
+        description="Values of parameters, such as {block: 256}; those not given are taken from "
+        "the default config of the space.",
+    )
+
+
+class RenderArguments(ChoiceArguments):
+    """A choice and the lines of its source to show."""
+
+    first_line: int = Field(1, ge=1, description="First line to show.")
+    last_line: int | None = Field(None, ge=1, description="Last line to show. Default: the last.")
+
+
+class SearchArguments(WorkloadArguments):
+    """A draft with one workload, and how to search on it."""
+
+    configs: int = Field(8, ge=1, description="How many configs to try.")
+    searcher: str = Field(
+        "optuna",
+        pattern="^(optuna|random)$",
+        description="`optuna` learns from what was tried, `random` draws.",
+    )
+
+
+class ReadArguments(Arguments):
+    """A text and its lines."""
+
+    path: str = Field(
+        min_length=1,
+        max_length=4000,
+        description="`baseline`; `template` or `space` of a candidate; or a file or folder under "
+        "one of the source folders, such as `cuda/cuda_bf16.h`. `.` lists the source folders.",
+    )
+    candidate: str = Field(
+        "",
+        max_length=MOST_NAME,
+        description="Whose template or space. Default: the base of this round.",
+    )
+    first_line: int = Field(1, ge=1, description="First line to show.")
+    last_line: int | None = Field(None, ge=1, description="Last line to show. Default: the last.")
+
+
+class SearchSourceArguments(Arguments):
+    """A text to look for."""
+
+    text: str = Field(
+        min_length=2,
+        max_length=200,
+        description="Text to find within a line, taken literally: no pattern.",
+    )
+    folder: str = Field(
+        ".",
+        max_length=4000,
+        description="Where to look, such as `cuda` or `cuda/cccl/cub`. Default: everywhere.",
+    )
+    whole_word: bool = Field(False, description="Find it as a whole word only.")
+    ignore_case: bool = Field(False, description="Take small and capital letters for equal.")
+    most: int = Field(20, ge=1, description="Most results to list.")
+
+
+class NotesArguments(Arguments):
+    """A note."""
+
+    name: str = Field(
+        "", max_length=MOST_NAME, description="Name of the note. Default: list all notes."
+    )
+
+
+_Model = TypeVar("_Model", bound=Arguments)
+
+
+def schema(model: type[Arguments]) -> Mapping[str, Any]:
+    """Write the JSON schema of a tool's arguments, without what a model has no use for."""
+    made = _plain(model.model_json_schema())
+    return {
+        "type": "object",
+        "properties": made["properties"],
+        "required": made.get("required", []),
+        "additionalProperties": False,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Leave out titles; what may be null may as well be left out."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {k: _plain(v) for k, v in value.items() if not (k == "title" and isinstance(v, str))}
+    options = [one for one in kept.pop("anyOf", []) if one != {"type": "null"}]
+    if len(options) == 1:
+        kept |= options[0]
+        kept.pop("default", None)
+    elif options:
+        kept["anyOf"] = options
+    return kept
+
+
+def checked(model: type[_Model], name: str, arguments: Mapping[str, Any]) -> _Model:
+    """Check a tool's arguments; null is as absent. Raises `InputError` with all mistakes."""
+    given = {key: value for key, value in arguments.items() if value is not None}
+    try:
+        made = model.model_validate(given)
+    except ValidationError as error:
+        problems = {_where(one): _problem(one, model) for one in error.errors()}
+        lines = "\n".join([*problems.values()][:MOST_PROBLEMS])
+        raise InputError(f"wrong arguments of {name}:\n{lines}") from error
+    for key, text in _texts(made.model_dump()):
+        if any("\ud800" <= one <= "\udfff" for one in text):
+            raise InputError(f"wrong arguments of {name}:\n- {key}: half of a UTF-16 character")
+    return made
+
+
+def _texts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, str):
+            yield key, value
+        elif isinstance(value, dict):
+            inner = (one for pair in value.items() for one in pair)
+            yield from ((key, text) for text in inner if isinstance(text, str))
+
+
+def _where(error: Any) -> str:
+    return ".".join(str(part) for part in error["loc"][:2])[:80]
+
+
+def _problem(error: Any, model: type[Arguments]) -> str:
+    where = _where(error)
+    if error["type"] == "extra_forbidden":
+        return f"- {where!r} is no argument; there are: {', '.join(model.model_fields)}"
+    if error["type"] == "missing":
+        return f"- {where} is missing"
+    if where.startswith("config."):
+        return (
+            f"- {where!r}: a number, a text or a boolean is needed; found {shown(error['input'])}"
+        )
+    message = error["msg"][:1].lower() + error["msg"][1:]
+    return f"- {where}: {message}; found {shown(error['input'])}"
+
+
+def shown(value: object) -> str:
+    """Write a value that may be anything, in a few words."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of over 64 bits"
+    plain = value if isinstance(value, str | int | float | bool) else type(value).__name__
+    text = repr(plain) if isinstance(value, str) else str(plain)
+    return text if len(text) <= 80 else f"{text[:80]}..."

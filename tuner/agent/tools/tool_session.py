@@ -1,0 +1,194 @@
+"""The tools of a session: opened for a round, they try drafts and read what may be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.agent.base import Tool, Toolbox
+from tuner.agent.gate import RefusedError
+from tuner.agent.tools import building, reading, trying
+from tuner.agent.tools.arguments import (
+    ChoiceArguments,
+    NotesArguments,
+    ReadArguments,
+    RenderArguments,
+    SearchArguments,
+    SearchSourceArguments,
+    checked,
+)
+from tuner.agent.tools.catalogue import Abilities, offers
+from tuner.agent.tools.drafts import Drafts, in_words
+from tuner.agent.tools.limits import Budget, Limits, cut
+from tuner.agent.tools.reading import SourceFolders, Wanted, cuda_headers
+from tuner.device.base import DeviceInfo
+from tuner.model.errors import DeviceError, InputError, SessionError
+from tuner.model.kernel import Workload
+from tuner.session.session import Session
+from tuner.source import read_source
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Candidates, Evaluator
+from tuner.tuning.profiling import Profiling
+
+ROUNDS = "rounds"
+
+
+class Workbench:
+    """Make the toolboxes of a session's rounds.
+
+    `profiling` is None where nothing is profiled. `sources` are folders that may be read besides
+    CUDA's headers. `verifies` and `times` say what the device, which is that of `info`, can do;
+    tools that it cannot serve are not offered. `reporting` makes the evaluator whose compiler
+    `compile` reports on, where that is not the device's own. Drafts are written under `folder`;
+    nothing that is tried is recorded. One call at a time.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        session: Session,
+        candidates: Candidates,
+        profiling: Profiling | None,
+        sources: Sequence[Path],
+        *,
+        verifies: bool,
+        times: bool,
+        folder: Path,
+        info: DeviceInfo,
+        reporting: Callable[[Plan], Evaluator] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.plan, self.session, self.candidates = plan, session, candidates
+        self.profiling, self.info = profiling, info
+        self.can = Abilities(verifies, times, profiling is not None)
+        self.reporting = reporting or candidates.of
+        self.limits = limits or Limits()
+        self.sources = SourceFolders(sources, cuda_headers, self.limits)
+        self.folder = folder
+        self._baselines_us: dict[Workload, float] = {}
+
+    def opened(self, number: int, base: str | None) -> Toolbox:
+        """Make the tools of a round; `base` is the candidate that stands for those not named."""
+        folder = self.folder / ROUNDS / f"{number:02}"
+        drafts = Drafts(self.plan, self.session, self.candidates, base, folder, self.limits)
+        return RoundTools(self, drafts)
+
+    def baseline_us(self, workload: Workload) -> float:
+        """Return the baseline's time, of the session where it has it."""
+        known = self.session.baselines().get(workload)
+        if known is not None:
+            return known.measurement.median_us
+        if workload not in self._baselines_us:
+            trial = self.candidates.evaluator(self.plan.candidate).baseline(workload)
+            assert trial.time_us is not None
+            self._baselines_us[workload] = trial.time_us
+        return self._baselines_us[workload]
+
+
+class RoundTools:
+    """The tools of one round; implements `Toolbox`.
+
+    What the caller does wrong, and what a kernel does wrong, comes back as text. Errors that end
+    the program pass: `SessionError`, and `WorkerError` of a process that cannot be replaced.
+    """
+
+    def __init__(self, bench: Workbench, drafts: Drafts) -> None:
+        self._bench, self._drafts = bench, drafts
+        self._budget = Budget(bench.limits, drafts.kept())
+        self._offers = {
+            offer.tool.name: offer for offer in offers(bench.info, bench.can, bench.limits)
+        }
+        self._runs: Mapping[str, Callable[[Any, float], str]] = {
+            "render": self._render,
+            "compile": self._compile,
+            "verify": self._verify,
+            "measure": self._measure,
+            "profile": self._profile,
+            "search": self._search,
+            "read_source": self._read_source,
+            "search_source": self._search_source,
+            "read_notes": self._read_notes,
+        }
+
+    def tools(self) -> Sequence[Tool]:
+        """List the tools, always in the same order."""
+        return tuple(offer.tool for offer in self._offers.values())
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Run a tool within its limits."""
+        offer = self._offers.get(name)
+        if offer is None:
+            return f"there is no tool {name[:80]!r}; there are: {', '.join(self._offers)}"
+        if refusal := self._budget.refusal():
+            return f"not run: {refusal}"
+        with self._budget.call() as deadline_s:
+            try:
+                given = checked(offer.model, name, arguments)
+                text = self._runs[name](given, deadline_s)
+            except SessionError:
+                raise
+            except (InputError, DeviceError, RefusedError) as error:
+                text = self._in_words(str(error))
+        # Names of files need not be UTF-8.
+        whole = text.encode(errors="replace").decode()
+        return cut(whole, self._bench.limits.characters, offer.rest)
+
+    def _render(self, given: RenderArguments, _deadline_s: float) -> str:
+        choice = self._drafts.choice(given, self._budget.calls)
+        return building.rendered(choice, given.first_line, given.last_line)
+
+    def _compile(self, given: ChoiceArguments, _deadline_s: float) -> str:
+        choice = self._drafts.choice(given, self._budget.calls)
+        return building.compiled(choice, self._bench.reporting, self._bench.info)
+
+    def _verify(self, given: ChoiceArguments, _deadline_s: float) -> str:
+        return trying.verified(self._drafts.choice(given, self._budget.calls))
+
+    def _measure(self, given: ChoiceArguments, _deadline_s: float) -> str:
+        choice = self._drafts.choice(given, self._budget.calls, timed=True)
+        return trying.measured(choice, self._bench.baseline_us, self._bench.info)
+
+    def _profile(self, given: ChoiceArguments, _deadline_s: float) -> str:
+        bench = self._bench
+        assert bench.profiling is not None
+        choice = self._drafts.choice(given, self._budget.calls, timed=True)
+        found = trying.profiled(choice, bench.profiling, bench.info, runs=bench.can.times)
+        return found if isinstance(found, str) else trying.profile_text(choice, found)
+
+    def _search(self, given: SearchArguments, deadline_s: float) -> str:
+        bench, left = self._bench, self._budget.configs
+        most = min(given.configs, bench.limits.configs, left)
+        if most == 0:
+            return f"not run: the {bench.limits.round_configs} configs of this round are used up"
+        draft = self._drafts.draft(given, self._budget.calls)
+        workload = self._drafts.workload(given, timed=True)
+        searching = trying.Searching(draft, workload, given.searcher, bench.plan.seed)
+        try:
+            searching.run(most, deadline_s)
+        finally:
+            self._budget.configs -= len(searching.trials)
+        text = searching.text(bench.baseline_us, bench.info)
+        if most < given.configs:
+            text += f"\n[{given.configs} were asked for, {most} could be had]"
+        return text
+
+    def _read_source(self, given: ReadArguments, _deadline_s: float) -> str:
+        if given.path == "baseline":
+            text = read_source(self._bench.plan.spec.source).text
+        elif given.path in ("template", "space"):
+            text = self._drafts.text_of(given.candidate, given.path)
+        else:
+            return self._bench.sources.text_of(given.path, given.first_line, given.last_line)
+        return building.lines_of(text, given.first_line, given.last_line)
+
+    def _search_source(self, given: SearchSourceArguments, deadline_s: float) -> str:
+        return self._bench.sources.search(Wanted(**given.model_dump()), deadline_s)
+
+    def _read_notes(self, given: NotesArguments, _deadline_s: float) -> str:
+        return reading.note(given.name) if given.name else reading.contents()
+
+    def _in_words(self, text: str) -> str:
+        own = self._drafts.folder_of(self._budget.calls)
+        text = text.replace(f"{own.resolve()}/", "").replace(f"{own}/", "")
+        return in_words(text, self._bench.plan)

@@ -1,0 +1,346 @@
+"""The agent without a model: it widens the ranges whose best value stands at their end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise, product
+from math import prod
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.events import (
+    Event,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from tuner.agent.base import Answer, Briefing, Conversation, Idea, Member, Toolbox, Transcript
+from tuner.model.config import Parameter, SearchSpace, format_value
+from tuner.model.errors import AgentError, ExpressionError, ReplyError, SpaceError
+from tuner.model.expressions import Expression, Value
+from tuner.model.trial import Finding
+from tuner.space.choices import check_names, search_space
+from tuner.space.schema import SpaceModel, validated
+from tuner.space.yaml import parse
+
+_DASH = re.compile(r"[ \t]*-[ \t]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One value of a list as the file writes it: its text's place, and whether dashes list it."""
+
+    text: str
+    start: int
+    end: int
+    dashed: bool
+
+
+def add_value(text: str, parameter: str, value: Value, *, beside: Value) -> str:
+    """Write `value` next to the value `beside` of a parameter, on the side where its order goes on.
+
+    Comments and layout stay. Raises `SpaceError` where the text does not list `beside`.
+    """
+    items = list(_items(text, parameter))
+    places = [i for i, item in enumerate(items) if _is(item.text, beside)]
+    if not places:
+        raise SpaceError(
+            f"`{parameter}` has no value {format_value(beside)}", path=Path("space.yaml")
+        )
+    place, new = places[0], format_value(value)
+    item, before = items[place], place == 0 and len(items) > 1
+    if not item.dashed:
+        at, piece = (item.start, f"{new}, ") if before else (item.end, f", {new}")
+        return text[:at] + piece + text[at:]
+    start = text.rfind("\n", 0, item.start) + 1
+    end = text.find("\n", item.end)
+    end = len(text) if end < 0 else end + 1
+    dash = _DASH.match(text, start)
+    line = f"{dash[0] if dash else '  - '}{new}\n"
+    if before:
+        return text[:start] + line + text[start:]
+    joint = "" if text[:end].endswith("\n") else "\n"
+    return text[:end] + joint + line + text[end:]
+
+
+def comment_on(text: str, line: int) -> str:
+    """Return the comment at the end of a line, counted from 1; "" where it has none."""
+    rows = text.splitlines()
+    return rows[line - 1].partition(" #")[2].strip() if 0 < line <= len(rows) else ""
+
+
+def _is(text: str, value: Value) -> bool:
+    try:
+        return int(text, 0) == value
+    except ValueError:
+        return text == format_value(value)
+
+
+def _items(text: str, parameter: str) -> Iterator[Item]:
+    events = YAML(typ="safe", pure=True).parse(text)
+    started = (event for event in events if isinstance(event, MappingStartEvent))
+    for place, event in _listed(events, next(started), ()):
+        if place == ("parameters", parameter):
+            start, end = event.start_mark.index, event.end_mark.index
+            line = text.rfind("\n", 0, start) + 1
+            dashed = _DASH.fullmatch(text, line, start) is not None
+            yield Item(str(event.value), start, end, dashed)
+
+
+def _listed(
+    events: Iterator[Event], event: Event, place: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], ScalarEvent]]:
+    if isinstance(event, MappingStartEvent):
+        while isinstance(key := next(events), ScalarEvent):
+            yield from _listed(events, next(events), (*place, str(key.value)))
+    elif isinstance(event, SequenceStartEvent):
+        while not isinstance(item := next(events), SequenceEndEvent):
+            if isinstance(item, ScalarEvent):
+                yield place, item
+            else:
+                yield from _listed(events, item, (*place, ""))
+
+
+WARP = 32
+MAX_THREADS = 1024
+# of one load on all devices; a template that has wider ones says so in a comment
+LOAD_BYTES = 16
+# A constraint over more combinations than this is not looked through.
+_MOST_TRIED = 20_000
+_VECTOR_BYTES = re.compile(r"vec\w*bytes|bytes\w*vec\w*")
+_NOTED = re.compile(r"\bat (most|least) (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A search space as text and as what it declares, of a candidate whose files may not be there.
+
+    Read it with `Space.of`.
+    """
+
+    text: str
+    choices: SearchSpace
+    model: SpaceModel
+
+    @classmethod
+    def of(cls, text: str) -> Space:
+        """Read the text of a search space; raise `SpaceError` for a wrong one."""
+        document = parse(text, Path("space.yaml"))
+        model = validated(document)
+        check_names(document, model)
+        return cls(text, search_space(document, model), model)
+
+    def parameter(self, name: str) -> Parameter | None:
+        """Find a parameter; None for an unknown name."""
+        return {p.name: p for p in self.choices.parameters}.get(name)
+
+    def counts_threads(self, name: str) -> bool:
+        """Whether a parameter is the extent of a launch's block, alone in one dimension."""
+        return any([str(extent) for extent in one.block] == [name] for one in self.model.launch)
+
+
+def next_value(values: Sequence[int], end: int, *, threads: bool) -> int | None:
+    """Continue an ascending range beyond one of its ends; None where no number above 0 follows.
+
+    A range whose steps are all equal takes one more, any other the next power of two; numbers of
+    threads stay multiples of a warp.
+    """
+    upward = end == values[-1]
+    steps = {b - a for a, b in pairwise(values)}
+    if len(values) > 2 and len(steps) == 1:
+        step = steps.pop()
+        following = end + step if upward else end - step
+    else:
+        following = _power_above(end) if upward else _power_below(end)
+    if threads and following % WARP:
+        return None
+    return following if following > 0 else None
+
+
+def makes_sense(space: Space, name: str, value: int, comment: str) -> bool:
+    """Whether some config can have the value: by its comment, the block's size, each constraint.
+
+    A comment in the space may say "at most 8" or "at least 2". Constraints that ask for the
+    device's numbers, or have too many combinations, are left to the search.
+    """
+    for which, number in _NOTED.findall(comment):
+        if value > int(number) if which == "most" else value < int(number):
+            return False
+    if _VECTOR_BYTES.fullmatch(name) and value > LOAD_BYTES:
+        return False
+    choices = {p.name: p.values for p in space.choices.parameters} | {name: (value,)}
+    sizes = space.model.workloads.tuned
+    if any(
+        name in constraint.names and not _can_hold([constraint], choices, sizes)
+        for constraint in space.choices.constraints
+    ):
+        return False
+    return all(_can_launch(launch.block, choices, sizes) for launch in space.model.launch)
+
+
+def _power_above(number: int) -> int:
+    return 1 << number.bit_length()
+
+
+def _power_below(number: int) -> int:
+    return 1 << (number - 1).bit_length() - 1 if number > 1 else 0
+
+
+def _can_hold(
+    constraints: Sequence[Expression],
+    choices: Mapping[str, Sequence[Value]],
+    sizes: Iterable[Mapping[str, int]],
+) -> bool:
+    names = {name for constraint in constraints for name in constraint.names}
+    own = [name for name in choices if name in names]
+    for axes in sizes:
+        if names - choices.keys() - axes.keys():
+            return True
+        for values in islice(product(*(choices[name] for name in own)), _MOST_TRIED):
+            config = {**axes, **dict(zip(own, values, strict=True))}
+            if all(_true(constraint, config) for constraint in constraints):
+                return True
+    return prod(len(choices[name]) for name in own) > _MOST_TRIED
+
+
+def _true(constraint: Expression, names: Mapping[str, Value]) -> bool:
+    try:
+        return bool(constraint.evaluate(names))
+    except ExpressionError:
+        return False
+
+
+def _can_launch(
+    block: Sequence[object],
+    choices: Mapping[str, Sequence[Value]],
+    sizes: Iterable[Mapping[str, int]],
+) -> bool:
+    threads = " * ".join(f"({extent})" for extent in block)
+    return _can_hold([Expression.parse(f"0 < {threads} <= {MAX_THREADS}")], choices, sizes)
+
+
+TOPIC = "edge"
+
+
+class LiteralAgent:
+    """Keep the template and widen its ranges where the search says that the best lies at an end."""
+
+    name = "literal"
+
+    def converse(
+        self,
+        briefing: Briefing,
+        toolbox: Toolbox,
+        transcript: Transcript,
+    ) -> Conversation:
+        """Open a round; the same briefing always gives the same answer."""
+        return LiteralConversation(briefing)
+
+
+@dataclass(frozen=True, slots=True)
+class Widening:
+    """A value to add to a parameter, beside the one that was best."""
+
+    parameter: str
+    value: int
+    beside: int
+    because: str
+
+
+class LiteralConversation:
+    """One round: what to widen is decided from the base's findings alone."""
+
+    def __init__(self, briefing: Briefing) -> None:
+        self._briefing = briefing
+
+    def plan(self) -> Idea | None:
+        """Propose to widen every range that ought to be; None where there is none.
+
+        Raises `AgentError` where no base is given: without a model nobody can choose one.
+        """
+        base = self._base()
+        widenings = self._widenings()
+        if not widenings:
+            return None
+        added = ", ".join(f"`{w.parameter}`: {w.value}" for w in widenings)
+        return Idea(
+            base=base.name,
+            hypothesis=" ".join(w.because for w in widenings) + " Better values may lie beyond.",
+            change=f"The same template with more values to choose from: {added}.",
+        )
+
+    def refactor(self) -> Answer:
+        """Return the base's template with the wider space; `ReplyError` where none is wider."""
+        widenings = self._widenings()
+        if not widenings:
+            raise ReplyError("no range of the search space is to be widened")
+        space = self._base().space
+        for widening in widenings:
+            space = add_value(space, widening.parameter, widening.value, beside=widening.beside)
+        return Answer(self._base().template, space)
+
+    def repair(self, problem: str) -> Answer:
+        """Raise `ReplyError`: without a model nobody can mend what is wrong."""
+        raise ReplyError(
+            f"the agent `literal` cannot repair anything; what was wrong: {problem}",
+            remedy="--agent openai or --agent files can",
+        )
+
+    def _base(self) -> Member:
+        if self._briefing.base is None:
+            raise AgentError(
+                "the agent `literal` cannot choose the candidate to build on",
+                remedy="choose it with --policy greedy or --policy mcts",
+            )
+        return self._briefing.member(self._briefing.base)
+
+    def _widenings(self) -> tuple[Widening, ...]:
+        base = self._base()
+        space = Space.of(base.space)
+        tried = [Space.of(member.space) for member in self._relatives(base)]
+        found: dict[tuple[str, int], Widening] = {}
+        for finding in self._briefing.findings:
+            widening = _widening(space, finding) if finding.topic == TOPIC else None
+            if widening is not None and not _has(tried, widening):
+                found.setdefault((widening.parameter, widening.value), widening)
+        return tuple(found.values())
+
+    def _relatives(self, base: Member) -> Iterator[Member]:
+        # What an ancestor had and a descendant dropped is known, and so is what was added to the
+        # same template before.
+        names = {base.name}
+        parent = base.parent
+        while parent is not None and parent not in names:
+            names.add(parent)
+            parent = self._briefing.member(parent).parent
+        for member in self._briefing.population:
+            if member.name in names or member.template == base.template:
+                yield member
+
+
+def _widening(space: Space, finding: Finding) -> Widening | None:
+    parameter = space.parameter(finding.parameter)
+    if parameter is None:
+        return None
+    values = sorted(v for v in parameter.values if isinstance(v, int) and not isinstance(v, bool))
+    # 0 and 1 switch something on and off
+    if len(values) < max(2, len(parameter.values)) or values == [0, 1]:
+        return None
+    end = next((v for v in (values[0], values[-1]) if v == finding.value), None)
+    if end is None or end == 0:
+        return None
+    threads = space.counts_threads(parameter.name)
+    value = next_value(values, end, threads=threads)
+    comment = comment_on(space.text, parameter.line or 0)
+    if value is None or not makes_sense(space, parameter.name, value, comment):
+        return None
+    return Widening(parameter.name, value, end, finding.text)
+
+
+def _has(spaces: list[Space], widening: Widening) -> bool:
+    known = (space.parameter(widening.parameter) for space in spaces)
+    return any(widening.value in parameter.values for parameter in known if parameter is not None)

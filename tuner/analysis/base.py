@@ -1,0 +1,143 @@
+"""The seam between a compiled config and whatever can say why it takes the time it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from tuner.device.base import DeviceInfo, Program
+from tuner.model.trial import Finding, Occupancy, Resources
+
+
+class Degree(StrEnum):
+    """How much a profile can know; the agent is told which."""
+
+    COUNTERS = "counters"  # Nsight Compute's, besides all of the others
+    TIMING = "timing"  # times on a GPU, the machine code and the compiler's report
+    STATIC = "static"  # the machine code and the compiler's report alone
+
+
+class Kind(StrEnum):
+    """What bounds a kernel: it decides which diagnoses run."""
+
+    MEMORY = "memory"
+    COMPUTE = "compute"
+    LATENCY = "latency"
+    LAUNCH = "launch"
+    TAIL = "tail"
+
+
+# What a plan may predict besides `time_us`, each with its unit and what it means.
+METRICS: Mapping[str, tuple[str, str]] = {
+    "registers": ("", "registers per thread"),
+    "occupancy": ("", "resident warps as a share of the most a multiprocessor holds"),
+    "spill_bytes": ("bytes", "spill stores and loads per thread, in the code"),
+    "shared_bytes": ("bytes", "shared memory per block, static and dynamic"),
+    "instructions": ("", "machine instructions in the code"),
+    "dram_bytes": ("bytes", "bytes that moved between L2 and memory in one call"),
+    "l2_hit_share": ("", "share of L2 sectors found there"),
+    "executed_instructions": ("", "warp instructions executed in one call"),
+    "sectors_per_request": ("", "32-byte sectors per global load of a warp"),
+    "bank_conflicts": ("", "extra shared-memory wavefronts in one call"),
+    "issue_share": ("", "share of cycles in which a scheduler issued"),
+    "barrier_stall_share": ("", "share of stalled cycles spent at barriers"),
+    "memory_stall_share": ("", "share of stalled cycles spent waiting for global memory"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The machine code of one kernel, counted.
+
+    `mix` counts instructions by class (see `sass.CLASSES`), `load_bits` and `store_bits` global
+    accesses by their width, `lines` names for a class the template's line that most of its
+    instructions come from, where the compiler said so: of those in innermost loops if there are
+    any. `loop_mix` is the mix of the innermost loops alone.
+    """
+
+    kernel: str
+    instructions: int
+    mix: Mapping[str, int]
+    load_bits: Mapping[int, int] = field(default_factory=dict)
+    store_bits: Mapping[int, int] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    loop_mix: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is to be profiled: one compiled config on one workload, and what is known of it.
+
+    `program` is compiled with line information; line i + 1 of its source came from line
+    `lines[i]` of the template. `time_us` is None where nothing was timed on a GPU. `resources`
+    and `occupancy` are those of the first launch. `traffic_bytes` and `operations` are what the
+    operator needs at least.
+    """
+
+    program: Program
+    lines: tuple[int, ...]
+    resources: Resources
+    occupancy: Occupancy | None
+    time_us: float | None
+    traffic_bytes: int
+    operations: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """All that was learned of one subject.
+
+    `codes` has one entry a kernel, empty where the machine code cannot be read. `counters` are
+    Nsight Compute's under its own names and base units, of the launch that took longest; empty
+    below the degree of counters. `launch_counters` are those of every launch, in their order.
+    `hot_lines` are the template's lines with their share of the stalled samples, most first.
+    `reason` says why there are no counters, "" where there are or none were asked for.
+    """
+
+    subject: Subject
+    device: DeviceInfo
+    degree: Degree
+    codes: tuple[Code, ...] = ()
+    counters: Mapping[str, float] = field(default_factory=dict)
+    hot_lines: tuple[tuple[int, float], ...] = ()
+    launch_counters: tuple[Mapping[str, float], ...] = ()
+    reason: str = ""
+
+    def count(self, name: str) -> int:
+        """Sum the instructions of one class over all kernels."""
+        return sum(code.mix.get(name, 0) for code in self.codes)
+
+    def line_of(self, name: str) -> int | None:
+        """Find the template's line that a class of instructions comes from."""
+        return next((code.lines[name] for code in self.codes if name in code.lines), None)
+
+
+class Profiler(Protocol):
+    """Learn why configs take the time they take. Close it when done."""
+
+    @property
+    def degree(self) -> Degree:
+        """How much it can know here."""
+        ...
+
+    def profile(self, subject: Subject) -> Profile:
+        """Profile one subject; what cannot be had is left empty, never guessed."""
+        ...
+
+    def close(self) -> None:
+        """End the processes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One diagnosis: for which kinds of kernels it runs, and what it finds in a profile.
+
+    Others' packages add theirs under the entry-point group `tuner.diagnosis`.
+    """
+
+    name: str
+    kinds: frozenset[Kind]
+    find: Callable[[Profile], Finding | None]

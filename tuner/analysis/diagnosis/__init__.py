@@ -1,0 +1,1 @@
+"""Diagnoses of profiles: each has its trigger, its evidence and its advice."""

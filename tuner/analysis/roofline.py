@@ -1,0 +1,196 @@
+"""What bounds a kernel: memory, arithmetic, latency, the launch itself or its last wave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.analysis.base import Kind, Profile
+from tuner.analysis.diagnosis.evidence import MEMORY_THROUGHPUT, SM_THROUGHPUT, counter, waves
+from tuner.model.statistics import floor_us
+
+# From this share of what the hardware can do on, a kernel counts as bound by it: where Nsight
+# Compute's speed-of-light rules draw the line as well.
+BOUND = 0.6
+# Shorter calls are mostly the start and the end of a launch.
+LAUNCH_US = 3.0
+# An empty kernel in a CUDA graph takes 1.1 us a call on an H200, and 0.8 us with programmatic
+# dependent launch; other GPUs differ by tenths.
+EMPTY_LAUNCH_US = 1.1
+EMPTY_PROGRAMMATIC_US = 0.8
+# Ours: a last wave that wastes less of the time is not what to change first.
+TAIL_LOSS = 0.2
+# Ours: as many multiprocessors may be without a block before that is what to change.
+IDLE = 0.2
+# The peak is known to about a factor of 2 (clocks, dual issue): a theory that is closer is none.
+CLEAR = 2.0
+CLOCK_GHZ = 1.7
+# FP32 results a clock and multiprocessor: CUDA C++ Programming Guide, arithmetic throughput.
+_FP32_LANES = {(7, 5): 64, (8, 0): 64}
+_FP32_LANES_SINCE = 128
+# Dense 16-bit tensor throughput over FP32 is 16 on an A100, 15 on an H200 (NVIDIA's data sheets).
+_TENSOR_FACTOR = 16
+# However near the roofline, findings stay ranked.
+_LEAST_ROOM = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """What bounds a kernel and how that is known.
+
+    `share` is the part of its time that its bytes or operations need at least, whichever is more;
+    None where nothing was timed or no rate is known.
+    """
+
+    kind: Kind
+    reason: str
+    share: float | None = None
+
+
+def roofline(profile: Profile) -> Roofline:
+    """Classify a kernel by theory and time, then by counters, then by what its launch shows.
+
+    Where theory and counters name different bounds, theory decides (as in KernelPro, arXiv
+    2606.26453): what the counters see then is work that the operator does not need.
+    """
+    found = (
+        _reached(profile)
+        or _short(profile)
+        or _by_counters(profile)
+        or _idle(profile)
+        or _tail(profile)
+        or _untimed(profile)
+        or _nothing_reached(profile)
+    )
+    return Roofline(*found, share(profile))
+
+
+def memory_us(profile: Profile) -> float | None:
+    """Compute the time (us) that the declared bytes take at the device's streaming rate."""
+    rate = profile.device.streaming_gbps
+    return floor_us(profile.subject.traffic_bytes, rate) if rate > 0.0 else None
+
+
+def compute_us(profile: Profile) -> float | None:
+    """Estimate the time (us) of the declared operations at the peak of FP32, or of tensor cores.
+
+    Tensor cores where the machine code uses them.
+    """
+    operations = profile.subject.operations
+    if operations is None:
+        return None
+    lanes = _FP32_LANES.get(profile.device.compute_capability, _FP32_LANES_SINCE)
+    factor = _TENSOR_FACTOR if profile.count("tensor") else 1
+    gflops = 2 * lanes * profile.device.multiprocessors * CLOCK_GHZ * factor
+    return operations / (gflops * 1e3)
+
+
+def theory(profile: Profile) -> Kind | None:
+    """Tell which bound the operator has by its bytes and operations; None where it is open."""
+    memory, compute = memory_us(profile), compute_us(profile)
+    if memory is None or compute is None:
+        return None
+    if compute >= CLEAR * memory:
+        return Kind.COMPUTE
+    return Kind.MEMORY if memory >= CLEAR * compute else None
+
+
+def share(profile: Profile) -> float | None:
+    """Compute the part of the time that bytes or operations need at least."""
+    time_us = profile.subject.time_us
+    floors = [floor for floor in (memory_us(profile), compute_us(profile)) if floor is not None]
+    return max(floors) / time_us if time_us and floors else None
+
+
+def room(profile: Profile) -> float:
+    """Estimate which share of the time could be saved at most; 1 where nothing was timed."""
+    time_us = profile.subject.time_us
+    if not time_us:
+        return 1.0
+    used = max(share(profile) or 0.0, EMPTY_PROGRAMMATIC_US / time_us)
+    return max(1.0 - used, _LEAST_ROOM)
+
+
+_Found = tuple[Kind, str]
+
+
+def _reached(profile: Profile) -> _Found | None:
+    time_us = profile.subject.time_us
+    if not time_us:
+        return None
+    memory, compute = memory_us(profile), compute_us(profile)
+    if memory is not None and memory >= BOUND * time_us and memory >= (compute or 0.0):
+        return Kind.MEMORY, (
+            f"the bytes it must move take {memory:.2f} us at {profile.device.streaming_gbps:.0f} "
+            f"GB/s: {memory / time_us:.0%} of its {time_us:.2f} us"
+        )
+    if compute is not None and compute >= BOUND * time_us:
+        return Kind.COMPUTE, (
+            f"its operations take about {compute:.3g} us at the hardware's peak: "
+            f"{compute / time_us:.0%} of its {time_us:.2f} us"
+        )
+    return None
+
+
+def _short(profile: Profile) -> _Found | None:
+    time_us, launches = profile.subject.time_us, len(profile.subject.program.launches)
+    if not time_us or not launches or time_us / launches >= LAUNCH_US:
+        return None
+    each = "" if launches == 1 else f" in {launches} launches"
+    return Kind.LAUNCH, (
+        f"a call takes {time_us:.2f} us{each}, and an empty launch about {EMPTY_LAUNCH_US} us"
+    )
+
+
+def _by_counters(profile: Profile) -> _Found | None:
+    memory, arithmetic = counter(profile, MEMORY_THROUGHPUT), counter(profile, SM_THROUGHPUT)
+    if memory is None or arithmetic is None or max(memory, arithmetic) < 100 * BOUND:
+        return None
+    seen = Kind.MEMORY if memory >= arithmetic else Kind.COMPUTE
+    told = f"memory is {memory:.0f}% busy and the multiprocessors {arithmetic:.0f}% (counters)"
+    declared = theory(profile)
+    if declared is None or declared is seen:
+        return seen, told
+    return declared, (
+        f"by its bytes and operations it is bound by {declared}; {told}, "
+        f"so the code does more than the operator needs"
+    )
+
+
+def _idle(profile: Profile) -> _Found | None:
+    filled = waves(profile)
+    if filled is None or filled.idle < IDLE * filled.multiprocessors:
+        return None
+    noun = "block" if filled.blocks == 1 else "blocks"
+    told = f"{filled.blocks} {noun} for {filled.multiprocessors} multiprocessors"
+    memory = memory_us(profile)
+    if not profile.subject.time_us and memory is not None and memory < EMPTY_LAUNCH_US:
+        return Kind.LAUNCH, (
+            f"{told}, and its bytes take {memory:.2f} us, less than an empty launch; not timed"
+        )
+    return Kind.LATENCY, told
+
+
+def _tail(profile: Profile) -> _Found | None:
+    filled = waves(profile)
+    if filled is None or filled.lost < TAIL_LOSS:
+        return None
+    return Kind.TAIL, (
+        f"its {filled.blocks} blocks are {filled.count:.2f} waves: "
+        f"{filled.lost:.0%} of the time is lost in the last if all take equally long"
+    )
+
+
+def _untimed(profile: Profile) -> _Found | None:
+    if profile.subject.time_us:
+        return None
+    declared = theory(profile)
+    if declared is None:
+        return Kind.LATENCY, "not known: nothing was timed, and bytes and operations do not decide"
+    return declared, "by its bytes and operations alone; nothing was timed"
+
+
+def _nothing_reached(profile: Profile) -> _Found:
+    reached = share(profile)
+    told = "" if reached is None else f"it reaches {reached:.0%} of its roofline and "
+    known = "" if counter(profile, SM_THROUGHPUT) is not None else " that is known without counters"
+    return Kind.LATENCY, f"{told}no bound{known}"

@@ -1,0 +1,448 @@
+"""Machine code, counted: instructions by class, widths of accesses, loops, template lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from itertools import chain, pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tuner.analysis.base import Code
+from tuner.compiler.toolkit import bundled, candidates, executable
+
+# How the compiler names the source: equal to `compiler.includes.UNIT_NAME`.
+UNIT = "kernel.cu"
+
+_SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)")
+_OTHER_SECTION = re.compile(r"^\s*\.section\s")
+_ENTRY = re.compile(r'^\s*\.other\s+([^,\s]+),@"[^"]*STO_CUDA_ENTRY')
+_FILE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
+_LABEL = re.compile(r"^([^\s:/][^\s:]*):\s*$")
+_INSTRUCTION = re.compile(
+    r"^\s+/\*(?P<offset>[0-9a-f]+)\*/\s+"
+    r"(?:@(?P<predicate>!?\w+)\s+)?(?P<opcode>[A-Z][\w.]*)(?P<operands>[^;]*);"
+)
+_FUNCTION = re.compile(r"^\s*\.type\s")
+_TARGET = re.compile(r"`\(([^)\s]+)\)")
+_INDIRECT = re.compile(r'"BRANCH_TARGETS ([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One machine instruction: `LDG.E.128 R4, [R2.64]` at an offset in bytes.
+
+    `targets` are the labels that it names, `line` the innermost line of the compiled source that
+    it came from, None where the compiler didn't say.
+    """
+
+    offset: int
+    opcode: str
+    operands: str = ""
+    predicate: str = ""
+    targets: tuple[str, ...] = ()
+    line: int | None = None
+
+    @property
+    def family(self) -> str:
+        """The opcode without its modifiers, `LDG`."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def modifiers(self) -> tuple[str, ...]:
+        """What follows it, `("E", "128")`."""
+        return tuple(self.opcode.split(".")[1:])
+
+
+@dataclass(slots=True)
+class Function:
+    """The code of one section: a kernel (`entry`) with what was placed beside it, or a function.
+
+    `labels` are the places that instructions name, as offsets.
+    """
+
+    name: str
+    entry: bool = False
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+def read(text: str) -> Mapping[str, Function]:
+    """Read nvdisasm's text: the functions by their symbols."""
+    functions: dict[str, Function] = {}
+    current: Function | None = None
+    places: list[tuple[str, int]] = []
+    waiting: list[str] = []
+    line: int | None = None
+    for row in text.splitlines():
+        if match := _INSTRUCTION.match(row):
+            if current is None:
+                continue
+            if places:
+                line, places = _innermost(places), []
+            instruction = _instruction(match, line)
+            current.labels |= dict.fromkeys(waiting, instruction.offset)
+            current.instructions.append(instruction)
+            waiting = []
+        elif match := _FILE.match(row):
+            places.append((match[1], int(match[2])))
+        elif _FUNCTION.match(row):
+            line = None  # what the compiler adds, such as a slow division, has no lines
+        elif match := _SECTION.match(row):
+            current = functions.setdefault(match[1], Function(match[1]))
+            places, waiting, line = [], [], None
+        elif _OTHER_SECTION.match(row):
+            current = None
+        elif current is not None and (match := _ENTRY.match(row)):
+            current.entry = True
+        elif match := _LABEL.match(row):
+            waiting.append(match[1])
+    return functions
+
+
+def _instruction(match: re.Match[str], line: int | None) -> Instruction:
+    operands, _, notes = match["operands"].partition("(*")
+    indirect = _INDIRECT.search(notes)
+    named = indirect[1].split(",") if indirect else _TARGET.findall(operands)
+    return Instruction(
+        offset=int(match["offset"], 16),
+        opcode=match["opcode"],
+        operands=operands.strip(),
+        predicate=match["predicate"] or "",
+        targets=tuple(named),
+        line=line,
+    )
+
+
+def _innermost(places: Iterable[tuple[str, int]]) -> int | None:
+    """Find the source's own line: the first places are those of inlined functions of headers."""
+    own = (line for path, line in places if path.rpartition("/")[2] == UNIT)
+    return next(own, None)
+
+
+_BRANCHES = frozenset({"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"})
+# With these nothing comes after; a call comes back.
+_ENDS = frozenset({"EXIT", "RET", "KILL"})
+# Branches with these go both ways although no condition is written.
+_FORKS = frozenset({"DIV", "CONV"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """Straight pieces of code, where each goes on, where each is reached from, by number.
+
+    `roots` are reached from elsewhere: the start, and functions that are called.
+    """
+
+    blocks: Sequence[Sequence[Instruction]]
+    after: Sequence[Sequence[int]]
+    before: Sequence[Sequence[int]]
+    roots: frozenset[int]
+
+
+def innermost_loops(function: Function) -> list[frozenset[int]]:
+    """List the loops that hold no other, each as the offsets of its instructions.
+
+    A jump back from code that the compiler put behind the end, for what happens rarely, is none.
+    """
+    graph = _graph(function)
+    dominators = _dominators(graph)
+    loops: dict[int, set[int]] = {}
+    for source, targets in enumerate(graph.after):
+        for header in targets:
+            if dominators[source] >> header & 1 and not _trap(graph.blocks[source], header, source):
+                loops.setdefault(header, set()).update(_body(graph, header, source))
+    headers = loops.keys()
+    innermost = [body for header, body in loops.items() if body & headers == {header}]
+    return [frozenset(one.offset for n in body for one in graph.blocks[n]) for body in innermost]
+
+
+def _trap(block: Sequence[Instruction], header: int, source: int) -> bool:
+    """Tell the branch to itself behind the end of every function."""
+    return header == source and len(block) == 1 and not block[0].predicate
+
+
+def _graph(function: Function) -> _Graph:
+    blocks = list(_blocks(function))
+    number = {block[0].offset: n for n, block in enumerate(blocks)}
+    places = {label: number[at] for label, at in function.labels.items() if at in number}
+    after = []
+    for n, block in enumerate(blocks):
+        last = block[-1]
+        onward = [places[name] for name in _jumps(last) if name in places]
+        if _falls_through(last) and n + 1 < len(blocks):
+            onward.append(n + 1)
+        after.append(onward)
+    before: list[list[int]] = [[] for _ in blocks]
+    for n, onward in enumerate(after):
+        for target in onward:
+            before[target].append(n)
+    calls = (one for one in function.instructions if one.family == "CALL")
+    called = {places[name] for one in calls for name in one.targets if name in places}
+    lone = {n for n, sources in enumerate(before) if not sources}
+    return _Graph(blocks, after, before, frozenset({0} | called | lone))
+
+
+def _blocks(function: Function) -> Iterator[list[Instruction]]:
+    """Cut the code where something jumps to or from; not every label is jumped to."""
+    named = set(chain.from_iterable(one.targets for one in function.instructions))
+    starts = {offset for label, offset in function.labels.items() if label in named}
+    for one, following in pairwise(function.instructions):
+        if one.family in _BRANCHES | _ENDS:
+            starts.add(following.offset)
+    block: list[Instruction] = []
+    for one in function.instructions:
+        if block and one.offset in starts:
+            yield block
+            block = []
+        block.append(one)
+    if block:
+        yield block
+
+
+def _jumps(last: Instruction) -> Sequence[str]:
+    return last.targets if last.family in _BRANCHES else ()
+
+
+def _falls_through(last: Instruction) -> bool:
+    if last.predicate:
+        return True
+    if last.family in _BRANCHES:
+        # `BRA !P2, label` and `BRA.U UP0, label` have the condition among the operands.
+        condition = last.operands.partition("`")[0].strip(" ,")
+        conditional = last.family == "BRA" and bool(condition)
+        return conditional or bool(_FORKS.intersection(last.modifiers))
+    return last.family not in _ENDS
+
+
+def _dominators(graph: _Graph) -> Sequence[int]:
+    """Find for each block those that every way to it leads through, as bits of a number."""
+    everything = (1 << len(graph.blocks)) - 1
+    found = [1 << n if n in graph.roots else everything for n in range(len(graph.blocks))]
+    changed = True
+    while changed:
+        changed = False
+        for n, sources in enumerate(graph.before):
+            if n in graph.roots:
+                continue
+            through = reduce(int.__and__, (found[one] for one in sources)) | 1 << n
+            if through != found[n]:
+                found[n], changed = through, True
+    return found
+
+
+def _body(graph: _Graph, header: int, source: int) -> set[int]:
+    """Collect what reaches the back edge's source without passing the header."""
+    body, waiting = {header}, [source]
+    while waiting:
+        block = waiting.pop()
+        if block not in body:
+            body.add(block)
+            waiting += graph.before[block]
+    return body
+
+
+# Opcodes without modifiers, as nvdisasm 13 writes them for compute capabilities 7.5 to 12.1: those
+# of the instruction set reference in NVIDIA's CUDA Binary Utilities. The first that matches wins.
+CLASSES: Mapping[str, str] = {
+    "global_load": "LDG",
+    "global_store": "STG",
+    "async_copy": "LDGSTS",  # global to shared memory, past the registers
+    "bulk_copy": "UBLK(CP|RED)|UTMA(LDG|STG|REDG)",  # the tensor memory accelerator
+    "generic_load": "LD",  # the compiler doesn't know which memory
+    "generic_store": "ST",
+    "shared_load": "LDS|LDSM",
+    "shared_store": "STS|STSM|STAS",
+    "local_load": "LDL",  # spills, and arrays that are indexed by variables
+    "local_store": "STL",
+    "constant_load": "U?LDCU?",
+    "tensor_load": "LDTM?|UTCCP",  # Blackwell's tensor memory
+    "tensor_store": "STTM?",
+    "texture": "TEX|TLD|TLD4|TMML|TXD|TXQ|SULD|SUST|SUATOM|SURED",
+    "atomic": "ATOM|ATOMG|RED|REDG|REDAS",
+    "shared_atomic": "ATOMS|ATOMSH",
+    "tensor": "[HIDBQO]MMA|[HIBQ]GMMA|UTC[HIQO]MMA",
+    "fp64": "D(ADD|FMA|MUL|MNMX|SETP)",
+    "fp16": "H(ADD2|FMA2|MUL2|MNMX2|SET2|SETP2)(_32I)?|VHMNMX",
+    "special": "MUFU",
+    "fp32": "F(ADD|MUL|FMA)(2|32I)?|FH(ADD|FMA)|F(MNMX3?|SEL|SET|SETP|CHK|SWZADD|RND)",
+    "conversion": "[FI]2[FI]P?|F2FP|I2FP|F2IP|I2IP",
+    "shuffle": "SHFL",
+    "vote": "VOTEU?|MATCH|REDUX|CREDUX|ELECT|UVOTE|UREDUX",
+    "barrier": "BAR|UCGABAR_(ARV|WAIT)|CGABAR.*",
+    "wait": "DEPBAR|LDGDEPBAR|SYNCS|ARRIVES|WARPGROUP.*|MEMBAR|FENCE|ERRBAR|CGAERRBAR|NANOSLEEP"
+    "|WARPSYNC|ENDCOLLECTIVE|UTMACMDFLUSH|UTCBAR|UTCATOMSWS|UTCSHIFT|ACQBULK|PREEXIT",
+    "cache": "CCTL[LT]?|UTMACCTL|UTMAPF|UBLKPF|PREFETCH",
+    "branch": "BRA|BRX|BRXU|JMP|JMX|JMXU|CALL|RET|EXIT|KILL|BSSY|BSYNC|BREAK|BMOV|BPT|YIELD",
+    "move": "U?MOV|S2R|S2UR|CS2R|R2UR|R2B|B2R|P2R|R2P|UP2UR|R2UP|UR2UP|MOVM",
+    "uniform": "U[A-Z0-9]+",  # integer arithmetic once for the whole warp
+    "integer": "I(ADD|ADD3|MAD|MUL|ABS|MNMX|SETP|SCADD|DP|DP4A)(64|32I)?|V(IADD|IADDMNMX|IMNMX3?"
+    "|ABSDIFF4?)|LEA|LOP|LOP3|PLOP3|SHF|SHL|SHR|PRMT|SEL|SGXT|BMSK|BREV|FLO|POPC|BFE|BFI|XMAD"
+    "|PSETP|QSPC|LEPC",
+}
+OTHER = "other"
+
+_PATTERNS = [(name, re.compile(pattern)) for name, pattern in CLASSES.items()]
+# Written as arithmetic, to move a value or to load a constant on another pipe.
+_MOVES = re.compile(r"IMAD\.MOV\b")
+_CONSTANT = re.compile(r"R\d+, -RZ, RZ, ")
+# False whatever comes: for a thread, and for a whole warp.
+_NEVER = frozenset({"!PT", "!UPT"})
+_LOADS = frozenset({"global_load", "generic_load", "async_copy"})
+_STORES = frozenset({"global_store", "generic_store"})
+_BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
+
+
+def codes(text: str, kernels: Mapping[str, str], lines: Sequence[int]) -> tuple[Code, ...]:
+    """Count the kernels of a disassembler's text, in the order of `kernels`.
+
+    `kernels` maps names to symbols; line i + 1 of the source came from line `lines[i]` of the
+    template. Functions that a kernel calls count as its own. Empty where a kernel isn't there.
+    """
+    functions = read(text)
+    if not all(symbol in functions for symbol in kernels.values()):
+        return ()
+    return tuple(
+        _code(name, [functions[called] for called in _called(functions, symbol)], lines)
+        for name, symbol in kernels.items()
+    )
+
+
+def hot_lines(
+    text: str, symbol: str, samples: Mapping[int, int], lines: Sequence[int]
+) -> tuple[tuple[int, float], ...]:
+    """Give the template's lines with their share of the samples taken at a kernel's offsets."""
+    function = read(text).get(symbol)
+    found: Counter[int] = Counter()
+    for one in function.instructions if function else ():
+        if (line := _template_line(one, lines)) is not None:
+            found[line] += samples.get(one.offset, 0)
+    total = sum(samples.values())
+    return tuple((line, count / total) for line, count in found.most_common() if count)
+
+
+def class_of(instruction: Instruction) -> str:
+    """Name the class of an instruction, `OTHER` where it has none."""
+    if _MOVES.match(instruction.opcode):
+        return "move"
+    if instruction.family == "HFMA2" and _CONSTANT.match(instruction.operands):
+        return "move"
+    matching = (name for name, pattern in _PATTERNS if pattern.fullmatch(instruction.family))
+    return next(matching, OTHER)
+
+
+def bits_of(instruction: Instruction) -> int:
+    """Read the width of a memory access; 32 is what isn't written."""
+    return next((_BITS[text] for text in instruction.modifiers if text in _BITS), 32)
+
+
+def _called(functions: Mapping[str, Function], symbol: str) -> list[str]:
+    """List a function and those with sections of their own that it calls, directly or not."""
+    found = [symbol]
+    for name in found:  # which grows meanwhile
+        calls = (one.targets for one in functions[name].instructions if one.family == "CALL")
+        found += dict.fromkeys(
+            target
+            for target in chain.from_iterable(calls)
+            if target in functions and target not in found
+        )
+    return found
+
+
+def _code(name: str, functions: Sequence[Function], lines: Sequence[int]) -> Code:
+    mix: Counter[str] = Counter()
+    loop_mix: Counter[str] = Counter()
+    loads: Counter[int] = Counter()
+    stores: Counter[int] = Counter()
+    places: Counter[tuple[bool, str, int]] = Counter()
+    for function in functions:
+        loops = frozenset(chain.from_iterable(innermost_loops(function)))
+        for one in _executable(function):
+            kind = class_of(one)
+            mix[kind] += 1
+            loop_mix[kind] += one.offset in loops
+            loads[bits_of(one)] += kind in _LOADS
+            stores[bits_of(one)] += kind in _STORES
+            if (line := _template_line(one, lines)) is not None:
+                places[one.offset in loops, kind, line] += 1
+    most: dict[str, int] = {}
+    ranked = sorted(places.items(), key=lambda item: (not item[0][0], -item[1]))
+    for (_, kind, line), _ in ranked:
+        most.setdefault(kind, line)
+    return Code(
+        kernel=name,
+        instructions=mix.total(),
+        mix=dict(mix),
+        load_bits=dict(+loads),
+        store_bits=dict(+stores),
+        lines=most,
+        loop_mix=dict(+loop_mix),
+    )
+
+
+def _executable(function: Function) -> list[Instruction]:
+    """Leave out what never runs: what fills up the last line of code, and the trap before it."""
+    return [
+        one
+        for one in function.instructions
+        if one.family != "NOP" and not (one.predicate in _NEVER or _traps(function, one))
+    ]
+
+
+def _traps(function: Function, one: Instruction) -> bool:
+    aims = [function.labels.get(target) for target in one.targets]
+    return one.family == "BRA" and not one.predicate and aims == [one.offset]
+
+
+def _template_line(instruction: Instruction, lines: Sequence[int]) -> int | None:
+    line = instruction.line
+    return lines[line - 1] if line is not None and 0 < line <= len(lines) else None
+
+
+TIMEOUT_S = 30.0
+# Some 600,000 instructions: more than any kernel that fits into an instruction cache's reach.
+MAX_BYTES = 64 << 20
+
+_NAME = "nvdisasm"
+_MAGIC = b"\x7fELF"
+
+
+@cache
+def find_nvdisasm() -> Path | None:
+    """Find the tool: pip's, which is as new as the compiler, else a CUDA toolkit's."""
+    paths = (*bundled(_NAME), *candidates(_NAME))
+    return next((path for path in paths if executable(path)), None)
+
+
+def disassemble(cubin: bytes, timeout_s: float = TIMEOUT_S) -> str:
+    """Disassemble a cubin, with the source's line of each instruction where it is known.
+
+    Returns "" where there is no tool, or it refuses the cubin, or does not end in time.
+    """
+    tool = find_nvdisasm()
+    if tool is None or not cubin.startswith(_MAGIC):
+        return ""
+    with TemporaryDirectory(prefix="tuner-nvdisasm-") as folder:
+        file, listing = Path(folder, "cubin"), Path(folder, "listing")
+        file.write_bytes(cubin)
+        with listing.open("wb") as output:
+            try:
+                ended = subprocess.run(  # noqa: S603 - the tool that was found
+                    [tool, "--print-code", "--print-line-info-inline", file],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "LC_ALL": "C"},
+                    timeout=timeout_s,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired):
+                return ""
+        if ended.returncode != 0 or listing.stat().st_size > MAX_BYTES:
+            return ""
+        return listing.read_text(encoding="utf-8", errors="replace")

@@ -1,0 +1,167 @@
+"""Everything about a search space that can be found out without a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.compiler.base import Compiler
+from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.inputs import NORMAL
+from tuner.device.layout import lay_out
+from tuner.device.verify.arena import HostMemory
+from tuner.device.verify.verifier import Judge
+from tuner.model.config import Config, SearchSpace
+from tuner.model.errors import DeviceError
+from tuner.model.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architecture_for
+from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.trial import Status, Trial
+from tuner.search.pool import Pool, valid_configs
+from tuner.source import check_arguments, read_source
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
+from tuner.tuning.pools import no_valid_config
+from tuner.tuning.search import require_one_compiles
+
+# NumPy takes about a second for it; a larger problem is left to the GPU.
+LARGEST_REFERENCE_BYTES = 64 << 20
+_TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a check learned; `valid` counts configs per workload, `sample` holds compiled ones.
+
+    A sampled trial is `missing` where the config compiles within the limits: only a device could
+    say more.
+    """
+
+    target: DeviceInfo
+    compiler: str
+    combinations: int
+    valid: Mapping[Workload, int]
+    sample: tuple[Trial, ...]
+
+    @property
+    def rejected(self) -> Mapping[str, int]:
+        """Count the sampled configs over a limit, by reason."""
+        return Counter(t.reason for t in self.sample if t.status is Status.LIMIT)
+
+
+class UnavailableDevice:
+    """Stand in for a GPU of one architecture: whatever would run on it is `missing`."""
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self.info = info
+
+    def run(
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        thorough: bool = False,
+    ) -> Outcome:
+        """Say that nothing was run."""
+        return Outcome(Status.MISSING, "compiled within the limits; not run")
+
+    def verify(self, program: Program) -> Outcome:
+        """Say that nothing was run."""
+        return self.run(program)
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+        """Refuse: there is nothing to time."""
+        raise DeviceError("nothing can be timed without a device")
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def check_signature(spec: KernelSpec) -> None:
+    """Raise `KernelError` unless the declared arguments can be those of the baseline's kernels."""
+    source = read_source(spec.source)
+    for name in dict.fromkeys(launch.kernel for launch in spec.baseline):
+        check_arguments(spec, source.kernel(name))
+
+
+def check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
+    """Compute the reference with NumPy on the smallest workload.
+
+    Raises `KernelError` where it fails, returns another shape, or where its tolerance would let
+    an output of zeros pass.
+    """
+    workload = min(spec.workloads, key=spec.footprint_bytes)
+    judge = Judge(HostMemory(), spec, operators)
+    if spec.footprint_bytes(workload) > LARGEST_REFERENCE_BYTES:
+        return
+    judge.open_arena(workload, lay_out(spec, workload.values))
+    judge.prepare(workload, NORMAL, seed=0)
+    judge.check()
+    judge.close_arena()
+
+
+def target_info(text: str) -> DeviceInfo:
+    """Read a compile target such as `sm_90a`, `sm_89` or `90`; raise `DeviceError` otherwise."""
+    match = _TARGET.fullmatch(text)
+    capability = (int(match[1]), int(match[2])) if match else None
+    if capability not in COMPUTE_CAPABILITIES:
+        known = " ".join(architecture_for(capability) for capability in COMPUTE_CAPABILITIES)
+        raise DeviceError(f"unknown target {text!r}", remedy=f"targets: {known}")
+    architecture = architecture_for(capability)
+    return DeviceInfo(
+        name=architecture,
+        architecture=architecture,
+        compute_capability=capability,
+        multiprocessors=MULTIPROCESSORS[capability],
+        l2_bytes=0,
+        streaming_gbps=0.0,
+        recorded=False,
+    )
+
+
+def check(
+    spec: KernelSpec,
+    space: SearchSpace,
+    operators: Mapping[str, str],
+    *,
+    target: DeviceInfo,
+    compiler: Compiler,
+    sample: int,
+) -> Findings:
+    """Check the files against each other, count configs, and compile the baseline and a sample.
+
+    Raises `InputError` for the first mistake; a config of the sample that does not compile is one
+    only where none does.
+    """
+    template = Template.load(spec.template)
+    template.check(space, spec)
+    check_signature(spec)
+    check_reference(spec, operators)
+    device = UnavailableDevice(target)
+    candidate = Candidate("checked", space, template)
+    evaluator = Evaluator(spec, candidate, operators, compiler, device)
+    pools = {w: valid_configs(space, evaluator.names(w)) for w in spec.workloads}
+    for workload in spec.tuned:
+        if not len(pools[workload]):
+            raise no_valid_config(spec, workload, pools[workload])
+    for workload in spec.workloads:
+        evaluator.baseline_program(workload)
+    pending = [evaluator.start(*chosen) for chosen in _spread(spec, space, pools, sample)]
+    trials = tuple(evaluator.finish(each) for each in pending)
+    require_one_compiles(trials, template)
+    valid = {workload: pool.estimated_size for workload, pool in pools.items()}
+    return Findings(target, compiler.version, space.size, valid, trials)
+
+
+def _spread(
+    spec: KernelSpec, space: SearchSpace, pools: Mapping[Workload, Pool], count: int
+) -> Iterable[tuple[Workload, Config]]:
+    """Choose the default and `count` configs evenly from the tuned workloads' pools."""
+    first, default = spec.tuned[0], space.default
+    picks = [(first, default)] if default is not None and default in pools[first] else []
+    for number in range(count):
+        workload = spec.tuned[number % len(spec.tuned)]
+        pool = pools[workload]
+        picks.append((workload, pool[(2 * number + 1) * len(pool) // (2 * count)]))
+    return dict.fromkeys(picks)

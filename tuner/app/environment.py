@@ -1,0 +1,124 @@
+"""Where a run's times come from: said in its first line and kept with its session."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.model.errors import SessionError
+from tuner.model.version import TUNER_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tuner.compiler.base import Compiler
+    from tuner.device.base import Device
+    from tuner.session.session import Session
+
+GIT_TIMEOUT_S = 5.0
+
+
+def headline(device: Device) -> str:
+    """Say what runs where; a recording is said to be one before anything else is said."""
+    from tuner.device.recorded.device import RecordedDevice
+
+    info = device.info
+    if info.on_cpu:
+        return (
+            f"ON THE CPU: {info.name} runs the kernels; its times are its own and say nothing of "
+            "a GPU's"
+        )
+    if not isinstance(device, RecordedDevice):
+        return f"{info.name} ({info.architecture}): everything is measured here"
+    return (
+        "RECORDED: no GPU is used; answers come from measurements made on "
+        f"{article(info.name)} {info.name} on {_date(device.created)} ({_short(device.path)})"
+    )
+
+
+def article(noun: str) -> str:
+    """Choose between `a` and `an`; initials such as NVIDIA's are spelt out when read."""
+    spelt_out = noun[:2].isupper()
+    return "an" if noun[:1] in ("AEFHILMNORSX" if spelt_out else "AEIOUaeiou") else "a"
+
+
+def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[str, str]:
+    """Describe the hardware and the software of a run; `folder` is in the kernel's checkout."""
+    from tuner.device.recorded.device import RecordedDevice
+
+    info = device.info
+    described = {
+        "device": info.name,
+        "recorded": str(info.recorded).lower(),
+        "on_cpu": str(info.on_cpu).lower(),
+        "streaming_gbps": str(info.streaming_gbps),
+        "architecture": info.architecture,
+        "multiprocessors": str(info.multiprocessors),
+        **info.environment,
+        "compiler": compiler.version,
+        "tune": TUNER_VERSION,
+        "python": platform.python_version(),
+        "commit": _commit(folder),
+    }
+    if isinstance(device, RecordedDevice):
+        described["date"] = _date(device.created)
+        described["recording"] = _identity(device.path)
+    return {name: value for name, value in described.items() if value}
+
+
+def require_same_device(session: Session, device: Device) -> None:
+    """Raise `SessionError` unless the device answers as it did when the session began."""
+    from tuner.device.recorded.device import RecordedDevice
+
+    now = {"device": device.info.name}
+    if isinstance(device, RecordedDevice):
+        now["recording"] = _identity(device.path)
+    for name, found in now.items():
+        before = session.environment.get(name, "unknown")
+        if before != found:
+            raise SessionError(
+                f"the {name} was {before} and is now {found}",
+                path=session.directory,
+                remedy="resume it where it began, or start a new session: times of two devices "
+                "must not mix",
+            )
+
+
+def _date(created: str) -> str:
+    return created.partition("T")[0]
+
+
+def _identity(recording: Path) -> str:
+    return f"{recording.name} {hashlib.sha256(recording.read_bytes()).hexdigest()[:12]}"
+
+
+def _short(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _commit(folder: Path) -> str:
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    try:
+        described = subprocess.run(  # noqa: S603
+            [git, "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return described.stdout.strip()
+
+
+def program_name() -> str:
+    """Return the name that the user can type again: `scripts/tune` says its own."""
+    return os.environ.get("TUNE_PROGRAM", "tune")

@@ -1,0 +1,199 @@
+"""Make a recording: measure a space, or a large part of it, and keep it in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from tuner.app.run import tune
+from tuner.compiler.base import Compiler, CompileRequest, source_key
+from tuner.device.base import Device
+from tuner.device.recorded.recording import (
+    SUFFIX,
+    TICK_US,
+    RecordedCompilation,
+    RecordedDeviceInfo,
+    RecordedFinals,
+    RecordedProgram,
+    RecordedWorkload,
+    Recording,
+    peer_key,
+)
+from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.progress import Listener
+from tuner.model.trial import INITIAL, Comparison, Measurement, PeerTrial, Status, Trial
+from tuner.session.session import Session
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Evaluator, evaluator_of
+
+# The best of each workload are compared with the baseline in the same rounds. A search that ends
+# near the optimum ends in one of them, and so has a paired interval without a GPU too.
+FINALISTS = 16
+# Fewer where only a part is measured: a search on it knows the same times, so it ends in the same.
+FINALISTS_OF_A_PART = 5
+# Configs that are measured on each workload for each that a search may try.
+SURVEYED = 2
+# Sources that are looked up in the compiler's cache at a time.
+BATCH = 64
+# Far beyond every L2: the rate of a kernel that moves this much is the memory's own.
+CACHE_FREE_BYTES = 1 << 29
+# Decided without the GPU, and so decided again by whoever answers from the recording.
+_LOCAL = frozenset({Status.CONSTRAINT, Status.COMPILE, Status.LIMIT, Status.MISSING})
+
+
+def recording_plan(plan: Plan) -> Plan:
+    """Turn a plan into one that measures what searches may ask for, held-out workloads too.
+
+    That is every valid config, or, where the plan has a number of trials, what a search of so
+    many tries on each workload and as many more (tuner/survey.py).
+    """
+    return replace(
+        plan,
+        searcher="exhaustive" if plan.trials is None else "auto",
+        surveyed=None if plan.trials is None else SURVEYED * plan.trials,
+        workloads=tuple(replace(workload, held_out=False) for workload in plan.workloads),
+        finalists=FINALISTS if plan.trials is None else FINALISTS_OF_A_PART,
+    )
+
+
+def record(
+    plan: Plan, *, session: Session, device: Device, compiler: Compiler, listener: Listener
+) -> Recording:
+    """Measure, or resume measuring, `recording_plan(plan)`; return the recording of it all."""
+    tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+    return recording_of(plan, session=session, device=device, compiler=compiler)
+
+
+def recording_of(plan: Plan, *, session: Session, device: Device, compiler: Compiler) -> Recording:
+    """Make the recording of what a session has measured."""
+    evaluator = evaluator_of(plan, compiler, device)
+    comparisons = {comparison.workload: comparison for comparison in session.comparisons()}
+    return Recording(
+        kernel=plan.spec.name,
+        created=session.manifest.created,
+        device=_device(plan.spec, session, device),
+        operators=dict(plan.operators),
+        workloads={
+            workload.key: _workload(session, evaluator, workload, comparisons.get(workload))
+            for workload in plan.workloads
+        },
+        compiled=_compiled(plan, session, evaluator, compiler),
+    )
+
+
+def recording_path(spec: KernelSpec, device: Device) -> Path:
+    """Name the file that the `recorded` device looks for: `recordings/<gpu>/<kernel>.json.xz`."""
+    gpu = device.info.name.lower().removeprefix("nvidia ").replace(" ", "-")
+    return spec.source.parent / "recordings" / gpu / f"{spec.source.stem}{SUFFIX}"
+
+
+def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDeviceInfo:
+    facts = {name: getattr(device.info, name) for name in RecordedDeviceInfo.model_fields}
+    facts["environment"] = dict(facts["environment"])
+    # What a run from the recording states of itself must not be mistaken for the GPU machine's.
+    software = ("compiler", "commit", "python", "tune")
+    known = session.environment
+    facts["environment"] |= {f"recorded_{name}": known[name] for name in software if name in known}
+    facts["streaming_gbps"] = max(device.info.streaming_gbps, _best_gbps(spec, session))
+    return RecordedDeviceInfo(**facts)
+
+
+def _best_gbps(spec: KernelSpec, session: Session) -> float:
+    """The highest rate of any program whose buffers cannot stay in a cache: a roofline seen."""
+    rates = [
+        spec.traffic.integer(trial.workload.values) / trial.time_us / 1e3
+        for trial in session.trials(INITIAL)
+        if trial.time_us is not None and spec.footprint_bytes(trial.workload) >= CACHE_FREE_BYTES
+    ]
+    return round(max(rates, default=0.0), 1)
+
+
+def _workload(
+    session: Session, evaluator: Evaluator, workload: Workload, comparison: Comparison | None
+) -> RecordedWorkload:
+    baseline = evaluator.baseline_key(workload)
+    measured = session.baselines()[workload].measurement
+    programs = {baseline: _program(Status.CORRECT, "", measured)}
+    for trial in session.trials(INITIAL, workload):
+        if trial.status not in _LOCAL:
+            programs[evaluator.key(workload, trial.config)] = _recorded(session, trial)
+    finals = None
+    if comparison is not None:
+        finals = RecordedFinals(
+            programs=(
+                baseline,
+                *(evaluator.key(workload, one.config) for one in comparison.finalists),
+                *map(peer_key, comparison.peers),
+            ),
+            rounds=tuple(tuple(map(_ticks, row)) for row in comparison.rounds),
+            isolated=tuple(None if t is None else _ticks(t) for t in comparison.isolated_us),
+        )
+    peers = {one.name: _peer(one, comparison) for one in session.peers(workload)}
+    return RecordedWorkload(
+        baseline=baseline,
+        programs=programs,
+        finals=finals,
+        peers=peers,
+        configs=tuple(trial.config.key for trial in session.trials(INITIAL, workload)),
+    )
+
+
+def _compiled(
+    plan: Plan, session: Session, evaluator: Evaluator, compiler: Compiler
+) -> dict[str, RecordedCompilation]:
+    """Ask the compiler's cache once more for every source that was tried."""
+    requests: dict[str, CompileRequest] = {}
+    for one in _requests(plan, session, evaluator):
+        key = source_key(one.source, one.options, one.architecture)
+        # Which kernels of a source are launched may depend on the workload.
+        kernels = dict.fromkeys((*requests.get(key, one).kernels, *one.kernels))
+        requests[key] = replace(one, kernels=tuple(kernels))
+    found: dict[str, RecordedCompilation] = {}
+    keys = iter(requests)
+    while batch := list(islice(keys, BATCH)):
+        results = [compiler.submit(requests[key]) for key in batch]
+        for key, result in zip(batch, results, strict=True):
+            found[key] = RecordedCompilation.of(result.result())
+    return found
+
+
+def _requests(plan: Plan, session: Session, evaluator: Evaluator) -> Iterator[CompileRequest]:
+    for workload in plan.workloads:
+        yield evaluator.baseline_request(workload)
+        for trial in session.trials(INITIAL, workload):
+            yield evaluator.request(workload, trial.config)
+
+
+def _peer(trial: PeerTrial, comparison: Comparison | None) -> RecordedProgram:
+    """Keep what became of a peer; its times are those of the rounds, the only ones there are."""
+    if comparison is None or trial.name not in comparison.peers:
+        return RecordedProgram(status=trial.status, reason=trial.reason)
+    column = comparison.column(trial.name)
+    ticks = tuple(_ticks(row[column]) for row in comparison.rounds)
+    return RecordedProgram(status=trial.status, reason=trial.reason, ticks=ticks)
+
+
+def _recorded(session: Session, trial: Trial) -> RecordedProgram:
+    final = session.trial(INITIAL, trial.workload, trial.config, stage="finals")
+    if final is not None and final.status is not Status.CORRECT:
+        return _program(final.status, final.reason, None)
+    return _program(trial.status, trial.reason, trial.measurement)
+
+
+def _program(status: Status, reason: str, measurement: Measurement | None) -> RecordedProgram:
+    if measurement is None or status is not Status.CORRECT:
+        return RecordedProgram(status=status, reason=reason)
+    return RecordedProgram(
+        status=status,
+        reason=reason,
+        ticks=tuple(map(_ticks, measurement.times_us)),
+        calls=measurement.calls_per_replay,
+        sets=measurement.buffer_sets,
+        stopped_early=measurement.stopped_early,
+    )
+
+
+def _ticks(time_us: float) -> int:
+    return round(time_us / TICK_US)

@@ -1,0 +1,225 @@
+"""How much faster an answer is than the baseline: checked, searched and compared, unrecorded."""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Self
+
+from tuner.agent.base import Answer
+from tuner.agent.gate import RefusedError, drafted, require_sound
+from tuner.agent.replies import read_answer
+from tuner.agent.tools.drafts import DRAFT, Draft
+from tuner.agent.tools.limits import Limits
+from tuner.agent.tools.trying import Searching
+from tuner.app.open import compiler_for
+from tuner.app.plans import Request, new_plan
+from tuner.device.select import gpu_count, open_device
+from tuner.export.training import reward_of
+from tuner.model.config import Config
+from tuner.model.errors import DeviceError, InputError, KernelError, ReplyError
+from tuner.model.kernel import Workload
+from tuner.model.statistics import geometric_mean
+from tuner.model.trial import Status
+from tuner.space.load import load_definition
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Candidates, Evaluator
+
+SPACES = {".yaml", ".yml"}
+_LOG = logging.getLogger(__name__)
+_MOST = Limits()
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured for one answer, and on what.
+
+    `device` is as for `tune --device`; `auto` is the GPU, and never the CPU, whose times say
+    nothing of a GPU's. `workloads` such as `T=1024,D=4096` stand for the tuned ones of the space.
+    On each of them `trials` configs are tried, none after `time_s` seconds for all of them, and the
+    best is then timed in `rounds` rounds in alternation with the baseline.
+    """
+
+    device: str = "auto"
+    workloads: tuple[str, ...] = ()
+    operators: Mapping[str, str] | None = None
+    trials: int = 8
+    time_s: float = 300.0
+    rounds: int = 12
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What an answer is worth: `speedup` is None where nothing ran, and `problem` says why."""
+
+    reward: float
+    speedup: float | None = None
+    problem: str = ""
+
+
+class Scorer:
+    """Score answers for one kernel, one at a time; close it when done.
+
+    The kernel's baseline is verified when it is opened. What an answer says runs only where every
+    candidate runs: in processes that are confined and may die. Opening raises `InputError` for
+    what is wrong with the user's files and `DeviceError` without a device.
+    """
+
+    def __init__(self, kernel: Path | str, effort: Effort | None = None) -> None:
+        self._effort = effort or Effort()
+        stack = ExitStack()
+        # It must not hold the scorer, or it would live for ever.
+        self._finalizer = weakref.finalize(self, stack.close)
+        try:
+            self._open(Path(kernel), stack)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, kernel: Path, stack: ExitStack) -> None:
+        self._plan = _plan(kernel, self._effort)
+        name = "cuda" if self._effort.device == "auto" else self._effort.device
+        if self._effort.device == "auto" and gpu_count() == 0:
+            raise DeviceError(
+                "no NVIDIA GPU was found to measure rewards on",
+                remedy='device="host" measures on the CPU, whose times say nothing of a GPU\'s',
+            )
+        self._device = open_device(name, self._plan.spec, self._plan.operators)
+        stack.callback(self._device.close)
+        if self._device.info.recorded:
+            raise DeviceError(
+                "a recording answers only for the template that it was made with",
+                remedy="use cuda or host",
+            )
+        compiler = compiler_for(self._device, None, stack)
+        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tune-")))
+        self._numbers = count(1)
+        self._candidates = Candidates(self._plan, compiler, self._device)
+        self._baseline = self._candidates.evaluator(self._plan.candidate)
+        for workload in (*self._plan.tuned, *self._plan.spec.boundary):
+            self._baseline.verify_baseline(workload)
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return self._plan.spec.name
+
+    def score(self, template: str | Answer) -> Score:
+        """Check, search and compare an answer, or a text that holds one in fenced blocks.
+
+        Whatever is wrong with it is in the score. `KernelError`, `DeviceError` and `WorkerError`
+        tell of the baseline, the device and its processes.
+        """
+        try:
+            answer = read_answer(template) if isinstance(template, str) else template
+            speedup = self._speedup(answer)
+        except (ReplyError, RefusedError) as error:
+            _LOG.info("refused: %s", error)
+            return Score(reward_of(None), problem=str(error))
+        return Score(reward_of(speedup), speedup)
+
+    def close(self) -> None:
+        """End the processes and remove what was written."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _speedup(self, answer: Answer) -> float:
+        """Average the speedups over the workloads; where no config is right, the baseline runs."""
+        _require_writable(answer)
+        deadline_s = time.monotonic() + self._effort.time_s
+        plan = drafted(answer, self._plan, self._folder / str(next(self._numbers)), DRAFT)
+        evaluator = self._candidates.of(plan)
+        require_sound(plan, evaluator, verify=True, seed=self._effort.seed)
+        best = {w: self._best(Draft(plan, evaluator), w, deadline_s) for w in plan.tuned}
+        if not any(best.values()):
+            raise RefusedError("no config that was tried is correct on any workload")
+        return geometric_mean(
+            1.0 if config is None else self._compared(evaluator, workload, config)
+            for workload, config in best.items()
+        )
+
+    def _best(self, draft: Draft, workload: Workload, deadline_s: float) -> Config | None:
+        try:
+            searching = Searching(draft, workload, "auto", self._effort.seed)
+            searching.run(self._effort.trials, deadline_s)
+        except InputError as error:
+            # Some configs render or resolve to what no sample had shown.
+            raise RefusedError(str(error)) from error
+        timed = [(one.time_us, one.config) for one in searching.trials if one.time_us is not None]
+        return min(timed, key=lambda pair: pair[0])[1] if timed else None
+
+    def _compared(self, evaluator: Evaluator, workload: Workload, config: Config) -> float:
+        """Verify with every fill, time in alternation with the baseline, and judge once more."""
+        trial = evaluator.finish(evaluator.start(workload, config), stage="finals")
+        if trial.status is not Status.CORRECT:
+            raise RefusedError(f"{trial.status} with {config} on {workload}: {trial.reason}")
+        programs = [self._baseline.baseline_program(workload), evaluator.program(workload, config)]
+        try:
+            compared = self._device.compare(programs, rounds=self._effort.rounds)
+        except DeviceError as error:
+            self._baseline.verify_baseline(workload)  # raises where the device is to blame
+            raise RefusedError(str(error)) from error
+        if compared.faults and compared.faults[0]:
+            raise KernelError(
+                f"the baseline is wrong on {workload} once it has been timed: {compared.faults[0]}",
+                path=self._plan.spec.source,
+            )
+        if compared.faults and compared.faults[1]:
+            raise RefusedError(f"wrong once it has been timed, on {workload}: {compared.faults[1]}")
+        return median(baseline_us / own_us for baseline_us, own_us in compared.times_us)
+
+
+def _plan(kernel: Path, effort: Effort) -> Plan:
+    space = kernel if kernel.suffix in SPACES else None
+    return new_plan(
+        Request(
+            kernel=load_definition(space).spec.source if space else kernel,
+            space=space,
+            template=None,
+            device=effort.device,
+            searcher="auto",
+            trials=effort.trials,
+            time=None,
+            seed=effort.seed,
+            workload=effort.workloads,
+            operator=tuple((effort.operators or {}).items()),
+            session=None,
+            resume=None,
+            as_json=False,
+            quiet=True,
+            jobs=None,
+            given=frozenset(),
+            words=(),
+        )
+    )
+
+
+def _require_writable(answer: Answer) -> None:
+    most = {"template": _MOST.template_characters, "space": _MOST.space_characters}
+    for what, text in (("template", answer.template), ("space", answer.space)):
+        if len(text) > most[what]:
+            raise RefusedError(f"the {what} has {len(text)} characters, over {most[what]}")
+        if _SURROGATE.search(text):
+            raise RefusedError(f"the {what} holds half a character, which no file can")

@@ -1,0 +1,101 @@
+"""The tools that watch every access of a kernel, as far as this machine has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tuner.agent.gate import LARGEST_HOST_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import ExitStack
+
+    from tuner.compiler.base import Compiler
+    from tuner.device.base import Device
+    from tuner.model.kernel import KernelSpec
+    from tuner.space.plan import Plan
+    from tuner.tuning.evaluator import Evaluator
+    from tuner.tuning.verification import Watch
+
+SANITIZED_TIMEOUT_S = 10.0
+
+
+def watches_for(
+    plan: Plan, device: Device, compiler: Compiler, stack: ExitStack
+) -> tuple[Watch, ...]:
+    """Open the tools for a device; none for a recording. The stack closes them."""
+    if device.info.recorded:
+        return ()
+    return _on_host(plan, stack) if device.info.on_cpu else _on_gpu(plan, device, compiler, stack)
+
+
+def _on_gpu(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> tuple[Watch, ...]:
+    from tuner.device.cuda.device import CudaDevice
+    from tuner.device.cuda.sanitizer import (
+        COMPILE_OPTIONS,
+        KINDS,
+        LARGEST_BYTES,
+        ComputeSanitizer,
+        find_compute_sanitizer,
+    )
+    from tuner.tuning.evaluator import evaluator_of
+    from tuner.tuning.verification import Watch
+
+    if find_compute_sanitizer() is None or not isinstance(device, CudaDevice):
+        return ()
+
+    def evaluator(of: Plan) -> Evaluator:
+        spec = replace(of.spec, compile_options=(*of.spec.compile_options, *COMPILE_OPTIONS))
+        return evaluator_of(replace(of, spec=spec), compiler, device)
+
+    watches = []
+    for kind in KINDS:
+        watcher = ComputeSanitizer(kind, device.ordinal, plan.spec, plan.operators)
+        stack.callback(watcher.close)
+        watches.append(Watch(watcher, evaluator, LARGEST_BYTES))
+    return tuple(watches)
+
+
+def _on_host(plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:
+    from tuner.compiler.host import SANITIZERS, preload
+    from tuner.device.cpu.device import HostWatcher
+    from tuner.model.errors import DeviceError
+    from tuner.tuning.evaluator import evaluator_of
+    from tuner.tuning.verification import Watch
+
+    try:
+        environment = preload(SANITIZERS)
+    except DeviceError:
+        return ()
+    compiler, device = sanitized_host(plan.spec, plan.operators, environment, stack)
+    evaluator = partial(evaluator_of, compiler=compiler, device=device)
+    return (Watch(HostWatcher(device), evaluator, LARGEST_HOST_BYTES),)
+
+
+def sanitized_host(
+    spec: KernelSpec,
+    operators: Mapping[str, str],
+    environment: Mapping[str, str],
+    stack: ExitStack,
+) -> tuple[Compiler, Device]:
+    """Open a `host` device that runs sanitized code, and the compiler that makes it.
+
+    `environment` is what `preload` says of `SANITIZERS`. The stack closes both.
+    """
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.host import SANITIZERS, HostCompiler, sanitizer_finding
+    from tuner.device.cpu.device import HostDevice
+
+    compiler = HostCompiler(sanitizers=SANITIZERS, cache=Cache())
+    stack.callback(compiler.close)
+    device = HostDevice(
+        spec,
+        operators,
+        run_timeout_s=SANITIZED_TIMEOUT_S,
+        environment=environment,
+        finding=sanitizer_finding,
+    )
+    stack.callback(device.close)
+    return compiler, device

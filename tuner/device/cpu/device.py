@@ -1,0 +1,238 @@
+"""The `host` device: kernels run on the CPU, verified by the same judge as on a GPU."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from tuner.device.base import Device, DeviceInfo, Outcome, Program, Rounds
+from tuner.device.cpu.memory import host_judge
+from tuner.device.cpu.wire import Code
+from tuner.device.cpu.worker import HostRunError, HostWorker
+from tuner.device.layout import Arena, plausible_byte
+from tuner.device.restarting_worker import ReplacedWorker, unless_killed
+from tuner.device.timing import TimingPolicy, finished, hopeless
+from tuner.device.verify.verified_device import JudgedDevice, RunFailedError
+from tuner.model.errors import DeviceError
+from tuner.model.hardware import architecture_for
+from tuner.model.kernel import KernelSpec
+from tuner.model.trial import Measurement, Status
+from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
+
+# Whose limits on threads, shared memory and grids a launch must keep.
+COMPUTE_CAPABILITY = (9, 0)
+# Of what a kernel's process wrote, in a reason.
+LOG_LETTERS = 200
+# For the streaming rate: twice the caches, within what can be touched in a tenth of a second.
+LEAST_PROBE_BYTES, MOST_PROBE_BYTES = 32 << 20, 128 << 20
+PROBE_REPEATS = 3
+
+
+class HostDevice(JudgedDevice):
+    """Run programs of `HostCompiler` on the CPU.
+
+    Times are the CPU's own, by the wall clock, with one block at a time on one core: never
+    compare them with a GPU's. Programs that were compiled with sanitizers need the `environment`
+    that loads those; `finding` makes a reason of what such a program's process wrote at its end,
+    empty where there is none. Their times say nothing.
+    """
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        operators: Mapping[str, str],
+        *,
+        run_timeout_s: float = 10.0,
+        environment: Mapping[str, str] | None = None,
+        finding: Callable[[str], str] | None = None,
+    ) -> None:
+        deterministic = frozenset(one.name for one in spec.arguments if one.deterministic)
+        with ExitStack() as undo:
+            try:
+                judge = Child(host_judge, (spec, dict(operators)), "tune-judge")
+            except (ChildDiedError, ChildTimeoutError) as error:
+                raise DeviceError(f"the judging process did not start: {error}") from error
+            undo.callback(judge.kill)
+            runner = HostRunner(run_timeout_s, environment or {}, finding, deterministic)
+            undo.callback(runner.close)
+            super().__init__(_info(runner.limits), spec, judge, runner)
+            undo.pop_all()
+
+
+class HostRunner(ReplacedWorker[HostWorker]):
+    """The server that runs programs on the CPU, replaced should it fail; implements `Runner`.
+
+    `deterministic` names the outputs whose bits may not differ between timed calls.
+    """
+
+    _called = "the process that starts kernels"
+
+    def __init__(
+        self,
+        run_timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+        finding: Callable[[str], str] | None = None,
+        deterministic: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__()
+        self._run_timeout_s, self._environment = run_timeout_s, dict(environment or {})
+        self._finding, self._deterministic = finding, deterministic
+        self.limits = self._live_worker().limits
+
+    def run_once(self, program: Program, order: int) -> str:
+        """Run the program on the arena, its blocks and threads in the order that is asked for."""
+        with self._blamed_on_the_program():
+            worker = self._ready_worker()
+            worker.keep_only(program)
+            worker.run(program, order)
+        return ""
+
+    def time(
+        self, program: Program, policy: TimingPolicy, incumbent_us: float | None
+    ) -> Measurement:
+        """Time the program by the server's wall clock, the outputs spoiled before every call.
+
+        A call that leaves other bits than the one before is the last: the judge sees its output.
+        """
+        times: list[float] = []
+        with self._blamed_on_the_program():
+            worker = self._ready_worker()
+            worker.keep_only(program)
+            _, expected = worker.run(program, 0)
+            started = time.perf_counter()
+            while not finished(policy, times, time.perf_counter() - started, incumbent_us):
+                time_us, digest = worker.run(program, 0, plausible_byte())
+                times.append(time_us)
+                if digest != expected:
+                    break
+        return Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
+
+    def rerun(self, program: Program, *, thorough: bool) -> None:
+        """Run the program once more in the process that was timed."""
+        with self._blamed_on_the_program():
+            self._ready_worker().run(program, 0)
+
+    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+        """Time programs in alternation, each in a process that waits while the others run."""
+        order = list(range(len(programs)))
+        rows = []
+        with self._blamed_on_the_program():
+            worker = self._ready_worker()
+            worker.keep_only(*programs)
+            expected = [worker.run(program, 0)[1] for program in programs]
+            for _ in range(rounds):
+                secrets.SystemRandom().shuffle(order)
+                row = [0.0] * len(programs)
+                for index in order:
+                    row[index], digest = worker.run(programs[index], 0, plausible_byte())
+                    if digest != expected[index]:
+                        raise RunFailedError(Status.WRONG, "its output differs between timed calls")
+                rows.append(tuple(row))
+        return Rounds(tuple(rows), paired=True, isolated_us=tuple(None for _ in programs))
+
+    def _start(self) -> HostWorker:
+        with unless_killed("no process can be started to run kernels", OSError):
+            return HostWorker(self._run_timeout_s, self._environment)
+
+    def _map(self, worker: HostWorker, arena: Arena) -> None:
+        worker.attach(arena, self._deterministic)
+
+    def _unmap(self, worker: HostWorker) -> None:
+        worker.detach()
+
+    @contextmanager
+    def _own_failures_blamed(self) -> Iterator[None]:
+        try:
+            yield
+        except HostRunError as error:
+            if error.code is Code.TIMEOUT:
+                raise RunFailedError(Status.TIMEOUT, error.message) from error
+            raise RunFailedError(Status.LAUNCH, self._reason(error), killed=error.killed) from error
+
+    def _reason(self, error: HostRunError) -> str:
+        if error.code is Code.SANITIZER:  # it names line and variable; the log has its report
+            return error.message
+        found = self._finding(error.log) if self._finding is not None else ""
+        if found:
+            return found
+        said = next((line.strip() for line in error.log.splitlines() if line.strip()), "")
+        said = "".join(letter for letter in said if letter.isprintable())[:LOG_LETTERS]
+        return f"{error.message}; it wrote: {said}" if said else error.message
+
+
+def streaming_gbps() -> float:
+    """Measure adding a number to arrays that are beyond the caches, with one core, in GB/s."""
+    size = min(max(2 * _cache_bytes(), LEAST_PROBE_BYTES), MOST_PROBE_BYTES) // 2
+    source = np.ones(size // 8)
+    target = np.ones(size // 8)
+    best_s = math.inf
+    for _ in range(PROBE_REPEATS):
+        started = time.perf_counter()
+        np.add(source, 1.0, out=target)
+        best_s = min(best_s, time.perf_counter() - started)
+    return 2 * source.nbytes / best_s / 1e9
+
+
+def _info(limits: Sequence[str]) -> DeviceInfo:
+    return DeviceInfo(
+        name=f"host CPU ({_cpu_name()})",
+        architecture=architecture_for(COMPUTE_CAPABILITY),
+        compute_capability=COMPUTE_CAPABILITY,
+        multiprocessors=len(os.sched_getaffinity(0)),
+        l2_bytes=_l2_bytes(),
+        streaming_gbps=round(streaming_gbps(), 1),
+        recorded=False,
+        on_cpu=True,
+        environment={
+            "host_machine": platform.machine(),
+            "host_system": platform.release(),
+            "sandbox": ", ".join(limits) or "none",
+        },
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _l2_bytes() -> int:
+    return _system_value("SC_LEVEL2_CACHE_SIZE") or 1 << 20
+
+
+def _cache_bytes() -> int:
+    """The largest cache, where the system knows it."""
+    return max(_system_value(f"SC_LEVEL{level}_CACHE_SIZE") for level in (2, 3, 4))
+
+
+def _system_value(name: str) -> int:
+    return max(os.sysconf(name), 0) if name in os.sysconf_names else 0
+
+
+class HostWatcher:
+    """Verify programs on a `host` device that runs sanitized code; implements `Watcher`."""
+
+    kind = "sanitizers"
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
+        """Verify each with every fill; the first access out of bounds ends it."""
+        return [self._device.verify(program) for program in programs]
+
+    def close(self) -> None:
+        """End the device's processes."""
+        self._device.close()

@@ -1,0 +1,268 @@
+"""The process that runs candidate code on the CPU, as its parent sees it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from tuner.device.base import Program
+from tuner.device.cpu.child import elf_fault
+from tuner.device.cpu.wire import (
+    Attach,
+    Call,
+    Code,
+    Detach,
+    Hello,
+    Load,
+    Message,
+    Ran,
+    Run,
+    Unload,
+    receive,
+    send,
+)
+from tuner.device.layout import SCALARS, Arena, Layout
+from tuner.model.errors import TunerError, WorkerError
+from tuner.model.kernel import Launch
+from tuner.process.child import ChildDiedError, ChildTimeoutError
+from tuner.process.confinement import MEMORY_BYTES
+
+START_TIMEOUT_S = 60.0
+# What the server may take beyond what it allows a program, which it watches itself.
+GRACE_S = 10.0
+# What a process may take beyond the limit that the kernel's own launch watches, and to load.
+_LATE_S = 1.0
+_LOAD_S = 3.0
+_PACKAGE_ROOT = Path(__file__).resolve().parents[3]
+_Key = tuple[bytes, tuple[Launch, ...], tuple[tuple[str, str], ...]]
+_PROGRAM = """
+import sys
+sys.path.append(sys.argv[1])
+from tuner.device.host.server import serve
+serve(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+"""
+
+
+class HostRunError(TunerError):
+    """Report a run that did not end as it should.
+
+    `log` is what the kernel's process wrote; `killed` says that SIGKILL ended it.
+    """
+
+    def __init__(
+        self, message: str, code: Code = Code.REFUSED, log: str = "", *, killed: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.code, self.log, self.killed = code, log, killed
+
+
+class HostWorker:
+    """Start a server that runs programs in confined children, and ask it.
+
+    `environment` is all that it sees of the outside, apart from where libraries are. Raises
+    `ChildDiedError` or `ChildTimeoutError` where the server itself fails, `WorkerError` where no
+    child of it can be started, and `HostRunError`
+    where a program does, which then has to be loaded again. `compared` names the outputs whose
+    bits may not differ between runs.
+    """
+
+    def __init__(
+        self,
+        launch_timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._launch_timeout_s = launch_timeout_s
+        self._socket, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = _started(theirs.fileno(), environment or {}, memory_bytes)
+        except BaseException:
+            self._socket.close()
+            raise
+        try:
+            hello = self._answer(START_TIMEOUT_S)
+        except BaseException:
+            self.kill()
+            raise
+        assert isinstance(hello, Hello)
+        if hello.fault:
+            self.kill()
+            raise WorkerError(f"no process can be started to run kernels: {hello.fault}")
+        self.limits = tuple(hello.limits)
+        self._handshake_us = hello.handshake_us
+        self._loaded: dict[_Key, int] = {}
+        self._count = 0
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._process.pid
+
+    def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
+        """Map the judge's memory for one workload and end the programs of the previous one."""
+        assert arena.host_name is not None
+        descriptor = os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._ask(_attach(arena.layout, compared), GRACE_S, descriptor)
+        finally:
+            os.close(descriptor)
+        self._loaded.clear()
+
+    def detach(self) -> None:
+        """Unmap the judge's memory and end the programs."""
+        self._loaded.clear()
+        self._ask(Detach(), GRACE_S)
+
+    def run(self, program: Program, order: int, spoil: int | None = None) -> tuple[float, int]:
+        """Run the program; return microseconds and a checksum of the compared outputs.
+
+        The time is the server's, not the word of the process that the program runs in, less what
+        an empty command takes. `spoil` is a byte to fill the outputs with before.
+        """
+        number = self._load(program)
+        timeout_s = self._launch_timeout_s * len(program.launches) + _LATE_S
+        ran = self._ask(Run(number, order, timeout_s, spoil), timeout_s + GRACE_S)
+        self._check(program, ran)
+        return max(ran.wall_us - self._handshake_us, 0.01), ran.digest
+
+    def keep_only(self, *programs: Program) -> None:
+        """End the processes of all other programs."""
+        kept = {_key(program) for program in programs}
+        for key in [key for key in self._loaded if key not in kept]:
+            self._ask(Unload(self._loaded.pop(key)), GRACE_S)
+
+    def kill(self) -> None:
+        """End the server, with it whatever runs."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _load(self, program: Program) -> int:
+        """Load a program unless it is; its process keeps its state from run to run.
+
+        What is right only in a first run, or gives an earlier run's results, would pass if every
+        run had a process of its own.
+        """
+        key = _key(program)
+        if key in self._loaded:
+            return self._loaded[key]
+        fault = elf_fault(program.cubin)
+        if fault:
+            raise HostRunError(f"the compiled kernel {fault}")
+        self._count += 1
+        calls = [_call(program, launch) for launch in program.launches]
+        limit_s = self._launch_timeout_s
+        request = Load(self._count, calls, limit_s, limit_s + _LOAD_S)
+        library = sealed_file("kernel", program.cubin)
+        try:
+            self._check(program, self._ask(request, request.timeout_s + GRACE_S, library))
+        finally:
+            os.close(library)
+        self._loaded[key] = self._count
+        return self._count
+
+    def _check(self, program: Program, ran: Ran) -> None:
+        code = Code(ran.code)
+        if code is Code.DONE:
+            return
+        self._loaded.pop(_key(program), None)
+        late = f" ({self._launch_timeout_s:g} s)" if code is Code.TIMEOUT else ""
+        raise HostRunError(ran.message + late, code, ran.log, killed=ran.killed)
+
+    def _ask(self, request: Message, timeout_s: float, *descriptors: int) -> Ran:
+        try:
+            send(self._socket, request, descriptors)
+        except OSError as error:  # a broken pipe, or one that `kill` closed
+            raise ChildDiedError(self._exit_code()) from error
+        answer = self._answer(timeout_s)
+        assert isinstance(answer, Ran)
+        return answer
+
+    def _answer(self, timeout_s: float) -> Message:
+        self._socket.settimeout(timeout_s)
+        try:
+            return receive(self._socket)[0]
+        except TimeoutError as error:
+            self.kill()
+            raise ChildTimeoutError(f"no answer within {timeout_s:g} s") from error
+        except (EOFError, OSError) as error:
+            raise ChildDiedError(self._exit_code()) from error
+
+    def _exit_code(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5.0)
+        return self._process.returncode
+
+
+def sealed_file(name: str, content: bytes) -> int:
+    """Put bytes into a file without a place that nobody can change; return its descriptor."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def _started(
+    descriptor: int, environment: Mapping[str, str], memory_bytes: int
+) -> subprocess.Popen[bytes]:
+    libraries = os.environ.get("LD_LIBRARY_PATH", "")  # Python itself may need it
+    folders = [folder for folder in libraries.split(":") if folder]
+    # A sanitizer that names lines reads the program it is in.
+    readable = [str(Path(sys.executable).resolve()), *folders]
+    arguments = [str(_PACKAGE_ROOT), str(descriptor), str(memory_bytes), *readable]
+    outside = {"LD_LIBRARY_PATH": libraries} if libraries else {}
+    outside |= environment
+    if "ASAN_OPTIONS" in outside:  # a kernel's process may create no files, reports included
+        outside["ASAN_OPTIONS"] += ":log_path=stderr"
+    # Gone as soon as the server is in it: nothing can be created there, nor is left behind.
+    with tempfile.TemporaryDirectory(prefix="tune-kernel-") as folder:
+        return subprocess.Popen(  # noqa: S603 - this Python
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
+            env=outside,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(descriptor,),
+        )
+
+
+def _key(program: Program) -> _Key:
+    return program.cubin, program.launches, tuple(sorted(program.lowered.items()))
+
+
+def _attach(layout: Layout, compared: frozenset[str]) -> Attach:
+    offsets = {slot.name: slot.offset for slot in layout.slots}
+    return Attach(
+        total_bytes=layout.total_bytes,
+        parameters=[
+            offsets[item] if isinstance(item, str) else bytes(SCALARS[item[0]](item[1])).hex()
+            for item in layout.order
+        ],
+        guards=layout.guards,
+        outputs=[
+            (slot.offset, slot.offset + slot.size_bytes)
+            for slot in layout.with_role("output", "scratch")
+        ],
+        compared=[
+            (slot.offset, slot.offset + slot.size_bytes)
+            for slot in layout.with_role("output")
+            if slot.name in compared
+        ],
+    )
+
+
+def _call(program: Program, launch: Launch) -> Call:
+    if launch.cluster is not None:
+        raise HostRunError("thread block clusters can't run on the `host` device")
+    function = program.lowered[launch.kernel]
+    return Call(function, launch.grid, launch.block, launch.shared_bytes)

@@ -1,0 +1,1 @@
+"""Answer from measurements made earlier, ours or those that other programs wrote."""

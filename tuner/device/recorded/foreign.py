@@ -1,0 +1,298 @@
+"""Reading a stranger's JSON file, packed or not, without letting it fill the memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tuner.device.recorded.recording import (
+    MAX_BYTES,
+    TICK_US,
+    RecordedDeviceInfo,
+    RecordedFinals,
+    RecordedProgram,
+)
+from tuner.model.config import Config, Parameter
+from tuner.model.errors import DeviceError
+from tuner.model.hardware import architecture_for
+from tuner.model.trial import Status
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from tuner.model.expressions import Value
+
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+
+
+def is_foreign(path: Path) -> bool:
+    """Tell a file that is plain or gzip-compressed JSON; our own recordings are neither."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(64)
+    except OSError:
+        return False
+    return start.startswith(_GZIP) or start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object, closed or as a crash of Kernel Tuner left it.
+
+    Raises `DeviceError` where the file is missing, too large, or no such thing.
+    """
+    try:
+        text = _text(path)
+        content = _parsed(text)
+    except FileNotFoundError as error:
+        raise DeviceError("there is no such file", path=path) from error
+    except IsADirectoryError as error:
+        raise DeviceError("is a folder", path=path, remedy="name a file in it") from error
+    except (OSError, EOFError, zlib.error, RecursionError, ValueError) as error:
+        raise DeviceError(
+            f"cannot be read: {error}",
+            path=path,
+            remedy="Kernel Tuner's caches and T4 results are JSON, plain or packed with gzip; "
+            "recordings of `tune record` end in .json.xz",
+        ) from error
+    if not isinstance(content, dict):
+        raise DeviceError(
+            f"holds a JSON {type(content).__name__}, not an object",
+            path=path,
+            remedy="a Kernel Tuner cache has the key `cache`, T4 results have `results`",
+        )
+    return content
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        packed = file.read(len(_XZ))
+    if packed.startswith(_XZ):
+        raise ValueError("it is packed with xz")
+    # Asked for one byte too many, `read` unpacks no more than that of a bomb.
+    with gzip.open(path) if packed.startswith(_GZIP) else path.open("rb") as stream:
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"over {MAX_BYTES} bytes when unpacked")
+    return content.decode("utf-8-sig")
+
+
+def _parsed(text: str) -> Any:
+    """Read JSON; where the end is missing, close it after the last entry that is whole.
+
+    Kernel Tuner appends an entry a line and closes its cache only at the end of the run: after a
+    crash the closing braces lack, and the last line may be cut.
+    """
+    text = text.strip()
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        whole = (text, text.rpartition("\n")[0].rstrip())
+        for candidate in whole:
+            try:
+                return json.loads(candidate.removesuffix(",") + "}\n}")
+            except ValueError:
+                continue
+        raise error
+
+
+MIB = 1 << 20
+_AMD = ("amd", "radeon", "instinct", "gfx")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Compute capability, multiprocessors, L2 cache and the peak rate of the memory."""
+
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    l2_mib: float
+    memory_gbps: float
+
+
+# NVIDIA's architecture whitepapers (Turing, GA100, GA102, Ada, GH100, RTX Blackwell) and the
+# products' data sheets; the H200's L2 is what its driver says (kernels/sglang/recordings/h200).
+# By the driver's name without "NVIDIA", "GeForce" and "Tesla", in lower case, blanks for hyphens.
+GPUS = {
+    "t4": Gpu((7, 5), 40, 4, 320.0),
+    "rtx 2080 ti": Gpu((7, 5), 68, 5.5, 616.0),
+    "titan rtx": Gpu((7, 5), 72, 6, 672.0),
+    "a100 pcie 40gb": Gpu((8, 0), 108, 40, 1555.0),
+    "a100 sxm4 40gb": Gpu((8, 0), 108, 40, 1555.0),
+    "a100 80gb pcie": Gpu((8, 0), 108, 40, 1935.0),
+    "a100 sxm4 80gb": Gpu((8, 0), 108, 40, 2039.0),
+    "a30": Gpu((8, 0), 56, 24, 933.0),
+    "a10": Gpu((8, 6), 72, 6, 600.0),
+    "a40": Gpu((8, 6), 84, 6, 696.0),
+    "rtx a4000": Gpu((8, 6), 48, 4, 448.0),
+    "rtx a5000": Gpu((8, 6), 64, 6, 768.0),
+    "rtx a6000": Gpu((8, 6), 84, 6, 768.0),
+    "rtx 3060": Gpu((8, 6), 28, 3, 360.0),
+    "rtx 3070": Gpu((8, 6), 46, 4, 448.0),
+    "rtx 3080": Gpu((8, 6), 68, 5, 760.0),
+    "rtx 3090": Gpu((8, 6), 82, 6, 936.0),
+    "rtx 3090 ti": Gpu((8, 6), 84, 6, 1008.0),
+    "l4": Gpu((8, 9), 58, 48, 300.0),
+    "l40": Gpu((8, 9), 142, 96, 864.0),
+    "l40s": Gpu((8, 9), 142, 96, 864.0),
+    "rtx 4090": Gpu((8, 9), 128, 72, 1008.0),
+    "h100 pcie": Gpu((9, 0), 114, 50, 2039.0),
+    "h100 80gb hbm3": Gpu((9, 0), 132, 50, 3352.0),
+    "h200": Gpu((9, 0), 132, 60, 4800.0),
+    "rtx 5090": Gpu((12, 0), 170, 96, 1792.0),
+}
+
+
+def device_info(name: str) -> RecordedDeviceInfo:
+    """Look a GPU up by the name that its driver gives it; raise `DeviceError` for an unknown one.
+
+    The streaming rate is the memory's peak, which no kernel reaches: a share of it says too little.
+    """
+    gpu = GPUS.get(_short(name))
+    if gpu is None:
+        remedy = f"known are {', '.join(GPUS)}; `tune compare` replays a file of any GPU"
+        if not name:
+            raise DeviceError(
+                "does not say on which GPU it was made",
+                remedy='add `"device_name": "..."` as the GPU\'s driver calls it (at the top of a '
+                f"cache, in the `metadata` of T4 results); {remedy}",
+            )
+        if any(word in name.lower() for word in _AMD):
+            raise DeviceError(
+                f"was made on {name}, which runs no CUDA kernel",
+                remedy="`tune compare` replays it all the same",
+            )
+        raise DeviceError(f"was made on {name}, whose numbers are not known", remedy=remedy)
+    return RecordedDeviceInfo(
+        name=name,
+        architecture=architecture_for(gpu.compute_capability),
+        compute_capability=gpu.compute_capability,
+        multiprocessors=gpu.multiprocessors,
+        l2_bytes=int(gpu.l2_mib * MIB),
+        streaming_gbps=gpu.memory_gbps,
+        environment={"gpu_numbers": "from data sheets; the streaming rate is the memory's peak"},
+    )
+
+
+def l2_bytes_of(name: str) -> int:
+    """Look up the size of a GPU's L2 cache; 0 where the GPU is not known."""
+    gpu = GPUS.get(_short(name))
+    return 0 if gpu is None else int(gpu.l2_mib * MIB)
+
+
+def _short(name: str) -> str:
+    words = name.lower().replace("-", " ").split()
+    return " ".join(word for word in words if word not in ("nvidia", "geforce", "tesla"))
+
+
+# The key under which our own files keep what the format has no place for. Readers ignore it.
+OWN_KEY = "kernel_tune"
+# What a recording keyed by configs calls the baseline: no config's key, which is a JSON object.
+BASELINE = "baseline"
+UNKNOWN_DATE = "an unknown date"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one config.
+
+    `time_us` is what the file says the config takes, `samples_us` the single times behind it where
+    it holds them. `calls`, `sets` and `stopped_early` are those of `Measurement`; `seconds` is what
+    the trial took.
+    """
+
+    status: Status
+    reason: str = ""
+    time_us: float | None = None
+    samples_us: tuple[float, ...] = ()
+    calls: int = 1
+    sets: int = 1
+    stopped_early: bool = False
+    seconds: float = 0.0
+
+    def program(self) -> RecordedProgram:
+        """Return it as a recording holds it."""
+        if self.status is not Status.CORRECT or self.time_us is None:
+            return RecordedProgram(status=self.status, reason=self.reason)
+        return RecordedProgram(
+            status=self.status,
+            reason=self.reason,
+            ticks=tuple(map(ticks, self.samples_us or (self.time_us,))),
+            calls=self.calls,
+            sets=self.sets,
+            stopped_early=self.stopped_early,
+        )
+
+
+class Own(BaseModel):
+    """What our own files hold besides: the GPU, the workload, the baseline, whole outcomes.
+
+    `programs` is keyed as Kernel Tuner keys its configs and leaves the times to the file's own
+    entries; `finals` names its programs by `Config.key`, the first one by `BASELINE`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = 1
+    kernel: str
+    workload: str
+    created: str
+    operators: dict[str, str] = Field(default_factory=dict)
+    device: RecordedDeviceInfo
+    baseline: RecordedProgram
+    finals: RecordedFinals | None = None
+    programs: dict[str, RecordedProgram] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpace:
+    """The parameters of one kernel on one GPU, and the answer for every config that was tried.
+
+    `device` is "" where the file names none. `problem_size` has one number per dimension and is
+    empty where the file holds none. `created` is a date, or `UNKNOWN_DATE`.
+    """
+
+    kernel: str
+    device: str
+    problem_size: tuple[int, ...]
+    parameters: tuple[Parameter, ...]
+    answers: Mapping[Config, Answer]
+    created: str = UNKNOWN_DATE
+    own: Own | None = field(default=None)
+
+
+def ticks(time_us: float) -> int:
+    """Count the ticks of a recording in a time; at least one."""
+    return max(1, round(time_us / TICK_US))
+
+
+def config_key(config: Mapping[str, Value]) -> str:
+    """Write a config as Kernel Tuner keys it: its values, joined by commas."""
+    return ",".join(str(value) for value in config.values())
+
+
+def correct(
+    time_us: float, samples_us: tuple[float, ...], seconds: float, own: RecordedProgram | None
+) -> Answer:
+    """Make the answer of a correct config; `own` tells how we measured it, None that others did."""
+    if own is None:
+        return Answer(Status.CORRECT, "", time_us, samples_us, seconds=seconds)
+    return Answer(
+        Status.CORRECT, "", time_us, samples_us, own.calls, own.sets, own.stopped_early, seconds
+    )
+
+
+def damaged(path: Path, what: str) -> NoReturn:
+    """Raise the `DeviceError` of a file whose content cannot be right."""
+    raise DeviceError(
+        f"is damaged: {what}",
+        path=path,
+        remedy="get it again, or leave out what is wrong: every entry needs a value for each "
+        "parameter and a `time`",
+    )

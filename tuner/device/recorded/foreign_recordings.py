@@ -1,0 +1,191 @@
+"""From a foreign file to a recording of one kernel that the `recorded` device answers from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tuner.device.recorded.foreign import BASELINE, MeasuredSpace, device_info, load_json
+from tuner.device.recorded.kernel_tuner_cache import is_cache, measured_in_cache
+from tuner.device.recorded.recording import (
+    RecordedDeviceInfo,
+    RecordedProgram,
+    RecordedWorkload,
+    Recording,
+)
+from tuner.device.recorded.t4 import is_t4, measured_in_t4
+from tuner.model.config import Config, SearchSpace
+from tuner.model.errors import DeviceError
+from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.trial import Status
+
+
+def load_measured(path: Path) -> MeasuredSpace:
+    """Read a Kernel Tuner cache or T4 results; raise `DeviceError` for anything else."""
+    content = load_json(path)
+    if is_cache(content):
+        return measured_in_cache(content, path)
+    if is_t4(content):
+        return measured_in_t4(content, path)
+    raise DeviceError(
+        "is neither a Kernel Tuner cache nor T4 results",
+        path=path,
+        remedy="a cache has the key `cache`, T4 results have `results`",
+    )
+
+
+def recording_from(
+    path: Path,
+    spec: KernelSpec,
+    space: SearchSpace,
+    operators: Mapping[str, str],
+    workloads: Sequence[Workload] | None = None,
+) -> Recording:
+    """Read a foreign file as the recording of a kernel whose template has this space.
+
+    `workloads` are those that will be asked for, None where that is not known. Raises
+    `DeviceError` where parameters, GPU, workload or baseline do not fit.
+    """
+    measured = load_measured(path)
+    _require_same_names(measured, space, path)
+    workload = _workload(measured, spec, workloads, path)
+    programs = _programs(measured, space)
+    baseline, stands_in = _baseline(measured, space, programs, path)
+    device = _device(measured, workload, stands_in, path)
+    return Recording(
+        kernel=measured.own.kernel if measured.own else spec.name,
+        created=measured.created,
+        device=device,
+        operators=dict(measured.own.operators if measured.own else operators),
+        workloads={
+            workload.key: RecordedWorkload(
+                baseline=BASELINE,
+                programs={**programs, BASELINE: baseline},
+                finals=measured.own.finals if measured.own else None,
+            )
+        },
+        keyed_by="config",
+    )
+
+
+def _require_same_names(measured: MeasuredSpace, space: SearchSpace, path: Path) -> None:
+    theirs = [parameter.name for parameter in measured.parameters]
+    if set(theirs) != set(space.names):
+        raise DeviceError(
+            f"its parameters are {', '.join(theirs)}; those of the search space are "
+            f"{', '.join(space.names)}",
+            path=path,
+            remedy="name the parameters of the search space and its template as the file does",
+        )
+
+
+def _programs(measured: MeasuredSpace, space: SearchSpace) -> dict[str, RecordedProgram]:
+    """Key the answers by the space's configs; values that it lacks are out of its reach."""
+    own = [{value: value for value in parameter.values} for parameter in space.parameters]
+    programs = {}
+    for config, answer in measured.answers.items():
+        pairs = [
+            (name, known[config[name]])
+            for name, known in zip(space.names, own, strict=True)
+            if config[name] in known
+        ]
+        if len(pairs) == len(space.names) and answer.status is not Status.MISSING:
+            # 1, 1.0 and True are one value here; the space says which of them is meant
+            programs[Config(tuple(pairs)).key] = answer.program()
+    return programs
+
+
+def _baseline(
+    measured: MeasuredSpace,
+    space: SearchSpace,
+    programs: Mapping[str, RecordedProgram],
+    path: Path,
+) -> tuple[RecordedProgram, bool]:
+    """Find the baseline, and whether the space's default config stands in for it."""
+    if measured.own is not None:
+        return measured.own.baseline, False
+    if space.default is None:
+        raise DeviceError(
+            "holds no baseline, and the search space names no default config to stand in for it",
+            path=path,
+            remedy="give the search space a `default:` that is in the file",
+        )
+    found = programs.get(space.default.key)
+    if found is None or found.status is not Status.CORRECT:
+        what = "has no answer for" if found is None else f"says `{found.status}` of"
+        raise DeviceError(
+            f"holds no baseline, and {what} the default config that would stand in for it: "
+            f"{space.default}",
+            path=path,
+            remedy="give the search space another `default:`, one that is correct in the file",
+        )
+    return found, True
+
+
+def _device(
+    measured: MeasuredSpace, workload: Workload, stands_in: bool, path: Path
+) -> RecordedDeviceInfo:
+    if measured.own is not None:
+        return measured.own.device
+    try:
+        info = device_info(measured.device)
+    except DeviceError as error:
+        raise DeviceError(error.message, path=path, remedy=error.remedy) from error
+    size = " x ".join(map(str, measured.problem_size)) or "not told"
+    notes = {
+        "timed_by": "another program (Kernel Tuner's file): by its own rules, which may leave "
+        "inputs in the cache and count the launch; what it checked is not known",
+        "recorded_kernel": measured.kernel or "not told",
+        "recorded_problem_size": f"{size}, taken for {workload}",
+    }
+    if stands_in:
+        notes["baseline"] = "the file holds none: the space's default config stands in for it"
+    return info.model_copy(update={"environment": {**info.environment, **notes}})
+
+
+def _workload(
+    measured: MeasuredSpace, spec: KernelSpec, asked: Sequence[Workload] | None, path: Path
+) -> Workload:
+    """Decide which workload the file answers for: named in it, the only one, or of its size."""
+    choices = [w for w in (spec.workloads if asked is None else asked) if not w.held_out]
+    found = _matching(measured, choices)
+    if len(found) != 1:
+        raise _unclear(measured, choices or list(spec.tuned), path)
+    others = [workload for workload in asked or () if workload != found[0]]
+    if others:
+        raise DeviceError(
+            f"holds one workload, {found[0]}; this run asks for {len(others)} more",
+            path=path,
+            remedy=f"--workload {found[0].key} asks for that one alone",
+        )
+    return replace(found[0], held_out=False)
+
+
+def _matching(measured: MeasuredSpace, choices: Sequence[Workload]) -> list[Workload]:
+    if measured.own is not None:
+        return [w for w in choices if w.key == measured.own.workload]
+    if len(choices) == 1:
+        return list(choices)
+    size = _without_ones(measured.problem_size)
+    return [w for w in choices if size and _without_ones(w.values.values()) == size]
+
+
+def _unclear(measured: MeasuredSpace, choices: Sequence[Workload], path: Path) -> DeviceError:
+    if measured.own is not None:
+        return DeviceError(
+            f"holds the workload {measured.own.workload}, which is not asked for",
+            path=path,
+            remedy=f"ask for it with --workload {measured.own.workload}",
+        )
+    size = " x ".join(map(str, measured.problem_size)) or "it does not tell"
+    example = f", as in --workload {choices[0].key}" if choices else ""
+    return DeviceError(
+        f"holds one problem size, {size}; which of {len(choices)} workloads that is, is not clear",
+        path=path,
+        remedy=f"name the workload that was measured{example}",
+    )
+
+
+def _without_ones(sizes: Iterable[int]) -> list[int]:
+    return sorted(size for size in sizes if size != 1)

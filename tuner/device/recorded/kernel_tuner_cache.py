@@ -1,0 +1,252 @@
+"""Kernel Tuner's cache files: read, also when left open by a crash, and written."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tuner.device.recorded.foreign import (
+    OWN_KEY,
+    UNKNOWN_DATE,
+    Answer,
+    MeasuredSpace,
+    Own,
+    config_key,
+    correct,
+    damaged,
+)
+from tuner.device.recorded.recording import RecordedProgram
+from tuner.model.config import Config, Parameter
+from tuner.model.expressions import Value
+from tuner.model.trial import Status
+
+# `kernel_tuner.util.read_cache` knows these; it takes "too many resources" for invalid as well.
+ERRORS = {
+    "InvalidConfig": Status.CONSTRAINT,
+    "CompilationFailedConfig": Status.COMPILE,
+    "RuntimeFailedConfig": Status.LAUNCH,
+    "ErrorConfig": Status.LAUNCH,
+}
+_WRITTEN = {
+    Status.CONSTRAINT: "InvalidConfig",
+    Status.LIMIT: "InvalidConfig",
+    Status.COMPILE: "CompilationFailedConfig",
+    Status.LAUNCH: "RuntimeFailedConfig",
+    Status.TIMEOUT: "RuntimeFailedConfig",
+    Status.WRONG: "RuntimeFailedConfig",
+}
+# What older versions of Kernel Tuner wrote for the time of a config that failed, in ms.
+FAILED_TIME = 1e20
+US_PER_MS = 1e3
+MS_PER_S = 1e3
+_Plain = bool | int | float | str
+
+
+class _Cache(BaseModel):
+    """The head of a cache file; keys that are of no use here are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    device_name: str = ""
+    kernel_name: str = ""
+    problem_size: Any = None
+    tune_params_keys: tuple[str, ...] = Field(min_length=1)
+    tune_params: dict[str, tuple[_Plain, ...]] = Field(default_factory=dict)
+    cache: dict[str, dict[str, Any]]
+    kernel_tune: Own | None = None
+
+
+def is_cache(content: Mapping[str, Any]) -> bool:
+    """Tell a cache from other JSON."""
+    return "cache" in content
+
+
+def measured_in_cache(content: Mapping[str, Any], path: Path) -> MeasuredSpace:
+    """Make the measured space of a cache file's content; raise `DeviceError` for a damaged one.
+
+    The unit of `time` and `times` is ms. Where there are several objectives, time is what counts.
+    """
+    try:
+        cache = _Cache.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        damaged(path, f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}")
+    own = cache.kernel_tune
+    outcomes = {} if own is None else own.programs
+    answers = {}
+    for key, entry in cache.cache.items():
+        config = _config(entry, cache.tune_params_keys, key, path)
+        answers[config] = _answer(entry, outcomes.get(key), config, f"entry {key!r}", path)
+    stamps = (entry.get("timestamp") for entry in cache.cache.values())
+    return MeasuredSpace(
+        kernel=own.kernel if own else cache.kernel_name,
+        device=own.device.name if own else cache.device_name,
+        problem_size=sizes_of(cache.problem_size),
+        parameters=parameters_of(cache.tune_params_keys, cache.tune_params, answers, path),
+        answers=answers,
+        created=own.created if own else earliest(stamps),
+        own=own,
+    )
+
+
+def cache_text(space: MeasuredSpace) -> str:
+    """Write a measured space as Kernel Tuner writes its cache: one entry a line, then closed.
+
+    A config without an answer (`missing`) is left out. The entries come last, as Kernel Tuner,
+    which appends to the file, wants it.
+    """
+    head = {
+        "device_name": space.device,
+        "kernel_name": space.kernel,
+        "problem_size": list(space.problem_size),
+        "tune_params_keys": [parameter.name for parameter in space.parameters],
+        "tune_params": {parameter.name: list(parameter.values) for parameter in space.parameters},
+        "objective": "time",
+    }
+    if space.own is not None:
+        head[OWN_KEY] = own_content(space)
+    kept = {c: a for c, a in space.answers.items() if a.status is not Status.MISSING}
+    entries = (json.dumps({config_key(c): _entry(c, a)})[1:-1] for c, a in kept.items())
+    return json.dumps(head, indent="")[:-2] + ',\n"cache": {\n' + ",\n".join(entries) + "}\n}"
+
+
+def own_content(space: MeasuredSpace) -> dict[str, Any]:
+    """Make what our own files keep under `OWN_KEY`."""
+    assert space.own is not None
+    programs = {
+        config_key(config): answer.program().model_copy(update={"ticks": ()})
+        for config, answer in space.answers.items()
+    }
+    own = space.own.model_copy(update={"programs": programs})
+    return {"version": own.version, **own.model_dump(mode="json", exclude_defaults=True)}
+
+
+def earliest(stamps: Iterable[object]) -> str:
+    """Return the first of the times at which a file's entries were measured."""
+    texts = [stamp for stamp in stamps if isinstance(stamp, str) and stamp[:4].isdecimal()]
+    return min(texts).replace(" ", "T", 1) if texts else UNKNOWN_DATE
+
+
+def parameters_of(
+    names: Iterable[str],
+    listed: Mapping[str, Iterable[Value]],
+    configs: Iterable[Config],
+    path: Path,
+) -> tuple[Parameter, ...]:
+    """Name the values of every parameter, as listed or else as they occur, each once."""
+    found: dict[str, dict[Value, None]] = {name: {} for name in names}
+    for config in configs:
+        for name, value in config.items():
+            found[name].setdefault(value)
+    parameters = []
+    for name, occurring in found.items():
+        values = tuple(dict.fromkeys(listed.get(name, ())))
+        unlisted = [value for value in occurring if values and value not in values]
+        if unlisted:
+            damaged(path, f"{name}={unlisted[0]!r} is not among its values in `tune_params`")
+        parameters.append(Parameter(name, values or _in_order(occurring)))
+    return tuple(parameters)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Tell a number, `nan` included; `true` is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def positive(value: object) -> TypeGuard[float]:
+    """Tell a number that can be a time."""
+    return is_number(value) and 0 < value < FAILED_TIME
+
+
+def plain(value: object) -> bool:
+    """Tell a value that a parameter can have."""
+    return isinstance(value, _Plain) and not (isinstance(value, float) and not math.isfinite(value))
+
+
+def _in_order(values: Iterable[Value]) -> tuple[Value, ...]:
+    listed = tuple(values)
+    numbers = [value for value in listed if not isinstance(value, str)]
+    return tuple(sorted(numbers)) if len(numbers) == len(listed) else listed
+
+
+def _config(entry: Mapping[str, Any], names: Iterable[str], key: str, path: Path) -> Config:
+    pairs = []
+    for name in names:
+        if not plain(entry.get(name)):
+            damaged(path, f"entry {key!r} has no value for the parameter {name}")
+        pairs.append((name, entry[name]))
+    return Config(tuple(pairs))
+
+
+def _answer(
+    entry: Mapping[str, Any], own: RecordedProgram | None, config: Config, place: str, path: Path
+) -> Answer:
+    seconds = _seconds(entry)
+    failure = _failure(entry, config)
+    if failure is not None:
+        status, reason = (own.status, own.reason) if own else failure
+        return Answer(status, reason, seconds=seconds)
+    time = entry.get("time")
+    if not positive(time):
+        shown = "no `time`" if time is None else f"a `time` of {time!r}"
+        damaged(path, f"{place} has {shown}")
+    samples = tuple(t * US_PER_MS for t in _samples(entry))
+    return correct(time * US_PER_MS, samples, seconds, own)
+
+
+def _failure(entry: Mapping[str, Any], config: Config) -> tuple[Status, str] | None:
+    told = entry.get("__error__")
+    if told is None:
+        values = (value for name, value in entry.items() if name not in config)
+        told = next((v for v in values if isinstance(v, str) and v in ERRORS), None)
+    time = entry.get("time")
+    if told is None and isinstance(time, str):
+        told = time
+    if told is None and is_number(time) and not abs(time) < FAILED_TIME:
+        return Status.LAUNCH, "Kernel Tuner recorded a time that stands for a failure"
+    if told is None:
+        return None
+    return ERRORS.get(str(told), Status.LAUNCH), f"Kernel Tuner recorded {told}"
+
+
+def _samples(entry: Mapping[str, Any]) -> Iterator[float]:
+    times = entry.get("times")
+    if isinstance(times, list) and all(positive(one) for one in times):
+        yield from times
+
+
+def _seconds(entry: Mapping[str, Any]) -> float:
+    parts = (entry.get(f"{part}_time") for part in ("compile", "verification", "benchmark"))
+    return sum(part for part in parts if positive(part)) / MS_PER_S
+
+
+def sizes_of(problem_size: object) -> tuple[int, ...]:
+    """Read `4096`, `[4096, 4096]` or `["4096"]`; a size that is computed is none."""
+    sizes = problem_size if isinstance(problem_size, list) else [problem_size]
+    texts = [str(size) for size in sizes if not isinstance(size, bool)]
+    return tuple(map(int, texts)) if texts and all(t.isdecimal() for t in texts) else ()
+
+
+def _entry(config: Config, answer: Answer) -> dict[str, Any]:
+    entry: dict[str, Any] = dict(config)
+    error = _WRITTEN.get(answer.status)
+    if error is not None:
+        entry |= {"time": error, "__error__": error}
+    elif answer.time_us is not None:
+        entry |= {
+            "time": answer.time_us / US_PER_MS,
+            "times": [sample / US_PER_MS for sample in answer.samples_us],
+        }
+    # A session keeps the time of a trial as one number: it stands where the most of it went.
+    return entry | {
+        "compile_time": 0.0,
+        "verification_time": 0.0,
+        "benchmark_time": answer.seconds * MS_PER_S,
+        "strategy_time": 0.0,
+        "framework_time": 0.0,
+    }

@@ -1,0 +1,208 @@
+"""Measurements made on a GPU, in one compressed file that a machine without one answers from."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tuner.compiler.base import CompileResult
+from tuner.device.base import DeviceInfo, Outcome
+from tuner.model.config import Config
+from tuner.model.errors import DeviceError
+from tuner.model.trial import Measurement, Resources, Status
+
+VERSION = 2
+# A hundred times what the recording of a search of 10,000 configs takes.
+MAX_BYTES = 256 << 20
+SUFFIX = ".json.xz"
+# Times are kept as whole multiples of this: 0.1 ns, far below the noise of any measurement.
+TICK_US = 1e-4
+
+
+class RecordedProgram(BaseModel):
+    """What the GPU said of one program."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    status: Status
+    reason: str = ""
+    ticks: tuple[int, ...] = ()
+    calls: int = 0
+    sets: int = 0
+    stopped_early: bool = False
+
+    def outcome(self) -> Outcome:
+        """Return it as the device said it."""
+        if not self.ticks:
+            return Outcome(self.status, self.reason)
+        times = tuple(tick * TICK_US for tick in self.ticks)
+        measurement = Measurement(times, self.calls, self.sets, self.stopped_early)
+        return Outcome(self.status, self.reason, measurement)
+
+
+class RecordedFinals(BaseModel):
+    """Interleaved rounds of the baseline (first), the best programs of one workload, and peers.
+
+    `programs` names the columns: keys of programs, and `peer_key` of each peer.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    programs: tuple[str, ...]
+    rounds: tuple[tuple[int, ...], ...]
+    isolated: tuple[int | None, ...]
+
+
+class RecordedWorkload(BaseModel):
+    """All that was measured for one workload, by program key; `peers` by their own names.
+
+    `configs` holds the `Config.key` of every config that was tried, what never ran included; it
+    is None in older recordings, for which all valid ones were.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    baseline: str
+    programs: dict[str, RecordedProgram]
+    finals: RecordedFinals | None = None
+    configs: tuple[str, ...] | None = None
+    peers: dict[str, RecordedProgram] = Field(default_factory=dict)
+
+    def tried(self) -> list[Config] | None:
+        """List the configs that were tried; None where all valid ones were."""
+        if self.configs is None:
+            return None
+        return [Config.of(json.loads(text)) for text in self.configs]
+
+
+class RecordedCompilation(BaseModel):
+    """What the compiler said of one source: an error, or what each of its kernels uses.
+
+    `resources` has the fields of `Resources`, in their order.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    error: str = ""
+    timed_out: bool = False
+    resources: dict[str, tuple[int | None, int, int, int, int, int]] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: CompileResult) -> RecordedCompilation:
+        """Keep a result without its machine code."""
+        resources = {name: astuple(one) for name, one in result.resources.items()}
+        return cls(error=result.error, timed_out=result.timed_out, resources=resources)
+
+    def result(self) -> CompileResult:
+        """Return it as the compiler's."""
+        resources = {name: Resources(*numbers) for name, numbers in self.resources.items()}
+        return CompileResult(error=self.error, timed_out=self.timed_out, resources=resources)
+
+
+class RecordedDeviceInfo(BaseModel):
+    """The GPU that was measured."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    architecture: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    l2_bytes: int
+    streaming_gbps: float
+    environment: dict[str, str]
+
+    def info(self) -> DeviceInfo:
+        """Return it as a device that says it is recorded."""
+        return DeviceInfo(**self.model_dump(), recorded=True)
+
+
+class Recording(BaseModel):
+    """One kernel's recording: the GPU, when, with which operator choices, and every workload.
+
+    Its programs are keyed by `Program.key`, or, where other programs measured and only told the
+    config, by `Config.key`. `compiled` has what the compiler said, by `source_key`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = VERSION
+    kernel: str
+    created: str
+    device: RecordedDeviceInfo
+    operators: dict[str, str] = Field(default_factory=dict)
+    workloads: dict[str, RecordedWorkload]
+    keyed_by: Literal["program", "config"] = "program"
+    compiled: dict[str, RecordedCompilation] = Field(default_factory=dict)
+
+
+def peer_key(name: str) -> str:
+    """Name a peer's column in the finals; no program key looks like it."""
+    return f"peer:{name}"
+
+
+def load_recording(path: Path) -> Recording:
+    """Read a recording; raise `DeviceError` where the file is missing, damaged or newer."""
+    try:
+        content: Any = json.loads(_unpacked(path))
+    except FileNotFoundError as error:
+        raise DeviceError(
+            "there is no such recording", path=path, remedy="`tune devices` lists those there are"
+        ) from error
+    except (OSError, lzma.LZMAError, RecursionError, ValueError) as error:
+        raise DeviceError(
+            f"is not a recording: {error}",
+            path=path,
+            remedy="recordings are xz-compressed JSON files made by `tune record`, or Kernel "
+            "Tuner's caches and T4 results (.json or .json.gz)",
+        ) from error
+    version = content.get("version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise DeviceError(
+            f"is of version {version}; this program reads up to {VERSION}",
+            path=path,
+            remedy="update kernel-tune",
+        )
+    try:
+        return Recording.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DeviceError(
+            f"is damaged at {place}: {first['msg']}",
+            path=path,
+            remedy="get it again, or make a new one on a GPU with `tune record`",
+        ) from error
+
+
+def _unpacked(path: Path) -> bytes:
+    # xz packs 1 MB of zeros into 150 bytes: a stranger's file could fill the memory.
+    unpacker = lzma.LZMADecompressor(memlimit=MAX_BYTES)
+    with path.open("rb") as file:
+        content = unpacker.decompress(file.read(MAX_BYTES), MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"over {MAX_BYTES} bytes when unpacked")
+    if not unpacker.eof:
+        raise ValueError("the file is cut short")
+    return content
+
+
+def save_recording(recording: Recording, path: Path) -> None:
+    """Write a recording in one step, so that a reader never sees half of it."""
+    content = recording.model_dump_json(exclude_defaults=True)
+    with_version = json.dumps({"version": VERSION, **json.loads(content)}, separators=(",", ":"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(lzma.compress(with_version.encode(), preset=9))
+    temporary.replace(path)
+
+
+def recordings_of(source: Path) -> list[Path]:
+    """List the recordings beside a kernel: `recordings/<gpu>/<kernel>.json.xz`."""
+    return sorted(source.parent.glob(f"recordings/*/{source.stem}{SUFFIX}"))

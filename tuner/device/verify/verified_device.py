@@ -1,0 +1,300 @@
+"""What every device with a judge does: verify, time, verify again; the worker's side differs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.inputs import NORMAL, fills_for
+from tuner.device.layout import Arena, lay_out
+from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
+from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.trial import Correctness, Measurement, Status
+from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
+
+
+def fresh_seed() -> int:
+    """Draw a seed for inputs that no candidate can know."""
+    return secrets.randbits(62)
+
+
+def merged(verdicts: Sequence[Correctness]) -> Correctness:
+    """Put the verdicts of several fills, all passed, into one: the worst error of each output."""
+    worst: dict[str, float] = {}
+    for verdict in verdicts:
+        for name, error in verdict.errors:
+            worst[name] = max(error, worst.get(name, 0.0))
+    fills = tuple(dict.fromkeys(fill for verdict in verdicts for fill in verdict.fills))
+    return Correctness(True, fills, tuple(worst.items()))
+
+
+@contextmanager
+def judging() -> Iterator[None]:
+    """Tell the judge's end from a candidate's: without it no verdict is possible any more."""
+    try:
+        yield
+    except ChildTimeoutError as error:
+        raise WorkerError(f"the process that judges results gave {error}") from error
+    except ChildDiedError as error:
+        raise WorkerError(
+            f"the process that judges results ended (exit code {error})",
+            remedy="it holds the inputs and the float64 reference of a workload: the system may "
+            "have run out of memory",
+        ) from error
+
+
+JUDGE_TIMEOUT_S = 120.0
+CLOSING_TIMEOUT_S = 10.0
+_T = TypeVar("_T")
+
+
+class RunFailedError(Exception):
+    """A program did not end as it should; the runner works again, or will when it is asked.
+
+    `killed` says that SIGKILL ended its process, which whoever is short of memory may have sent:
+    the program is to blame only if that happens again.
+    """
+
+    def __init__(self, status: Status, reason: str, *, killed: bool = False) -> None:
+        super().__init__(reason)
+        self.status, self.killed = status, killed
+
+
+class Runner(Protocol):
+    """Run candidate code in a process that may die; raise `RunFailedError` where a program fails.
+
+    Whatever a program does costs that program alone: the runner replaces its process by itself.
+    """
+
+    def attach(self, arena: Arena) -> None:
+        """Map the judge's memory, unless it is mapped already; what was mapped is let go."""
+        ...
+
+    def detach(self) -> None:
+        """Let go of the judge's memory."""
+        ...
+
+    def run_once(self, program: Program, order: int) -> str:
+        """Run the program on the arena; return what to say of this run where its result is wrong.
+
+        `order` is that of blocks and threads where the hardware leaves a choice: 0 ascending, 1
+        descending, else the seed of a random one.
+        """
+        ...
+
+    def time(
+        self, program: Program, policy: TimingPolicy, incumbent_us: float | None
+    ) -> Measurement:
+        """Time the program; the last call's output is left in the arena."""
+        ...
+
+    def rerun(self, program: Program, *, thorough: bool) -> None:
+        """Run the program on what the arena holds now, in the process and the memory it was timed
+        in; the result that is judged is left in the arena.
+        """
+        ...
+
+    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+        """Time programs interleaved."""
+        ...
+
+    def close(self) -> None:
+        """End the process."""
+        ...
+
+
+class JudgedDevice:
+    """Verify and time programs of one kernel; see `Device` for the contract.
+
+    The judge process owns inputs, reference and verdict, and no candidate's code runs in it.
+    """
+
+    def __init__(self, info: DeviceInfo, spec: KernelSpec, judge: Child, runner: Runner) -> None:
+        self.info = info
+        self._spec, self._judge, self._runner = spec, judge, runner
+        self._fills = fills_for(spec)
+        self._opened: Workload | None = None
+        self._arena: Arena | None = None
+
+    def run(
+        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+    ) -> Outcome:
+        """Verify, then time, then judge what the last timed call left behind."""
+        try:
+            return _once_more_if_killed(lambda: self._run(program, incumbent_us, thorough))
+        except RunFailedError as error:
+            return Outcome(error.status, str(error))
+        except MemoryError as error:
+            raise _too_large(program.workload, error) from error
+
+    def verify(self, program: Program) -> Outcome:
+        """Verify with every fill and twice, without timing."""
+        try:
+            verdict = _once_more_if_killed(lambda: self._verified(program))
+        except RunFailedError as error:
+            return Outcome(error.status, str(error))
+        except MemoryError as error:
+            raise _too_large(program.workload, error) from error
+        status = Status.CORRECT if verdict.passed else Status.WRONG
+        return Outcome(status, verdict.reason, correctness=verdict)
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+        """Time verified programs interleaved."""
+        workload = programs[0].workload
+        try:
+            return _once_more_if_killed(lambda: self._compared(workload, programs, rounds))
+        except RunFailedError as error:
+            raise DeviceError(f"a verified program failed when timed again: {error}") from error
+        except MemoryError as error:
+            raise _too_large(workload, error) from error
+
+    def close(self) -> None:
+        """End both processes."""
+        self._runner.close()
+        with suppress(ChildTimeoutError, ChildDiedError):  # memory may outlive a killed judge
+            self._judge.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
+        self._judge.kill()
+
+    def _run(self, program: Program, incumbent_us: float | None, thorough: bool) -> Outcome:
+        policy = FINALS if thorough else SEARCH
+        self._enter(program.workload)
+        before = self._verdict(program, thorough)
+        if not before.passed:
+            return Outcome(Status.WRONG, before.reason, correctness=before)
+        measurement = self._runner.time(program, policy, incumbent_us)
+        return _outcome(measurement, before, self._judged_again(program, thorough))
+
+    def _verified(self, program: Program) -> Correctness:
+        self._enter(program.workload)
+        return self._verdict(program, thorough=True)
+
+    def _compared(self, workload: Workload, programs: Sequence[Program], rounds: int) -> Rounds:
+        self._enter(workload)
+        self._ask_judge("prepare", workload, NORMAL, fresh_seed())
+        compared = self._runner.compare(programs, rounds)
+        return replace(compared, faults=tuple(map(self._fault, programs)))
+
+    def _fault(self, program: Program) -> str:
+        """Say what is wrong with a program's results now that it has been compared."""
+        self._ask_judge("touch")
+        try:
+            self._runner.rerun(program, thorough=True)
+        except RunFailedError as error:
+            return str(error)
+        verdict: Correctness = self._ask_judge("check")
+        return verdict.reason
+
+    def _verdict(self, program: Program, thorough: bool) -> Correctness:
+        """Check the fills, `normal` last so that its inputs are the ones that are timed."""
+        others = self._fills[1:] if thorough else (secrets.choice(self._fills[1:]),)
+        # Peers are not out to deceive: they may share inputs, and need not repeat their bits.
+        workload, stocked = program.workload, not thorough or bool(program.peer)
+        known = self._ask_judge("prepare", workload, others[0], fresh_seed(), stocked)
+        verdicts: list[Correctness] = []
+        for index, following in enumerate((*others[1:], NORMAL)):
+            said = self._run_with_reference(program, _order(index), known)
+            verdict, known = self._ask_judge(
+                "check_then_prepare", workload, following, fresh_seed(), stocked
+            )
+            verdicts.append(verdict)
+            if not verdict.passed:
+                return _with(verdict, said)
+        said = self._run_with_reference(program, _order(len(verdicts)), known)
+        verdicts.append(self._ask_judge("check", thorough))
+        if thorough and verdicts[-1].passed and not program.peer:
+            self._ask_judge("poison")
+            said = self._runner.run_once(program, _order(len(verdicts)))
+            verdicts.append(self._ask_judge("check_again"))
+        return merged(verdicts) if verdicts[-1].passed else _with(verdicts[-1], said)
+
+    def _run_with_reference(self, program: Program, order: int, known: bool) -> str:
+        """Run the program, while the judge computes the reference unless it is known."""
+        if known:
+            return self._runner.run_once(program, order)
+        with judging():
+            self._judge.send("compute_reference")
+        try:
+            return self._runner.run_once(program, order)
+        finally:
+            with judging():
+                self._judge.receive(JUDGE_TIMEOUT_S)
+
+    def _judged_again(self, program: Program, thorough: bool) -> Correctness:
+        """Judge what a timed call left, and the next call on other inputs: results may be kept.
+
+        Where arrays are written in place, timing applied the program to its own results over and
+        over, and only the next call can be judged.
+        """
+        assert self._arena is not None
+        in_place = bool(self._arena.layout.with_role("inout"))
+        if not in_place:
+            left: Correctness = self._ask_judge("check")
+            if not (left.passed and thorough):
+                return left
+        self._ask_judge("touch" if thorough else "poison")
+        self._runner.rerun(program, thorough=thorough)
+        verdict: Correctness = self._ask_judge("check")
+        return verdict
+
+    def _ask_judge(self, method: str, *arguments: Any) -> Any:
+        with judging():
+            return self._judge.call(method, *arguments, timeout_s=JUDGE_TIMEOUT_S)
+
+    def _enter(self, workload: Workload) -> None:
+        """Make both processes ready for one workload."""
+        if self._opened != workload:
+            self._opened = None
+            # The runner lets go first: the judge may not free what another process has mapped.
+            self._runner.detach()
+            layout = lay_out(self._spec, workload.values)
+            self._arena = self._ask_judge("open_arena", workload, layout)
+            self._ask_judge("prepare", workload, NORMAL, fresh_seed())
+            self._opened = workload
+        assert self._arena is not None
+        self._runner.attach(self._arena)
+
+
+def _once_more_if_killed(attempt: Callable[[], _T]) -> _T:
+    try:
+        return attempt()
+    except RunFailedError as error:
+        if not error.killed:
+            raise
+    return attempt()
+
+
+def _with(verdict: Correctness, said: str) -> Correctness:
+    return replace(verdict, reason=verdict.reason + said)
+
+
+def _order(index: int) -> int:
+    """Take turns: a race that one order of threads hides shows in another."""
+    return index if index < 2 else fresh_seed() & 0xFFFFFFFF | 2
+
+
+def _outcome(measurement: Measurement, before: Correctness, after: Correctness) -> Outcome:
+    if not after.passed:
+        return Outcome(Status.WRONG, f"after timing, {after.reason}", correctness=after)
+    ratio = measurement.wall_ratio
+    if ratio is not None and ratio > WALL_RATIO:
+        return Outcome(
+            Status.WRONG,
+            f"wall time is {ratio:.2f} times the event time (at most {WALL_RATIO}): "
+            "work runs outside the timed stream",
+            measurement,
+            before,
+        )
+    return Outcome(Status.CORRECT, "", measurement, before)
+
+
+def _too_large(workload: Workload, error: MemoryError) -> DeviceError:
+    return DeviceError(
+        f"not enough memory for {workload}: {error}",
+        remedy="leave the workload out, or free the memory: checking it takes its arguments twice "
+        "and float64 copies of them",
+    )

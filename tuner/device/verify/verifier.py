@@ -1,0 +1,350 @@
+"""The process that owns inputs, reference and verdict; candidate code never runs in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tuner.device.inputs import (
+    NONFINITE,
+    NORMAL,
+    Prepared,
+    Stock,
+    blamed_on,
+    fill_values,
+    generator,
+    load_reference,
+)
+from tuner.device.layout import GUARDS, POISONS, Arena, Layout, Slot
+from tuner.device.number_formats import Array, decode, encode, storage_dtype
+from tuner.device.verify.arena import ArenaMemory, CudaMemory
+from tuner.device.verify.outputs import compare, zeros_pass
+from tuner.model.errors import KernelError
+from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.trial import Correctness
+
+TOUCHED_SHARE = 1 / 256
+PROBE_BYTES = 1 << 29
+PROBE_REPEATS = 20
+
+
+def cuda_judge(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> Judge:
+    """Make a judge whose memory is on a GPU, in a process of its own."""
+    # CuPy compiles a reduction by CUB for 1.4 s when it first meets it, an own one for 0.1 s: in a
+    # first run that is more time than all else that is judged.
+    os.environ.setdefault("CUPY_ACCELERATORS", "")
+    return Judge(CudaMemory(ordinal), spec, operators)
+
+
+class Judge:
+    """Prepare inputs in a shared arena, and judge what a kernel made of them.
+
+    `prepare` fills the inputs and poisons the rest; the worker launches; `check` compares. The
+    worker reaches only the arena: reference values and the copies of the inputs stay here.
+    """
+
+    def __init__(self, memory: ArenaMemory, spec: KernelSpec, operators: Mapping[str, str]) -> None:
+        self._memory, self._xp = memory, memory.xp
+        self._spec = spec
+        self._operators = dict(operators)
+        self._reference = load_reference(spec.reference)
+        self._arena: Arena | None = None
+        self._prepared: Prepared | None = None
+        self._stock = Stock(memory.stock_bytes)
+        self._guards: Array = None
+        self._poison = self._guard = 0
+
+    def open_arena(self, workload: Workload, layout: Layout) -> Arena:
+        """Allocate the shared memory for one workload; the previous workload's is released."""
+        self.close_arena()
+        self._arena = self._memory.open(workload.key, layout)
+        self._guards = self._xp.asarray(layout.guards)
+        return self._arena
+
+    def close_arena(self) -> None:
+        """Release the shared memory."""
+        self._prepared = self._arena = None
+        self._stock.clear()
+        self._memory.close()
+
+    def prepare(self, workload: Workload, fill: str, seed: int, stocked: bool = False) -> bool:
+        """Put inputs into the arena, poison outputs and scratch, renew the guards.
+
+        `stocked` allows inputs that other configs were checked with; true where their reference is
+        known already.
+        """
+        prepared = self._stock.take(fill) if stocked else None
+        if prepared is None:
+            prepared = self._drawn(workload, fill, seed)
+            if stocked:
+                self._stock.put(prepared)
+        self._use(prepared)
+        return prepared.reference is not None
+
+    def _use(self, prepared: Prepared) -> None:
+        for slot in self._layout.with_role("input"):
+            self._view(slot)[...] = prepared.inputs[slot.name]
+        prepared.first_output = None
+        self._prepared = prepared
+        self.poison()
+
+    def _drawn(self, workload: Workload, fill: str, seed: int) -> Prepared:
+        rng = generator(self._xp, seed)
+        given = self._given_inputs(rng, workload, fill)
+        inputs: dict[str, Array] = {}
+        for slot in self._layout.with_role("input", "inout"):
+            values = given.get(slot.name)
+            if values is None:
+                argument = self._spec.argument(slot.name)
+                values = fill_values(self._xp, rng, argument, fill, slot.shape)
+            inputs[slot.name] = encode(self._xp, values, slot.dtype).reshape(slot.shape)
+        return Prepared(workload, fill, seed, inputs)
+
+    def poison(self) -> None:
+        """Spoil every output and renew the guards, keeping the inputs: a second run can follow."""
+        self._poison = POISONS[self._poison == POISONS[0]]
+        if self._current.fill == NONFINITE:
+            # The first pattern is a NaN, which passes for a result where NaN is expected.
+            self._poison = POISONS[1]
+        for slot in self._layout.with_role("output", "scratch"):
+            self._bytes(slot)[...] = self._poison
+        for slot in self._layout.with_role("inout"):
+            self._view(slot)[...] = self._current.inputs[slot.name]
+        self._guard = GUARDS[self._guard == GUARDS[0]]
+        for start, stop in self._layout.guards:
+            self._memory.data[start:stop] = self._guard
+        self._memory.push()
+
+    def touch(self) -> None:
+        """Change a few of the inputs, spoil the outputs and forget the reference.
+
+        A kernel that knows its inputs by a sample of them takes these for the ones it has seen.
+        Inputs that the reference file draws are drawn anew: single numbers may depend on others.
+        """
+        prepared = self._current
+        seed = prepared.seed + 1
+        changed = self._drawn(prepared.workload, prepared.fill, seed)
+        if self._reference.inputs is None:
+            rng = generator(self._xp, seed)
+            for name, before in prepared.inputs.items():
+                new = changed.inputs[name]
+                touched = rng.random(new.shape, dtype=self._xp.float32) < TOUCHED_SHARE
+                # One at least, wherever it is: a kernel may look at the first of them.
+                one = int(float(rng.random(1)[0]) * new.size)
+                touched.reshape(-1)[one : one + 1] = True
+                changed.inputs[name] = self._xp.where(touched, new, before)
+        self._use(changed)
+
+    def compute_reference(self) -> None:
+        """Compute the expected outputs unless they are known; the worker may launch meanwhile."""
+        prepared = self._current
+        if prepared.reference is not None:
+            return
+        decoded = {
+            slot.name: decode(self._xp, prepared.inputs[slot.name], slot.dtype)
+            for slot in self._layout.with_role("input", "inout")
+        }
+        # An overflow to infinity is an answer like others, and NumPy would print a warning of it.
+        quiet = np.errstate(all="ignore")
+        with quiet, blamed_on(self._spec.reference, f"fails on {prepared.workload}"):
+            computed = self._reference.compute(
+                self._xp, decoded, prepared.workload.values, **self._operators
+            )
+            prepared.reference = {
+                name: self._xp.ascontiguousarray(values, dtype=self._xp.float64)
+                for name, values in computed.items()
+            }
+        self._memory.synchronize()
+
+    def check(self, keep: bool = False) -> Correctness:
+        """Judge the outputs in the arena; `keep` them for `check_again`."""
+        errors, reason = self._checked()
+        if keep:
+            outputs = self._layout.with_role("output", "inout")
+            self._current.first_output = {slot.name: self._view(slot).copy() for slot in outputs}
+        return self._correctness(errors, reason)
+
+    def check_then_prepare(
+        self, workload: Workload, fill: str, seed: int, stocked: bool
+    ) -> tuple[Correctness, bool]:
+        """Judge the outputs and, where they are right, prepare for the next run, in one call."""
+        verdict = self.check()
+        return verdict, verdict.passed and self.prepare(workload, fill, seed, stocked)
+
+    def check_again(self) -> Correctness:
+        """Judge the outputs of a second run, which must have the bits of the first."""
+        errors, reason = self._checked()
+        return self._correctness(errors, reason or self._changed_output())
+
+    def _checked(self) -> tuple[tuple[tuple[str, float], ...], str]:
+        self._memory.pull()
+        self.compute_reference()
+        # NumPy would warn of what wrong outputs hold; the verdict says it.
+        with np.errstate(all="ignore"):
+            return self._judged()
+
+    def _judged(self) -> tuple[tuple[tuple[str, float], ...], str]:
+        outputs = self._layout.with_role("output", "inout")
+        expected = {slot.name: self._expected(slot) for slot in outputs}
+        compared = self._compared(outputs)
+        errors = self._first_look(outputs, compared, expected)
+        if errors:
+            return errors, ""
+        reason = self._broken_guard() or self._changed_input()
+        for slot in outputs:
+            tolerance = self._spec.tolerances[slot.name]
+            stored, ref = compared[slot.name], expected[slot.name]
+            verdict = compare(self._xp, stored, ref, slot.dtype, tolerance)
+            errors = (*errors, (slot.name, verdict.error))
+            if not verdict.passed and not reason:
+                reason = verdict.describe(slot.name, slot.shape)
+        return errors, reason
+
+    def _first_look(
+        self,
+        outputs: Sequence[Slot],
+        compared: Mapping[str, Array],
+        expected: Mapping[str, Array],
+    ) -> tuple[tuple[str, float], ...]:
+        """Give the errors where nothing is wrong, found with few questions to a GPU; else none."""
+        tolerances = self._spec.tolerances
+        in_codes = any(tolerances[slot.name].codes is not None for slot in outputs)
+        if self._xp.__name__ != "cupy" or in_codes:
+            return ()
+        from tuner.device.cuda.comparison import Output, look
+
+        kept = self._current.inputs
+        pairs = [(self._bytes(s), kept[s.name]) for s in self._layout.with_role("input")]
+        judged = [
+            Output(compared[s.name], expected[s.name], s.dtype, tolerances[s.name]) for s in outputs
+        ]
+        same, found = look(self._memory.data, self._guards, self._guard, pairs, judged)
+        names = (slot.name for slot in outputs)
+        return tuple(zip(names, found, strict=True)) if same and max(found) <= 1.0 else ()
+
+    def _correctness(self, errors: tuple[tuple[str, float], ...], reason: str) -> Correctness:
+        prepared = self._current
+        if reason:
+            reason = f"with inputs '{prepared.fill}' (seed {prepared.seed}): {reason}"
+        return Correctness(not reason, (prepared.fill,), errors, reason)
+
+    def streaming_gbps(self) -> float:
+        """Measure the rate of reading two large arrays and writing one, in GB/s.
+
+        The better of 8 and 16 bytes an access: which of them is depends on the GPU.
+        """
+        return max(self._probe(dtype) for dtype in ("float64", "complex128"))
+
+    def _probe(self, dtype: str) -> float:
+        cupy = self._xp
+        a, b, c = (cupy.ones(PROBE_BYTES // cupy.dtype(dtype).itemsize, dtype) for _ in range(3))
+        times = []
+        for _ in range(PROBE_REPEATS):
+            start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+            start.record()
+            cupy.add(a, b, out=c)
+            stop.record()
+            stop.synchronize()
+            times.append(cupy.cuda.get_elapsed_time(start, stop))
+        return 3 * PROBE_BYTES / float(np.median(times[3:])) / 1e6
+
+    @property
+    def _layout(self) -> Layout:
+        assert self._arena is not None
+        return self._arena.layout
+
+    @property
+    def _current(self) -> Prepared:
+        assert self._prepared is not None
+        return self._prepared
+
+    def _given_inputs(self, rng: Any, workload: Workload, fill: str) -> Mapping[str, Array]:
+        if self._reference.inputs is None:
+            return {}
+        with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
+            given = self._reference.inputs(self._xp, rng, workload.values, fill)
+        slots = {slot.name: slot for slot in self._layout.with_role("input", "inout")}
+        for name, values in given.items():
+            if name in slots and tuple(values.shape) == slots[name].shape:
+                continue
+            wanted = f"needs {slots[name].shape}" if name in slots else "is no input"
+            raise KernelError(
+                f"`inputs` returns shape {tuple(values.shape)} for {name!r}, which {wanted}",
+                path=self._spec.reference,
+                remedy=f"inputs: {', '.join(slots)}",
+            )
+        return given
+
+    def _bytes(self, slot: Slot) -> Array:
+        return self._memory.data[slot.offset : slot.offset + slot.size_bytes]
+
+    def _view(self, slot: Slot) -> Array:
+        return self._bytes(slot).view(storage_dtype(slot.dtype)).reshape(slot.shape)
+
+    def _expected(self, slot: Slot) -> Array:
+        """Return an output's reference, once it is seen that zeros would not pass for it."""
+        prepared = self._current
+        assert prepared.reference is not None
+        expected = prepared.reference.get(slot.name)
+        if expected is None or tuple(expected.shape) != slot.shape:
+            found = "nothing" if expected is None else f"shape {tuple(expected.shape)}"
+            raise KernelError(
+                f"the reference returns {found} for output {slot.name!r} of shape {slot.shape}",
+                path=self._spec.reference,
+            )
+        if prepared.fill != NORMAL or slot.name in prepared.telling:
+            return expected
+        tolerance = self._spec.tolerances[slot.name]
+        if zeros_pass(self._xp, self._view(slot), expected, slot.dtype, tolerance):
+            raise KernelError(
+                f"the tolerance of {slot.name!r} is so wide that zeros would pass for most of it",
+                path=self._spec.path,
+                remedy="tighten `absolute`, or draw inputs whose outputs are not near zero",
+            )
+        prepared.telling.add(slot.name)
+        return expected
+
+    def _compared(self, outputs: Sequence[Slot]) -> Mapping[str, Array]:
+        """Give the outputs as they are compared: in the reference's order where any is right."""
+        stored = {slot.name: self._view(slot) for slot in outputs}
+        if self._reference.canonical is None:
+            return stored
+        workload = self._current.workload
+        with blamed_on(self._spec.reference, f"`canonical` fails on {workload}"):
+            ordered = self._reference.canonical(self._xp, stored, workload.values)
+            # Comparing checks neither: NumPy and CuPy would broadcast.
+            for name, values in ordered.items():
+                if (values.shape, values.dtype) != (stored[name].shape, stored[name].dtype):
+                    raise TypeError(f"{name!r} has shape {values.shape} and is {values.dtype}")
+        return {**stored, **ordered}
+
+    def _broken_guard(self) -> str:
+        for index, (start, stop) in enumerate(self._layout.guards):
+            if not bool((self._memory.data[start:stop] == self._guard).all()):
+                names = [slot.name for slot in self._layout.slots]
+                near = f"before {names[index]}" if index < len(names) else f"after {names[-1]}"
+                return f"wrote outside its buffers ({near})"
+        return ""
+
+    def _changed_input(self) -> str:
+        for slot in self._layout.with_role("input"):
+            if not self._equal_bits(slot, self._current.inputs[slot.name]):
+                return f"changed its input {slot.name!r}"
+        return ""
+
+    def _changed_output(self) -> str:
+        before = self._current.first_output or {}
+        for slot in self._layout.with_role("output", "inout"):
+            if not self._spec.argument(slot.name).deterministic:
+                continue
+            if not self._equal_bits(slot, before[slot.name]):
+                return f"gives other bits of {slot.name!r} for the same inputs in a second run"
+        return ""
+
+    def _equal_bits(self, slot: Slot, other: Array) -> bool:
+        """Compare bits, as wide as they come: as floats, NaN differs from itself."""
+        bits = "u8" if slot.size_bytes % 8 == 0 else "u1"
+        return bool((self._bytes(slot).view(bits) == other.reshape(-1).view(bits)).all())

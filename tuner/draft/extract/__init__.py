@@ -1,0 +1,18 @@
+"""A kernel out of production sources: it and what it needs, as one unit that NVRTC compiles."""
+
+from __future__ import annotations
+
+from tuner.draft.extract.extraction import Extraction, extract, failure
+from tuner.draft.extract.includes import is_plain, parsed_include
+from tuner.draft.extract.leftovers import LeftOut
+from tuner.draft.extract.unit import relocated
+
+__all__ = [
+    "Extraction",
+    "LeftOut",
+    "extract",
+    "failure",
+    "is_plain",
+    "parsed_include",
+    "relocated",
+]

@@ -1,0 +1,352 @@
+"""Extract a kernel and what it needs from production sources into one translation unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner.draft.extract.instances import (
+    Compute,
+    Evaluate,
+    HostScope,
+    Instance,
+    chosen,
+    split_asked,
+    substituted,
+)
+from tuner.draft.extract.items import Item, device_marks, is_marked, items_of, needed
+from tuner.draft.extract.leftovers import Header, LeftOut, left_out, unread
+from tuner.draft.extract.macros import chosen_kernels, macros_of, no_kernel, written_out
+from tuner.draft.extract.parameters import Opened, arguments_of, opened
+from tuner.draft.extract.reading import read_all
+from tuner.draft.extract.unit import Place, Text, add_items, preamble, qualified
+from tuner.model.errors import KernelError
+from tuner.source import LaunchSite, SourceFile, TemplateParameter, parse_source
+from tuner.source.facts import IDENTIFIER, bare_name
+
+_CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
+_STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """One translation unit with what is known of how its kernels are launched.
+
+    `source` is the unit followed by the host code, for whoever drafts from it; `places` says where
+    each line of that is from. `instances` are the kernels in the order of their launches. `unread`
+    are headers that could hold what is missing, `opened` the structs that became parameters.
+    """
+
+    source: SourceFile
+    places: tuple[Place | None, ...]
+    instances: tuple[Instance, ...]
+    left_out: tuple[LeftOut, ...]
+    unread: tuple[Header, ...]
+    opened: tuple[Opened, ...]
+
+    @property
+    def unit(self) -> str:
+        """The text of the translation unit."""
+        return self.source.own_text
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kernels as launches of the unit state them, each with its namespaces."""
+        kernels = {kernel.name: kernel for kernel in self.source.kernels}
+        found = []
+        for instance in self.instances:
+            qualified = kernels[instance.kernel.name].qualified_name
+            arguments = f"<{', '.join(instance.arguments)}>" if instance.kernel.template else ""
+            found.append(qualified + arguments)
+        return tuple(found)
+
+
+def extract(
+    path: Path,
+    target: Path,
+    compute: Compute,
+    *,
+    kernels: tuple[str, ...] = (),
+    instantiate: tuple[str, ...] = (),
+    folders: tuple[Path, ...] = (),
+) -> Extraction:
+    """Extract the kernels of `path`, as if the unit were the file `target`; nothing is written.
+
+    `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
+    headers are looked for. Raises `KernelError` for what is not there or needs a choice.
+    """
+    reading = read_all(path, folders)
+    items = written_out(items_of(reading, path))
+    found = [item for item in items if item.is_kernel]
+    if not found:
+        raise no_kernel(path, reading)
+    text = Text()
+    add_items(text, _readable(items))
+    whole = _with_types(parse_source(str(text), target), items)
+    wanted = _wanted(instantiate)
+    named = (*kernels, *(name for name in wanted if name not in kernels))
+    names = chosen_kernels(path, found, named, whole, text.places)
+    host = HostScope(whole, macros_of(items))
+    defined = {name for item in items if item.kind != "macro" for name in item.names}
+    evaluate = Evaluate(whole, compute, defined)
+    instances = tuple(_instance(name, found, host, wanted, evaluate) for name in names)
+    picked = [item for item in found if item.names[-1] in names]
+    kept = needed(items, picked, _launch_names(instances), _argument_names(instances))
+    kept, structs = _opened(kept, picked)
+    files = tuple(dict.fromkeys(item.path for item in kept))
+    instances = tuple(
+        replace(one, arguments=tuple(qualified(text, kept) for text in one.arguments))
+        for one in instances
+    )
+    unit = preamble(reading, path, [one.name for one in instances], files, kept)
+    add_items(unit, kept)
+    source, places = _with_host(unit, items, kept, target)
+    return Extraction(
+        source=_launched(source, instances, structs, whole),
+        places=places,
+        instances=instances,
+        left_out=tuple(left_out(reading, path, items, kept)),
+        unread=tuple(unread(reading, "missing", "framework")),
+        opened=tuple(structs.values()),
+    )
+
+
+def _wanted(instantiate: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    wanted: dict[str, tuple[str, ...]] = {}
+    for name, arguments in map(split_asked, instantiate):
+        if name in wanted:
+            raise KernelError(
+                f"--instantiate names kernel {name!r} twice",
+                remedy="a draft is of one instantiation: give one of them",
+            )
+        wanted[name] = arguments
+    return wanted
+
+
+def _readable(items: Sequence[Item]) -> list[Item]:
+    return [item for item in items if item.kind not in ("assertion", "directive", "using")]
+
+
+def _instance(
+    name: str,
+    found: Sequence[Item],
+    host: HostScope,
+    wanted: dict[str, tuple[str, ...]],
+    evaluate: Evaluate,
+) -> Instance:
+    item = next(item for item in found if item.names[-1] == name)
+    kernel = next((k for k in host.source.kernels if k.name == name), None)
+    if kernel is None:
+        raise KernelError(
+            f"kernel {name!r} cannot be read",
+            path=item.path,
+            line=item.line,
+            remedy="write out what macros stand for in its head",
+        )
+    kernel = replace(kernel, path=item.path, line=item.line)
+    if name in wanted and not kernel.template:
+        raise KernelError(
+            f"kernel {name!r} is no template", path=item.path, line=item.line,
+            remedy=f"choose it with --kernel {name}",
+        )  # fmt: skip
+    return chosen(kernel, host, wanted.get(name, ()), evaluate)
+
+
+def _launch_names(instances: Iterable[Instance]) -> set[str]:
+    found: set[str] = set()
+    for site in (instance.site for instance in instances if instance.site is not None):
+        pending = [*site.grid, *site.block, site.shared]
+        while pending:
+            for name in IDENTIFIER.findall(pending.pop()):
+                if name not in found:
+                    found.add(name)
+                    pending.append(site.definitions.get(name, ""))
+    return found
+
+
+def _argument_names(instances: Iterable[Instance]) -> set[str]:
+    texts = (text for instance in instances for text in instance.arguments)
+    return {name for text in texts for name in IDENTIFIER.findall(text)}
+
+
+def _opened(kept: list[Item], picked: Sequence[Item]) -> tuple[list[Item], dict[str, Opened]]:
+    structs: dict[str, Opened] = {}
+    code = "\n".join(item.code for item in kept)
+    for kernel in picked:
+        made = opened(kernel, kept, code)
+        if made is not None:
+            at = kept.index(kernel)
+            kept[at : at + 1] = made[0]
+            structs[kernel.names[-1]] = made[1]
+    return kept, structs
+
+
+def _with_host(
+    unit: Text, items: Sequence[Item], kept: Sequence[Item], target: Path
+) -> tuple[SourceFile, tuple[Place | None, ...]]:
+    marks = device_marks(items)
+    taken = {item.key for item in kept}
+    host = [
+        replace(item, namespace=(), conditions=())
+        for item in items
+        if item.key not in taken
+        and item.kind in ("function", "class", "variable", "macro", "alias", "invocation")
+        and not item.is_kernel
+        and not (item.kind == "function" and is_marked(item.head, marks))
+    ]
+    own = str(unit)
+    count = own.count("\n")
+    del unit.lines[count:], unit.places[count:]
+    add_items(unit, host)
+    source = parse_source(own + "\n".join(unit.lines[count:]) + "\n", target)
+    return replace(_with_types(source, items), host_from=len(own)), tuple(unit.places)
+
+
+def _with_types(source: SourceFile, items: Sequence[Item]) -> SourceFile:
+    # `template <number T>`, with a concept, is one for types
+    concepts = {item.names[0] for item in items if _CONCEPT.search(item.code) and item.names}
+
+    def plain(parameter: TemplateParameter) -> TemplateParameter:
+        name = parameter.kind.rsplit("::", 1)[-1].partition("<")[0]
+        is_concept = name in concepts or parameter.kind in _STANDARD_CONCEPTS
+        return replace(parameter, kind="typename") if is_concept else parameter
+
+    kernels = (replace(k, template=tuple(map(plain, k.template))) for k in source.kernels)
+    return replace(source, kernels=tuple(kernels))
+
+
+def _launched(
+    source: SourceFile,
+    instances: Iterable[Instance],
+    structs: dict[str, Opened],
+    whole: SourceFile,
+) -> SourceFile:
+    launches: list[LaunchSite] = []
+    for instance in instances:
+        name = instance.kernel.name
+        before = [site for site in whole.launches if bare_name(site.kernel) == name]
+        after = [site for site in source.launches if bare_name(site.kernel) == name]
+        if instance.site is None or len(after) != len(before):
+            continue
+        site = after[before.index(instance.site)]
+        stated = _stated(site, instance)
+        if (struct := structs.get(name)) is not None:
+            stated = _with_members(stated, struct)
+        launches += [stated, *(other for other in after if other is not site)]
+    return replace(source, launches=tuple(launches))
+
+
+def _stated(site: LaunchSite, instance: Instance) -> LaunchSite:
+    def stated(text: str) -> str:
+        return substituted(text, instance.environment)
+
+    return replace(
+        site,
+        template_arguments=instance.arguments,
+        grid=tuple(map(stated, site.grid)),
+        block=tuple(map(stated, site.block)),
+        shared=stated(site.shared),
+        arguments=tuple(map(stated, site.arguments)),
+        definitions={name: stated(text) for name, text in site.definitions.items()},
+    )
+
+
+def _with_members(site: LaunchSite, struct: Opened) -> LaunchSite:
+    arguments = list(site.arguments)
+    if len(arguments) <= struct.place:
+        return site
+    text = arguments[struct.place]
+    whole = re.sub(r"^\w+$", lambda match: site.definitions.get(match[0], match[0]), text)
+    members = arguments_of(whole, struct)
+    if whole != text and any(m.startswith(f"{struct.parameter}.") for m in members):
+        members = [re.sub(rf"^{struct.parameter}\.", f"{text}.", member) for member in members]
+    arguments[struct.place : struct.place + 1] = members
+    return replace(site, arguments=tuple(arguments))
+
+
+_ERROR = re.compile(r"^kernel\.cu\((\d+)\): (?:catastrophic )?error(?: #\d+(?:-D)?)?: (.*)", re.M)
+_UNRESOLVED = (
+    re.compile(r'identifier "([^"]+)" is undefined'),
+    re.compile(r'"([^"]+)" is undefined'),
+    re.compile(r'(?:namespace|class) "[^"]+" has no (?:actual )?member "([^"]+)"'),
+    re.compile(r'no instance of (?:overloaded )?function "([^"]+)"'),
+    re.compile(r"name followed by \"::\" must be a class or namespace name()"),
+    re.compile(r'"([^"]+)" is not a (?:template|class template|type name)'),
+    re.compile(r'"([^"]+)" has not been declared'),
+)
+_NOT_A_TYPE = re.compile(r"this declaration has no storage class|expected a")
+
+
+def failure(extraction: Extraction, error: str) -> KernelError:
+    """Turn the compiler's errors about a unit into one about the source."""
+    found = _ERROR.findall(error)
+    if not found:
+        return KernelError(
+            "what was extracted does not compile: "
+            + error.strip().splitlines()[0].removeprefix("kernel.cu: error: "),
+            path=extraction.instances[0].kernel.path,
+            line=extraction.instances[0].kernel.line,
+            remedy="another instantiation may: give it with --instantiate",
+        )
+    line, message = found[0]
+    number = int(line)
+    place = extraction.places[number - 1] if number <= len(extraction.places) else None
+    kernel = extraction.instances[0].kernel
+    path, own_line = place or (kernel.path, kernel.line)
+    row = extraction.source.text.split("\n")[number - 1].strip()
+    named = [_name(text) or _scope(text, row) for at, text in found if at == line]
+    known = [name for name in named if name is not None]
+    name = next((name for name in known if name.isupper()), next(iter(known), None))
+    if name is None:
+        return KernelError(
+            f"what was extracted does not compile here: {message} (`{row}`)",
+            path=path,
+            line=own_line,
+            remedy="write this so that NVRTC takes it, or replace it in the source",
+        )
+    macro = " (by its name a macro)" if name.isupper() else ""
+    return KernelError(
+        f"{name!r}{macro} is defined in no file that could be read; the kernel needs it here",
+        path=path,
+        line=own_line,
+        remedy=_remedy(name, extraction.unread),
+    )
+
+
+def _name(message: str) -> str | None:
+    for pattern in _UNRESOLVED:
+        if (match := pattern.search(message)) and match[1]:
+            return match[1]
+    return None
+
+
+def _scope(message: str, row: str) -> str | None:
+    # the compiler does not name a namespace that it does not know
+    if "must be a class or namespace name" in message:
+        match = re.search(r"\b(?!std\b)(\w+)\s*::", row)
+        return match[1] if match else None
+    # nor a macro whose parameters are code
+    match = re.search(r"\b([A-Z][A-Z0-9_]{3,})\s*\(", row) if _NOT_A_TYPE.search(message) else None
+    return match[1] if match else None
+
+
+def _remedy(name: str, unread: Sequence[Header]) -> str:
+    missing = [header for header in unread if header.origin == "missing"]
+    frameworks = [header for header in unread if header.origin == "framework"]
+    if missing:
+        return (
+            f"these headers were not found, and one of them may hold it: {_listed(missing)}; "
+            "give their folder with --include DIR"
+        )
+    if frameworks:
+        return (
+            f"it may be of a framework's header, which is left out: {_listed(frameworks)}; put a "
+            f"definition of {name} into a header of your own, or write what it stands for"
+        )
+    return f"include the header that defines {name}, or define it in the source"
+
+
+def _listed(headers: Sequence[Header]) -> str:
+    return ", ".join(f"{h.directive} ({h.path}:{h.line})" for h in headers[:6])

@@ -1,1 +1,0 @@
-"""Knowledge that stays: what earlier runs found, for a search to start from."""

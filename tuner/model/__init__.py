@@ -1,0 +1,1 @@
+"""Plain values: errors, expressions, kernels, configs, trials, hardware and its arithmetic."""

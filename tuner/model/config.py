@@ -1,0 +1,99 @@
+"""What can be chosen: parameters, configs and the search space they span."""
+
+from __future__ import annotations
+
+import json
+import keyword
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from tuner.model.expressions import FUNCTIONS, Expression, Value
+from tuner.model.kernel import DEVICE_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# They mean something else in an expression or in a template, so no parameter may have them.
+TEMPLATE_WORDS = frozenset(
+    {"caller", "false", "kwargs", "loop", "none", "range", "self", "true", "varargs"}
+)
+RESERVED_NAMES = frozenset(keyword.kwlist) | TEMPLATE_WORDS | frozenset(FUNCTIONS) | DEVICE_NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A tunable name with the values it may take, in the order of the file."""
+
+    name: str
+    values: tuple[Value, ...]
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config(Mapping[str, Value]):
+    """One choice of values for all parameters; hashable, in the order of the space."""
+
+    items_: tuple[tuple[str, Value], ...]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Value] | Iterable[tuple[str, Value]]) -> Config:
+        """Make a config from a mapping or pairs."""
+        return cls(tuple(dict(values).items()))
+
+    def __getitem__(self, name: str) -> Value:
+        for key, value in self.items_:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key, _ in self.items_)
+
+    def __len__(self) -> int:
+        return len(self.items_)
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={format_value(value)}" for key, value in self.items_)
+
+    @property
+    def key(self) -> str:
+        """Canonical JSON, equal for equal configs whatever the order of their names."""
+        return json.dumps(dict(self.items_), sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """Parameters, the constraints between them (and the axes), and what to start from.
+
+    `suggestions` are configs that are tried early, after the default.
+    """
+
+    parameters: tuple[Parameter, ...]
+    constraints: tuple[Expression, ...] = ()
+    default: Config | None = None
+    suggestions: tuple[Config, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names, in order."""
+        return tuple(parameter.name for parameter in self.parameters)
+
+    @property
+    def size(self) -> int:
+        """The number of combinations before any constraint."""
+        return prod(len(parameter.values) for parameter in self.parameters)
+
+    def violated(self, config: Config, axes: Mapping[str, Value]) -> Expression | None:
+        """Return the first constraint that `config` breaks for `axes`, or None."""
+        names = {**axes, **config}
+        for constraint in self.constraints:
+            if not constraint.evaluate(names):
+                return constraint
+        return None
+
+
+def format_value(value: Value) -> str:
+    """Write a value as YAML and the command line do (`true`, not `True`)."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,305 @@
+"""Constraints, shapes and grids: a whitelisted part of Python's syntax, never `eval`."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import warnings
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from tuner.model.errors import ExpressionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+Value = bool | int | float | str
+
+MAX_LENGTH = 2000
+MAX_DEPTH = 60
+# No size needs more; the bound keeps `9**9**9` from filling the memory.
+MAX_EXPONENT = 64
+MAX_BITS = 2048
+SYNTAX = (
+    "an expression has names, numbers, strings, + - * / // % ** << >> & | ^, comparisons, "
+    "`in (...)`, and, or, not, `a if c else b`, and calls to abs, ceil_div, max, min"
+)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Divide and round up."""
+    return -(-a // b)
+
+
+def power(base: int | float, exponent: int | float) -> Value:
+    """Raise to a power that fits a size; raise `ExpressionError` for a larger one."""
+    if abs(exponent) > MAX_EXPONENT or abs(base) > 2**32:
+        raise ExpressionError(f"{base} ** {exponent} is too large")
+    raised: Value | complex = base**exponent
+    if isinstance(raised, complex):
+        raise ExpressionError(f"{base} ** {exponent} is not a real number")
+    return raised
+
+
+def _shift_left(value: int, count: int) -> int:
+    if count > MAX_EXPONENT:
+        raise ExpressionError(f"{value} << {count} is too large")
+    return value << count
+
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "abs": abs,
+    "ceil_div": ceil_div,
+    "max": max,
+    "min": min,
+}
+_ARGUMENTS = {"abs": (1, 1), "ceil_div": (2, 2), "max": (2, 99), "min": (2, 99)}
+_BINARY: dict[type[ast.operator], Callable[..., Value]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Pow: power,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.LShift: _shift_left,
+    ast.RShift: operator.rshift,
+}
+_UNARY: dict[type[ast.unaryop], Callable[..., Value]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[..., bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Hold one checked expression, with the place it was written at for later errors.
+
+    Create it with `parse`. `names` are the free names it needs; `evaluate` never runs Python code.
+    """
+
+    text: str
+    names: frozenset[str]
+    tree: ast.expr = field(repr=False, compare=False, hash=False)
+    path: Path | None = field(default=None, compare=False, hash=False)
+    line: int | None = field(default=None, compare=False, hash=False)
+
+    @classmethod
+    def parse(
+        cls, text: str | float, *, path: Path | None = None, line: int | None = None
+    ) -> Expression:
+        """Check `text` against the whitelist; raise `ExpressionError` with its place otherwise."""
+        # A folded or literal block of YAML keeps its line ends, which end a Python expression.
+        source = " ".join(str(text).strip().splitlines())
+        try:
+            if not source:
+                raise ExpressionError("nothing is written here")
+            if len(source) > MAX_LENGTH:
+                raise ExpressionError(f"expression of {len(source)} characters, over {MAX_LENGTH}")
+            tree = _parsed(source)
+            _check(tree, 0)
+        except SyntaxError as error:
+            raise ExpressionError(
+                f"`{source[:200]}` is not an expression: {error.msg}",
+                path=path,
+                line=line,
+                remedy=SYNTAX,
+            ) from error
+        except (ExpressionError, ValueError, RecursionError, MemoryError) as error:
+            message = error.message if isinstance(error, ExpressionError) else str(error)
+            raise ExpressionError(
+                f"`{source[:200]}`: {message}", path=path, line=line, remedy=SYNTAX
+            ) from error
+        return cls(source, free_names(tree), tree, path, line)
+
+    def bind(self, values: Mapping[str, Value]) -> Expression:
+        """Give some names their values for good; what was bound before is bound anew."""
+        if not values:
+            return self
+        tree = _Bound(values).visit(_parsed(self.text))
+        return replace(self, names=free_names(tree), tree=tree)
+
+    def evaluate(self, names: Mapping[str, Value]) -> Value:
+        """Compute the value for `names`; raise `ExpressionError` where it cannot."""
+        try:
+            return _evaluate(self.tree, names)
+        except KeyError as error:
+            raise self._error(
+                f"undefined name {error}", f"known names: {', '.join(sorted(names))}"
+            ) from error
+        except ExpressionError as error:
+            raise self._error(error.message) from error
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise self._error(str(error)) from error
+
+    def integer(self, names: Mapping[str, Value]) -> int:
+        """Compute a value that must be a whole number (a size, a grid, a byte count)."""
+        value = self.evaluate(names)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int):
+            raise self._error(f"gives {value!r}", "a whole number is needed here; `//` divides")
+        return int(value)
+
+    def require(self, known: frozenset[str] | set[str]) -> None:
+        """Raise `ExpressionError` if the expression uses a name outside `known`."""
+        unknown = sorted(self.names - known)
+        if not unknown:
+            return
+        remedy = f"known names: {', '.join(sorted(known))}"
+        if {"true", "false"} & set(unknown):
+            remedy = f"in an expression the booleans are True and False; {remedy}"
+        raise self._error(f"undefined name {', '.join(map(repr, unknown))}", remedy)
+
+    def _error(self, message: str, remedy: str | None = None) -> ExpressionError:
+        return ExpressionError(
+            f"`{self.text}`: {message}", path=self.path, line=self.line, remedy=remedy
+        )
+
+
+def free_names(tree: ast.expr) -> frozenset[str]:
+    """Return the names that an expression needs; those of functions are none of them."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return frozenset(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
+    )
+
+
+class _Bound(ast.NodeTransformer):
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self._values[node.id]) if node.id in self._values else node
+
+
+def _parsed(source: str) -> ast.expr:
+    # `1if x else 2` is a warning on standard error now and an error in a later Python.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return ast.parse(source, mode="eval").body
+
+
+def _bounded(value: Value) -> Value:
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise ExpressionError(f"gives {value}, which is not finite")
+    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ExpressionError(f"gives a number of over {MAX_BITS} bits")
+    return value
+
+
+def _check(node: ast.expr, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ExpressionError("nested too deeply")
+    match node:
+        case ast.Name():
+            pass
+        case ast.Constant(value=bool() | int() | float() | str() as constant):
+            _bounded(constant)
+        case ast.BinOp(op=op) if type(op) in _BINARY:
+            pass
+        case ast.UnaryOp(op=op) if type(op) in _UNARY:
+            pass
+        case ast.Compare(ops=ops) if all(type(op) in _COMPARE for op in ops):
+            _check_comparison(node, depth)
+            return
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
+            _check_call(name, node.args, depth)
+            return
+        case ast.Call():
+            raise ExpressionError(f"call to `{ast.unparse(node.func)}` is not allowed")
+        case ast.BoolOp() | ast.IfExp():
+            pass
+        case ast.Tuple() | ast.List():
+            raise ExpressionError(f"the list `{ast.unparse(node)}` may only follow `in`")
+        case _:
+            raise ExpressionError(f"`{ast.unparse(node)}` ({type(node).__name__}) is not allowed")
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            _check(child, depth + 1)
+
+
+def _check_call(name: str, arguments: list[ast.expr], depth: int) -> None:
+    fewest, most = _ARGUMENTS[name]
+    if not fewest <= len(arguments) <= most:
+        count = f"{fewest}" if fewest == most else f"at least {fewest}"
+        raise ExpressionError(f"`{name}` takes {count} arguments, not {len(arguments)}")
+    for argument in arguments:
+        _check(argument, depth + 1)
+
+
+def _check_comparison(node: ast.Compare, depth: int) -> None:
+    _check(node.left, depth + 1)
+    for op, comparator in zip(node.ops, node.comparators, strict=True):
+        if not isinstance(op, ast.In | ast.NotIn):
+            _check(comparator, depth + 1)
+            continue
+        is_last = comparator is node.comparators[-1]
+        if not isinstance(comparator, ast.Tuple | ast.List) or not is_last:
+            raise ExpressionError(f"`{ast.unparse(comparator)}` is not a list such as (1, 2)")
+        for item in comparator.elts:
+            _check(item, depth + 1)
+
+
+def _evaluate(node: ast.expr, names: Mapping[str, Value]) -> Value:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() as constant):
+            return constant
+        case ast.Name(id=name):
+            return names[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _evaluate(left, names), _evaluate(right, names)
+            if isinstance(a, str) or isinstance(b, str):
+                raise ExpressionError("arithmetic on text")
+            return _bounded(_BINARY[type(op)](a, b))
+        case ast.UnaryOp(op=op, operand=operand):
+            return _UNARY[type(op)](_evaluate(operand, names))
+        case ast.BoolOp(op=op, values=values):
+            return _first_decisive(values, names, decisive=isinstance(op, ast.Or))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _evaluate(body if _evaluate(test, names) else orelse, names)
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            return _compare(left, ops, comparators, names)
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return FUNCTIONS[name](*(_evaluate(argument, names) for argument in args))
+        case _:
+            raise ExpressionError(f"`{ast.unparse(node)}` is not a value")
+
+
+def _first_decisive(values: list[ast.expr], names: Mapping[str, Value], *, decisive: bool) -> Value:
+    for value in values[:-1]:
+        result = _evaluate(value, names)
+        if bool(result) is decisive:
+            return result
+    return _evaluate(values[-1], names)
+
+
+def _compare(
+    left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr], names: Mapping[str, Value]
+) -> bool:
+    a = _evaluate(left, names)
+    for op, comparator in zip(ops, comparators, strict=True):
+        if isinstance(comparator, ast.Tuple | ast.List):
+            return _COMPARE[type(op)](a, [_evaluate(item, names) for item in comparator.elts])
+        b = _evaluate(comparator, names)
+        if not _COMPARE[type(op)](a, b):
+            return False
+        a = b
+    return True

@@ -1,0 +1,265 @@
+"""What is tuned: the kernel's files, arguments, launches, workloads, limits and tolerances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tuner.model.errors import KernelError
+from tuner.model.expressions import Expression, Value
+
+Role = Literal["input", "output", "inout", "scratch"]
+Dim3 = tuple[int, int, int]
+
+# bytes per element; the names are NumPy's where NumPy has the type
+DTYPE_BYTES: dict[str, int] = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "float8_e4m3": 1,
+    "float8_e5m2": 1,
+}
+FLOAT_DTYPES = frozenset(name for name in DTYPE_BYTES if "float" in name)
+
+# what constraints and launches may ask of the device; whoever evaluates them supplies the values
+DEVICE_NAMES = frozenset({"max_threads", "max_shared_bytes", "multiprocessors", "warp_size"})
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One problem size: a value for every axis, in the order of the axes."""
+
+    axes: tuple[tuple[str, int], ...]
+    held_out: bool = field(default=False, compare=False)
+
+    @classmethod
+    def of(cls, axes: Mapping[str, int], *, held_out: bool = False) -> Workload:
+        """Make a workload from a mapping of axes."""
+        return cls(tuple(axes.items()), held_out)
+
+    @property
+    def values(self) -> dict[str, int]:
+        """The axes as a dictionary."""
+        return dict(self.axes)
+
+    @property
+    def key(self) -> str:
+        """`T=1024,D=14336`: what `--workload` accepts and what files are keyed by."""
+        return ",".join(f"{name}={value}" for name, value in self.axes)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeChoice:
+    """A dtype that depends on one of the operator's choices."""
+
+    operator: str
+    dtypes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One kernel parameter: an array with a shape and a role, or a scalar with a value.
+
+    `nonfinite` says that the operator defines what NaN and infinities in this input give;
+    `deterministic` is False for an output whose bits may differ from run to run.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Expression, ...] = ()
+    role: Role = "input"
+    fill: str = "normal"
+    value: Expression | None = None
+    line: int | None = None
+    nonfinite: bool = False
+    deterministic: bool = True
+    dtype_by: DtypeChoice | None = None
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the kernel receives it by value."""
+        return self.value is not None
+
+    def dimensions(self, names: Mapping[str, Value]) -> tuple[int, ...]:
+        """Compute the array's shape for one workload."""
+        return tuple(dimension.integer(names) for dimension in self.shape)
+
+    def size_bytes(self, names: Mapping[str, Value]) -> int:
+        """Compute the array's size for one workload."""
+        count = DTYPE_BYTES[self.dtype]
+        for length in self.dimensions(names):
+            count *= length
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A resolved launch: plain numbers, ready for the driver."""
+
+    kernel: str
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int = 0
+    cluster: Dim3 | None = None
+    programmatic: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """A launch as the file states it: expressions over axes and parameters."""
+
+    kernel: str
+    grid: tuple[Expression, ...]
+    block: tuple[Expression, ...]
+    shared_memory: Expression | None = None
+    cluster: tuple[Expression, ...] = ()
+    programmatic: Expression | None = None
+    when: Expression | None = None
+    line: int | None = None
+
+    def expressions(self) -> tuple[Expression, ...]:
+        """List every expression in it, for name checks."""
+        optional = (self.shared_memory, self.programmatic, self.when)
+        return (
+            *self.grid,
+            *self.block,
+            *self.cluster,
+            *(expression for expression in optional if expression is not None),
+        )
+
+    def resolve(self, names: Mapping[str, Value]) -> Launch | None:
+        """Evaluate every expression; None where `when` is false."""
+        if self.when is not None and not self.when.evaluate(names):
+            return None
+        return Launch(
+            kernel=self.kernel,
+            grid=_dim3(self.grid, names),
+            block=_dim3(self.block, names),
+            shared_bytes=self.shared_memory.integer(names) if self.shared_memory else 0,
+            cluster=_dim3(self.cluster, names) if self.cluster else None,
+            programmatic=bool(self.programmatic and self.programmatic.evaluate(names)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far one output may be from the float64 reference.
+
+    `relative` and `absolute` combine as `|out - ref| <= absolute + relative * |ref|`. `codes` is
+    the share of elements of a quantized output that may differ by one code.
+    """
+
+    relative: float = 0.0
+    absolute: float = 0.0
+    codes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the user allows of a compiled kernel, beyond what the device does."""
+
+    max_registers: int | None = None
+    max_shared_bytes: int | None = None
+    min_occupancy: float | None = None
+    spills: Literal["allow", "forbid"] = "allow"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A choice that belongs to the operator, not to the tuner: the same macro in every source.
+
+    `name` is defined as a macro with the chosen value when baseline and template are compiled,
+    stands for it as a text in every expression, and is a keyword argument of the reference. The
+    first value is the default.
+    """
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """One kernel to tune, as its search-space file declares it; all paths are absolute.
+
+    Expressions and dtypes are those of one choice of operators (tuner/operator_choice.py).
+    `boundary` lists workloads that are verified and never timed.
+    """
+
+    name: str
+    path: Path
+    source: Path
+    reference: Path
+    template: Path
+    axes: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    tuned: tuple[Workload, ...]
+    held_out: tuple[Workload, ...]
+    traffic: Expression
+    baseline: tuple[LaunchSpec, ...]
+    launch: tuple[LaunchSpec, ...]
+    tolerances: Mapping[str, Tolerance]
+    limits: Limits = Limits()
+    operators: tuple[Operator, ...] = ()
+    operations: Expression | None = None
+    include_dirs: tuple[Path, ...] = ()
+    compile_options: tuple[str, ...] = ()
+    boundary: tuple[Workload, ...] = ()
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """Tuned workloads first, then the held-out ones."""
+        return (*self.tuned, *self.held_out)
+
+    def argument(self, name: str) -> Argument:
+        """Find an argument by name; raise `KernelError` for an unknown one."""
+        for argument in self.arguments:
+            if argument.name == name:
+                return argument
+        raise KernelError(
+            f"no argument named {name!r}",
+            path=self.path,
+            remedy="arguments: " + ", ".join(a.name for a in self.arguments),
+        )
+
+    def footprint_bytes(self, workload: Workload) -> int:
+        """Sum the sizes of all array arguments for one workload."""
+        names = workload.values
+        return sum(a.size_bytes(names) for a in self.arguments if not a.is_scalar)
+
+    def baseline_launches(self, names: Mapping[str, Value]) -> tuple[Launch, ...]:
+        """Resolve the baseline's launches; `names` holds the axes and the device's numbers."""
+        return _resolve(self.baseline, names)
+
+    def candidate_launches(self, names: Mapping[str, Value]) -> tuple[Launch, ...]:
+        """Resolve the template's launches; `names` holds axes, device numbers and the config."""
+        return _resolve(self.launch, names)
+
+
+def _resolve(specs: tuple[LaunchSpec, ...], names: Mapping[str, Value]) -> tuple[Launch, ...]:
+    launches = (spec.resolve(names) for spec in specs)
+    return tuple(launch for launch in launches if launch is not None)
+
+
+def _dim3(expressions: tuple[Expression, ...], names: Mapping[str, Value]) -> Dim3:
+    sizes = [expression.integer(names) for expression in expressions] + [1, 1]
+    return sizes[0], sizes[1], sizes[2]

@@ -1,0 +1,311 @@
+"""What was learned: trials, their measurements, resource usage and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import Literal
+
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+
+# `search`: checked with a few fills and timed briefly; `finals`: with all, twice, and for longer.
+Stage = Literal["search", "finals"]
+# A smaller difference is not claimed, however narrow the interval: where code and graphs happen to
+# lie in memory makes as much (benchmarks/same_kernel.py compares kernels with themselves).
+RESOLUTION = 0.002
+# What a window of energy was taken of: the untouched GPU, the baseline or a tuned config.
+EnergyKind = Literal["idle", "baseline", "variant"]
+# The candidate that a run begins with: the template as its author wrote it.
+INITIAL = "initial"
+
+
+class Status(StrEnum):
+    """How a trial ended; only `correct` trials have a time."""
+
+    CORRECT = "correct"
+    CONSTRAINT = "constraint"
+    COMPILE = "compile"
+    LIMIT = "limit"
+    LAUNCH = "launch"
+    WRONG = "wrong"
+    TIMEOUT = "timeout"
+    MISSING = "missing"  # the recorded device has no answer for this config
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the compiler reports for one kernel, per thread or per block.
+
+    `registers` is None where the kernel is compiled for a CPU, which has other ones.
+    """
+
+    registers: int | None
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+    static_shared_bytes: int = 0
+    stack_bytes: int = 0
+    barriers: int = 0
+
+    @property
+    def spills(self) -> bool:
+        """Whether the compiler spilled registers to local memory."""
+        return self.spill_store_bytes > 0 or self.spill_load_bytes > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Resident warps on a multiprocessor as a share of the most it holds; what limits them."""
+
+    share: float
+    blocks: int
+    limiter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Raw times of one trial: microseconds per operator call, one per replay.
+
+    `stopped_early` marks a config that was clearly slower than the incumbent: its few samples
+    rank it and are never reported as a result.
+    """
+
+    times_us: tuple[float, ...]
+    calls_per_replay: int
+    buffer_sets: int
+    stopped_early: bool = False
+    wall_ratio: float | None = None
+
+    @property
+    def median_us(self) -> float:
+        """The median time per call."""
+        return median(self.times_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Correctness:
+    """The verdict of one verification, with the worst error seen per output.
+
+    `errors` are in units of the tolerance: above 1 fails.
+    """
+
+    passed: bool
+    fills: tuple[str, ...] = ()
+    errors: tuple[tuple[str, float], ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One config of one candidate: a kernel of its own."""
+
+    candidate: str
+    config: Config
+
+    def __str__(self) -> str:
+        return str(self.config) if self.candidate == INITIAL else f"{self.candidate}: {self.config}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One config of one candidate tried on one workload, with all that was learned."""
+
+    candidate: str
+    workload: Workload
+    config: Config
+    status: Status
+    reason: str = ""
+    resources: Resources | None = None
+    occupancy: Occupancy | None = None
+    measurement: Measurement | None = None
+    correctness: Correctness | None = None
+    seconds: float = 0.0
+    stage: Stage = "search"
+
+    @property
+    def variant(self) -> Variant:
+        """What was tried."""
+        return Variant(self.candidate, self.config)
+
+    @property
+    def time_us(self) -> float | None:
+        """The median time per call of a correct trial, else None."""
+        if self.status is not Status.CORRECT or self.measurement is None:
+            return None
+        return self.measurement.median_us
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One further check of a config that may win, on the workload that it was run on.
+
+    `kind` is `verify` (every fill, twice), `boundary` (the same on a boundary workload), `compare`
+    (once more after the final comparison) or a tool's name, such as `memcheck`. `passed` is None
+    where it could not be run, and `reason` says why. `device` is what it was run on, `created`
+    when (ISO 8601).
+    """
+
+    kind: str
+    workload: Workload
+    config: Config
+    passed: bool | None
+    reason: str = ""
+    device: str = ""
+    created: str = ""
+    candidate: str = INITIAL
+
+    @property
+    def variant(self) -> Variant:
+        """What was checked."""
+        return Variant(self.candidate, self.config)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Finalists against the baseline on one workload, interleaved: `rounds[r][k]` in microseconds.
+
+    Column 0 is the baseline, column k the k-th finalist; the columns of `peers` come last. `paired`
+    is False where the columns were not measured in the same rounds, so that only an unpaired
+    interval is honest.
+    """
+
+    workload: Workload
+    finalists: tuple[Variant, ...]
+    rounds: tuple[tuple[float, ...], ...]
+    paired: bool = True
+    isolated_us: tuple[float | None, ...] = ()
+    peers: tuple[str, ...] = ()
+
+    def column(self, program: Variant | str | None) -> int:
+        """Find the column of a finalist, of a peer by its name, or of the baseline (None)."""
+        return (None, *self.finalists, *self.peers).index(program)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTrial:
+    """What became of a peer on one workload: `correct` ones are compared, others say why not.
+
+    A peer is another implementation of the operator that is installed. `missing` is one that
+    isn't, or that a recording does not hold, `constraint` one that is not meant for this operator
+    or shape. `created` is when it was verified (ISO 8601).
+    """
+
+    workload: Workload
+    name: str
+    status: Status
+    reason: str = ""
+    created: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyWindow:
+    """What the GPU's energy counter said between two of its ticks, and what ran meanwhile.
+
+    `time_us` is the time per call while the GPU repeated one program without a pause, None where
+    nothing ran. `cold` says that no call found its arrays in the L2. `clock_mhz` is the median
+    clock of the multiprocessors; `limited_by` names what held the clocks back. What the driver
+    does not tell is None.
+    """
+
+    energy_j: float
+    seconds: float
+    time_us: float | None = None
+    buffer_sets: int = 0
+    cold: bool = True
+    temperature_c: int | None = None
+    clock_mhz: int | None = None
+    limited_by: tuple[str, ...] = ()
+
+    @property
+    def power_w(self) -> float:
+        """The mean power."""
+        return self.energy_j / self.seconds
+
+    @property
+    def calls(self) -> float:
+        """How many calls fit into the window; it seldom begins and ends with one."""
+        return 0.0 if self.time_us is None else self.seconds * 1e6 / self.time_us
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """One window of energy on one workload; `variant` is what ran where `kind` is `variant`.
+
+    `created` is when it ended (ISO 8601).
+    """
+
+    workload: Workload
+    kind: EnergyKind
+    window: EnergyWindow
+    variant: Variant | None = None
+    created: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What is reported for one workload: the tuned config against the baseline."""
+
+    workload: Workload
+    baseline_us: float
+    tuned_us: float
+    speedup: float
+    interval: tuple[float, float]
+    paired: bool
+    roofline_share: float
+    config: Config
+    resources: Resources | None
+    occupancy: Occupancy | None
+    baseline_wins: bool = False
+    isolated_us: float | None = None
+    isolated_baseline_us: float | None = None
+    candidate: str = INITIAL
+
+    @property
+    def variant(self) -> Variant:
+        """What won."""
+        return Variant(self.candidate, self.config)
+
+    @property
+    def different(self) -> bool:
+        """Whether the interval excludes 1, by more than the resolution."""
+        low, high = self.interval
+        return low > 1.0 + RESOLUTION or high < 1.0 - RESOLUTION
+
+    @property
+    def isolated_speedup(self) -> float | None:
+        """The speedup without programmatic dependent launch, None where it isn't used."""
+        if self.isolated_us is None:
+            return None
+        return (self.isolated_baseline_us or self.baseline_us) / self.isolated_us
+
+
+# More are not read: an agent does worse with a table of counters than with none at all
+# (KernelPro, arXiv 2606.26453, table 8).
+MOST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth knowing of a candidate.
+
+    `topic` names the rule that found it, `edge`. `text` is a sentence that states `value`, which
+    is in `unit`; `advice` says what to change. `weight` from 0 to 1 says how much time may lie
+    there. `line` is a line of the template, `parameter` what the advice is about, "" where it is
+    about none.
+    """
+
+    topic: str
+    text: str
+    advice: str
+    value: float
+    unit: str = ""
+    weight: float = 0.0
+    line: int | None = None
+    parameter: str = ""
+
+
+def ranked(findings: Iterable[Finding], most: int = MOST) -> tuple[Finding, ...]:
+    """Keep the weightiest findings, the weightiest first; equals stay in their order."""
+    return tuple(sorted(findings, key=lambda finding: -finding.weight)[:most])

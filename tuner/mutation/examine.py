@@ -1,0 +1,474 @@
+"""Where a mutant is put to the test: a compiler, and the device that runs what it makes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult
+from tuner.device.base import Device
+from tuner.model.errors import DeviceError, KernelError, SessionError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Status
+from tuner.mutation.marks import entry
+from tuner.mutation.mutants import Mutant
+from tuner.mutation.subject import Subject
+from tuner.session.records import file_sha
+from tuner.session.session import Session
+
+
+class Compilations:
+    """Compile the sources of one subject with one compiler."""
+
+    def __init__(self, subject: Subject, compiler: Compiler) -> None:
+        self._subject, self._compiler = subject, compiler
+        self._originals: dict[CompileRequest, CompileResult] = {}
+
+    def original(self, workload: Workload) -> CompileResult:
+        """Compile the unchanged source for a workload, once for each source and its kernels."""
+        request = self._subject.request(self._subject.text(workload), workload)
+        if request not in self._originals:
+            self._originals[request] = self._compiler.submit(request).result()
+        return self._originals[request]
+
+    def submit(self, text: str, workload: Workload) -> Future[CompileResult]:
+        """Start compiling a source."""
+        return self._compiler.submit(self._subject.request(text, workload))
+
+
+class Bench(Compilations):
+    """Compile and verify the sources of one subject on the `workloads` given."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        device: Device,
+        compiler: Compiler,
+        workloads: tuple[Workload, ...],
+    ) -> None:
+        super().__init__(subject, compiler)
+        self._device, self.workloads = device, workloads
+
+    def require_correct(self) -> None:
+        """Raise `KernelError` unless the unchanged kernel passes on every workload."""
+        for workload in self.workloads:
+            result = self.original(workload)
+            if not result.ok:
+                raise KernelError(
+                    f"does not compile for the `host` device:\n{result.error}",
+                    path=self._subject.path,
+                )
+            status, reason = self.verified(self._subject.text(workload), workload, result)
+            if status is not Status.CORRECT:
+                raise KernelError(
+                    f"fails unchanged on {workload}: {status}: {reason}",
+                    path=self._subject.path,
+                    remedy="a check that the kernel itself does not pass tells nothing of mutants",
+                )
+
+    def compiled(
+        self, mutant: Mutant, first: CompileResult | None = None
+    ) -> Iterator[tuple[Workload, str, CompileResult]]:
+        """Compile a mutant for one workload after the other; `first` is the first one's result."""
+        results: dict[CompileRequest, CompileResult] = {}
+        for workload in self.workloads:
+            text = self._subject.mutated(workload, mutant)
+            if text is None:
+                continue
+            request = self._subject.request(text, workload)
+            if request not in results:
+                done = first if first is not None and not results else None
+                results[request] = done or self._compiler.submit(request).result()
+            yield workload, text, results[request]
+
+    def verified(self, text: str, workload: Workload, result: CompileResult) -> tuple[Status, str]:
+        """Verify what was compiled with every fill."""
+        program = self._subject.program(text, workload, result)
+        outcome = self._device.verify(program)
+        return outcome.status, outcome.reason
+
+
+SAME_CODE = "same machine code"
+NOT_ON_HOST = "compiles to other code for the GPU, but to the same for the host"
+
+
+class Fate(StrEnum):
+    """What became of a mutant; `stillborn` ones do not compile."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    EQUIVALENT = "equivalent"
+    STILLBORN = "stillborn"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A mutant's fate and the reason: what was wrong, the mark's words, the compiler's error.
+
+    `workload` is the one it died on. `mark` is the reason for which the user marked it equivalent.
+    """
+
+    mutant: Mutant
+    fate: Fate
+    reason: str = ""
+    workload: Workload | None = None
+    mark: str | None = None
+
+    @property
+    def mark_is_wrong(self) -> bool:
+        """Whether the user marked it equivalent, and it was caught."""
+        return self.mark is not None and self.fate is Fate.KILLED
+
+
+class Examiner:
+    """Examine mutants of one subject.
+
+    `twin` compiles for a GPU, to tell which survivors are the same machine code there. The others
+    are put to the bench that `sanitized` makes, if it does, before they count as survivors;
+    `unsanitized` says why there is none.
+    """
+
+    def __init__(
+        self, subject: Subject, plain: Bench, twin: Compiler, sanitized: Callable[[], Bench]
+    ) -> None:
+        self._subject, self._plain, self._make_sanitized = subject, plain, sanitized
+        self._twin = Twin(subject, twin)
+        self.unsanitized = ""
+
+    def require_correct(self) -> None:
+        """Raise `KernelError` unless the unchanged kernel passes on every workload."""
+        self._plain.require_correct()
+
+    def examine(self, mutants: Iterable[Mutant], marks: Mapping[Mutant, str]) -> Iterator[Verdict]:
+        """Give each mutant's verdict in turn; `marks` are the equivalent ones with the reasons."""
+        ahead = 2 * len(os.sched_getaffinity(0))
+        pending: deque[tuple[Mutant, Future[CompileResult]]] = deque()
+        for mutant in mutants:
+            pending.append((mutant, self._start(mutant)))
+            if len(pending) > ahead:
+                yield self._verdict(*pending.popleft(), marks)
+        while pending:
+            yield self._verdict(*pending.popleft(), marks)
+
+    def _start(self, mutant: Mutant) -> Future[CompileResult]:
+        first = self._plain.workloads[0]
+        text = self._subject.mutated(first, mutant)
+        assert text is not None
+        return self._plain.submit(text, first)
+
+    def _verdict(
+        self, mutant: Mutant, compilation: Future[CompileResult], marks: Mapping[Mutant, str]
+    ) -> Verdict:
+        mark = marks.get(mutant)
+        verdict = self._judged(mutant, compilation.result())
+        # What only makes a kernel slow may or may not run out of time: that says nothing of a mark.
+        harmless = verdict.fate is Fate.SURVIVED or verdict.reason.startswith(f"{Status.TIMEOUT}:")
+        if mark is not None and harmless:
+            return Verdict(mutant, Fate.EQUIVALENT, mark, mark=mark)
+        return Verdict(mutant, verdict.fate, verdict.reason, verdict.workload, mark)
+
+    def _judged(self, mutant: Mutant, first: CompileResult) -> Verdict:
+        same_on_host = True
+        for workload, text, result in self._plain.compiled(mutant, first):
+            if not result.ok:
+                return Verdict(mutant, Fate.STILLBORN, result.error)
+            if result.cubin == self._plain.original(workload).cubin:
+                continue
+            same_on_host = False
+            status, reason = self._plain.verified(text, workload, result)
+            if status is not Status.CORRECT:
+                return Verdict(mutant, Fate.KILLED, f"{status}: {reason}", workload)
+        if self._twin.same(mutant, otherwise=same_on_host):
+            return Verdict(mutant, Fate.EQUIVALENT, SAME_CODE)
+        if same_on_host:
+            return Verdict(mutant, Fate.SURVIVED, NOT_ON_HOST)
+        return self._sanitizers_verdict(mutant) or Verdict(mutant, Fate.SURVIVED)
+
+    @cached_property
+    def _sanitized(self) -> Bench | None:
+        try:
+            bench = self._make_sanitized()
+            bench.require_correct()
+        except (DeviceError, KernelError) as error:
+            self.unsanitized = error.message
+            return None
+        return bench
+
+    def _sanitizers_verdict(self, mutant: Mutant) -> Verdict | None:
+        if self._sanitized is None:
+            return None
+        for workload, text, result in self._sanitized.compiled(mutant):
+            if not result.ok:
+                return None
+            status, reason = self._sanitized.verified(text, workload, result)
+            if status is not Status.CORRECT:
+                return Verdict(mutant, Fate.KILLED, f"{status}: {reason}", workload)
+        return None
+
+
+class Twin(Compilations):
+    """Compare mutants with the original as a GPU would run them."""
+
+    def same(self, mutant: Mutant, *, otherwise: bool) -> bool:
+        """Whether it is the same machine code; `otherwise` where the original doesn't compile."""
+        known: set[CompileRequest] = set()
+        for workload in self._subject.workloads:
+            text = self._subject.mutated(workload, mutant)
+            request = None if text is None else self._subject.request(text, workload)
+            if request is None or request in known:
+                continue
+            known.add(request)
+            original = self.original(workload)
+            if not original.ok:
+                return otherwise
+            result = self._compiler.submit(request).result()
+            if not result.ok or result.cubin != original.cubin:
+                return False
+        return True
+
+
+FILE = "mutation.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What became of the mutants of one source.
+
+    `subject` is `baseline` or the config; `mutants` counts all that the source has, of which a
+    sample may have been examined. `survivors` are the mutants' identities as text.
+    """
+
+    kernel: str
+    subject: str
+    mutants: int
+    killed: int
+    survived: int
+    equivalent: int
+    stillborn: int
+    survivors: tuple[str, ...]
+    source_sha: str
+    date: str
+    device: str = "host"
+
+    @property
+    def examined(self) -> int:
+        """How many mutants were tried."""
+        return self.killed + self.survived + self.equivalent + self.stillborn
+
+    @property
+    def share(self) -> float | None:
+        """The share caught of those that compile and are not equivalent; None where none is."""
+        counted = self.killed + self.survived
+        return self.killed / counted if counted else None
+
+
+class _ScoreModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    kernel: str
+    subject: str
+    mutants: int = Field(ge=0)
+    killed: int = Field(ge=0)
+    survived: int = Field(ge=0)
+    equivalent: int = Field(ge=0)
+    stillborn: int = Field(ge=0)
+    survivors: tuple[str, ...]
+    source_sha: str
+    date: str
+    device: str
+
+
+def score_of(subject: Subject, verdicts: Sequence[Verdict], date: str) -> Score:
+    """Count the verdicts."""
+    counts = Counter(verdict.fate for verdict in verdicts)
+    survivors = (v.mutant.identity for v in verdicts if v.fate is Fate.SURVIVED)
+    return Score(
+        kernel=subject.spec.name,
+        subject=subject.name,
+        mutants=len(subject.reached),
+        killed=counts[Fate.KILLED],
+        survived=counts[Fate.SURVIVED],
+        equivalent=counts[Fate.EQUIVALENT],
+        stillborn=counts[Fate.STILLBORN],
+        survivors=tuple(map(str, survivors)),
+        source_sha=file_sha(subject.path),
+        date=date,
+    )
+
+
+def require_same_sources(folder: Path, subject: Subject) -> None:
+    """Raise `SessionError` unless the session was made from the files that are mutated."""
+    with Session.open(folder, read_only=True) as session:
+        manifest = session.manifest
+    files = {subject.spec.source: manifest.source_sha}
+    if subject.config is not None:
+        files[subject.spec.template] = manifest.template_sha
+    changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
+    if changed or dict(manifest.operators) != dict(subject.operators):
+        different = ", ".join(changed) or "the operator's choices"
+        raise SessionError(
+            f"the session is of another kernel than the one to mutate: {different} differ",
+            path=folder,
+            remedy="leave out --session, or name a session of these files",
+        )
+
+
+def save_score(folder: Path, score: Score) -> None:
+    """Write the score into a session's folder, in place of an earlier one."""
+    text = _ScoreModel(**asdict(score)).model_dump_json(indent=1) + "\n"
+    unfinished = folder / f"{FILE}.{os.getpid()}"
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(folder / FILE)
+
+
+def load_score(folder: Path) -> Score | None:
+    """Read a session's score, None where it has none; raise `SessionError` for a damaged one."""
+    path = folder / FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SessionError(f"cannot be read: {error}", path=path) from error
+    try:
+        model = _ScoreModel.model_validate_json(text)
+    except ValidationError as error:
+        raise SessionError(
+            "is not the score of `tune mutate`",
+            path=path,
+            remedy="delete it, and run `tune mutate --session` again",
+        ) from error
+    return Score(**model.model_dump(exclude={"version"}))
+
+
+_REASON = "why no result can differ"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The verdicts on the chosen mutants; `complete` is False where the run was interrupted.
+
+    `marks` is the file in which equivalent mutants are marked, whether it exists or not.
+    `unsanitized` says why survivors were not put to the sanitizers, if they were not.
+    """
+
+    subject: Subject
+    score: Score
+    verdicts: tuple[Verdict, ...]
+    marks: Path
+    seconds: float
+    complete: bool
+    unsanitized: str = ""
+
+    @property
+    def survivors(self) -> tuple[Verdict, ...]:
+        """The verdicts on mutants that the check did not catch."""
+        return tuple(v for v in self.verdicts if v.fate is Fate.SURVIVED)
+
+
+def as_object(found: Findings) -> dict[str, object]:
+    """Make the object that `--json` prints."""
+    subject, score = found.subject, found.score
+    return {
+        "kernel": score.kernel,
+        "space": str(subject.spec.path),
+        "source": str(subject.path),
+        "subject": score.subject,
+        "device": score.device,
+        "complete": found.complete,
+        "share": score.share,
+        "mutants": score.mutants,
+        "examined": score.examined,
+        "counts": {
+            "killed": score.killed,
+            "survived": score.survived,
+            "equivalent": score.equivalent,
+            "stillborn": score.stillborn,
+        },
+        "workloads": [workload.values for workload in subject.workloads],
+        "unsanitized": found.unsanitized,
+        "seconds": round(found.seconds, 1),
+        "wrong_marks": [str(v.mutant.identity) for v in found.verdicts if v.mark_is_wrong],
+        "survivors": [
+            {**_mutant(verdict, subject), "diff": subject.diff(verdict.mutant)}
+            for verdict in found.survivors
+        ],
+        "verdicts": [
+            {
+                **_mutant(verdict, subject),
+                "fate": verdict.fate,
+                "reason": verdict.reason,
+                "marked": verdict.mark is not None,
+                "workload": verdict.workload.values if verdict.workload else None,
+            }
+            for verdict in found.verdicts
+        ],
+    }
+
+
+def as_text(found: Findings) -> Iterator[str]:
+    """Lay the findings out for a terminal: the survivors first, the share at the end."""
+    subject = found.subject
+    for verdict in found.survivors:
+        mutant = verdict.mutant
+        why = f" ({verdict.reason})" if verdict.reason else ""
+        yield f"survived: {_place(verdict, subject)}: {mutant.identity.operator}{why}"
+        yield subject.diff(mutant)
+        yield f"If no result can differ, put this under `{_group(subject)}:` in {found.marks}:"
+        yield f"{entry(mutant.identity, _REASON)}\n"
+    for verdict in found.verdicts:
+        if verdict.mark_is_wrong:
+            yield f"marked equivalent, but caught: {verdict.mutant.identity}\n  {verdict.reason}"
+    yield from _summary(found)
+
+
+def share_text(score: Score) -> str:
+    """Write the share: `97.1 %`; never 100 % where a mutant survived."""
+    if score.share is None:
+        return "no share"
+    return f"{min(100 * score.share, 99.9) if score.survived else 100:.1f} %"
+
+
+def _summary(found: Findings) -> Iterator[str]:
+    subject, score = found.subject, found.score
+    what = "the baseline" if subject.config is None else f"the template at {subject.name}"
+    caught = f"{score.killed} of {score.killed + score.survived} mutants caught"
+    yield f"{score.kernel}, {what}, on the host device: {caught} ({share_text(score)})"
+    yield (
+        f"{score.killed} killed, {score.survived} survived, {score.equivalent} equivalent, "
+        f"{score.stillborn} do not compile; {score.examined} of {score.mutants} mutants in "
+        f"{found.seconds:.0f} s"
+    )
+    yield "verified on " + ", ".join(map(str, subject.workloads))
+    if found.unsanitized:
+        yield f"survivors were not run under the sanitizers: {found.unsanitized}"
+
+
+def _group(subject: Subject) -> str:
+    return "baseline" if subject.config is None else "template"
+
+
+def _place(verdict: Verdict, subject: Subject) -> str:
+    return f"{subject.path}:{subject.place(verdict.mutant)}"
+
+
+def _mutant(verdict: Verdict, subject: Subject) -> dict[str, object]:
+    mutant = verdict.mutant
+    return {
+        "id": str(mutant.identity),
+        "operator": mutant.identity.operator,
+        "line": subject.place(mutant),
+        "column": mutant.column,
+        "before": mutant.before,
+        "after": mutant.after,
+    }

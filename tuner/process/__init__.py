@@ -1,0 +1,1 @@
+"""Child processes: one protocol, pools, confinement and signals."""

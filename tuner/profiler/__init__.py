@@ -1,1 +1,0 @@
-"""Profiles: what the compiler, the machine code and the GPU's counters say of one config."""

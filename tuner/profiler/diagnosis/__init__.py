@@ -1,1 +1,0 @@
-"""Diagnoses of profiles: each module is one, with its trigger, its evidence and its advice."""

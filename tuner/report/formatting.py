@@ -1,0 +1,98 @@
+"""Numbers and names as a reader sees them, the same in the report and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tuner.model.config import format_value
+from tuner.model.expressions import Value
+from tuner.model.trial import Occupancy, Result
+
+
+def microseconds(value: float) -> str:
+    """Write a time with three or four significant digits, without a unit."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    if value >= 100:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 10 else f"{value:.3f}"
+
+
+def ratio(value: float) -> str:
+    """Write a speedup: `1.60x`."""
+    return f"{value:.2f}x"
+
+
+def interval(bounds: tuple[float, float]) -> str:
+    """Write a 95 % interval of speedups: `[1.58, 1.62]`.
+
+    A bound that rounds to 1.00 gets the digits that show on which side of 1 it is.
+    """
+    return f"[{_bound(bounds[0])}, {_bound(bounds[1])}]"
+
+
+def _bound(value: float) -> str:
+    for digits in (2, 3, 4):
+        text = f"{value:.{digits}f}"
+        if value == 1.0 or float(text) != 1.0:
+            return text
+    return text
+
+
+def percent(share: float) -> str:
+    """Write a share: `78 %`, and one decimal below ten."""
+    return f"{share * 100:.1f} %" if share < 0.1 else f"{share * 100:.0f} %"
+
+
+def occupancy(value: Occupancy | None) -> str:
+    """Write occupancy with its limiter: `50 % (registers)`."""
+    if value is None:
+        return "-"
+    return f"{percent(value.share)} ({value.limiter})" if value.limiter else percent(value.share)
+
+
+def seconds(value: float) -> str:
+    """Write a duration: `42.0 s`, `3 min 05 s`, `2 h 10 min`."""
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def joined(names: Sequence[str], most: int = 3) -> str:
+    """List names, the first few by name: `a, b, c and 4 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def significance(result: Result) -> str:
+    """Say what the interval allows to say of one workload."""
+    if not result.different:
+        return "no difference"
+    return "faster" if result.speedup > 1.0 else "slower"
+
+
+def common(results: Sequence[Result]) -> dict[str, Value]:
+    """Collect the parameters that have one value in every winning config."""
+    configs = [result.config for result in results if not result.baseline_wins]
+    if len(configs) < 2:
+        return {}
+    first, *others = configs
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in other and other[name] == value for other in others)
+    }
+
+
+def without(config: Mapping[str, Value], left_out: Mapping[str, Value]) -> dict[str, Value]:
+    """Leave out the parameters that are said elsewhere."""
+    return {name: value for name, value in config.items() if name not in left_out}
+
+
+def pairs(values: Mapping[str, Value]) -> str:
+    """Write a config as the command line takes it: `name=value name=value`."""
+    return " ".join(f"{name}={format_value(value)}" for name, value in values.items())

@@ -1,0 +1,1 @@
+"""A report's sections, one a file."""

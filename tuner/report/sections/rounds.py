@@ -1,0 +1,345 @@
+"""The section on the rounds: the picture's marks, the table's rows, and what is said of all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from xml.etree.ElementTree import Element, SubElement
+
+from markupsafe import Markup
+
+from tuner.agent.briefing.formatting import times
+from tuner.agent.briefing.outcome import TIME, Moved
+from tuner.report import charts, formatting
+from tuner.report.data import ReportData
+from tuner.report.rounds import End, Round, Spent, Tried
+
+DESCRIPTION = "candidates-description"
+WIDTH = 1000
+LEFT, RIGHT, TOP, HEIGHT = 64, 24, 30, 250
+NARROWEST, WIDEST = 46.0, 150.0  # of one round
+LONGEST_NAME = 9
+
+# `failed` is a round without a candidate, `unknown` a candidate without a time.
+Shape = Literal["candidate", "failed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What one round left in the picture; `round` 0 is what the run began with.
+
+    `base` is the name that it was built on, "" where there is none. `told` says in a few words
+    what became of it.
+    """
+
+    round: int
+    name: str
+    base: str
+    shape: Shape
+    told: str
+    speedup: float | None = None
+    won: bool = False
+
+
+def tree(marks: Sequence[Mark]) -> Markup:
+    """Draw candidates by round and speedup, with a line to what each was built on.
+
+    Failed rounds lie in a row of their own below the scale; winners and what they grew from stand
+    out.
+    """
+    placed = _Places.of(marks)
+    root = charts.canvas(placed.width, placed.height, "The tree of candidates", placed.css_class)
+    root.set("aria-describedby", DESCRIPTION)
+    charts.tooltip(root, "The tree of candidates")
+    described = SubElement(root, "desc", {"id": DESCRIPTION})
+    described.text = charts.printable(" ".join(_sentence(mark) for mark in marks))
+    _scales(root, placed, marks)
+    lineage = _lineage(marks)
+    by_name = {mark.name: mark for mark in marks if mark.shape != "failed"}
+    for mark in marks:
+        if base := by_name.get(mark.base):
+            _edge(root, placed, base, mark, mark.shape != "failed" and mark.name in lineage)
+    for mark in marks:
+        _node(root, placed, mark)
+    return charts.markup(root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    x: charts.Scale
+    y: charts.Scale
+    below: float | None
+
+    @classmethod
+    def of(cls, marks: Sequence[Mark]) -> _Places:
+        columns = max((mark.round for mark in marks), default=0) + 1
+        step = min(max((WIDTH - LEFT - RIGHT) / columns, NARROWEST), WIDEST)
+        first = LEFT + step / 2
+        x = charts.Scale(0, max(columns - 1, 1), first, first + step * max(columns - 1, 1))
+        known = [1.0, *(mark.speedup for mark in marks if mark.speedup is not None)]
+        low, high = min(known), max(known)
+        logarithmic = high > 4 * low
+        pad = 0.12 * (high - low) or 0.1
+        low, high = (low / 1.15, high * 1.15) if logarithmic else (low - pad, high + pad)
+        y = charts.Scale(low, high, TOP + HEIGHT, TOP, logarithmic)
+        lost = any(mark.speedup is None for mark in marks)
+        return cls(x, y, TOP + HEIGHT + 34 if lost else None)
+
+    @property
+    def width(self) -> int:
+        return max(WIDTH, round(self.x.end + NARROWEST / 2 + RIGHT))
+
+    @property
+    def css_class(self) -> str:
+        return "tree wide" if self.width > 1.3 * WIDTH else "tree"
+
+    @property
+    def foot(self) -> float:
+        return TOP + HEIGHT + (50 if self.below is not None else 14)
+
+    @property
+    def height(self) -> int:
+        return round(self.foot + 40)
+
+    def at(self, mark: Mark) -> tuple[float, float]:
+        if mark.speedup is None:
+            return self.x(mark.round), self.below or 0.0
+        return self.x(mark.round), self.y(mark.speedup)
+
+
+def _scales(root: Element, placed: _Places, marks: Sequence[Mark]) -> None:
+    x, y = placed.x, placed.y
+    right = placed.width - RIGHT
+    for tick in (
+        charts.log_ticks(y.low, y.high) if y.logarithmic else charts.ticks(y.low, y.high, 5)
+    ):
+        charts.line(root, (LEFT, y(tick)), (right, y(tick)), "grid")
+        charts.text(root, (LEFT - 8, y(tick) + 4), f"{charts.tick_label(tick)}x", "axis", "end")
+    charts.line(root, (LEFT, y(1.0)), (right, y(1.0)), "one")
+    charts.text(root, (right, y(1.0) - 5), "baseline", "axis", "end")
+    if placed.below is not None:
+        charts.text(root, (LEFT - 8, placed.below + 4), "no result", "axis", "end")
+    for number in sorted({mark.round for mark in marks}):
+        label = str(number) if number else "start"
+        charts.text(root, (x(number), placed.foot + 14), label, "axis", "middle")
+    middle = (x.start + x(max((mark.round for mark in marks), default=0))) / 2
+    charts.text(root, (middle, placed.foot + 32), "round", "axis", "middle")
+
+
+def _edge(root: Element, placed: _Places, base: Mark, mark: Mark, won: bool) -> None:
+    start, end = placed.at(base), placed.at(mark)
+    css_class = "edge won" if won else "edge lost" if mark.speedup is None else "edge"
+    middle = (start[0] + end[0]) / 2
+    curve = " ".join(charts.point(*at) for at in ((middle, start[1]), (middle, end[1]), end))
+    charts.path(root, f"M{charts.point(*start)}C{curve}", css_class)
+
+
+def _node(root: Element, placed: _Places, mark: Mark) -> None:
+    x, y = placed.at(mark)
+    if mark.shape == "failed":
+        drawn = charts.path(root, f"M{charts.point(x - 5, y - 5)}l10 10m0 -10l-10 10", "cross")
+    elif mark.speedup is None:
+        drawn = charts.circle(root, x, y, 5, "node unknown")
+    else:
+        drawn = charts.circle(root, x, y, 7 if mark.won else 5, "node won" if mark.won else "node")
+        css_class = "name won" if mark.won else "name"
+        charts.text(root, (x, y - 13), _short(mark.name), css_class, "middle")
+        charts.text(root, (x, y + 23), formatting.ratio(mark.speedup), css_class, "middle")
+    charts.tooltip(drawn, _sentence(mark))
+
+
+def _lineage(marks: Sequence[Mark]) -> frozenset[str]:
+    """Collect the winners and all that they grew from."""
+    bases: Mapping[str, str] = {m.name: m.base for m in marks if m.shape != "failed"}
+    found: set[str] = set()
+    for mark in marks:
+        name = mark.name if mark.won else ""
+        while name and name not in found:
+            found.add(name)
+            name = bases.get(name, "")
+    return frozenset(found)
+
+
+def _sentence(mark: Mark) -> str:
+    built = f" built on {mark.base}" if mark.base else ""
+    which = f"Round {mark.round}, " if mark.round else ""
+    return f"{which}{mark.name}{built}: {mark.told}."
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+
+
+LONGEST_PROBLEM = 1500
+LONGEST_TEXT = 900
+ENDS: dict[End, str] = {
+    "searched": "searched",
+    "incorrect": "no config was correct",
+    "refused": "refused",
+    "idle": "nothing left to try",
+    "open": "not ended",
+}
+_COUNTED: dict[End, str] = {
+    **ENDS,
+    "incorrect": "without a correct config",
+    "idle": "with nothing left to try",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One prediction beside what was measured: factors over the base's value."""
+
+    what: str
+    where: str
+    predicted: str
+    measured: str
+    other_way: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One round of the table; `problems` are the refused answers' reasons, in order."""
+
+    round: Round
+    made: str
+    base: str
+    reference: str
+    hypothesis: str
+    change: str
+    expected: tuple[Expected, ...]
+    problems: tuple[str, ...]
+    won: bool
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words."""
+        return ENDS[self.round.end]
+
+    @property
+    def height(self) -> int:
+        """How many lines of the table it takes."""
+        return max(1, len(self.expected))
+
+
+def rows(data: ReportData) -> tuple[Row, ...]:
+    """Lay out the rounds in their order."""
+    wins = data.wins()
+    return tuple(_row(one, wins) for one in data.rounds)
+
+
+def marks(data: ReportData) -> tuple[Mark, ...]:
+    """List what the picture of the tree shows: the candidates, and the rounds without one."""
+    known = {one.name: one for one in data.candidates}
+    wins = data.wins()
+    made = {one.record.candidate for one in data.rounds}
+    begun = [one for one in data.candidates if one.parent is None and one.name not in made]
+    starts = (_candidate(one, 0, wins, "searched") for one in begun)
+    return (*starts, *(_mark(one, known, wins) for one in data.rounds if one.end != "idle"))
+
+
+def total(data: ReportData) -> Spent:
+    """Add up what all rounds took."""
+    return sum((one.spent for one in data.rounds), Spent())
+
+
+def summary(data: ReportData) -> str:
+    """Say in two sentences who wrote, how many rounds there were, and what they cost."""
+    ends = Counter(one.end for one in data.rounds)
+    came = ", ".join(f"{ends[end]} {_COUNTED[end]}" for end in ENDS if ends[end])
+    return f"{_who(data)}: {came}.{_price(total(data))}"
+
+
+def _who(data: ReportData) -> str:
+    count = len(data.rounds)
+    noun = "round" if count == 1 else "rounds"
+    if data.author is None:
+        return f"{count} {noun}"
+    author = data.author
+    models = f" ({formatting.joined(author.models)})" if author.models else ""
+    asked = f" of {author.rounds}" if author.rounds > count else ""
+    chose = "the agent" if author.policy == "llm" else f"the policy {author.policy}"
+    return (
+        f"The agent {author.agent}{models} wrote {count}{asked} {noun}; "
+        f"{chose} chose what to build on"
+    )
+
+
+def _price(spent: Spent) -> str:
+    if not spent.replies:
+        return ""
+    cached = f", {spent.cached:,} of them cached," if spent.cached else ""
+    least = "at least " if spent.unpriced else ""
+    cost = "" if spent.cost is None else f", for {least}{money(spent.cost)}"
+    noun = "reply" if spent.replies == 1 else "replies"
+    return (
+        f" {spent.replies} {noun} of the model took {spent.input:,} tokens in{cached} and "
+        f"{spent.output:,} out{cost}."
+    )
+
+
+def money(cost: float) -> str:
+    """Write a cost: `1.23`, and three digits below 1."""
+    return f"{cost:,.2f}" if cost >= 1 else f"{cost:.3g}"
+
+
+def _row(one: Round, wins: dict[str, int]) -> Row:
+    record, idea = one.record, one.record.idea
+    return Row(
+        round=one,
+        made=record.candidate or "",
+        base=record.base,
+        reference=idea.reference if idea else "",
+        hypothesis=_cut(idea.hypothesis, LONGEST_TEXT) if idea else "",
+        change=_cut(idea.change, LONGEST_TEXT) if idea else "",
+        expected=_expected(one.expected),
+        problems=tuple(_cut(problem, LONGEST_PROBLEM) for problem in record.problems),
+        won=(record.candidate or "") in wins,
+    )
+
+
+def _expected(moved: Sequence[Moved]) -> tuple[Expected, ...]:
+    return tuple(
+        Expected(
+            what=metric_name(one.metric),
+            where=one.workload.replace(",", " "),
+            predicted=times(one.predicted),
+            measured="" if one.actual is None else times(one.actual),
+            other_way=one.actual is not None and (one.predicted - 1) * (one.actual - 1) < 0,
+        )
+        for one in moved
+    )
+
+
+def metric_name(metric: str) -> str:
+    """Write the name of a metric as words."""
+    return "time" if metric == TIME else metric.replace("_", " ")
+
+
+def _mark(one: Round, known: dict[str, Tried], wins: dict[str, int]) -> Mark:
+    record = one.record
+    if record.candidate in known:
+        return _candidate(known[record.candidate], one.number, wins, one.end)
+    count = len(record.problems)
+    answers = f", {count} answer{'s' if count != 1 else ''} refused" if count else ""
+    told = "refused" + answers if one.end == "refused" else ENDS[one.end] + answers
+    shape: Shape = "failed" if one.end == "refused" else "unknown"
+    return Mark(one.number, "no candidate", record.base, shape, told)
+
+
+def _candidate(one: Tried, number: int, wins: dict[str, int], end: End) -> Mark:
+    told = "no config was correct" if one.speedup is None else f"{formatting.ratio(one.speedup)}"
+    if end == "open":
+        told += ", not ended"
+    if count := wins.get(one.name, 0):
+        told += f", wins on {count} workload{'s' if count != 1 else ''}"
+    shape: Shape = "unknown" if one.speedup is None else "candidate"
+    won = one.name in wins
+    return Mark(number, one.name, one.parent or "", shape, told, one.speedup, won)
+
+
+def _cut(text: str, most: int) -> str:
+    text = text.strip()
+    return text if len(text) <= most else text[:most].rstrip() + " …"

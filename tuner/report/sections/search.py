@@ -1,0 +1,223 @@
+"""The sections on the search: its course, which parameters decided, and what was rejected."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from xml.etree.ElementTree import Element
+
+from markupsafe import Markup
+
+from tuner.model.trial import Status, Trial
+from tuner.report import charts, formatting
+from tuner.report.data import ReportData
+from tuner.report.sections.summary import MEANING
+from tuner.search.importance import Importance, average, importance
+
+CHARACTER = 6.4  # width of an 11 px character in a wide font
+
+
+def convergence(
+    label: str,
+    times_us: Sequence[float | None],
+    ranked_only: Sequence[bool],
+    baseline_us: float | None,
+    begins: Sequence[tuple[int, str]] = (),
+) -> Markup:
+    """Draw the best time so far against the number of trials, over all trials as dots.
+
+    `times_us` has None for a trial without a time. `ranked_only` marks those stopped early, which
+    never become the best. `begins` names the candidates with the number of trials before theirs.
+    """
+    head = 18 if begins else 0
+    width, height, left, right, top, bottom = 380, 210 + head, 52, 12, 14 + head, 34
+    best = _best_so_far(times_us, ranked_only)
+    low, high = _time_range(times_us, best, baseline_us)
+    x = charts.Scale(0, max(len(times_us), 1), left, width - right)
+    y = charts.Scale(low, high, height - bottom, top)
+    shown = best[-1][1] if best else None
+    summary = f"best {formatting.microseconds(shown)} us" if shown else "no correct trial"
+    root = charts.canvas(width, height, f"Convergence for {label}: {summary}", "small")
+    charts.axes(root, x, y, charts.ticks(0, x.high, 4), charts.ticks(y.low, y.high, 4))
+    charts.text(root, ((left + width - right) / 2, height - 4), "trials", "axis", "middle")
+    _round_begins(root, x, (top, height - bottom), begins)
+    charts.path(root, _dots(times_us, x, y), "dots")
+    if baseline_us is not None:
+        charts.line(root, (left, y(baseline_us)), (width - right, y(baseline_us)), "baseline")
+    if best:
+        charts.path(root, _steps(best, len(times_us), x, y), "best")
+    above = sum(time is not None and time > y.high for time in times_us)
+    if above:
+        charts.text(root, (width - right, top - 3), f"{above} slower, off the scale", "axis", "end")
+    return charts.markup(root)
+
+
+def _round_begins(
+    root: Element,
+    x: charts.Scale,
+    span: tuple[float, float],
+    begins: Sequence[tuple[int, str]],
+) -> None:
+    """Mark where each candidate begins; a name that would run into the last is left out."""
+    free = 0.0
+    for before, name in begins:
+        at = x(before)
+        mark = charts.line(root, (at, span[0] - 24), (at, span[1]), "begin")
+        charts.tooltip(mark, f"{name} begins after {before} trials")
+        width = CHARACTER * len(name)
+        if at >= free and at + width < x.end + 12:
+            charts.text(root, (at + 3, span[0] - 18), name, "axis")
+            free = at + width + 6
+
+
+def _time_range(
+    times_us: Sequence[float | None],
+    best: Sequence[tuple[int, float]],
+    baseline_us: float | None,
+) -> tuple[float, float]:
+    """Frame the baseline and the course of the best; the slowest trials may fall outside."""
+    baseline = [] if baseline_us is None else [baseline_us]
+    known = [*baseline, *(time for time in times_us if time is not None)]
+    if not known:
+        return 0.0, 1.0
+    lowest = min(known)
+    start = [min(best[0][1], 4 * lowest)] if best else []
+    highest = max([lowest, *baseline, *start])
+    pad = 0.08 * (highest - lowest) or 0.05 * highest
+    return max(lowest - pad, 0.0), highest + pad
+
+
+def _best_so_far(
+    times_us: Sequence[float | None], ranked_only: Sequence[bool]
+) -> list[tuple[int, float]]:
+    best: list[tuple[int, float]] = []
+    for index, (time, skip) in enumerate(zip(times_us, ranked_only, strict=True), start=1):
+        if time is not None and not skip and (not best or time < best[-1][1]):
+            best.append((index, time))
+    return best
+
+
+def _dots(times_us: Sequence[float | None], x: charts.Scale, y: charts.Scale) -> str:
+    """One point per pixel: thousands of trials stay a few kilobytes."""
+    pixels = {
+        (round(x(index)), round(y(time)))
+        for index, time in enumerate(times_us, start=1)
+        if time is not None and time <= y.high
+    }
+    return "".join(f"M{charts.point(*pixel)}h0" for pixel in sorted(pixels))
+
+
+def _steps(best: Sequence[tuple[int, float]], end: int, x: charts.Scale, y: charts.Scale) -> str:
+    commands = [f"M{charts.point(x(best[0][0]), y(best[0][1]))}"]
+    for (_, before), (index, after) in pairwise(best):
+        commands.append(f"L{charts.point(x(index), y(before))}L{charts.point(x(index), y(after))}")
+    return "".join(commands) + f"L{charts.point(x(end), y(best[-1][1]))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The search on one workload as a picture."""
+
+    label: str
+    drawing: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateImportance:
+    """Which parameters of one candidate decide, by workload and on average.
+
+    `chart` is None where no workload has enough trials to tell.
+    """
+
+    name: str
+    by_workload: tuple[tuple[str, Importance], ...]
+    average: tuple[tuple[str, float], ...]
+    chart: Markup | None
+
+    @property
+    def known(self) -> int:
+        """How many workloads have enough trials to tell."""
+        return sum(bool(one.shares) for _, one in self.by_workload)
+
+
+def convergences(data: ReportData) -> tuple[Course, ...]:
+    """Draw the search on every workload, over all candidates."""
+    return tuple(
+        Course(str(workload), _course(str(workload), trials, data))
+        for workload, trials in data.by_workload().items()
+    )
+
+
+def early_end_lines(data: ReportData) -> tuple[str, ...]:
+    """Say how many searches ended before their budget was used up, and why."""
+    late = [one for one in data.early_ends if one.expected_gain is None]
+    enough = [one for one in data.early_ends if one.expected_gain is not None]
+    lines = []
+    if enough:
+        most = max(one.expected_gain or 0.0 for one in enough)
+        trials = sum(one.trials for one in enough)
+        lines.append(
+            f"{_searches(len(enough))} ended early, after {trials:,} trials in all: the untried "
+            f"configs were expected to save no more than {most:.1%} of the best time"
+        )
+    if late:
+        lines.append(f"{_searches(len(late))} ended early for want of time")
+    return tuple(lines)
+
+
+def _searches(count: int) -> str:
+    return f"{count} search{'es' * (count != 1)}"
+
+
+def importances(data: ReportData) -> tuple[CandidateImportance, ...]:
+    """Rank the parameters of every candidate that was searched, the winner's first.
+
+    Candidates are never put together: a name may mean another thing in each.
+    """
+    return tuple(_importance(data, name) for name in data.ranking() if name in data.searched)
+
+
+def rejected_chart(data: ReportData) -> Markup:
+    """Draw how many trials were rejected, by status."""
+    counts = Counter(data.counts())
+    del counts[Status.CORRECT]
+    rows = [
+        charts.Bar(MEANING[status], count, f"{count:,} of {len(data.records):,} trials")
+        for status, count in counts.most_common()
+        if count
+    ]
+    return charts.bars("Rejected trials by status", rows)
+
+
+def _course(label: str, trials: tuple[Trial, ...], data: ReportData) -> Markup:
+    return convergence(
+        label,
+        [trial.time_us for trial in trials],
+        [trial.measurement is not None and trial.measurement.stopped_early for trial in trials],
+        data.baseline_us(trials[0].workload),
+        tuple(_begins(trials)) if data.several else (),
+    )
+
+
+def _begins(trials: tuple[Trial, ...]) -> Iterator[tuple[int, str]]:
+    seen: set[str] = set()
+    for before, trial in enumerate(trials):
+        if trial.candidate not in seen:
+            seen.add(trial.candidate)
+            yield before, trial.candidate
+
+
+def _importance(data: ReportData, name: str) -> CandidateImportance:
+    found = []
+    for workload, trials in data.by_workload().items():
+        own = [trial for trial in trials if trial.candidate == name]
+        if own:
+            found.append((str(workload), importance(own)))
+    shares = average([one for _, one in found])
+    bars = [charts.Bar(key, share, formatting.percent(share)) for key, share in shares]
+    title = f"Parameter importance, {name}" if data.several else "Parameter importance"
+    return CandidateImportance(
+        name, tuple(found), shares, charts.bars(title, bars) if bars else None
+    )

@@ -1,0 +1,183 @@
+"""The results of a run for a terminal, and as the object that `--json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from tuner.model.expressions import Value
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Occupancy, Result
+from tuner.report import formatting
+from tuner.report.data import ReportData
+from tuner.report.rounds import Round
+from tuner.report.sections.energy import energy_json
+from tuner.report.sections.peers import Against, PeersOn, peers_json, peers_on
+from tuner.report.sections.verification import counts_by_kind
+
+# 0.1 ns, and a hundredth of a per cent: far below the noise of any measurement.
+DIGITS = 4
+
+
+def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> Table:
+    """Lay the results out for 100 columns, tuned workloads first; 80 will do.
+
+    The config column holds the parameters that differ between workloads; those with one value
+    everywhere are named once, below. The candidate is a column where it isn't always the first,
+    the best peer where one was compared.
+    """
+    best = {one.workload: one.best for one in peers if one.best is not None}
+    common = formatting.common(results)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("workload", no_wrap=True)
+    table.add_column("baseline\nus", justify="right", no_wrap=True)
+    table.add_column("tuned\nus", justify="right", no_wrap=True)
+    table.add_column("speedup\n95 % interval", no_wrap=True)
+    if best:
+        table.add_column("best peer\nus, against it", no_wrap=True)
+    table.add_column("roof-\nline", justify="right", no_wrap=True)
+    table.add_column("regs", justify="right", no_wrap=True)
+    table.add_column("occupancy\nlimited by", no_wrap=True)
+    named = any(result.candidate != INITIAL for result in results)
+    if named:
+        table.add_column("from", no_wrap=True)
+    table.add_column("config", ratio=1, min_width=10, overflow="fold")
+    for result in sorted(results, key=lambda result: result.workload.held_out):
+        compared = (_best_peer(best.get(result.workload)),) if best else ()
+        first, others = _cells(result, common, named)
+        table.add_row(*first, *compared, *others)
+    if common:
+        table.caption = Text("everywhere: " + formatting.pairs(common))
+        table.caption_justify = "left"
+    return table
+
+
+def json_of(data: ReportData) -> dict[str, object]:
+    """Make the object that `--json` prints; every status is counted, those at 0 too."""
+    peers = {one.workload: one for one in peers_on(data)}
+    return {
+        "kernel": data.kernel,
+        "device": data.device,
+        "recorded": data.recorded,
+        "on_cpu": data.on_cpu,
+        "session": data.session,
+        "seconds": round(data.seconds, 3),
+        "trials": {status.value: count for status, count in data.counts().items()},
+        "checks": counts_by_kind(data),
+        "workloads": [_json_result(one, peers.get(one.workload)) for one in data.results],
+        "rounds": [_json_round(one) for one in data.rounds],
+        **_json_energy(data),
+    }
+
+
+def _json_energy(data: ReportData) -> dict[str, object]:
+    """Only where there is any: a run by time measures none."""
+    if not data.energies:
+        return {}
+    return {"objective": data.objective, "energy": energy_json(data.energies, data.results)}
+
+
+def _cells(
+    result: Result, common: Mapping[str, Value], named: bool
+) -> tuple[tuple[str | Text, ...], tuple[str | Text, ...]]:
+    """Write a result's cells: what was measured, and what the kernel is."""
+    registers = None if result.resources is None else result.resources.registers
+    own = formatting.without(result.config, common)
+    candidate = "-" if result.baseline_wins else result.candidate
+    config = "baseline" if result.baseline_wins else formatting.pairs(own) or "-"
+    measured = (
+        _workload(result.workload),
+        formatting.microseconds(result.baseline_us),
+        formatting.microseconds(result.tuned_us),
+        _speedup(result),
+    )
+    return measured, (
+        "-" if _of_cpu(result) else formatting.percent(result.roofline_share),
+        "-" if registers is None else str(registers),
+        _occupancy(result.occupancy),
+        *((candidate,) if named else ()),
+        Text(config),  # not str: brackets in a value are no markup
+    )
+
+
+def _best_peer(best: Against | None) -> Text:
+    if best is None or best.time_us is None or best.speedup is None:
+        return Text("-")
+    style = "" if not best.different else "bold green" if best.speedup > 1.0 else "bold red"
+    text = Text(f"{best.name}\n{formatting.microseconds(best.time_us)} ")
+    return text.append(formatting.ratio(best.speedup), style=style)
+
+
+def _of_cpu(result: Result) -> bool:
+    """Whether it was compiled for a CPU, which is nowhere near the roofline of its memory."""
+    return result.resources is not None and result.resources.registers is None
+
+
+def _workload(workload: Workload) -> Text:
+    text = Text(str(workload))
+    return text.append("\nheld out", style="dim") if workload.held_out else text
+
+
+def _speedup(result: Result) -> Text:
+    label = formatting.significance(result)
+    style = {"faster": "bold green", "slower": "bold red"}.get(label, "")
+    text = Text(formatting.ratio(result.speedup), style=style)
+    return text.append(f"\n{formatting.interval(result.interval)}", style="dim")
+
+
+def _occupancy(occupancy: Occupancy | None) -> Text:
+    if occupancy is None:
+        return Text("-")
+    return Text(formatting.percent(occupancy.share)).append(f"\n{occupancy.limiter}", style="dim")
+
+
+def _json_result(result: Result, peers: PeersOn | None) -> dict[str, object]:
+    """Only a run with peers says anything of them."""
+    return {
+        "workload": result.workload.values,
+        "held_out": result.workload.held_out,
+        "baseline_us": round(result.baseline_us, DIGITS),
+        "tuned_us": round(result.tuned_us, DIGITS),
+        "speedup": round(result.speedup, DIGITS),
+        "interval": [round(bound, DIGITS) for bound in result.interval],
+        "roofline": None if _of_cpu(result) else round(result.roofline_share, DIGITS),
+        "candidate": result.candidate,
+        "config": dict(result.config),
+        "registers": None if result.resources is None else result.resources.registers,
+        "occupancy": None if result.occupancy is None else result.occupancy.share,
+        **({} if peers is None else {"peers": peers_json(peers)}),
+    }
+
+
+def _json_round(one: Round) -> dict[str, object]:
+    record, idea, gain, spent = one.record, one.record.idea, one.gain, one.spent
+    return {
+        "round": one.number,
+        "end": one.end,
+        "base": record.base or None,
+        "candidate": record.candidate,
+        "hypothesis": idea.hypothesis if idea else None,
+        "change": idea.change if idea else None,
+        "expectations": [
+            {
+                "metric": moved.metric,
+                "workload": moved.workload or None,
+                "predicted": moved.predicted,
+                "measured": _rounded(moved.actual),
+            }
+            for moved in one.expected
+        ],
+        "speedup": _rounded(one.speedup),
+        "over_base": _rounded(one.over_base),
+        "default_speedup": _rounded(gain.default if gain else None),
+        "search_gain": _rounded(gain.search if gain else None),
+        "refused": list(record.problems),
+        "tokens": {"input": spent.input, "cached": spent.cached, "output": spent.output},
+        "cost": None if spent.cost is None else round(spent.cost, 6),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)

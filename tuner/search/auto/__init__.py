@@ -1,0 +1,1 @@
+"""The `auto` searcher: several methods over one memory of trials."""

@@ -1,0 +1,213 @@
+"""What the members of a portfolio work on: the pool, its numbers, and what was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from math import log, log2
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tuner.model.trial import Status
+from tuner.search.auto.features import ConfigColumns, Vector
+
+if TYPE_CHECKING:
+    from tuner.model.trial import Trial
+    from tuner.search.auto.features import Matrix
+    from tuner.search.auto.remaining import Untried
+    from tuner.search.base import Features
+    from tuner.search.pool import Pool
+
+# A config that was stopped early is slower than the incumbent by at least this (log of a ratio):
+# its few samples rank it among the slow ones and must never look like a find.
+_CLEARLY_SLOWER = log(1.05)
+# These say something about the config, and would again. A timeout may be the machine's doing: it
+# counts as slow, not as bad as the worst. What was never recorded says nothing.
+_BY_CHANCE = frozenset({Status.TIMEOUT})
+_SILENT = frozenset({Status.MISSING})
+# Below this spread of log times a model sees noise.
+_LEAST_SPREAD = 0.01
+# A workload's own spread counts once it has several times this many trials.
+_FEW = 5.0
+
+
+@dataclass(slots=True)
+class Row:
+    """One config on one workload: proposed, then told. `log_us` is None where it failed.
+
+    `levels` are the features as models take them.
+    """
+
+    x: Vector
+    group: int
+    index: int | None = None
+    status: Status | None = None
+    log_us: float | None = None
+    features: Features | None = None
+    levels: Vector | None = None
+    member: str | None = None
+    is_seed: bool = False
+
+    @property
+    def says_something(self) -> bool:
+        """Whether a model can learn from it."""
+        return self.status is not None and self.status not in _SILENT
+
+
+@dataclass(slots=True)
+class Memory:
+    """Rows in the order in which they were proposed (own) or shared (of other workloads).
+
+    `waiting` are configs, by position, that are compiled to be chosen from; `named` those of them
+    that a model takes for rows until it is fitted again.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    named: list[Row] = field(default_factory=list)
+    waiting: dict[int, Row] = field(default_factory=dict)
+    _groups: dict[Hashable, int] = field(default_factory=dict)
+
+    def group(self, workload: Hashable) -> int:
+        """Number the workloads; the searcher's own is 0."""
+        return self._groups.setdefault(workload, len(self._groups) + 1)
+
+    def finish(self, row: Row, trial: Trial) -> None:
+        """Write down what came of a row."""
+        row.status = trial.status
+        if trial.time_us is None or trial.measurement is None:
+            return
+        row.log_us = log(max(trial.time_us, 1e-6))
+        if trial.measurement.stopped_early:
+            best = self.best(row.group, besides=row)
+            if best is not None and best.log_us is not None:
+                row.log_us = max(row.log_us, best.log_us + _CLEARLY_SLOWER)
+
+    def best(self, group: int = 0, besides: Row | None = None) -> Row | None:
+        """Return the fastest row of a workload."""
+        timed = [r for r in self.rows if r.group == group and r.log_us is not None]
+        return min(
+            (r for r in timed if r is not besides), key=lambda r: r.log_us or 0.0, default=None
+        )
+
+    def is_find(self, row: Row, share: float) -> bool:
+        """Whether a row is among the fastest share of its workload's."""
+        if row.log_us is None:
+            return False
+        times = sorted(r.log_us for r in self.rows if r.group == row.group and r.log_us is not None)
+        return row.log_us <= times[int(share * len(times))]
+
+
+def group_numbers(rows: list[Row]) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Return the workload's number of each row."""
+    return np.array([row.group for row in rows], dtype=np.intp)
+
+
+def targets(rows: list[Row]) -> tuple[Vector, Vector]:
+    """Make the values that models learn, one a row, and the scale of each group (`[groups]`).
+
+    Of every group: log times less their median; what is slower than the median is compressed (a
+    model needs to know that it is slow, not how slow); failures are as bad as the slowest; divided
+    by the group's own spread, which few trials share with the others.
+    """
+    groups = group_numbers(rows)
+    values = np.zeros(len(rows))
+    count = int(groups.max(initial=0)) + 1
+    spreads, sizes = np.zeros(count), np.zeros(count)
+    for group in np.unique(groups):
+        places = np.flatnonzero(groups == group)
+        values[places] = _levelled([rows[i] for i in places])
+        sizes[group], spreads[group] = len(places), values[places].std()
+    pooled = np.sqrt((sizes * spreads**2).sum() / max(1.0, sizes.sum()))
+    spreads = np.sqrt((sizes * spreads**2 + _FEW * pooled**2) / (sizes + _FEW))
+    scales = np.maximum(spreads, _LEAST_SPREAD)
+    return values / scales[groups], scales
+
+
+def _levelled(rows: list[Row]) -> Vector:
+    """Return log times less their median, compressed above it."""
+    timed = np.array([row.log_us for row in rows if row.log_us is not None])
+    if not len(timed):
+        return np.ones(len(rows))
+    middle = float(np.median(timed))
+    knee = max(middle - float(timed.min()), _LEAST_SPREAD)
+    compressed = knee * np.log1p(np.maximum(timed - middle, 0.0) / knee)
+    values = np.where(timed > middle, compressed, timed - middle)
+    worst = max(float(values.max()), knee)
+    filled = iter(values.tolist())
+    return np.array(
+        [
+            next(filled)
+            if row.log_us is not None
+            else 0.5 * worst
+            if row.status in _BY_CHANCE
+            else worst
+            for row in rows
+        ]
+    )
+
+
+Indices = np.ndarray[Any, np.dtype[np.intp]]
+# Configs that a model judges: all of a small pool, else a part, redrawn with every fit, and the
+# neighbours of the best. Leaving out a third of a pool of 4,362 (convolution_MI250X) halved the
+# score at 100.
+MOST_CANDIDATES = 6000
+NEIGHBOURS_OF = 5
+# Axes are taken in units of this many doublings: the columns of a config run over about one unit.
+_DOUBLINGS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The pool of one workload, its untried configs and the memory of all trials.
+
+    A row of `x` is: the columns of a config, the axes of its workload, its value indices.
+    """
+
+    pool: Pool
+    untried: Untried
+    memory: Memory
+    columns: ConfigColumns
+    axes: Mapping[str, int]
+    rng: np.random.Generator
+
+    @property
+    def codes(self) -> int:
+        """How many columns at the end of a row of `x` are value indices."""
+        return len(self.pool.parameters)
+
+    def x(self, indices: Indices) -> Matrix:
+        """Return the rows of configs of the pool, on the searcher's own workload."""
+        return self.x_of(self.pool.encoded[indices], self.axes)
+
+    def x_of(self, rows: np.ndarray[Any, Any], axes: Mapping[str, int]) -> Matrix:
+        """Return the rows of configs, given as value indices, on any workload."""
+        own = self.columns.of(rows)
+        return np.hstack([own, np.tile(_axis_columns(self.axes, axes), (len(own), 1)), rows])
+
+    def with_products(self, x: Matrix) -> Matrix:
+        """Put the products of parameters in the place of the value indices."""
+        codes = x[:, x.shape[1] - self.codes :].astype(np.intp)
+        return np.hstack([x[:, : x.shape[1] - self.codes], self.columns.products(codes)])
+
+    def is_open(self, index: int) -> bool:
+        """Whether a config is untried, or compiled and not proposed."""
+        return index in self.untried or index in self.memory.waiting
+
+    def candidates(self) -> Indices:
+        """Choose the open configs to judge, in the order of the pool."""
+        size = len(self.pool)
+        chosen = np.arange(size)
+        if size > MOST_CANDIDATES:
+            timed = [r for r in self.memory.rows if r.index is not None and r.log_us is not None]
+            timed.sort(key=lambda row: (row.group, row.log_us))
+            best = [row.index for row in timed[:NEIGHBOURS_OF] if row.index is not None]
+            near = [self.pool.neighbours(index) for index in best]
+            far = self.rng.integers(size, size=MOST_CANDIDATES)
+            waiting = np.array(list(self.memory.waiting), dtype=np.intp)
+            chosen = np.unique(np.concatenate([*near, far, waiting]))
+        return chosen[[self.is_open(index) for index in chosen.tolist()]]
+
+
+def _axis_columns(own: Mapping[str, int], others: Mapping[str, int]) -> Vector:
+    return np.array([log2(1 + others.get(name, value)) / _DOUBLINGS for name, value in own.items()])

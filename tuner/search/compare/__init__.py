@@ -1,0 +1,1 @@
+"""Search methods compared on recorded spaces."""

@@ -1,0 +1,241 @@
+"""Search by Optuna's tree-structured Parzen estimator alone."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalStorage
+from optuna.trial import TrialState
+
+from tuner.model.errors import SessionError
+from tuner.model.expressions import Value
+from tuner.search.auto.remaining import Untried
+
+if TYPE_CHECKING:
+    from tuner.model.config import Config, Parameter, SearchSpace
+    from tuner.model.trial import Trial
+    from tuner.search.pool import Pool
+
+# Optuna's 24 leave a score of 0.43 over eight recorded spaces (benchmarks/search.py),
+# 64 and more give 0.48 to 0.53; far more of them crowd the configs of a batch together.
+CANDIDATES = 64
+
+
+class CategoricalTpe:
+    """Wish for values that are more frequent among the best trials than among the others.
+
+    Every value is a category: on recorded spaces that finds more than treating values as numbers
+    does. A wish may be invalid or tried already.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], seed: int) -> None:
+        self._parameters = tuple(parameters)
+        self.distributions: dict[str, BaseDistribution] = {
+            p.name: CategoricalDistribution(p.values) for p in self._parameters
+        }
+        self._open = {n: d for n, d in self.distributions.items() if not d.single()}
+        with quiet_optuna():
+            # Whoever asks counts the start-up trials.
+            self._sampler = optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=0, n_ei_candidates=CANDIDATES, constant_liar=True
+            )
+            self._study = optuna.create_study(sampler=self._sampler)
+        # The sampler proposes for a running trial and leaves that one out of what it learns from.
+        self._study.ask()
+        self._proposing = self._study.get_trials(deepcopy=False)[0]
+        self._begun = 0
+        self._correct = 0
+        self._pruned = 0
+        self._failed: deque[int] = deque()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a time to learn from and a value to choose."""
+        return bool(self._correct and self._open)
+
+    def wish(self) -> np.ndarray[Any, np.dtype[np.intp]]:
+        """Return the value indices of the config to try next."""
+        wish = self._sampler.sample_relative(self._study, self._proposing, self._open)
+        return np.array(
+            [p.values.index(wish[p.name]) if p.name in wish else 0 for p in self._parameters]
+        )
+
+    def begin(self, config: Config) -> int:
+        """Say that a config is being tried; return its number."""
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING, params=dict(config), distributions=self.distributions
+            )
+        )
+        self._begun += 1
+        return self._begun
+
+    def end(self, number: int, time_us: float | None) -> None:
+        """Teach the estimator a time, or that the config is worse than every timed one."""
+        if time_us is None:
+            self._failed.append(number)
+        else:
+            self._study.tell(number, time_us)
+            self._correct += 1
+        # Told as failed, a trial would be ignored; told as pruned, it ranks below all timed ones.
+        # But the best tenth counts as good, so that many failures among few timed configs would
+        # be good ones: those wait as running trials, which a constant liar counts as bad.
+        while self._failed and self._correct + self._pruned < 10 * self._correct:
+            self._study.tell(self._failed.popleft(), state=TrialState.PRUNED)
+            self._pruned += 1
+
+
+@contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Keep Optuna's announcements off the terminal, and its settings as they were."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+# Seconds after which the lock of a killed writer is taken over; a write holds it for about 1 ms.
+LOCK_GRACE_S = 3
+
+
+class OptunaJournal:
+    """Append told trials to one study of a journal file, each config once however often told."""
+
+    def __init__(
+        self, path: Path, study_name: str, distributions: Mapping[str, BaseDistribution]
+    ) -> None:
+        self._path, self._distributions = path, dict(distributions)
+        lock = JournalFileOpenLock(str(path), grace_period=LOCK_GRACE_S)
+        try:
+            _end_last_line(path, lock)
+            storage = JournalStorage(JournalFileBackend(str(path), lock))
+            self._study = optuna.create_study(
+                storage=storage, study_name=study_name, load_if_exists=True
+            )
+        except (ValueError, KeyError) as error:
+            raise SessionError(
+                f"not an Optuna journal: {error}",
+                path=path,
+                remedy="remove it: resuming the session writes it again",
+            ) from error
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        self._known = {_key(trial.params) for trial in self._study.get_trials(deepcopy=False)}
+
+    def add(self, trial: Trial) -> None:
+        """Append one trial, unless an earlier run of the same session did."""
+        key = _key(trial.config)
+        if key in self._known:
+            return
+        self._known.add(key)
+        attributes: dict[str, Any] = {"status": str(trial.status), "reason": trial.reason}
+        if trial.resources is not None:
+            attributes["registers"] = trial.resources.registers
+        if trial.occupancy is not None:
+            attributes["occupancy"] = trial.occupancy.share
+        told = optuna.trial.create_trial(
+            state=TrialState.FAIL if trial.time_us is None else TrialState.COMPLETE,
+            value=trial.time_us,
+            params=dict(trial.config),
+            distributions=self._distributions,
+            user_attrs=attributes,
+        )
+        try:
+            self._study.add_trial(told)
+        except OSError as error:
+            raise _unwritable(self._path, error) from error
+
+
+def _end_last_line(path: Path, lock: JournalFileOpenLock) -> None:
+    """Take back what a full disk or a kill cut short: Optuna would go on in the same line."""
+    lock.acquire()
+    try:
+        with suppress(FileNotFoundError), path.open("r+b") as file:
+            content = file.read()
+            end = content.rfind(b"\n") + 1
+            if content[end : end + 1] == b"{":  # else it is no journal
+                file.truncate(end)
+    finally:
+        lock.release()
+
+
+def _unwritable(path: Path, error: OSError) -> SessionError:
+    return SessionError(
+        f"cannot write Optuna's journal: {error.strerror or error}",
+        path=path,
+        remedy=f"once the cause is gone, continue with `--resume {path.parent}`",
+    )
+
+
+def _key(params: Mapping[str, Any]) -> str:
+    return json.dumps(dict(params), sort_keys=True)
+
+
+STARTUP_TRIALS = 10
+
+
+class OptunaSearcher:
+    """Propose what the estimator wishes, moved to the nearest valid config not yet tried.
+
+    The study that proposes is in memory; `journal` is a file that optuna-dashboard opens, with one
+    study per workload.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        space: SearchSpace,
+        seed: int,
+        seeds: Sequence[Mapping[str, Value]] = (),
+        *,
+        journal: Path | None = None,
+        study_name: str = "tune",
+    ) -> None:
+        self._pool = pool
+        self._untried = Untried(pool, seeds)
+        self._rng = np.random.default_rng(seed)
+        self._tpe = CategoricalTpe(space.parameters, seed)
+        with quiet_optuna():
+            self._journal = (
+                OptunaJournal(journal, study_name, self._tpe.distributions) if journal else None
+            )
+        self._asked = 0
+        self._numbers: dict[int, int] = {}
+
+    def ask(self, count: int) -> Sequence[Config]:
+        """Propose up to `count` configs, each knowing of the ones still outstanding."""
+        return [self._propose() for _ in range(min(count, len(self._untried)))]
+
+    def tell(self, trial: Trial) -> None:
+        """Teach the estimator a time, or that the config is worse than every timed one."""
+        self._tpe.end(self._numbers.pop(self._pool.index(trial.config)), trial.time_us)
+        if self._journal is not None:
+            self._journal.add(trial)
+
+    def _propose(self) -> Config:
+        index = self._choose()
+        config = self._pool[index]
+        self._numbers[index] = self._tpe.begin(config)
+        self._asked += 1
+        return config
+
+    def _choose(self) -> int:
+        seed = self._untried.take_seed()
+        if seed is not None:
+            return seed
+        if self._asked < STARTUP_TRIALS or not self._tpe.ready:
+            return self._untried.take_random(self._rng)
+        return self._untried.take_nearest(self._tpe.wish())

@@ -1,0 +1,1 @@
+"""The search-space file and the template: read, checked, rendered."""

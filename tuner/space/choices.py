@@ -1,0 +1,312 @@
+"""The part of a search-space file that declares names, values and constraints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+
+from tuner.model.config import RESERVED_NAMES, Config, Parameter, SearchSpace, format_value
+from tuner.model.errors import KernelError
+from tuner.model.expressions import Expression, Value
+from tuner.model.kernel import DEVICE_NAMES, Argument, KernelSpec, LaunchSpec
+from tuner.space.schema import SpaceModel
+from tuner.space.yaml import Document
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BOOLEAN_WORDS = {"on": "true", "yes": "true", "off": "false", "no": "false"}
+
+
+def expression(
+    document: Document, value: object, known: Collection[str], *location: str | int
+) -> Expression:
+    """Parse the value at `location` and check its names."""
+    text = value if isinstance(value, bool | int | float) else str(value)
+    if boolean := _boolean_word(document, known, *location):
+        raise document.error(
+            f"`{text}` is a name here, not a boolean", *location, remedy=f"write {boolean}"
+        )
+    line = document.line(*location)
+    parsed = Expression.parse(text, path=document.path, line=line)
+    parsed.require(frozenset(known))
+    return parsed
+
+
+def optional(
+    document: Document, value: object, known: Collection[str], *location: str | int
+) -> Expression | None:
+    """Parse the value at `location` where there is one."""
+    return None if value is None else expression(document, value, known, *location)
+
+
+def identifier(document: Document, name: str, *location: str | int) -> None:
+    """Raise `SpaceError` unless `name` can be a name in Python and in C++."""
+    if not _IDENTIFIER.fullmatch(name):
+        remedy = "a name has letters, digits and underscores, and does not start with a digit"
+        raise document.error(f"`{name}` is not a name", *location, remedy=remedy)
+
+
+def check_names(document: Document, model: SpaceModel) -> None:
+    """Raise `SpaceError` where a name is not one, means something else, or is taken twice."""
+    identifier(document, model.kernel, "kernel")
+    seen: dict[str, str] = {}
+    for name, kind, location in _declared(model):
+        identifier(document, name, *location)
+        if name in RESERVED_NAMES:
+            what = "a number of the device" if name in DEVICE_NAMES else "a word of the language"
+            message = f"`{name}` cannot be {kind}: it is {what}"
+            raise document.error(message, *location, remedy="choose another name")
+        if name in seen:
+            message = f"`{name}` is {kind} and was {seen[name]} before"
+            raise document.error(message, *location, remedy="choose another name for one of them")
+        seen[name] = kind
+    for name, choices in model.operator.items():
+        if not choices:
+            remedy = "list its choices, the default first: [silu, gelu]"
+            raise document.error(f"`{name}` has no choices", "operator", name, remedy=remedy)
+        for i, choice in enumerate(choices):
+            identifier(document, choice, "operator", name, i)
+            if choice in choices[:i]:
+                message = f"`{name}` has the choice `{choice}` twice"
+                raise document.error(message, "operator", name, i, remedy="delete one")
+
+
+def _declared(model: SpaceModel) -> Iterator[tuple[str, str, tuple[str | int, ...]]]:
+    for i, name in enumerate(model.axes):
+        yield name, "an axis", ("axes", i)
+    for name in model.operator:
+        yield name, "an operator macro", ("operator", name)
+    for name in model.parameters:
+        yield name, "a parameter", ("parameters", name)
+
+
+def search_space(document: Document, model: SpaceModel) -> SearchSpace:
+    """Build the search space from parameters, constraints, the default and the suggestions."""
+    known = {*model.axes, *model.operator, *model.parameters, *DEVICE_NAMES}
+    space = SearchSpace(
+        parameters=tuple(
+            Parameter(name, _values(document, name, values), document.line("parameters", name))
+            for name, values in model.parameters.items()
+        ),
+        constraints=tuple(
+            expression(document, text, known, "constraints", i)
+            for i, text in enumerate(model.constraints)
+        ),
+    )
+    default = None
+    if model.default is not None:
+        default = _config(document, model.default, space, "default")
+    suggestions = tuple(
+        _config(document, {**(default or {}), **suggestion}, space, "suggestions", i)
+        for i, suggestion in enumerate(model.suggestions)
+    )
+    return replace(space, default=default, suggestions=suggestions)
+
+
+def _values(document: Document, name: str, values: list[Value]) -> tuple[Value, ...]:
+    here = ("parameters", name)
+    if not values:
+        raise document.error(f"`{name}` has no values", *here, remedy="list at least one")
+    for i, value in enumerate(values):
+        word = document.plain(*here, i)
+        if word and (boolean := _BOOLEAN_WORDS.get(word.lower())):
+            remedy = f"write {boolean} for the boolean, '{word}' for the text"
+            raise document.error(f"`{word}` is a text, not a boolean", *here, i, remedy=remedy)
+        if isinstance(value, str) and (not value.strip() or "\n" in value):
+            what = "more than one line" if value.strip() else "an empty text"
+            message = f"`{name}` has {what} as a value"
+            raise document.error(message, *here, i, remedy="write a word; branch in the template")
+    booleans = [isinstance(value, bool) for value in values]
+    if any(booleans) and not all(booleans):
+        message = f"`{name}` mixes booleans with other values"
+        remedy = "list only numbers, or [false, true]: in an expression 1 == True"
+        raise document.error(message, *here, remedy=remedy)
+    for i, value in enumerate(values):
+        for other in values[:i]:
+            if value == other or format_value(value) == format_value(other):
+                message = f"`{name}` has {_written(other)} and {_written(value)}: the same value"
+                raise document.error(message, *here, i, remedy="delete one")
+    return tuple(values)
+
+
+def _config(
+    document: Document, values: Mapping[str, Value], space: SearchSpace, *here: str | int
+) -> Config:
+    """Read a config that stands in the file at `here`, with the parameters' own values."""
+    what = f"`{here[0]}`"
+    for name in values:
+        if name not in space.names:
+            remedy = f"parameters: {', '.join(space.names)}"
+            message = f"{what} has `{name}`, which is not a parameter"
+            raise document.error(message, *here, name, remedy=remedy)
+    chosen: dict[str, Value] = {}
+    for parameter in space.parameters:
+        if parameter.name not in values:
+            message = f"{what} gives no value for `{parameter.name}`"
+            raise document.error(message, *here, remedy="give every parameter one value")
+        value = values[parameter.name]
+        same = [other for other in parameter.values if _equal(value, other)]
+        if not same:
+            message = f"{what} has {parameter.name}: {_written(value)}"
+            remedy = f"values of `{parameter.name}`: {', '.join(map(_written, parameter.values))}"
+            raise document.error(message, *here, parameter.name, remedy=remedy)
+        chosen[parameter.name] = same[0]
+    config = Config.of(chosen)
+    for constraint in space.constraints:
+        if constraint.names <= set(space.names) and not constraint.evaluate(config):
+            named = "the default" if here[0] == "default" else "a suggested"
+            message = f"{named} config breaks the constraint `{constraint.text}`"
+            remedy = f"change the config, or the constraint on line {constraint.line}"
+            raise document.error(message, *here, remedy=remedy)
+    return config
+
+
+def _equal(value: Value, other: Value) -> bool:
+    return value == other and isinstance(value, bool) is isinstance(other, bool)
+
+
+def _written(value: Value) -> str:
+    return repr(value) if isinstance(value, str) else format_value(value)
+
+
+def _boolean_word(document: Document, known: Collection[str], *location: str | int) -> str | None:
+    word = document.plain(*location)
+    return None if word is None or word in known else _BOOLEAN_WORDS.get(word.lower())
+
+
+def chosen_operators(spec: KernelSpec, asked: Mapping[str, str]) -> Mapping[str, str]:
+    """Complete the operator's choices with the defaults; raise `KernelError` for unknown ones."""
+    known = {operator.name: operator.values for operator in spec.operators}
+    for name, value in asked.items():
+        if name not in known:
+            listed = ", ".join(known) or "it has none"
+            raise KernelError(
+                f"{spec.name} has no operator choice named {name!r}",
+                path=spec.path,
+                remedy=f"choices: {listed}",
+            )
+        if value not in known[name]:
+            raise KernelError(
+                f"{name} cannot be {value!r}",
+                path=spec.path,
+                remedy=f"{name} is one of {', '.join(known[name])}",
+            )
+    return {name: asked.get(name, values[0]) for name, values in known.items()}
+
+
+def bound_spec(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
+    """Put a choice of operators into every expression and dtype; a choice made before gives way."""
+    operations = spec.operations
+    return replace(
+        spec,
+        arguments=tuple(_argument(argument, operators) for argument in spec.arguments),
+        traffic=spec.traffic.bind(operators),
+        operations=None if operations is None else operations.bind(operators),
+        baseline=tuple(_launch(launch, operators) for launch in spec.baseline),
+        launch=tuple(_launch(launch, operators) for launch in spec.launch),
+    )
+
+
+def bound_space(space: SearchSpace, operators: Mapping[str, str]) -> SearchSpace:
+    """Put a choice of operators into every constraint; a choice made before gives way."""
+    return replace(space, constraints=_all(space.constraints, operators))
+
+
+def _argument(argument: Argument, operators: Mapping[str, str]) -> Argument:
+    by = argument.dtype_by
+    return replace(
+        argument,
+        dtype=argument.dtype if by is None else by.dtypes[operators[by.operator]],
+        shape=_all(argument.shape, operators),
+        value=_optional(argument.value, operators),
+    )
+
+
+def _launch(launch: LaunchSpec, operators: Mapping[str, str]) -> LaunchSpec:
+    return replace(
+        launch,
+        grid=_all(launch.grid, operators),
+        block=_all(launch.block, operators),
+        cluster=_all(launch.cluster, operators),
+        shared_memory=_optional(launch.shared_memory, operators),
+        programmatic=_optional(launch.programmatic, operators),
+        when=_optional(launch.when, operators),
+    )
+
+
+def _all(
+    expressions: tuple[Expression, ...], operators: Mapping[str, str]
+) -> tuple[Expression, ...]:
+    return tuple(expression.bind(operators) for expression in expressions)
+
+
+def _optional(expression: Expression | None, operators: Mapping[str, str]) -> Expression | None:
+    return None if expression is None else expression.bind(operators)
+
+
+_TRUTH = "(true|false)"
+_NUMBERS = r"[0-9]+(,[0-9]+)*"
+# The value of each option of NVRTC that only changes code or messages. The others name files
+# (-I, -include, --pch-dir, -time), or the target and the output, which the compiler sets.
+_VALUES = {
+    "--std": r"c\+\+[0-9]{2}",
+    "--use_fast_math": "",
+    "--ftz": _TRUTH,
+    "--prec-sqrt": _TRUTH,
+    "--prec-div": _TRUTH,
+    "--fmad": _TRUTH,
+    "--maxrregcount": "[0-9]{1,3}",
+    "--extra-device-vectorization": "",
+    "--restrict": "",
+    "--device-as-default-execution-space": "",
+    "--device-int128": "",
+    "--device-float128": "",
+    "--builtin-move-forward": _TRUTH,
+    "--builtin-initializer-list": _TRUTH,
+    "--generate-line-info": "",
+    "--device-debug": "",
+    "--dopt": "on",
+    # ptxas answers `-optf=FILE` with the text of the file in its error.
+    "--ptxas-options": r"-O[0-4]|--?opt-level=[0-4]|-d[ls]cm=[a-z]+|--?warn-[a-z-]+"
+    r"|--?def-(load|store)-cache=[a-z]+|--?allow-expensive-optimizations=(true|false)",
+    "--Ofast-compile": "0|min|mid|max",
+    "--jump-table-density": "[0-9]{1,3}",
+    "--disable-warnings": "",
+    "--display-error-number": "",
+    "--no-display-error-number": "",
+    "--diag-error": _NUMBERS,
+    "--diag-suppress": _NUMBERS,
+    "--diag-warn": _NUMBERS,
+    "--brief-diagnostics": _TRUTH,
+}
+_SHORT = {
+    "-G": "--device-debug",
+    "-Ofc": "--Ofast-compile",
+    "-Xptxas": "--ptxas-options",
+    "-default-device": "--device-as-default-execution-space",
+    "-jtd": "--jump-table-density",
+    "-lineinfo": "--generate-line-info",
+    "-w": "--disable-warnings",
+}
+_MACRO = re.compile(r"-[DU][A-Za-z_]\w*(\([\w, ]*\))?(=[^\r\n]*)?", re.ASCII)
+
+
+def refusal(option: str) -> tuple[str, str] | None:
+    """Say what is wrong with an option and what would be right; None where it may pass."""
+    if not option.startswith("-"):
+        return f"the option `{option}` starts with no -", "write a value with its option: -DNAME=1"
+    if _MACRO.fullmatch(option):
+        return None
+    given, _, value = option.partition("=")
+    name = _SHORT.get(given, given if given.startswith("--") else f"-{given}")
+    if given in ("-I", "--include-path") or given.startswith("-I"):
+        return f"`{option}` adds a folder", "list the folder under `include`"
+    if name not in _VALUES:
+        near = get_close_matches(name, _VALUES, n=1)
+        hint = f"did you mean `{near[0]}`? " if near else ""
+        allowed = f"allowed: -DNAME=value, -UNAME, {', '.join(_VALUES)}"
+        return f"the compiler option `{given}` is not allowed here", hint + allowed
+    if not re.fullmatch(_VALUES[name], value):
+        return f"`{given}` does not take {value!r}", f"its value must match {_VALUES[name]!r}"
+    return None

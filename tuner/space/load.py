@@ -1,0 +1,391 @@
+"""Read a search-space file: what to tune, what may be chosen, with a line in every error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from tuner.model.config import SearchSpace
+from tuner.model.errors import ExpressionError, KernelError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import (
+    DEVICE_NAMES,
+    DTYPE_BYTES,
+    FLOAT_DTYPES,
+    Argument,
+    DtypeChoice,
+    KernelSpec,
+    LaunchSpec,
+    Limits,
+    Operator,
+    Tolerance,
+    Workload,
+)
+from tuner.space.choices import (
+    bound_space,
+    bound_spec,
+    check_names,
+    chosen_operators,
+    expression,
+    identifier,
+    optional,
+    refusal,
+    search_space,
+)
+from tuner.space.schema import LARGEST, ArgumentModel, LaunchModel, SpaceModel, validated
+from tuner.space.yaml import Document, Location, read
+
+Names = frozenset[str]
+
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*(<[^\n;{}]*>)?", re.ASCII)
+_FILL = re.compile(r"[a-z][a-z0-9_]*")
+_EARLIER = {"held_out": "as tuned", "boundary": "as tuned or held out"}
+_ALONE = {
+    "held_out": "a held-out workload is one that nothing was tuned on",
+    "boundary": "a boundary workload is one that is verified and never timed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What one search-space file declares, for one choice of the operator's variants."""
+
+    spec: KernelSpec
+    space: SearchSpace
+
+    def chosen(self, operators: Mapping[str, str]) -> Definition:
+        """Make another choice; of what `operators` leaves out, the default."""
+        chosen = chosen_operators(self.spec, operators)
+        return Definition(bound_spec(self.spec, chosen), bound_space(self.space, chosen))
+
+
+def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> Definition:
+    """Read and check a search-space file; raise `SpaceError` or `ExpressionError` with its line.
+
+    `operators` are choices of the operator's variants; the others are the defaults.
+    """
+    return definition_of(read(path), operators)
+
+
+def definition_of(document: Document, operators: Mapping[str, str] | None = None) -> Definition:
+    """Check what was read; its paths start from the folder of `document.path`."""
+    model = validated(document)
+    check_names(document, model)
+    space = search_space(document, model)
+    spec = _spec(document, model, space)
+    chosen = Definition(spec, space).chosen(operators or {})
+    spec, space = chosen.spec, chosen.space
+    for key, group in _groups(spec):
+        for index, workload in enumerate(group):
+            _check_workload(document, spec, space, workload, ("workloads", key, index))
+    return chosen
+
+
+def workload_from_text(spec: KernelSpec, text: str) -> Workload:
+    """Read `T=1024,D=14336`; raise `KernelError` unless it gives every axis a positive number."""
+    remedy = f"write {','.join(f'{axis}=1' for axis in spec.axes)}, with numbers of your own"
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        axis, equals, number = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise KernelError(f"workload {text!r}: {part!r} is not name=number", remedy=remedy)
+        if axis not in spec.axes:
+            raise KernelError(f"workload {text!r}: no axis is named {axis!r}", remedy=remedy)
+        if axis in sizes:
+            raise KernelError(f"workload {text!r}: {axis} is given twice", remedy=remedy)
+        if not re.fullmatch("[1-9][0-9]*", number):
+            message = f"workload {text!r}: {axis} is {number!r}, not a positive whole number"
+            raise KernelError(message, remedy=remedy)
+        if len(number) > len(str(LARGEST)) or int(number) > LARGEST:
+            message = f"workload {text!r}: {axis} is over {LARGEST}, the largest size"
+            raise KernelError(message, remedy=remedy)
+        sizes[axis] = int(number)
+    missing = [axis for axis in spec.axes if axis not in sizes]
+    if missing:
+        message = f"workload {text!r} gives no value for {', '.join(missing)}"
+        raise KernelError(message, remedy=remedy)
+    workload = Workload.of({axis: sizes[axis] for axis in spec.axes})
+    _check_sizes(spec, workload)
+    return workload
+
+
+def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSpec:
+    axes = frozenset({*model.axes, *model.operator})
+    names = axes | DEVICE_NAMES
+    arguments = _arguments(document, model, axes)
+    tuned = _workloads(document, model, "tuned", ())
+    held_out = _workloads(document, model, "held_out", tuned)
+    return KernelSpec(
+        name=model.kernel,
+        path=document.path.resolve(),
+        source=_file(document, model.source, "source"),
+        reference=_file(document, model.reference, "reference"),
+        template=_file(document, model.template, "template"),
+        axes=tuple(model.axes),
+        arguments=arguments,
+        tuned=tuned,
+        held_out=held_out,
+        boundary=_workloads(document, model, "boundary", (*tuned, *held_out)),
+        traffic=expression(document, model.traffic, axes, "traffic"),
+        operations=optional(document, model.operations, axes, "operations"),
+        baseline=_launches(document, model.baseline.launch, names, "baseline", "launch"),
+        launch=_launches(document, model.launch, names | set(space.names), "launch"),
+        tolerances=_tolerances(document, model, arguments),
+        limits=Limits(**model.limits.model_dump()),
+        operators=tuple(Operator(n, tuple(values)) for n, values in model.operator.items()),
+        include_dirs=_folders(document, model.include),
+        compile_options=_options(document, model.options),
+    )
+
+
+def _file(document: Document, text: str, key: str) -> Path:
+    path = (document.path.parent / text).resolve()
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "no such file"
+        remedy = f"looked at {path}; a path starts from the folder of this file"
+        raise document.error(f"`{key}`: {text!r} is {found}", key, remedy=remedy)
+    return path
+
+
+def _folders(document: Document, folders: Sequence[str]) -> tuple[Path, ...]:
+    paths = tuple((document.path.parent / folder).resolve() for folder in folders)
+    for i, path in enumerate(paths):
+        if not path.is_dir():
+            remedy = f"looked at {path}; a path starts from the folder of this file"
+            message = f"`include`: {folders[i]!r} is no folder"
+            raise document.error(message, "include", i, remedy=remedy)
+    return paths
+
+
+def _options(document: Document, options: Sequence[str]) -> tuple[str, ...]:
+    for i, option in enumerate(options):
+        if wrong := refusal(option):
+            raise document.error(wrong[0], "options", i, remedy=wrong[1])
+    return tuple(options)
+
+
+def _arguments(document: Document, model: SpaceModel, axes: Names) -> tuple[Argument, ...]:
+    arguments: list[Argument] = []
+    for i, item in enumerate(model.arguments):
+        argument = _argument(document, model, item, axes, i)
+        if argument.name in {other.name for other in arguments}:
+            message = f"the argument `{argument.name}` is listed twice"
+            remedy = "an argument is listed once; written in place, its role is inout"
+            raise document.error(message, "arguments", i, "name", remedy=remedy)
+        arguments.append(argument)
+    if not any(argument.role in ("output", "inout") for argument in arguments):
+        message = "no argument is an output"
+        remedy = "give the arrays that the kernel writes `role: output` or `role: inout`"
+        raise document.error(message, "arguments", remedy=remedy)
+    return tuple(arguments)
+
+
+def _argument(
+    document: Document, model: SpaceModel, item: ArgumentModel, axes: Names, i: int
+) -> Argument:
+    here = ("arguments", i)
+    name, role = item.name, item.role or "input"
+    identifier(document, name, *here, "name")
+    dtype_by = _dtype_choice(document, model, item, i)
+    dtypes = [item.dtype] if dtype_by is None else [*dtype_by.dtypes.values()]
+    for dtype in dtypes:
+        _check_dtype(document, dtype, i)
+    if (item.shape is None) == (item.value is None):
+        both = "both a `shape` and a `value`" if item.shape else "neither a `shape` nor a `value`"
+        remedy = "an array has `shape: [T, K]`, a scalar has `value: K`"
+        raise document.error(f"the argument `{name}` has {both}", *here, remedy=remedy)
+    if item.shape is None and role != "input":
+        remedy = "delete the role; what the kernel writes is an array with a shape"
+        raise document.error(f"the scalar `{name}` cannot be {role}", *here, "role", remedy=remedy)
+    if item.fill is not None:
+        _check_fill(document, item, role, i)
+    _check_promises(document, item, role, dtypes, i)
+    sizes = enumerate(item.shape or ())
+    return Argument(
+        name=name,
+        dtype=dtypes[0],
+        shape=tuple(expression(document, size, axes, *here, "shape", n) for n, size in sizes),
+        role=role,
+        fill=item.fill or "normal",
+        value=optional(document, item.value, axes, *here, "value"),
+        line=document.line(*here),
+        nonfinite=bool(item.nonfinite),
+        deterministic=item.deterministic is not False,
+        dtype_by=dtype_by,
+    )
+
+
+def _dtype_choice(
+    document: Document, model: SpaceModel, item: ArgumentModel, i: int
+) -> DtypeChoice | None:
+    if isinstance(item.dtype, str):
+        return None
+    ((operator, dtypes),) = item.dtype.items()
+    if operator not in model.operator:
+        message = f"`{operator}` is none of the operator's choices"
+        remedy = f"choices: {', '.join(model.operator) or 'none; declare it under `operator`'}"
+        raise document.error(message, "arguments", i, "dtype", remedy=remedy)
+    if set(dtypes) != set(model.operator[operator]):
+        message = f"the dtype of `{item.name}` is given for {', '.join(dtypes)}"
+        remedy = f"give one for each of {', '.join(model.operator[operator])}"
+        raise document.error(message, "arguments", i, "dtype", remedy=remedy)
+    return DtypeChoice(operator, {value: dtypes[value] for value in model.operator[operator]})
+
+
+def _check_dtype(document: Document, dtype: str, i: int) -> None:
+    if dtype in DTYPE_BYTES:
+        return
+    near = get_close_matches(dtype, DTYPE_BYTES, n=1)
+    remedy = f"did you mean `{near[0]}`? " if near else ""
+    remedy += f"dtypes: {', '.join(DTYPE_BYTES)}"
+    message = f"`{dtype}` is not a dtype"
+    raise document.error(message, "arguments", i, "dtype", remedy=remedy)
+
+
+def _check_promises(
+    document: Document, item: ArgumentModel, role: str, dtypes: Sequence[str], i: int
+) -> None:
+    read, written = role in ("input", "inout"), role in ("output", "inout")
+    floats = FLOAT_DTYPES.issuperset(dtypes)
+    if item.nonfinite is not None and not (read and item.shape and floats):
+        raise document.error(
+            f"`{item.name}` has no NaN or infinity to read",
+            *("arguments", i, "nonfinite"),
+            remedy="`nonfinite` is for an input array of floating-point numbers: delete it",
+        )
+    if item.deterministic is not None and not (written and item.shape):
+        raise document.error(
+            f"`{item.name}` is not written by the kernel",
+            *("arguments", i, "deterministic"),
+            remedy="`deterministic` is for an array of role output or inout: delete it",
+        )
+
+
+def _check_fill(document: Document, item: ArgumentModel, role: str, i: int) -> None:
+    here = ("arguments", i, "fill")
+    if item.shape is None or role not in ("input", "inout"):
+        what = "a scalar" if item.shape is None else f"of role {role}"
+        message = f"`{item.name}` is {what}: nothing fills it"
+        raise document.error(message, *here, remedy="delete `fill`")
+    if not _FILL.fullmatch(str(item.fill)):
+        raise document.error(f"{item.fill!r} is not a fill", *here, remedy="write `fill: normal`")
+
+
+def _workloads(
+    document: Document,
+    model: SpaceModel,
+    key: Literal["tuned", "held_out", "boundary"],
+    others: tuple[Workload, ...],
+) -> tuple[Workload, ...]:
+    workloads: list[Workload] = []
+    for i, sizes in enumerate(getattr(model.workloads, key)):
+        here = ("workloads", key, i)
+        if set(sizes) != set(model.axes):
+            given, axes = ", ".join(sizes) or "nothing", ", ".join(model.axes)
+            message = f"this workload gives {given}, and the axes are {axes}"
+            raise document.error(message, *here, remedy="give every axis one size")
+        held_out = key == "held_out"
+        workload = Workload.of({axis: sizes[axis] for axis in model.axes}, held_out=held_out)
+        if workload in workloads or workload in others:
+            where = _EARLIER[key] if workload in others else "twice"
+            message = f"the workload {workload} is listed {where}"
+            raise document.error(message, *here, remedy=_ALONE.get(key, "delete one"))
+        workloads.append(workload)
+    return tuple(workloads)
+
+
+def _launches(
+    document: Document, launches: Sequence[LaunchModel], names: Names, *key: str
+) -> tuple[LaunchSpec, ...]:
+    return tuple(_launch(document, item, names, *key, i) for i, item in enumerate(launches))
+
+
+def _launch(document: Document, item: LaunchModel, names: Names, *here: str | int) -> LaunchSpec:
+    def sizes(values: Sequence[object] | None, key: str) -> tuple[Expression, ...]:
+        values = values or ()
+        return tuple(expression(document, v, names, *here, key, i) for i, v in enumerate(values))
+
+    def single(value: object, key: str) -> Expression | None:
+        return optional(document, value, names, *here, key)
+
+    if not _FUNCTION.fullmatch(item.kernel):
+        remedy = "write a function, `scale_rows`, or an instantiation, `scale_rows<8>`"
+        message = f"`{item.kernel}` is not a kernel's name"
+        raise document.error(message, *here, "kernel", remedy=remedy)
+    return LaunchSpec(
+        kernel=item.kernel,
+        grid=sizes(item.grid, "grid"),
+        block=sizes(item.block, "block"),
+        shared_memory=single(item.shared_memory, "shared_memory"),
+        cluster=sizes(item.cluster, "cluster"),
+        programmatic=single(item.programmatic, "programmatic"),
+        when=single(item.when, "when"),
+        line=document.line(*here),
+    )
+
+
+def _tolerances(
+    document: Document, model: SpaceModel, arguments: tuple[Argument, ...]
+) -> dict[str, Tolerance]:
+    outputs = [a.name for a in arguments if a.role in ("output", "inout")]
+    for name, item in model.tolerance.items():
+        if name not in outputs:
+            remedy = f"outputs: {', '.join(outputs)}"
+            raise document.error(f"`{name}` is not an output", "tolerance", name, remedy=remedy)
+        if not item.model_fields_set:
+            remedy = "write {relative: 4.0e-3}, or {absolute: 0} for an exact output"
+            message = f"the tolerance of `{name}` is empty"
+            raise document.error(message, "tolerance", name, remedy=remedy)
+    missing = [name for name in outputs if name not in model.tolerance]
+    if missing:
+        remedy = f"add `{missing[0]}: {{relative: 4.0e-3}}`"
+        message = f"no tolerance for the output `{missing[0]}`"
+        raise document.error(message, "tolerance", remedy=remedy)
+    return {
+        name: Tolerance(item.relative or 0.0, item.absolute or 0.0, item.codes)
+        for name, item in model.tolerance.items()
+    }
+
+
+def _groups(spec: KernelSpec) -> tuple[tuple[str, tuple[Workload, ...]], ...]:
+    return (("tuned", spec.tuned), ("held_out", spec.held_out), ("boundary", spec.boundary))
+
+
+def _check_workload(
+    document: Document, spec: KernelSpec, space: SearchSpace, workload: Workload, here: Location
+) -> None:
+    _check_sizes(spec, workload)
+    for constraint in space.constraints:
+        if constraint.names <= set(spec.axes) and not constraint.evaluate(workload.values):
+            message = f"the workload {workload} breaks the constraint `{constraint.text}`"
+            remedy = f"change the workload, or the constraint on line {constraint.line}"
+            raise document.error(message, *here, remedy=remedy)
+
+
+def _check_sizes(spec: KernelSpec, workload: Workload) -> None:
+    for argument in spec.arguments:
+        for size in argument.shape:
+            _check_positive(size, workload)
+        if argument.value is not None:
+            argument.value.evaluate(workload.values)
+    for amount in (spec.traffic, spec.operations):
+        if amount is not None:
+            _check_positive(amount, workload)
+    for launch in spec.baseline:
+        if launch.when is None:
+            for size in (*launch.grid, *launch.block, *launch.cluster):
+                _check_positive(size, workload)
+
+
+def _check_positive(amount: Expression, workload: Workload) -> None:
+    if amount.names & DEVICE_NAMES:
+        return
+    value = amount.integer(workload.values)
+    if value < 1:
+        message = f"`{amount.text}` gives {value} for the workload {workload}"
+        remedy = "it must be 1 or more"
+        raise ExpressionError(message, path=amount.path, line=amount.line, remedy=remedy)

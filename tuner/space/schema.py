@@ -1,0 +1,290 @@
+"""The shape of a search-space file, and its mistakes told in the file's own words."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from tuner.model.errors import SpaceError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+    from tuner.space.yaml import Document, Location
+
+VERSION = 1
+# More would be a search of their own.
+MOST_SUGGESTIONS = 16
+
+
+def _scalar(value: object) -> object:
+    if not isinstance(value, bool | int | float | str):
+        raise PydanticCustomError("scalar", "a number, a text or a boolean is needed")
+    return value
+
+
+# a number or a boolean is an expression too
+Scalar = Annotated[Any, AfterValidator(_scalar)]
+
+
+def _dtype(value: object) -> object:
+    choices = list(value.values()) if isinstance(value, dict) and len(value) == 1 else []
+    by = choices[0] if choices and isinstance(choices[0], dict) else {"": value}
+    if not by or not all(isinstance(text, str) for pair in by.items() for text in pair):
+        raise PydanticCustomError("dtype", "a dtype is needed")
+    return value
+
+
+Dtype = Annotated[Any, AfterValidator(_dtype)]
+Sizes = Annotated[list[Scalar], Field(min_length=1, max_length=3)]
+# The largest size of an axis.
+LARGEST = 2**31 - 1
+Size = Annotated[int, Field(gt=0, le=LARGEST)]
+Share = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ArgumentModel(_Model):
+    """One kernel parameter."""
+
+    name: str = Field(description="the argument's name, `x`")
+    dtype: Dtype = Field(
+        description="its type, `bfloat16`, or one for each choice of the operator, "
+        "`{QUANT: {fp8: float8_e4m3, int8: int8}}`"
+    )
+    shape: list[Scalar] | None = Field(
+        default=None, min_length=1, description="an array's dimensions, `[T, K]`"
+    )
+    role: Literal["input", "output", "inout", "scratch"] | None = Field(
+        default=None, description="input, output, inout or scratch"
+    )
+    fill: str | None = Field(default=None, description="an input's content, `normal`")
+    nonfinite: bool | None = Field(
+        default=None, description="true where the operator defines NaN and infinity in this input"
+    )
+    deterministic: bool | None = Field(
+        default=None, description="false where an output's bits may differ from run to run"
+    )
+    value: Scalar = Field(default=None, description="a scalar's value, `K`")
+
+
+class WorkloadsModel(_Model):
+    """The problem sizes."""
+
+    tuned: list[dict[str, Size]] = Field(
+        min_length=1, description="a list of workloads, `[{T: 1, K: 7168}]`, in whole numbers"
+    )
+    held_out: list[dict[str, Size]] = Field(
+        default_factory=list,
+        description="a list of workloads, `[{T: 3, K: 7168}]`, in whole numbers",
+    )
+    boundary: list[dict[str, Size]] = Field(
+        default_factory=list,
+        description="a list of workloads, `[{T: 127, K: 7168}]`, in whole numbers",
+    )
+
+
+class LaunchModel(_Model):
+    """One launch of one kernel."""
+
+    kernel: str = Field(description="a function, `scale_rows` or `scale_rows<8>`")
+    grid: Sizes = Field(description="a list of 1 to 3 expressions, `[T]`")
+    block: Sizes = Field(description="a list of 1 to 3 expressions, `[256]`")
+    shared_memory: Scalar = Field(
+        default=None, description="an expression in bytes, `4 * block_size`"
+    )
+    cluster: Sizes | None = Field(default=None, description="a list of 1 to 3 expressions, `[4]`")
+    programmatic: Scalar = Field(default=None, description="true, false or an expression")
+    when: Scalar = Field(default=None, description="an expression, `T > 16`")
+
+
+class BaselineModel(_Model):
+    """How the source is launched."""
+
+    launch: list[LaunchModel] = Field(
+        min_length=1, description="a list of launches, `[{kernel: f, grid: [T], block: [64]}]`"
+    )
+
+
+class LimitsModel(_Model):
+    """What the compiled kernel may use."""
+
+    max_registers: int | None = Field(
+        default=None, ge=1, le=255, description="registers per thread, 1 to 255"
+    )
+    max_shared_bytes: int | None = Field(
+        default=None, ge=0, description="bytes of shared memory per block, static and dynamic"
+    )
+    min_occupancy: Share | None = Field(default=None, description="a share from 0 to 1, `0.5`")
+    spills: Literal["allow", "forbid"] = Field(default="allow", description="allow or forbid")
+
+
+class ToleranceModel(_Model):
+    """How far one output may be from the reference."""
+
+    relative: NonNegative | None = Field(default=None, description="0 or more, `4.0e-3`")
+    absolute: NonNegative | None = Field(default=None, description="0 or more, `1.0e-6`")
+    codes: Share | None = Field(
+        default=None, description="a share of the elements from 0 to 1, `0.01`"
+    )
+
+
+class SpaceModel(_Model):
+    """A whole search-space file."""
+
+    version: int = Field(ge=VERSION, le=VERSION, description="the number 1")
+    kernel: str = Field(description="a name, `scale_rows`")
+    source: str = Field(description="the baseline's .cu, from this file's folder")
+    reference: str = Field(description="the reference's .py, from this file's folder")
+    template: str = Field(description="the .cu.j2 template, from this file's folder")
+    axes: list[str] = Field(min_length=1, description="a list of names, `[T, K]`")
+    operator: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="macros, each with its choices, `{ACTIVATION: [silu, gelu]}`",
+    )
+    arguments: list[ArgumentModel] = Field(
+        min_length=1, description="a list of the kernel's arguments, in its order"
+    )
+    workloads: WorkloadsModel = Field(
+        description="`tuned`, `held_out` and `boundary` lists of workloads"
+    )
+    traffic: Scalar = Field(description="an expression: the fewest bytes to move, `T * K * 4`")
+    operations: Scalar = Field(
+        default=None, description="an expression: arithmetic operations, `T * K`"
+    )
+    baseline: BaselineModel = Field(description="the launch of the source, `launch: [...]`")
+    parameters: dict[str, list[Scalar]] = Field(
+        min_length=1, description="names, each with a list of values, `block_size: [128, 256]`"
+    )
+    constraints: list[Scalar] = Field(default_factory=list, description="a list of expressions")
+    default: dict[str, Scalar] | None = Field(
+        default=None, description="one value for every parameter, `{block_size: 128}`"
+    )
+    suggestions: list[dict[str, Scalar]] = Field(
+        default_factory=list,
+        max_length=MOST_SUGGESTIONS,
+        description=f"a list of at most {MOST_SUGGESTIONS} configs, `[{{block_size: 512}}]`",
+    )
+    launch: list[LaunchModel] = Field(
+        min_length=1, description="a list of launches, `[{kernel: f, grid: [T], block: [64]}]`"
+    )
+    limits: LimitsModel = Field(default=LimitsModel(), description="limits, `{max_registers: 128}`")
+    tolerance: dict[str, ToleranceModel] = Field(
+        description="an entry for every output, `{out: {relative: 4.0e-3}}`"
+    )
+    include: list[str] = Field(
+        default_factory=list, description="a list of folders from this file's folder"
+    )
+    options: list[str] = Field(
+        default_factory=list, description="a list of compiler options, `[--use_fast_math]`"
+    )
+
+
+def validated(document: Document) -> SpaceModel:
+    """Check the keys and types of a document; raise `SpaceError` for the first mistake by line."""
+    version = document.data.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise document.error(
+            f"version {version} is newer than this program reads ({VERSION})",
+            "version",
+            remedy="update tune (`pip install --upgrade kernel-tune`)",
+        )
+    try:
+        return SpaceModel.model_validate(document.data)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False, include_context=False)
+        raise _first(document, mistakes) from error
+
+
+def _first(document: Document, mistakes: list[ErrorDetails]) -> SpaceError:
+    def order(mistake: ErrorDetails) -> tuple[bool, int]:
+        # A missing key has no line of its own, so it comes last.
+        return mistake["type"] == "missing", document.line(*mistake["loc"])
+
+    misspelt = {(*m["loc"][:-1], _nearest(m)) for m in mistakes if m["type"] == "extra_forbidden"}
+    mistakes = [m for m in mistakes if m["type"] != "missing" or m["loc"] not in misspelt]
+    first = min(mistakes, key=order)
+    message, remedy = _described(document, first)
+    if len(mistakes) > 1:
+        remedy += f"\n  and {len(mistakes) - 1} more in this file"
+    return document.error(message, *first["loc"], remedy=remedy)
+
+
+def _described(document: Document, mistake: ErrorDetails) -> tuple[str, str]:
+    location, kind = mistake["loc"], mistake["type"]
+    model, key = _model_and_key(location)
+    where = f" in `{_named(location[:-1])}`" if len(location) > 1 else ""
+    needed = model.model_fields[key].description if key in model.model_fields else None
+    if kind == "missing":
+        return f"the key `{location[-1]}` is missing{where}", f"needed: {needed}"
+    if kind == "extra_forbidden":
+        return f"unknown key `{key}`{where}", _unknown_key(model, mistake)
+    found = _found(mistake["input"], document.plain(*location))
+    if kind in ("too_short", "too_long"):
+        found = f"a list of {len(mistake['input'])}" if mistake["input"] else "empty"
+    return f"`{_named(location)}` is {found}", f"needed: {needed or mistake['msg']}"
+
+
+def _unknown_key(model: type[BaseModel], mistake: ErrorDetails) -> str:
+    near = _nearest(mistake)
+    if mistake["input"] is None and not near:
+        return "it has no value either: put a text that contains a comma in quotes"
+    hint = f"did you mean `{near}`? " if near else ""
+    return f"{hint}keys here: {', '.join(model.model_fields)}"
+
+
+def _nearest(mistake: ErrorDetails) -> str | None:
+    model, key = _model_and_key(mistake["loc"])
+    return next(iter(get_close_matches(key, model.model_fields, n=1)), None)
+
+
+def _model_and_key(location: Location) -> tuple[type[BaseModel], str]:
+    model: type[BaseModel] = SpaceModel
+    key = ""
+    kind: Any = SpaceModel
+    for step in location:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            model, key = kind, str(step)
+            if key not in kind.model_fields:
+                break
+            kind = _bare(kind.model_fields[key].annotation)
+        elif arguments := get_args(kind):
+            kind = _bare(arguments[-1])
+    return model, key
+
+
+def _bare(kind: Any) -> Any:
+    if get_origin(kind) is Annotated:
+        return _bare(get_args(kind)[0])
+    if isinstance(kind, UnionType):
+        return _bare(get_args(kind)[0])
+    return kind
+
+
+def _named(location: Location) -> str:
+    """Write a location as people do: `launch[0].grid`."""
+    text = ""
+    for step in location:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def _found(value: object, plain: str | None) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return f"the text {value!r}"
+    kind = "the boolean" if isinstance(value, bool) else "the number"
+    return f"{kind} {plain if plain is not None else value}"

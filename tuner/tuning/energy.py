@@ -1,0 +1,302 @@
+"""The energy stage: after a search by time, what its best configs cost in energy."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal, Protocol
+
+from tuner.device.base import EnergyMeter, Outcome
+from tuner.model.energy import Account, Objective, accounts
+from tuner.model.errors import InputError, KernelError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Energy, EnergyKind, EnergyWindow, Trial, Variant
+from tuner.session.session import Session
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.verification import Verification
+
+# Configs measured on each workload at most.
+MOST_CONFIGS = 8
+# No config is taken to draw less power, above idle, than this share under the least one seen on
+# its workload. One that is 1 / (1 - 0.25) times slower than a config can then not cost less; the
+# search itself stops to time what is 1.3 times slower than its best.
+POWER_MARGIN = 0.25
+
+
+def next_config(timed: Sequence[Trial], account: Account, objective: Objective) -> Trial | None:
+    """Choose the next config to measure; None where none can win or enough are measured.
+
+    `timed` is ordered by time. The first half are the fastest; the others are, of those that can
+    still win, the most unlike those measured, for the fastest few are often all but the same.
+    """
+    measured = [one.variant for one in account.variants if one.variant is not None]
+    left = [
+        trial
+        for trial in timed
+        if trial.variant not in measured and can_win(trial, account, objective)
+    ]
+    if not left or len(measured) >= MOST_CONFIGS:
+        return None
+    if len(measured) < MOST_CONFIGS // 2:
+        return left[0]
+    # max keeps the first of equals, which is the fastest
+    return max(left, key=lambda trial: min(unlike(trial.variant, one) for one in measured))
+
+
+def can_win(trial: Trial, account: Account, objective: Objective) -> bool:
+    """Tell whether a config could cost less than the best so far, if it drew the least power."""
+    if not account.variants or trial.time_us is None:
+        return True
+    least_w = min(one.net_w for one in account.programs) * (1.0 - POWER_MARGIN)
+    least = least_w * trial.time_us * 1e-3
+    if objective == "edp":
+        least *= trial.time_us
+    return least < min(one.cost(objective) for one in account.variants)
+
+
+def unlike(a: Variant, b: Variant) -> int:
+    """Count the parameters in which two variants differ; those of two candidates differ in all."""
+    if a.candidate != b.candidate:
+        return 1 + max(len(a.config), len(b.config))
+    return sum(value != b.config[name] for name, value in a.config.items())
+
+
+ENERGY: Final = "energy"
+# Shorter windows mistake the counter's ticks, of up to 100 ms, for differences.
+WINDOW_S = 5.0
+# What a window takes in all: to settle, to wait for ticks, to judge the results afterwards.
+WINDOW_COST_S, IDLE_COST_S = 7.0, 8.2
+# A run whose time is limited keeps enough of it to measure so many configs on each workload.
+FEWEST_CONFIGS = 2
+# And of that time the search gets at least this share.
+SEARCH_SHARE = 0.2
+# The best and the baseline are measured once more, at the end: that tells how far windows differ.
+REPEATS = 2
+# A call takes as long in a window as when it was timed. One that is so much faster skipped work:
+# in a window, the last replay's results are still there.
+SKIPPED_SHARE = 0.7
+
+
+class Board(Protocol):
+    """Tell people where the run stands, and the stage how long it may go on."""
+
+    def announce(
+        self,
+        phase: Literal["energy"],
+        current: Workload | None = None,
+        note: str = "",
+        *,
+        remaining_s: float | None = None,
+    ) -> None:
+        """Show a phase, a line for people, and an estimate of what remains of the stage."""
+        ...
+
+    def left_s(self) -> float | None:
+        """Say how much of the run's time is left; None where it has no end."""
+        ...
+
+
+class EnergyStage:
+    """Measure the energy of what can still win; what the session holds already stands.
+
+    Configs are ordered by `objective`, `energy` or `edp`, both net of the idle power.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        objective: Objective,
+        session: Session,
+        meter: EnergyMeter,
+        candidates: Candidates,
+        verification: Verification,
+        board: Board,
+    ) -> None:
+        self._plan, self._objective, self._session = plan, objective, session
+        self._meter, self._candidates = meter, candidates
+        self._verification, self._board = verification, board
+        self._left_s = 0.0
+
+    def run(self) -> Mapping[Workload, tuple[Variant, ...]]:
+        """Return the measured variants of every tuned workload, those of the least cost first."""
+        waiting = [workload for workload in self._plan.tuned if not self._is_closed(workload)]
+        self._left_s = sum(map(self._cost_s, waiting))
+        if waiting:
+            minutes, several = self._left_s / 60, "s" if len(waiting) > 1 else ""
+            note = (
+                f"measuring the energy of at most {MOST_CONFIGS} configs on each of "
+                f"{len(waiting)} workload{several}, {WINDOW_S:g} s each: up to {minutes:.0f} min"
+            )
+            self._board.announce(ENERGY, None, note, remaining_s=self._left_s)
+        for index, workload in enumerate(waiting):
+            left_s, deadline_s = self._board.left_s(), None
+            if left_s is not None:
+                share_s = left_s / (len(waiting) - index)
+                deadline_s = time.monotonic() + share_s - REPEATS * WINDOW_COST_S - IDLE_COST_S
+            self._measure(workload, deadline_s)
+            self._left_s = sum(map(self._cost_s, waiting[index + 1 :]))
+            self._board.announce(ENERGY, workload, self._note(workload), remaining_s=self._left_s)
+        return {workload: self._ranking(workload) for workload in self._plan.tuned}
+
+    def _measure(self, workload: Workload, deadline_s: float | None) -> None:
+        """Measure idle, baseline, configs, the best and the baseline again, and idle again."""
+        if not self._timed(workload):
+            return
+        self._take_idle(workload)
+        if not self._windows(workload, None):
+            self._take_baseline(workload)
+        self._take_configs(workload, deadline_s)
+        for _ in range(REPEATS):
+            best = self._best(workload)
+            if best is None or self._windows(workload, best.variant) > 1:
+                break
+            self._take(workload, best)
+        if self._windows(workload, None) < REPEATS:
+            self._take_baseline(workload)
+        self._take_idle(workload)
+
+    def _take_configs(self, workload: Workload, deadline_s: float | None) -> None:
+        """Measure what can still win until the time is over, but at least one config."""
+        while True:
+            account = self._account(workload)
+            if account.variants and deadline_s is not None and time.monotonic() >= deadline_s:
+                return
+            trial = next_config(self._timed(workload), account, self._objective)
+            if trial is None:
+                return
+            self._take(workload, trial)
+
+    def _timed(self, workload: Workload) -> list[Trial]:
+        """List the fully timed configs that passed every check so far, the fastest first."""
+        timed = [
+            trial
+            for trial in self._session.trials(workload=workload)
+            if trial.time_us is not None
+            and trial.measurement is not None
+            and not trial.measurement.stopped_early
+            and not self._verification.failed(trial.variant)
+        ]
+        return sorted(timed, key=lambda trial: trial.time_us or 0.0)
+
+    def _take(self, workload: Workload, trial: Trial) -> None:
+        """Measure one window of a config; one that fails is out everywhere."""
+        program = self._candidates.evaluator(trial.candidate).program(workload, trial.config)
+        found = self._meter.energy(program, seconds=WINDOW_S)
+        failure = _failure(found) if isinstance(found, Outcome) else _skips_work(found, trial)
+        if failure or isinstance(found, Outcome):
+            self._verification.fail(ENERGY, workload, trial.variant, failure)
+        else:
+            self._keep(workload, "variant", found, trial.variant)
+        self._spend(workload, WINDOW_COST_S)
+
+    def _take_baseline(self, workload: Workload) -> None:
+        evaluator = self._candidates.evaluator(self._plan.candidate)
+        found = self._meter.energy(evaluator.baseline_program(workload), seconds=WINDOW_S)
+        if isinstance(found, Outcome):
+            raise KernelError(
+                f"the baseline fails on {workload} when it is repeated for {WINDOW_S:g} s: "
+                f"{_failure(found)}",
+                path=self._plan.spec.source,
+            )
+        self._keep(workload, "baseline", found)
+        self._spend(workload, WINDOW_COST_S)
+
+    def _take_idle(self, workload: Workload) -> None:
+        self._keep(workload, "idle", self._meter.idle_energy(seconds=WINDOW_S))
+        self._spend(workload, IDLE_COST_S)
+
+    def _keep(
+        self,
+        workload: Workload,
+        kind: EnergyKind,
+        window: EnergyWindow,
+        variant: Variant | None = None,
+    ) -> None:
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        self._session.record_energy(Energy(workload, kind, window, variant, created))
+
+    def _spend(self, workload: Workload, seconds: float) -> None:
+        self._left_s = max(0.0, self._left_s - seconds)
+        self._board.announce(ENERGY, workload, remaining_s=self._left_s)
+
+    def _cost_s(self, workload: Workload) -> float:
+        """Estimate the most that a workload takes."""
+        configs = min(MOST_CONFIGS, len(self._timed(workload)))
+        return most_seconds(configs) if configs else 0.0
+
+    def _is_closed(self, workload: Workload) -> bool:
+        """Whether an earlier run measured this workload to the end."""
+        energies = self._session.energies(workload)
+        ends_idle = bool(energies) and energies[-1].kind == "idle"
+        return ends_idle and self._windows(workload, None) >= REPEATS
+
+    def _account(self, workload: Workload) -> Account:
+        found = accounts(self._session.energies(workload))
+        return found.get(workload) or Account(workload, (), None, ())
+
+    def _windows(self, workload: Workload, variant: Variant | None) -> int:
+        found = self._account(workload).of(variant)
+        return 0 if found is None else len(found.windows)
+
+    def _ranking(self, workload: Workload) -> tuple[Variant, ...]:
+        ranked = self._account(workload).ranked(self._objective)
+        variants = (one.variant for one in ranked)
+        return tuple(v for v in variants if v is not None and not self._verification.failed(v))
+
+    def _best(self, workload: Workload) -> Trial | None:
+        ranking = self._ranking(workload)
+        if not ranking:
+            return None
+        return self._session.trial(ranking[0].candidate, workload, ranking[0].config)
+
+    def _note(self, workload: Workload) -> str:
+        account, ranking = self._account(workload), self._ranking(workload)
+        best = account.of(ranking[0]) if ranking else None
+        if best is None or account.baseline is None:
+            return f"{workload}: no config to measure the energy of"
+        return (
+            f"{workload}: {best.net_mj:.3g} mJ a call above idle, the baseline "
+            f"{account.baseline.net_mj:.3g} mJ; {len(account.variants)} configs measured"
+        )
+
+
+def most_seconds(configs: int = MOST_CONFIGS) -> float:
+    """Estimate how long the stage takes for one workload with so many configs."""
+    return (configs + 2 * REPEATS - 1) * WINDOW_COST_S + 2 * IDLE_COST_S
+
+
+def reserved_s(plan: Plan, objective: Objective) -> float:
+    """Say how much of a run's time the search must leave for the stage."""
+    return 0.0 if objective == "time" else len(plan.tuned) * most_seconds(FEWEST_CONFIGS)
+
+
+def require_time(plan: Plan, objective: Objective) -> None:
+    """Raise `InputError` where what the stage needs leaves the search too little of the time."""
+    least_s = reserved_s(plan, objective) / (1.0 - SEARCH_SHARE)
+    if plan.time_s is not None and plan.time_s < least_s:
+        workloads = len(plan.tuned)
+        raise InputError(
+            f"--time {plan.time_s:g}s is too short for --objective {objective} on {workloads} "
+            f"workload{'s' if workloads > 1 else ''}",
+            remedy=f"allow at least {math.ceil(least_s)}s, or choose fewer with --workload",
+        )
+
+
+def _failure(outcome: Outcome) -> str:
+    return f"{outcome.status}: {outcome.reason}"
+
+
+def _skips_work(window: EnergyWindow, trial: Trial) -> str:
+    """Say that a call is far faster than it was timed; a hot cache would explain that too."""
+    timed_us, time_us = trial.time_us, window.time_us
+    if not window.cold or timed_us is None or time_us is None:
+        return ""
+    if time_us >= SKIPPED_SHARE * timed_us:
+        return ""
+    return (
+        f"a call takes {time_us:.3g} us when it is repeated over its own results, "
+        f"{timed_us:.3g} us otherwise: it skips work"
+    )

@@ -1,0 +1,363 @@
+"""From a config to a trial: constraint, render, compile, limit, verify, time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from tuner.analysis.static_features import features
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult
+from tuner.compiler.includes import UNIT_NAME
+from tuner.device.base import Device, Outcome, Partial, Program
+from tuner.device.target import Target
+from tuner.model.config import Config, SearchSpace
+from tuner.model.errors import KernelError
+from tuner.model.expressions import Value
+from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.occupancy import occupancy, refusal
+from tuner.model.statistics import below_floor
+from tuner.model.trial import INITIAL, Measurement, Occupancy, Resources, Stage, Status, Trial
+from tuner.search.base import Features
+from tuner.source import hide_host_code, read_source
+from tuner.space.plan import Plan
+from tuner.space.template import Rendered, Template, map_errors
+
+# The streaming rate is measured with a simple kernel; a better one may read a little faster.
+FLOOR_SLACK = 0.15
+BASELINE = Config(())
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A template with its space, as the search tries it."""
+
+    name: str
+    space: SearchSpace
+    template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A trial on its way: decided already, or waiting for its compilation."""
+
+    workload: Workload
+    config: Config
+    started_s: float
+    decided: Trial | None = None
+    rendered: Rendered | None = None
+    launches: tuple[Launch, ...] = ()
+    compilation: Future[CompileResult] | None = None
+
+
+class Evaluator:
+    """Try configs of one candidate on one device; every failure is a trial with its reason."""
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        candidate: Candidate,
+        operators: Mapping[str, str],
+        compiler: Compiler,
+        device: Device,
+    ) -> None:
+        self._spec, self._candidate = spec, candidate
+        self._compiler, self._device = compiler, device
+        self._target = Target(spec, dict(operators), device.info)
+
+    def names(self, workload: Workload) -> dict[str, Value]:
+        """Collect what constraints and launches may use besides parameters."""
+        return self._target.names(workload)
+
+    def answered(self, workload: Workload) -> Sequence[Config] | None:
+        """List the configs that the device has answers for; None where it takes any."""
+        if self._candidate.name != INITIAL or not isinstance(self._device, Partial):
+            return None
+        return self._device.configs_of(workload)
+
+    def render(self, workload: Workload, config: Config) -> Rendered:
+        """Render the template for one config and workload."""
+        names = {**workload.values, **self._target.operators, **config}
+        return self._candidate.template.render(names)
+
+    def start(self, workload: Workload, config: Config) -> Pending:
+        """Check the constraints, render, and start compiling; returns at once."""
+        started_s = time.perf_counter()
+        names = self.names(workload)
+        broken = self._candidate.space.violated(config, names)
+        if broken is not None:
+            trial = self._trial(workload, config, Status.CONSTRAINT, f"breaks `{broken.text}`")
+            return Pending(workload, config, started_s, decided=trial)
+        launches = self._spec.candidate_launches({**names, **config})
+        if not launches:
+            trial = self._trial(workload, config, Status.LAUNCH, "no launch's `when` is true")
+            return Pending(workload, config, started_s, decided=trial)
+        rendered = self.render(workload, config)
+        request = self._target.request(rendered.source, launches)
+        return Pending(
+            workload,
+            config,
+            started_s,
+            rendered=rendered,
+            launches=launches,
+            compilation=self._compiler.submit(request),
+        )
+
+    def finish(
+        self, pending: Pending, *, incumbent_us: float | None = None, stage: Stage = "search"
+    ) -> Trial:
+        """Wait for the compilation, apply the limits, and let the device verify and time."""
+        result = self._compiled(pending)
+        if isinstance(result, Trial):
+            return result
+        workload, config = pending.workload, pending.config
+        resources = result.resources[pending.launches[0].kernel]
+        reason = self._over_a_limit(pending, result)
+        if reason is not None:
+            return self._trial(workload, config, Status.LIMIT, reason, resources)
+        outcome = self._device.run(
+            self._program(pending, result),
+            incumbent_us=incumbent_us,
+            thorough=stage == "finals",
+        )
+        status, reason = outcome.status, outcome.reason
+        if status is Status.CORRECT and self._impossible(workload, outcome.measurement):
+            status, reason = Status.WRONG, "faster than its memory traffic allows"
+        return Trial(
+            candidate=self._candidate.name,
+            workload=workload,
+            config=config,
+            status=status,
+            reason=reason,
+            resources=resources,
+            occupancy=occupancy(self._target.limits, resources, pending.launches[0]),
+            measurement=outcome.measurement,
+            correctness=outcome.correctness,
+            seconds=time.perf_counter() - pending.started_s,
+            stage=stage,
+        )
+
+    def foresee(self, pending: Pending) -> Features | Trial:
+        """Wait for the compilation; tell what is known before it runs, or why it can't."""
+        result = self._compiled(pending)
+        if isinstance(result, Trial):
+            return result
+        reason = self._over_a_limit(pending, result)
+        if reason is not None:
+            resources = result.resources[pending.launches[0].kernel]
+            return self._trial(pending.workload, pending.config, Status.LIMIT, reason, resources)
+        multiprocessors = self._device.info.multiprocessors
+        return features(result, pending.launches, self._target.limits, multiprocessors)
+
+    def verify(self, pending: Pending) -> Outcome:
+        """Wait for the program, and verify it with all checks, untimed."""
+        made = self.ready(pending)
+        return made if isinstance(made, Outcome) else self._device.verify(made)
+
+    def ready(self, pending: Pending) -> Program | Outcome:
+        """Wait for the compilation and apply the limits; what stands against it comes back."""
+        result = self._compiled(pending)
+        if isinstance(result, Trial):
+            return Outcome(result.status, result.reason)
+        reason = self._over_a_limit(pending, result)
+        if reason is not None:
+            return Outcome(Status.LIMIT, reason)
+        return self._program(pending, result)
+
+    def usage(self, pending: Pending) -> tuple[Resources, Occupancy | None]:
+        """Tell what the first launch of a compiled config uses of the hardware."""
+        result = self._compiled(pending)
+        if isinstance(result, Trial):
+            raise KernelError(f"{pending.config} does not compile: {result.reason}")
+        first = pending.launches[0]
+        resources = result.resources[first.kernel]
+        return resources, occupancy(self._target.limits, resources, first)
+
+    def in_template(self, workload: Workload, config: Config, text: str) -> str:
+        """Rewrite a tool's text about the rendered source to the lines of the template."""
+        rendered = self.render(workload, config)
+        return map_errors(text, rendered, self._candidate.template.path, unit=UNIT_NAME)
+
+    def key(self, workload: Workload, config: Config) -> str:
+        """Compute what a recording is keyed by, without compiling."""
+        launches = self._spec.candidate_launches({**self.names(workload), **config})
+        return self._target.key(self.render(workload, config).source, workload, launches)
+
+    def request(self, workload: Workload, config: Config) -> CompileRequest:
+        """Make the request that compiles a config."""
+        launches = self._spec.candidate_launches({**self.names(workload), **config})
+        return self._target.request(self.render(workload, config).source, launches)
+
+    def baseline_request(self, workload: Workload) -> CompileRequest:
+        """Make the request that compiles the baseline."""
+        launches = self._spec.baseline_launches(self.names(workload))
+        return self._target.request(self._baseline_source(), launches)
+
+    def baseline_key(self, workload: Workload) -> str:
+        """Compute what a recording keys the baseline by."""
+        launches = self._spec.baseline_launches(self.names(workload))
+        return self._target.key(self._baseline_source(), workload, launches)
+
+    def program(self, workload: Workload, config: Config) -> Program:
+        """Compile a config that is known to work, for a comparison."""
+        pending = self.start(workload, config)
+        result = self._compiled(pending)
+        if isinstance(result, Trial):
+            raise KernelError(f"{config} no longer compiles: {result.reason}")
+        return self._program(pending, result)
+
+    def baseline_program(self, workload: Workload) -> Program:
+        """Compile the baseline; raise `KernelError` where that fails."""
+        return self._baseline(workload)[0]
+
+    def verify_baseline(self, workload: Workload) -> None:
+        """Verify the baseline, untimed; raise `KernelError` where it is wrong."""
+        self._require_right(workload, self._device.verify(self._baseline(workload)[0]))
+
+    def baseline(self, workload: Workload) -> Trial:
+        """Verify and time the baseline, with every fill; raise `KernelError` where it is wrong."""
+        started_s = time.perf_counter()
+        program, resources, share = self._baseline(workload)
+        outcome = self._device.run(program, thorough=True)
+        self._require_right(workload, outcome)
+        if outcome.status is Status.MISSING:
+            raise KernelError(
+                f"the baseline has no time on {workload}: {outcome.reason}", path=self._spec.source
+            )
+        if self._impossible(workload, outcome.measurement):
+            raise KernelError(
+                f"the baseline is faster on {workload} than its `traffic` can be moved",
+                path=self._spec.path,
+                remedy="`traffic` is the fewest bytes that the operator must read and write",
+            )
+        return Trial(
+            candidate="baseline",
+            workload=workload,
+            config=BASELINE,
+            status=outcome.status,
+            resources=resources,
+            occupancy=share,
+            measurement=outcome.measurement,
+            correctness=outcome.correctness,
+            seconds=time.perf_counter() - started_s,
+        )
+
+    def _require_right(self, workload: Workload, outcome: Outcome) -> None:
+        if outcome.status is Status.WRONG:
+            raise KernelError(
+                f"the baseline is wrong against its reference on {workload}: {outcome.reason}",
+                path=self._spec.source,
+                remedy=f"one of the two is at fault: compare with {self._spec.reference}, or widen "
+                "the tolerance if the operator allows it; where float32 itself overflows on such "
+                "inputs, let `inputs()` in the reference draw others (docs/trust.md)",
+            )
+        if outcome.status not in (Status.CORRECT, Status.MISSING):
+            raise KernelError(
+                f"the baseline does not run on {workload}: {outcome.status}: {outcome.reason}",
+                path=self._spec.source,
+            )
+
+    def _over_a_limit(self, pending: Pending, result: CompileResult) -> str | None:
+        for launch in pending.launches:
+            resources = result.resources[launch.kernel]
+            reason = refusal(self._target.limits, resources, launch, self._spec.limits)
+            if reason is not None:
+                return reason
+        return None
+
+    def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy | None]:
+        launches = self._spec.baseline_launches(self.names(workload))
+        if not launches:
+            raise KernelError(
+                f"no launch of the baseline has a true `when` on {workload}", path=self._spec.path
+            )
+        source = self._baseline_source()
+        result = self._compiler.submit(self._target.request(source, launches)).result()
+        if not result.ok:
+            raise KernelError(f"does not compile:\n{result.error}", path=self._spec.source)
+        resources = result.resources[launches[0].kernel]
+        program = self._target.program(source, workload, launches, result)
+        return program, resources, occupancy(self._target.limits, resources, launches[0])
+
+    def _baseline_source(self) -> str:
+        """The source as it is, but for host code, which a device compiler has no use for."""
+        return hide_host_code(read_source(self._spec.source))
+
+    def _compiled(self, pending: Pending) -> CompileResult | Trial:
+        """Wait for the compiler; a failure comes back as the trial it is."""
+        if pending.decided is not None:
+            return pending.decided
+        assert pending.compilation is not None
+        assert pending.rendered is not None
+        result = pending.compilation.result()
+        if result.ok:
+            return result
+        status = Status.TIMEOUT if result.timed_out else Status.COMPILE
+        template = self._candidate.template
+        reason = map_errors(result.error, pending.rendered, template.path, unit=UNIT_NAME)
+        return self._trial(pending.workload, pending.config, status, reason)
+
+    def _program(self, pending: Pending, result: CompileResult) -> Program:
+        assert pending.rendered is not None
+        source = pending.rendered.source
+        config = pending.config
+        if self._candidate.name != INITIAL:
+            # What a recording knows by its config is the first template's.
+            config = Config((("candidate", self._candidate.name), *config.items_))
+        return self._target.program(source, pending.workload, pending.launches, result, config)
+
+    def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
+        if measurement is None or measurement.buffer_sets < 2:
+            return False  # a hot cache may well be faster than memory
+        traffic = self._spec.traffic.integer(workload.values)
+        rate = self._device.info.streaming_gbps
+        return below_floor(measurement.median_us, traffic, rate, FLOOR_SLACK)
+
+    def _trial(
+        self,
+        workload: Workload,
+        config: Config,
+        status: Status,
+        reason: str,
+        resources: Resources | None = None,
+    ) -> Trial:
+        return Trial(self._candidate.name, workload, config, status, reason, resources)
+
+
+class Candidates:
+    """Plans by the name of their candidate, in the order in which they came."""
+
+    def __init__(self, plan: Plan, compiler: Compiler, device: Device) -> None:
+        self._compiler, self._device = compiler, device
+        self._plans: dict[str, Plan] = {}
+        self._evaluators: dict[str, Evaluator] = {}
+        self.add(plan)
+
+    def add(self, plan: Plan) -> None:
+        """Add a candidate; `plan` has its template, its space and its launches."""
+        self._plans[plan.candidate] = plan
+        self._evaluators[plan.candidate] = self.of(plan)
+
+    def of(self, plan: Plan) -> Evaluator:
+        """Make the evaluator of a plan that is no candidate yet."""
+        return evaluator_of(plan, self._compiler, self._device)
+
+    def plan(self, name: str) -> Plan:
+        """Return the plan of a candidate."""
+        return self._plans[name]
+
+    def evaluator(self, name: str) -> Evaluator:
+        """Return what tries a candidate's configs."""
+        return self._evaluators[name]
+
+    @property
+    def plans(self) -> Sequence[Plan]:
+        """All of them."""
+        return tuple(self._plans.values())
+
+
+def evaluator_of(plan: Plan, compiler: Compiler, device: Device) -> Evaluator:
+    """Make the evaluator of a plan's candidate."""
+    candidate = Candidate(plan.candidate, plan.space, plan.template)
+    return Evaluator(plan.spec, candidate, plan.operators, compiler, device)

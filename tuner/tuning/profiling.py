@@ -1,0 +1,127 @@
+"""Profile what a search found, and keep what it says in the session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tuner.analysis.base import Degree, Kind, Profiler, Subject
+from tuner.analysis.diagnose import diagnose
+from tuner.analysis.metrics import metrics_of
+from tuner.device.base import Outcome
+from tuner.model.kernel import Workload
+from tuner.model.trial import Finding, Trial
+from tuner.session.session import Session
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Evaluator
+
+PROFILED = "profile"
+# The code is the same; reports can name lines only where the compiler wrote them down.
+COMPILE_OPTIONS = ("-lineinfo",)
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What a profile said of one trial, as the session keeps it.
+
+    `reason` says why it has no counters, where there could have been some.
+    """
+
+    candidate: str
+    workload: str
+    config: Mapping[str, Any]
+    degree: Degree
+    kind: Kind
+    metrics: Mapping[str, float]
+    findings: tuple[Finding, ...]
+    reason: str = ""
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Profiled:
+        """Read what `asdict` wrote."""
+        findings = tuple(Finding(**finding) for finding in content["findings"])
+        known = {"degree": Degree(content["degree"]), "kind": Kind(content["kind"])}
+        return cls(**{**content, **known, "findings": findings})
+
+
+class Profiling:
+    """Profile trials of any candidate; `evaluator_of` compiles for the hardware profiled for.
+
+    `timed` says that the trials' times are those of that hardware.
+    """
+
+    def __init__(
+        self, profiler: Profiler, evaluator_of: Callable[[Plan], Evaluator], *, timed: bool
+    ) -> None:
+        self._profiler, self.evaluator_of, self._timed = profiler, evaluator_of, timed
+
+    @property
+    def degree(self) -> Degree:
+        """How much a profile can know here."""
+        return self._profiler.degree
+
+    def of(self, plan: Plan, trial: Trial) -> Profiled | None:
+        """Profile one correct trial of `plan`'s candidate; None where it does not compile."""
+        options = (*plan.spec.compile_options, *COMPILE_OPTIONS)
+        spec = replace(plan.spec, compile_options=options)
+        evaluator = self.evaluator_of(replace(plan, spec=spec))
+        workload = trial.workload
+        pending = evaluator.start(workload, trial.config)
+        program = evaluator.ready(pending)
+        if isinstance(program, Outcome):
+            return None
+        resources, share = evaluator.usage(pending)
+        operations = plan.spec.operations
+        subject = Subject(
+            program=program,
+            lines=evaluator.render(workload, trial.config).lines,
+            resources=resources,
+            occupancy=share,
+            time_us=trial.time_us if self._timed else None,
+            traffic_bytes=plan.spec.traffic.integer(workload.values),
+            operations=None if operations is None else operations.integer(workload.values),
+        )
+        profile = self._profiler.profile(subject)
+        kind, findings = diagnose(profile)
+        return Profiled(
+            candidate=trial.candidate,
+            workload=workload.key,
+            config=dict(trial.config),
+            degree=profile.degree,
+            kind=kind,
+            metrics=metrics_of(profile),
+            findings=findings,
+            reason=profile.reason,
+        )
+
+    def keep(self, plan: Plan, session: Session, number: int, trials: Sequence[Trial]) -> None:
+        """Profile trials and note what came of it in a round, unless that is noted already."""
+        known = {(one.candidate, one.workload) for one in profiles(session)}
+        for trial in trials:
+            if (trial.candidate, trial.workload.key) in known:
+                continue
+            profiled = self.of(plan, trial)
+            if profiled is not None:
+                session.note(number, PROFILED, asdict(profiled))
+
+
+def profiles(session: Session, candidate: str | None = None) -> list[Profiled]:
+    """List what profiles said, of one candidate or of all."""
+    noted = (Profiled.from_json(note.content) for note in session.notes(kind=PROFILED))
+    return [one for one in noted if candidate in (None, one.candidate)]
+
+
+def worth_profiling(
+    session: Session, plan: Plan, best: Mapping[Workload, Trial], most: int = 2
+) -> list[Trial]:
+    """Choose the trials that a profile says most of: the best of the heaviest workload and, where
+    it is another, of the one that gained least over the baseline.
+    """
+    baselines = session.baselines()
+    times = {w: t.time_us for w, t in best.items() if t.time_us is not None}
+    if not times:
+        return []
+    heaviest = max(times, key=lambda workload: plan.spec.traffic.integer(workload.values))
+    slowest = min(times, key=lambda w: baselines[w].measurement.median_us / times[w])
+    return [best[workload] for workload in dict.fromkeys((heaviest, slowest))][:most]

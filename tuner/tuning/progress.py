@@ -1,0 +1,160 @@
+"""Where a run stands: each workload's progress, the time so far, and who is told of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tuner.model.kernel import Workload
+from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
+from tuner.model.statistics import geometric_mean
+from tuner.model.trial import Trial
+from tuner.session.session import Session
+from tuner.space.plan import Plan
+from tuner.tuning.energy import reserved_s
+
+
+class Standing:
+    """Count trials and seconds, and give the listener a snapshot of them."""
+
+    def __init__(self, plan: Plan, session: Session, device_name: str, listener: Listener) -> None:
+        self._plan, self._session = plan, session
+        self._device_name, self._listener = device_name, listener
+        self._started_s = self._saved_s = time.monotonic()
+        self._before_s = session.seconds
+        self._measured = 0
+        self._progress = {workload: WorkloadProgress(workload, 0) for workload in plan.tuned}
+        self._searches_left = 1
+
+    def expect(self, budgets: Mapping[Workload, int], *, searches_left: int) -> None:
+        """Add the most trials that a candidate may take on each workload.
+
+        `searches_left` counts the searches of candidates that may follow, this one included: they
+        share the time that is left.
+        """
+        self._searches_left = searches_left
+        for workload, budget in budgets.items():
+            progress = self._progress[workload]
+            self._progress[workload] = replace(progress, budget=progress.budget + budget)
+
+    def expect_more(self, workload: Workload, trials: int) -> None:
+        """Change the most trials that a workload may take; fewer where `trials` is negative."""
+        progress = self._progress[workload]
+        self._progress[workload] = replace(progress, budget=progress.budget + trials)
+
+    def of(self, workload: Workload) -> WorkloadProgress:
+        """Return the progress of a tuned workload."""
+        return self._progress[workload]
+
+    def set_baseline(self, workload: Workload, baseline_us: float) -> None:
+        """Note the baseline's time; held-out workloads have no progress to show."""
+        if workload in self._progress:
+            self._progress[workload] = replace(self._progress[workload], baseline_us=baseline_us)
+
+    def count(self, trial: Trial, *, measured: bool) -> None:
+        """Add a finished trial; one that was `measured` in this run counts for its rate."""
+        self._add(trial)
+        self._measured += measured
+        self.announce("search", trial.workload)
+
+    def _add(self, trial: Trial) -> None:
+        progress = self._progress[trial.workload]
+        counts = {**progress.counts, trial.status: progress.counts.get(trial.status, 0) + 1}
+        progress = replace(progress, counts=counts)
+        if trial.time_us is not None and trial.time_us < (progress.best_us or trial.time_us + 1):
+            progress = replace(progress, best_us=trial.time_us, best_config=trial.config)
+        self._progress[trial.workload] = progress
+
+    def recount(self, candidate: str) -> None:
+        """Count the trials of a candidate that an earlier run searched to its end."""
+        for trial in self._session.trials(candidate):
+            progress = self._progress[trial.workload]
+            self._progress[trial.workload] = replace(progress, budget=progress.budget + 1)
+            self._add(trial)
+
+    def announce(
+        self,
+        phase: Phase,
+        current: Workload | None = None,
+        note: str = "",
+        *,
+        remaining_s: float | None = None,
+    ) -> None:
+        """Tell the listener where the run stands; `note` is a line for people.
+
+        `remaining_s` is that of the phase, where it is no search.
+        """
+        seconds = time.monotonic() - self._started_s
+        rate = self._measured / seconds if seconds else 0.0
+        left = sum(max(0, p.budget - p.done) for p in self._progress.values())
+        if remaining_s is None and self._measured:
+            remaining_s = left / rate
+            if self._plan.time_s is not None:
+                remaining_s = min(remaining_s, max(0.0, self._plan.time_s - seconds))
+        self._listener.update(
+            Progress(
+                kernel=self._plan.spec.name,
+                device=self._device_name,
+                phase=phase,
+                workloads=tuple(self._progress.values()),
+                current=current,
+                seconds=self._before_s + seconds,
+                trials_per_second=rate,
+                remaining_s=remaining_s,
+                note=note,
+            )
+        )
+
+    def left_s(self) -> float | None:
+        """Say how much of the run's time is left; None where it has no end."""
+        if self._plan.time_s is None:
+            return None
+        return self._plan.time_s - self._before_s - (time.monotonic() - self._started_s)
+
+    def deadline_s(self, workload: Workload) -> float | None:
+        """Give each workload that is left an equal share of the time that is left."""
+        left_s = self.left_s()
+        if left_s is None:
+            return None
+        now_s = time.monotonic()
+        left_s -= reserved_s(self._plan, self._plan.objective)
+        tuned = self._plan.tuned
+        waiting = len(tuned) * self._searches_left - tuned.index(workload)
+        return now_s + max(0.0, left_s) / waiting
+
+    def save_time(self) -> None:
+        """Add the time since the last call to the session's."""
+        now_s = time.monotonic()
+        self._session.add_time(now_s - self._saved_s)
+        self._saved_s = now_s
+
+
+def best_trials(session: Session, candidate: str) -> dict[Workload, Trial]:
+    """Find the fastest correct trial of a candidate on every workload that has one."""
+    best: dict[Workload, Trial] = {}
+    for trial in session.trials(candidate):
+        known = best.get(trial.workload)
+        if trial.time_us is None or (known and (known.time_us or 0.0) <= trial.time_us):
+            continue
+        best[trial.workload] = trial
+    return best
+
+
+def best_us(session: Session, candidate: str) -> dict[str, float]:
+    """Tell the time of each of `best_trials` by the workload's key."""
+    best = best_trials(session, candidate)
+    return {w.key: trial.time_us for w, trial in best.items() if trial.time_us is not None}
+
+
+def mean_speedup(session: Session, candidate: str) -> float | None:
+    """Average a candidate's speedups over the tuned workloads, by the search's times.
+
+    The baseline serves where it has no correct config; None where it has none at all.
+    """
+    best = best_us(session, candidate)
+    if not best:
+        return None
+    baselines = session.baselines()
+    tuned = {w.key: b.measurement.median_us for w, b in baselines.items() if not w.held_out}
+    return geometric_mean(us / best.get(key, us) for key, us in tuned.items())

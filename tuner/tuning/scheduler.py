@@ -1,0 +1,117 @@
+"""Whose turn it is in a search of several workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.tuning.executor import Proposer
+
+# Trials of a first turn after the first workload's, whose trials its searcher has been told of.
+FIRST_TURN_TRIALS = 12
+# Trials of a later turn: switching costs the device the time to fill other buffers, and what the
+# others find meanwhile is worth waiting for.
+TURN_TRIALS = 8
+# The share of the best time below which looking on for it isn't worth a trial.
+ENOUGH = 0.005
+
+
+@dataclass(slots=True)
+class Part:
+    """The search of one workload: how far it is and when its turn ends.
+
+    `most` bounds the configs asked for, `depth` those that are under way. `unasked` are those that
+    an earlier run has tried and that this one has not come to yet. `replaying` says that nothing
+    new may be tried.
+    """
+
+    workload: Workload
+    proposer: Proposer
+    most: int
+    first_turn: int
+    depth: int
+    unasked: set[Config] = field(default_factory=set)
+    deadline_s: float | None = None
+    replaying: bool = False
+    asked: int = 0
+    told: int = 0
+    compiled: bool = False
+    over: bool = False
+    _gain: tuple[int, float | None] = (-1, None)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether a config that is not known yet fits into the budget."""
+        return not self.replaying and self.asked + len(self.unasked) < self.most
+
+    @property
+    def gain(self) -> float | None:
+        """What is left to find, as the searcher sees it after the last trial told."""
+        if self._gain[0] != self.told:
+            self._gain = self.told, self.proposer.expected_gain()
+        return self._gain[1]
+
+    @property
+    def found_enough(self) -> bool:
+        """Whether the searcher expects next to nothing of what is untried."""
+        return self.gain is not None and self.gain < ENOUGH
+
+
+class Turns:
+    """Give each workload a first turn, then whichever promises most another, until none does.
+
+    A searcher that can't say what it expects has one turn, as long as its budget. `begin` makes
+    the part of a workload when its first turn comes. `total` bounds the trials of all together.
+    """
+
+    def __init__(
+        self, workloads: Sequence[Workload], begin: Callable[[Workload], Part], total: int
+    ) -> None:
+        self._waiting = list(workloads)
+        self._begin, self._total = begin, total
+        self._parts: list[Part] = []
+        self._current: Part | None = None
+        self._turn_ends = 0
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """Those that have had a turn."""
+        return self._parts
+
+    def current(self) -> Part | None:
+        """Tell whose turn it is; None when the search is over."""
+        while (part := self._current) is None or self._is_over(part):
+            if self._waiting:
+                self._current = self._begin(self._waiting.pop(0))
+                self._parts.append(self._current)
+                self._turn_ends = self._first_turn(self._current)
+            elif self._left() <= 0:
+                return None
+            else:
+                self._current = self._most_promising()
+                if self._current is None:
+                    return None
+                self._turn_ends = self._current.asked + min(TURN_TRIALS, self._left())
+        return part
+
+    def _left(self) -> int:
+        return self._total - sum(part.asked for part in self._parts)
+
+    def _first_turn(self, part: Part) -> int:
+        """Leave a first turn to each of those that are still waiting."""
+        kept = len(self._waiting) * FIRST_TURN_TRIALS
+        return min(part.first_turn, max(FIRST_TURN_TRIALS, self._left() - kept))
+
+    def _is_over(self, part: Part) -> bool:
+        return part.over or part.asked >= min(part.most, self._turn_ends) or part.found_enough
+
+    def _most_promising(self) -> Part | None:
+        hopes = [
+            (part.gain, part)
+            for part in self._parts
+            if not part.over and part.asked < part.most and part.gain is not None
+        ]
+        gain, part = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
+        return part if gain >= ENOUGH else None

@@ -1,0 +1,163 @@
+"""Further checks of configs that may win: boundary workloads, and tools that watch every access."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tuner.device.base import Device, Outcome, Program, Watcher
+from tuner.model.errors import InputError
+from tuner.model.kernel import Workload
+from tuner.model.trial import Check, Status, Variant
+from tuner.session.session import Session
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Candidates, Evaluator, Pending
+
+VERIFY, BOUNDARY, COMPARE = "verify", "boundary", "compare"
+# What says nothing of a kernel: the config is not for this workload, or it cannot be had here.
+_NOT_MEANT = frozenset({Status.CONSTRAINT, Status.LIMIT})
+_NOT_RUN = frozenset({Status.COMPILE, Status.MISSING})
+
+Pair = tuple[Workload, Variant]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A tool, what compiles a candidate for it, and the largest arrays that it is given."""
+
+    watcher: Watcher
+    evaluator_of: Callable[[Plan], Evaluator]
+    largest_bytes: int
+
+
+class Verification:
+    """Check variants of one run's candidates and keep the verdicts in its session.
+
+    A variant that fails anywhere is out everywhere. What the session holds already is not run
+    again, unless `repeat` asks for it; a workload over `largest_bytes` is not run at all.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        session: Session,
+        device: Device,
+        candidates: Candidates,
+        watches: Sequence[Watch] = (),
+        *,
+        repeat: bool = False,
+        largest_bytes: int | None = None,
+    ) -> None:
+        self._plan, self._session = plan, session
+        self._device, self._candidates, self._watches = device, candidates, watches
+        self._largest_bytes = largest_bytes
+        known = () if repeat else session.checks()
+        self._known = {(check.kind, check.workload, check.variant) for check in known}
+        self._failed = {check.variant for check in known if check.passed is False}
+        self.made: list[Check] = []
+
+    def failed(self, variant: Variant) -> bool:
+        """Tell whether a variant has failed a check."""
+        return variant in self._failed
+
+    def verify(self, pairs: Iterable[Pair], kind: str = VERIFY) -> None:
+        """Verify variants with every fill and twice, untimed; a recording can't."""
+        if self._device.info.recorded:
+            return
+        wanted = []
+        for pair in dict.fromkeys(pairs):
+            if (kind, *pair) in self._known:
+                continue
+            if self._too_large(pair[0]):
+                self._keep(kind, *pair, Outcome(Status.MISSING, "too large to be run on a CPU"))
+            else:
+                wanted.append(pair)
+        under_way = [(pair, self._started(*pair)) for pair in wanted]
+        for pair, made in under_way:
+            evaluator = self._candidates.evaluator(pair[1].candidate)
+            self._keep(kind, *pair, evaluator.verify(made) if isinstance(made, Pending) else made)
+
+    def _started(self, workload: Workload, variant: Variant) -> Pending | Outcome:
+        """Start compiling; a template or a launch may fail on the sizes of this workload alone."""
+        try:
+            return self._candidates.evaluator(variant.candidate).start(workload, variant.config)
+        except InputError as error:
+            return Outcome(Status.WRONG, str(error))
+
+    def on_boundaries(self, variants: Iterable[Variant]) -> None:
+        """Verify variants on every boundary workload that they may run on."""
+        self.verify(self._boundary_pairs(variants), BOUNDARY)
+
+    def watch(self, pairs: Iterable[Pair]) -> None:
+        """Run variants under every tool, on their own and on the boundary workloads."""
+        wanted = dict.fromkeys(pairs)
+        variants = dict.fromkeys(variant for _, variant in wanted)
+        wanted |= dict.fromkeys(self._boundary_pairs(variants))
+        jobs = [(watch, self._jobs(watch, wanted)) for watch in self._watches]
+        # None of them is timed: the tools may share the device.
+        with ThreadPoolExecutor(max(1, len(jobs)), thread_name_prefix="watch") as pool:
+            try:
+                under_way = [
+                    (watch, programs, pool.submit(watch.watcher.watch, list(programs.values())))
+                    for watch, programs in jobs
+                    if programs
+                ]
+                for watch, programs, outcomes in under_way:
+                    for pair, outcome in zip(programs, outcomes.result(), strict=True):
+                        self._keep(watch.watcher.kind, *pair, outcome)
+            except BaseException:
+                for watch in self._watches:
+                    watch.watcher.close()
+                raise
+
+    def _boundary_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
+        return ((w, one) for one in variants for w in self._plan.spec.boundary)
+
+    def _too_large(self, workload: Workload) -> bool:
+        most = self._largest_bytes
+        return most is not None and self._plan.spec.footprint_bytes(workload) > most
+
+    def _jobs(self, watch: Watch, pairs: Iterable[Pair]) -> dict[Pair, Program]:
+        """Compile for a tool what it has not seen yet and can cope with."""
+        kind = watch.watcher.kind
+        evaluators = {p.candidate: watch.evaluator_of(p) for p in self._candidates.plans}
+        size = self._plan.spec.footprint_bytes
+        under_way = {
+            (workload, one): evaluators[one.candidate].start(workload, one.config)
+            for workload, one in pairs
+            if (kind, workload, one) not in self._known and size(workload) <= watch.largest_bytes
+        }
+        ready = {
+            pair: evaluators[pair[1].candidate].ready(pending)
+            for pair, pending in under_way.items()
+        }
+        return {pair: made for pair, made in ready.items() if not isinstance(made, Outcome)}
+
+    def fail(self, kind: str, workload: Workload, variant: Variant, reason: str) -> None:
+        """Note that a variant was found wrong elsewhere."""
+        self._keep(kind, workload, variant, Outcome(Status.WRONG, reason))
+
+    def _keep(self, kind: str, workload: Workload, variant: Variant, outcome: Outcome) -> None:
+        if outcome.status in _NOT_MEANT:
+            return
+        passed = None if outcome.status in _NOT_RUN else outcome.status is Status.CORRECT
+        evaluator = self._candidates.evaluator(variant.candidate)
+        try:
+            reason = evaluator.in_template(workload, variant.config, outcome.reason)
+        except InputError:
+            # It does not render: its reason is in lines of the template already.
+            reason = outcome.reason
+        if passed is False and outcome.status is not Status.WRONG:
+            reason = f"{outcome.status}: {reason}"
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        name = self._device.info.name
+        check = Check(
+            kind, workload, variant.config, passed, reason, name, created, variant.candidate
+        )
+        self._session.record_check(check)
+        self._known.add((kind, workload, variant))
+        self.made.append(check)
+        if passed is False:
+            self._failed.add(variant)
