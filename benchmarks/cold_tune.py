@@ -62,11 +62,11 @@ class Stopwatch:
 def child(words, out):
     """Run `tune` here, and write what was seen of it."""
     from tuner.cli import cli, view
-    from tuner.device.verify.verified_device import JudgedDevice
+    from tuner.device.verify.verified_device import VerifiedDevice
 
     watch, busy, used = Stopwatch(), [], []
     view.make_view = lambda console, *, quiet: watch
-    run = JudgedDevice.run
+    run = VerifiedDevice.run
 
     def timed(self, program, **options):
         start = time.perf_counter()
@@ -75,7 +75,7 @@ def child(words, out):
         finally:
             busy.append((start, time.perf_counter()))
 
-    JudgedDevice.run = timed
+    VerifiedDevice.run = timed
     threading.Thread(target=sample, args=(used,), daemon=True).start()
     cli.main(words, standalone_mode=False)
     spans = watch.spans("search")

@@ -31,7 +31,7 @@ from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Status, Trial
-from tuner.search.base import Foreseeing
+from tuner.search.base import StaticFeatureAware
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
 
@@ -150,7 +150,7 @@ def search_once(name: str, size: str, in_flight: int) -> dict[str, object]:
         before_s = clock.total_s
         room = min(in_flight - len(under_way), TRIALS - asked)
         configs: list[Config] = []
-        if room and isinstance(searcher, Foreseeing):
+        if room and isinstance(searcher, StaticFeatureAware):
             for config in clock.of(searcher.shortlist, room):
                 clock.of(searcher.foresee, config, features_of(config))
         if room:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tuner.agent.base import Briefing, Member
-from tuner.agent.widen_ranges import LiteralAgent
+from tuner.agent.widen_ranges import WideningAgent
 from tuner.cli import cli
 from tuner.draft import draft_files, restore_template
 from tuner.model.trial import Finding
@@ -92,7 +92,7 @@ def test_the_literal_agent_widens_a_drafted_space_that_still_loads(here: Path, r
     member = Member("a", None, spec.template.read_text(), made.space.read_text(), "")
     edge = Finding("edge", "16 wins.", "Add 32.", 16, parameter="block_rows")
     briefing = Briefing(1, "", "", "a", (member,), (edge,))
-    conversation = LiteralAgent().converse(briefing, NoTools(), NoTranscript())
+    conversation = WideningAgent().converse(briefing, NoTools(), NoTranscript())
     assert conversation.plan() is not None
     answer = conversation.refactor()
     made.space.write_text(answer.space)

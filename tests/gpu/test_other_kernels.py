@@ -15,7 +15,7 @@ from tuner.device.cuda.worker import Worker
 from tuner.device.layout import lay_out
 from tuner.device.timing import SEARCH
 from tuner.device.verify.arena import CudaMemory
-from tuner.device.verify.verifier import Judge
+from tuner.device.verify.verifier import Verifier
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
@@ -120,7 +120,7 @@ def test_without_cuda_ipc_the_arena_goes_through_host_memory(
         raise cupy.cuda.runtime.CUDARuntimeError(801)  # cudaErrorNotSupported
 
     monkeypatch.setattr(cupy.cuda.runtime, "ipcGetMemHandle", unsupported)
-    judge = Judge(CudaMemory(0), definition.spec, {"ACTIVATION": "silu"})
+    judge = Verifier(CudaMemory(0), definition.spec, {"ACTIVATION": "silu"})
     arena = judge.open_arena(WORKLOAD, lay_out(definition.spec, WORKLOAD.values))
     assert arena.ipc_handle is None
     worker, right = Worker(0), build(silu(), WORKLOAD, LAUNCH)

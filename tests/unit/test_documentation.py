@@ -14,7 +14,6 @@ import click
 import pytest
 from rounds_sample import session_with_rounds
 
-from tests.unit.test_imports import LEVEL_OF
 from tuner.agent.base import Expectation
 from tuner.cli import COMMANDS, RUN
 from tuner.cli.view import agent_object
@@ -27,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from against_production import all_cells  # noqa: E402
+from house import PACKAGES  # noqa: E402
 
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "docs" / "examples" / "topk_softmax"
@@ -99,17 +99,10 @@ def test_the_example_of_the_json_object_has_its_keys(tmp_path: Path) -> None:
     assert shown["trials"].keys() == keys(made["trials"]).keys()
 
 
-def test_the_modules_stand_at_their_levels() -> None:
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ((?:\d)(?:, \d)?) \| (.*) \|$", page, re.MULTILINE)
-    stated = {name: levels for levels, text in rows for name in re.findall(r"`(\w+)/?`", text)}
-    assert len(stated) > 50
-    wrong = {
-        name: levels
-        for name, levels in stated.items()
-        if str(LEVEL_OF.get(name)) not in levels.split(", ")
-    }
-    assert not wrong
+def test_the_map_of_the_packages_is_the_one_that_imports_keep() -> None:
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    stated = re.findall(r"^(\w+)/ +\S", page.partition("## The map")[2], re.MULTILINE)
+    assert stated == list(reversed(PACKAGES))
 
 
 class Figures:

@@ -103,7 +103,7 @@ def require_as_wide(plan: Plan, evaluator: Evaluator, user: Plan) -> None:
             raise RefusedError(_told(error, plan.template.path.parent)) from error
 
 
-def require_sound(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) -> None:
+def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) -> None:
     """Try a drafted candidate's corner and random configs; raise `RefusedError` with problems.
 
     Every one has to render, to take the kernel's arguments and to compile; the first few of them

@@ -55,7 +55,7 @@ class Call:
         return json.dumps([self.name, self.arguments], sort_keys=True)
 
 
-class Seat:
+class Handoff:
     """Pass questions one way, and submissions and tool calls the other.
 
     The run asks, then takes what comes until it is a submission; all that touches the session or

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tuner.agent.base import Answer, Briefing, Conversation, Idea, Toolbox, Transcript
-from tuner.agent.handoff import Call, Question, Seat, Submission
+from tuner.agent.handoff import Call, Handoff, Question, Submission
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import MOST_EXPECTATIONS, read_plan, require_whole
 from tuner.analysis.base import METRICS
@@ -20,7 +20,7 @@ class FinishedError(AgentError):
     """Report that no more was wanted in the middle of a round, which so stays open."""
 
 
-class ServedAgent:
+class McpAgent:
     """Ask at a seat and wait there for the answers of whoever has taken it.
 
     `recap` tells what came of a round that is over; it may be set once there is a session to tell
@@ -29,7 +29,7 @@ class ServedAgent:
 
     name = NAME
 
-    def __init__(self, seat: Seat, recap: Callable[[int], str] | None = None) -> None:
+    def __init__(self, seat: Handoff, recap: Callable[[int], str] | None = None) -> None:
         self._seat = seat
         self.recap = recap
 
@@ -39,10 +39,10 @@ class ServedAgent:
         """Open the conversation of one round; nothing is asked before `plan`."""
         before = briefing.round - 1
         recap = self.recap(before) if self.recap and before else ""
-        return ServedRound(self._seat, briefing, toolbox, transcript, recap)
+        return McpRound(self._seat, briefing, toolbox, transcript, recap)
 
 
-class ServedRound:
+class McpRound:
     """One round at a seat: a submission holds the plan, the template and the space at once.
 
     A submission whose plan cannot be read, or that leaves text out, goes back at once and counts
@@ -50,7 +50,12 @@ class ServedRound:
     """
 
     def __init__(
-        self, seat: Seat, briefing: Briefing, toolbox: Toolbox, transcript: Transcript, recap: str
+        self,
+        seat: Handoff,
+        briefing: Briefing,
+        toolbox: Toolbox,
+        transcript: Transcript,
+        recap: str,
     ) -> None:
         self._seat, self._briefing = seat, briefing
         self._toolbox, self._transcript, self._recap = toolbox, transcript, recap

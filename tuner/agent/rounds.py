@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from tuner.agent.base import Agent, Answer, Briefing, Conversation, Idea, Toolbox
 from tuner.agent.briefing.outcome import Outcome, outcome, sentence
-from tuner.agent.gate import RefusedError, drafted, require_as_wide, require_sound
+from tuner.agent.gate import RefusedError, drafted, require_as_wide, validate_candidate
 from tuner.agent.history import (
     ANSWER,
     CANDIDATE,
@@ -29,7 +29,7 @@ from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.pools import pools_of
 from tuner.tuning.profiling import Profiling, profiles, worth_profiling
-from tuner.tuning.progress import Standing, best_trials, best_us
+from tuner.tuning.progress import ProgressTracker, best_trials, best_us
 from tuner.tuning.search import search_all
 
 # How often an agent may write a refused answer again (KernelPro and GPU Kernel Scientist give no
@@ -61,7 +61,7 @@ class Rounds:
         plan: Plan,
         session: Session,
         candidates: Candidates,
-        standing: Standing,
+        standing: ProgressTracker,
         author: Author,
     ) -> None:
         self._plan, self._session, self._candidates = plan, session, candidates
@@ -157,7 +157,7 @@ class Rounds:
         self._standing.announce("candidate", note=f"round {number}: checking what was written")
         evaluator = self._candidates.of(plan)
         require_as_wide(plan, evaluator, self._plan)
-        require_sound(plan, evaluator, verify=self._author.verifies, seed=number)
+        validate_candidate(plan, evaluator, verify=self._author.verifies, seed=number)
         noted = {"attempt": attempt, **asdict(answer)}
         if noted not in [note.content for note in self._session.notes(number, ANSWER)]:
             self._session.note(number, ANSWER, noted)

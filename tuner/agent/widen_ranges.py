@@ -226,7 +226,7 @@ def _can_launch(
 TOPIC = "edge"
 
 
-class LiteralAgent:
+class WideningAgent:
     """Keep the template and widen its ranges where the search says that the best lies at an end."""
 
     name = "literal"
@@ -238,7 +238,7 @@ class LiteralAgent:
         transcript: Transcript,
     ) -> Conversation:
         """Open a round; the same briefing always gives the same answer."""
-        return LiteralConversation(briefing)
+        return WideningConversation(briefing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class Widening:
     because: str
 
 
-class LiteralConversation:
+class WideningConversation:
     """One round: what to widen is decided from the base's findings alone."""
 
     def __init__(self, briefing: Briefing) -> None:

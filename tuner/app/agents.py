@@ -48,9 +48,9 @@ def agent_for(options: AgentOptions) -> Agent:
         _require_writable(options.exchange)
         return FilesAgent(options.exchange, wait_s=options.wait_s, say=_say)
     if options.agent == LITERAL:
-        from tuner.agent.widen_ranges import LiteralAgent
+        from tuner.agent.widen_ranges import WideningAgent
 
-        return LiteralAgent()
+        return WideningAgent()
     from tuner.agent.budget import Budget, read_prices
     from tuner.agent.openai import OpenAIAgent, Unreachable
 
@@ -154,13 +154,13 @@ def _author(
 ) -> Author:
     from tuner.agent.briefing.gather import Briefer
     from tuner.agent.rounds import Author
-    from tuner.agent.tools import Workbench
+    from tuner.agent.tools import ToolSession
     from tuner.agent.tree import policy
 
     remember(agent, session)
     runs = not device.info.recorded
     sources = (*plan.spec.include_dirs, *options.sources)
-    workbench = Workbench(
+    workbench = ToolSession(
         plan,
         session,
         candidates,

@@ -12,7 +12,7 @@ from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import lay_out
 from tuner.device.verify.arena import HostMemory
-from tuner.device.verify.verifier import Judge
+from tuner.device.verify.verifier import Verifier
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architecture_for
@@ -92,7 +92,7 @@ def check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
     an output of zeros pass.
     """
     workload = min(spec.workloads, key=spec.footprint_bytes)
-    judge = Judge(HostMemory(), spec, operators)
+    judge = Verifier(HostMemory(), spec, operators)
     if spec.footprint_bytes(workload) > LARGEST_REFERENCE_BYTES:
         return
     judge.open_arena(workload, lay_out(spec, workload.values))

@@ -22,7 +22,7 @@ from tuner.tuning.energy import EnergyStage
 from tuner.tuning.evaluator import Candidates, Evaluator
 from tuner.tuning.finals import Finals
 from tuner.tuning.pools import pools_of
-from tuner.tuning.progress import Standing
+from tuner.tuning.progress import ProgressTracker
 from tuner.tuning.search import Survey, budget, search_all
 from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
@@ -56,7 +56,7 @@ def tune(
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     restore(plan, session, candidates)
     session.mark("running")
-    standing = Standing(plan, session, device.info.name, listener)
+    standing = ProgressTracker(plan, session, device.info.name, listener)
     verification = Verification(plan, session, device, candidates, watches)
     failure: AgentError | None = None
     try:
@@ -101,7 +101,7 @@ def _search(
     plan: Plan,
     session: Session,
     evaluator: Evaluator,
-    standing: Standing,
+    standing: ProgressTracker,
     pools: dict[Workload, Pool],
     knowledge: Knowledge | None,
 ) -> None:
@@ -113,7 +113,7 @@ def _search(
         Survey(plan, session, evaluator, standing, pools).run()
 
 
-def _decide(plan: Plan, finals: Finals, standing: Standing) -> None:
+def _decide(plan: Plan, finals: Finals, standing: ProgressTracker) -> None:
     for workload in (*plan.tuned, *plan.held_out):
         standing.announce("finals", workload)
         finals.decide(workload)
@@ -122,7 +122,7 @@ def _decide(plan: Plan, finals: Finals, standing: Standing) -> None:
 
 
 def _measure_baseline(
-    plan: Plan, session: Session, evaluator: Evaluator, standing: Standing
+    plan: Plan, session: Session, evaluator: Evaluator, standing: ProgressTracker
 ) -> None:
     for workload in plan.workloads:
         standing.announce("baseline", workload)

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from tuner.agent.base import Answer
-from tuner.agent.gate import RefusedError, drafted, require_sound
+from tuner.agent.gate import RefusedError, drafted, validate_candidate
 from tuner.agent.replies import read_answer
 from tuner.agent.tools.drafts import DRAFT, Draft
 from tuner.agent.tools.limits import Limits
@@ -151,7 +151,7 @@ class Scorer:
         deadline_s = time.monotonic() + self._effort.time_s
         plan = drafted(answer, self._plan, self._folder / str(next(self._numbers)), DRAFT)
         evaluator = self._candidates.of(plan)
-        require_sound(plan, evaluator, verify=True, seed=self._effort.seed)
+        validate_candidate(plan, evaluator, verify=True, seed=self._effort.seed)
         best = {w: self._best(Draft(plan, evaluator), w, deadline_s) for w in plan.tuned}
         if not any(best.values()):
             raise RefusedError("no config that was tried is correct on any workload")

@@ -18,7 +18,7 @@ from tuner.cli import options
 from tuner.model.errors import AgentError, InputError, KernelError, TunerError
 
 if TYPE_CHECKING:
-    from tuner.agent.handoff import Seat
+    from tuner.agent.handoff import Handoff
     from tuner.app.plans import Request
     from tuner.mcp.arguments import Ending, Wish
     from tuner.mcp.session_runner import Watch
@@ -98,7 +98,7 @@ def command(root: Path, wait: float, **values: Any) -> None:
         raise click.UsageError(
             "the package `mcp` is not installed: `pip install '.[mcp]' in the checkout`"
         ) from error
-    from tuner.mcp.session_runner import Desk
+    from tuner.mcp.session_runner import SessionRunner
 
     root = root.resolve()
     for name in ("kernel", "space", "session", "resume"):
@@ -108,7 +108,7 @@ def command(root: Path, wait: float, **values: Any) -> None:
     os.chdir(root)
     defaults = Defaults(**values)
     view = PlainView(Console(stderr=True, highlight=False, width=140))
-    code = serve(Desk(root, partial(_tuned, defaults, root), view), wait_s=wait)
+    code = serve(SessionRunner(root, partial(_tuned, defaults, root), view), wait_s=wait)
     if code:
         raise Exit(code)
 
@@ -119,7 +119,7 @@ def _named(path: Path, root: Path) -> Path:
     return whole.relative_to(root) if whole.is_relative_to(root) else whole
 
 
-def _tuned(defaults: Defaults, root: Path, wish: Wish, seat: Seat, watch: Watch) -> Ending:
+def _tuned(defaults: Defaults, root: Path, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
     """Run a session from its opening to its end; what stopped it is told, not raised."""
     from tuner.mcp.arguments import Ending
 
@@ -132,13 +132,13 @@ def _tuned(defaults: Defaults, root: Path, wish: Wish, seat: Seat, watch: Watch)
         return Ending(f"stopped; `start` with resume goes on: {watch.session}", failed=True)
 
 
-def _run(request: Request, root: Path, seat: Seat, watch: Watch, stack: ExitStack) -> Ending:
-    from tuner.agent.mcp_agent import FinishedError, ServedAgent
+def _run(request: Request, root: Path, seat: Handoff, watch: Watch, stack: ExitStack) -> Ending:
+    from tuner.agent.mcp_agent import FinishedError, McpAgent
     from tuner.app.open import resumed, started
     from tuner.app.run import tune
     from tuner.mcp.arguments import conclude, recap
 
-    agent = ServedAgent(seat)
+    agent = McpAgent(seat)
     inside = partial(_require_inside, root, request.sources)
     run = (resumed if request.resume else started)(request, stack, inside, (MCP,), agent)
     watch.session, agent.recap = run.session.directory, partial(recap, run.session)

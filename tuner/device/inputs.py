@@ -181,7 +181,7 @@ class Prepared:
         return sum(int(array.nbytes) for array in arrays)
 
 
-class Stock:
+class InputCache:
     """Keep one prepared set of each fill for at most `USES` checks, within `limit_bytes` in all."""
 
     def __init__(self, limit_bytes: int) -> None:

@@ -25,7 +25,7 @@ class Killable(Protocol):
 _W = TypeVar("_W", bound=Killable)
 
 
-class ReplacedWorker(ABC, Generic[_W]):
+class RestartingWorker(ABC, Generic[_W]):
     """Keep one worker with the judge's memory mapped: what every `Runner` has in common.
 
     A worker that died or gave no answer costs the program that it ran; it is replaced when the

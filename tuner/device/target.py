@@ -14,7 +14,7 @@ from tuner.model.kernel import KernelSpec, Launch, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CompileTarget:
     """Turn sources of one kernel into requests and programs, and say what a recording calls them.
 
     `operators` holds the value chosen for each of the operator's macros.

@@ -29,7 +29,7 @@ Served = TypeVar("Served")
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Applicability:
     """Where one source of a variant holds.
 
     `written` are the axes that the source depends on, and `shapes` the values of these for which
@@ -130,7 +130,7 @@ class Kernels:
 
     def reach(
         self, kernel: Kernel, workload: Workload, others: Sequence[Workload], static_bytes: int = 0
-    ) -> Reach:
+    ) -> Applicability:
         """Find out for which shapes a kernel of `workload` is the right source.
 
         `others` are known workloads: those that it would be rendered alike for are among its
@@ -144,7 +144,7 @@ class Kernels:
             if self._source(kernel.variant, {axis: one.values[axis] for axis in written})
             == kernel.source
         )
-        return Reach(
+        return Applicability(
             written=written,
             shapes=tuple(dict.fromkeys(shapes)),
             conditions=tuple(substitute(one, config) for one in read.constraints),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.dispatch.evidence import distrusted, evidence
-from tuner.dispatch.kernels import Kernel, Kernels, Reach, device_numbers
+from tuner.dispatch.kernels import Applicability, Kernel, Kernels, device_numbers
 from tuner.dispatch.predicted import wanted_for
 from tuner.dispatch.table import Choice, Table, build
 from tuner.model.expressions import Value
@@ -34,7 +34,7 @@ class SessionDispatch:
             if trial.resources is not None
         }
         out = distrusted(trials, session.checks())
-        self._reaches: dict[Kernel, Reach] = {}
+        self._reaches: dict[Kernel, Applicability] = {}
         self._homes: dict[Kernel, Workload] = {}
         self.evidence = evidence(session.comparisons(), out, manifest.seed)
         self.table: Table = build(
@@ -51,7 +51,7 @@ class SessionDispatch:
         trials = self._session.trials(stage=None)
         return wanted_for(self.table, self.evidence, trials, self.kernels.of)
 
-    def reach(self, kernel: Kernel) -> Reach:
+    def reach(self, kernel: Kernel) -> Applicability:
         """Return where a kernel of the table holds."""
         if kernel not in self._reaches:
             static_bytes = self._static_bytes.get(kernel.variant, 0)
@@ -59,7 +59,7 @@ class SessionDispatch:
             self._reaches[kernel] = self.kernels.reach(kernel, home, known, static_bytes)
         return self._reaches[kernel]
 
-    def reaches(self) -> Mapping[Kernel, Reach]:
+    def reaches(self) -> Mapping[Kernel, Applicability]:
         """Return where each kernel of the table holds."""
         return {kernel: self.reach(kernel) for kernel in self.table.kernels}
 

@@ -10,7 +10,7 @@ from math import log
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from tuner.dispatch.kernels import Kernel, Reach
+from tuner.dispatch.kernels import Applicability, Kernel
 from tuner.dispatch.of_session import SessionDispatch
 from tuner.export.cpp import (
     ARRAY_TYPES,
@@ -179,7 +179,7 @@ class Sources:
             reach.static_bytes,
         )
 
-    def _conditions(self, reach: Reach) -> tuple[str, ...]:
+    def _conditions(self, reach: Applicability) -> tuple[str, ...]:
         known = {**self._names, **DEVICE}
         found = [truth(condition, known) for condition in reach.conditions]
         shapes = (

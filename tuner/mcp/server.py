@@ -31,7 +31,7 @@ from tuner.mcp.arguments import (
     StartArguments,
     SubmitArguments,
 )
-from tuner.mcp.session_runner import Desk, Run
+from tuner.mcp.session_runner import Run, SessionRunner
 from tuner.model.errors import InputError, TunerError
 from tuner.model.version import TUNER_VERSION
 
@@ -51,7 +51,7 @@ Context = ServerRequestContext[Any, Any]
 class Service:
     """Answer a client's requests; `wait_s` is the longest that a call waits for the run."""
 
-    def __init__(self, desk: Desk, wait_s: float) -> None:
+    def __init__(self, desk: SessionRunner, wait_s: float) -> None:
         self._desk, self._wait_s = desk, wait_s
         self._opening = anyio.Lock()
         self._bus = InMemorySubscriptionBus()
@@ -324,7 +324,7 @@ INTERRUPTED = 130
 STOPPING_S = 60.0
 
 
-def serve(desk: Desk, *, wait_s: float) -> int:
+def serve(desk: SessionRunner, *, wait_s: float) -> int:
     """Serve until the client goes or a signal comes, then stop the run; return the exit code."""
     with reserved() as (incoming, outgoing):
         code = anyio.run(_serve, desk, wait_s, incoming, outgoing)
@@ -334,7 +334,7 @@ def serve(desk: Desk, *, wait_s: float) -> int:
     return code
 
 
-async def _serve(desk: Desk, wait_s: float, incoming: int, outgoing: int) -> int:
+async def _serve(desk: SessionRunner, wait_s: float, incoming: int, outgoing: int) -> int:
     codes: list[int] = []
     server = Service(desk, wait_s).server()
     options = server.create_initialization_options(NotificationOptions(tools_changed=True))

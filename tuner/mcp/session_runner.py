@@ -9,7 +9,7 @@ from threading import Thread
 from typing import Protocol
 
 from tuner.agent.base import Tool
-from tuner.agent.handoff import Seat
+from tuner.agent.handoff import Handoff
 from tuner.agent.tools.catalogue import Abilities, offers
 from tuner.agent.tools.limits import Limits
 from tuner.device.base import DeviceInfo
@@ -37,7 +37,7 @@ class Watch:
     `view` is told as well. `session` is the run's folder once there is one.
     """
 
-    def __init__(self, seat: Seat, view: Listener) -> None:
+    def __init__(self, seat: Handoff, view: Listener) -> None:
         self._seat, self._view = seat, view
         self._progress: Progress | None = None
         self.notes: list[str] = []
@@ -98,7 +98,7 @@ BROKEN = Ending("the run broke off; the server's standard error says why", faile
 class Tuning(Protocol):
     """Run a session from its opening to its end, asking at the seat."""
 
-    def __call__(self, wish: Wish, seat: Seat, watch: Watch) -> Ending:
+    def __call__(self, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
         """Return how it ended; what a user can do about is no exception."""
         ...
 
@@ -107,7 +107,7 @@ class Run:
     """A session that is being run in its thread."""
 
     def __init__(self, wish: Wish, tuning: Tuning, view: Listener) -> None:
-        self.seat = Seat()
+        self.seat = Handoff()
         self.watch = Watch(self.seat, view)
         self._wish, self._tuning = wish, tuning
         self._ending: Ending | None = None
@@ -137,7 +137,7 @@ class Run:
             self.seat.close()
 
 
-class Desk:
+class SessionRunner:
     """Start runs below a folder, one after the other; `root` is an absolute path."""
 
     def __init__(self, root: Path, tuning: Tuning, view: Listener) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import DeviceInfo, Program
-from tuner.device.target import Target
+from tuner.device.target import CompileTarget
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -123,8 +123,8 @@ class Subject:
         return {str(path): file_sha(path) for path in files}
 
     @cached_property
-    def _target(self) -> Target:
-        return Target(self.spec, self.operators, self.device)
+    def _target(self) -> CompileTarget:
+        return CompileTarget(self.spec, self.operators, self.device)
 
     @cached_property
     def _template(self) -> Template:

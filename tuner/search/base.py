@@ -31,7 +31,7 @@ class Searcher(Protocol):
 
 
 @runtime_checkable
-class Foreseeing(Protocol):
+class StaticFeatureAware(Protocol):
     """A searcher that has more configs compiled than it asks for, and chooses among them.
 
     Before an `ask`, the loop takes the shortlist and has it compiled. What can't run is told as a
@@ -50,7 +50,7 @@ class Foreseeing(Protocol):
 
 
 @runtime_checkable
-class Sharing(Protocol):
+class TransferLearning(Protocol):
     """A searcher that learns from other workloads of the same candidate."""
 
     def share(self, trial: Trial, features: Features | None = None) -> None:
@@ -59,7 +59,7 @@ class Sharing(Protocol):
 
 
 @runtime_checkable
-class Hopeful(Protocol):
+class ReportsExpectedGain(Protocol):
     """A searcher that knows what is left to find."""
 
     def expected_gain(self) -> float | None:

@@ -23,7 +23,7 @@ from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig, StopCriterionR
 
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
-from tuner.search.auto.remaining import Untried
+from tuner.search.auto.remaining import RemainingConfigs
 
 if TYPE_CHECKING:
     from tuner.model.config import Config, Parameter, SearchSpace
@@ -289,7 +289,7 @@ class KernelTunerSearcher:
         seeds: Sequence[Mapping[str, Value]] = (),
     ) -> None:
         self._pool = pool
-        self._untried = Untried(pool, seeds)
+        self._untried = RemainingConfigs(pool, seeds)
         self._rng = np.random.default_rng(seed)
         self._strategy = strategy
         self._seed = seed

@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 
 from tuner.model.errors import SessionError
 from tuner.model.expressions import Value
-from tuner.search.auto.remaining import Untried
+from tuner.search.auto.remaining import RemainingConfigs
 
 if TYPE_CHECKING:
     from tuner.model.config import Config, Parameter, SearchSpace
@@ -205,7 +205,7 @@ class OptunaSearcher:
         study_name: str = "tune",
     ) -> None:
         self._pool = pool
-        self._untried = Untried(pool, seeds)
+        self._untried = RemainingConfigs(pool, seeds)
         self._rng = np.random.default_rng(seed)
         self._tpe = CategoricalTpe(space.parameters, seed)
         with quiet_optuna():

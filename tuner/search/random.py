@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
-from tuner.search.auto.remaining import Untried
+from tuner.search.auto.remaining import RemainingConfigs
 
 if TYPE_CHECKING:
     from tuner.model.config import Config
@@ -29,7 +29,7 @@ class RandomSearcher:
 
     def __init__(self, pool: Pool, seed: int, seeds: Sequence[Mapping[str, Value]] = ()) -> None:
         self._pool = pool
-        untried = Untried(pool, seeds)
+        untried = RemainingConfigs(pool, seeds)
         first = []
         while (index := untried.take_seed()) is not None:
             first.append(index)

@@ -11,13 +11,13 @@ from tuner.search.auto.models import Kernel, Posterior, fit_kernel
 from tuner.search.auto.strategies import (
     LEAST_GROWTH,
     MOST_FITTED,
-    GaussianMember,
+    GaussianStrategy,
     expected_improvement,
     least,
 )
 
 if TYPE_CHECKING:
-    from tuner.search.auto.context import Ground
+    from tuner.search.auto.context import SearchContext
     from tuner.search.auto.features import Matrix, Vector
     from tuner.search.base import Features
 
@@ -30,7 +30,7 @@ LEAST_TRIALS = 10
 class Compiled:
     """Hold the shortlist, and take from it what is expected to improve the most."""
 
-    def __init__(self, ground: Ground, gaussian: GaussianMember) -> None:
+    def __init__(self, ground: SearchContext, gaussian: GaussianStrategy) -> None:
         self._ground, self._gaussian = ground, gaussian
         self._named = ground.memory.waiting
         self._kernel: Kernel | None = None

@@ -11,7 +11,7 @@ from tuner.analysis.static_features import features
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
 from tuner.device.base import Device, Outcome, Partial, Program
-from tuner.device.target import Target
+from tuner.device.target import CompileTarget
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Value
@@ -64,7 +64,7 @@ class Evaluator:
     ) -> None:
         self._spec, self._candidate = spec, candidate
         self._compiler, self._device = compiler, device
-        self._target = Target(spec, dict(operators), device.info)
+        self._target = CompileTarget(spec, dict(operators), device.info)
 
     def names(self, workload: Workload) -> dict[str, Value]:
         """Collect what constraints and launches may use besides parameters."""

@@ -12,7 +12,13 @@ from threading import Event
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Trial
-from tuner.search.base import Features, Foreseeing, Hopeful, Searcher, Sharing
+from tuner.search.base import (
+    Features,
+    ReportsExpectedGain,
+    Searcher,
+    StaticFeatureAware,
+    TransferLearning,
+)
 from tuner.tuning.evaluator import Evaluator, Pending
 
 # Trials begun and not taken yet: one on the device, the others compiled or nearly so. Fixed, not
@@ -28,7 +34,7 @@ SWITCH_S = 5e-4
 LAST_TRIAL_S = 1.0
 
 
-class Pipeline:
+class TrialExecutor:
     """Take trials in the order in which they were begun; a thread of its own waits for the device.
 
     What is known already passes through. A trial is judged slow by the best time that the same
@@ -109,11 +115,11 @@ def prompt_threads() -> Iterator[None]:
 AHEAD = 16
 
 
-class Proposer:
+class PrecompilingSearcher:
     """Ask one searcher for configs and tell it what came of them.
 
-    A `Foreseeing` searcher names more configs than it asks for. They are compiled, and it learns
-    what the compiler says of each once `AHEAD` later ones are being compiled: nobody waits.
+    A `StaticFeatureAware` searcher names more configs than it asks for. They are compiled, and
+    it learns what the compiler says of each once `AHEAD` later ones are being compiled: nobody waits.
     """
 
     def __init__(self, searcher: Searcher, evaluator: Evaluator, workload: Workload) -> None:
@@ -126,7 +132,7 @@ class Proposer:
 
     def next(self) -> Pending | None:
         """Propose a config, its compilation begun; None when the searcher has none left."""
-        if not isinstance(self._searcher, Foreseeing):
+        if not isinstance(self._searcher, StaticFeatureAware):
             return self._asked()
         for config in self._searcher.shortlist(1):
             self._compiling.append(self._evaluator.start(self.workload, config))
@@ -147,7 +153,7 @@ class Proposer:
 
     def share(self, trial: Trial, features: Features | None) -> None:
         """Pass on a trial of another workload, if the searcher has a use for it."""
-        if isinstance(self._searcher, Sharing):
+        if isinstance(self._searcher, TransferLearning):
             self._searcher.share(trial, features)
 
     def features(self, config: Config) -> Features | None:
@@ -156,7 +162,11 @@ class Proposer:
 
     def expected_gain(self) -> float | None:
         """Return the share of the best time that may still be saved, None where nobody knows."""
-        return self._searcher.expected_gain() if isinstance(self._searcher, Hopeful) else None
+        return (
+            self._searcher.expected_gain()
+            if isinstance(self._searcher, ReportsExpectedGain)
+            else None
+        )
 
     def close(self) -> None:
         """Give up what is being compiled and was not asked for."""
@@ -171,7 +181,7 @@ class Proposer:
         (config,) = configs
         return self._compiled.pop(config, None) or self._evaluator.start(self.workload, config)
 
-    def _foresee_next(self, searcher: Foreseeing) -> None:
+    def _foresee_next(self, searcher: StaticFeatureAware) -> None:
         pending = self._compiling.popleft()
         seen = self._evaluator.foresee(pending)
         if isinstance(seen, Trial):

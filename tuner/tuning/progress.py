@@ -15,7 +15,7 @@ from tuner.space.plan import Plan
 from tuner.tuning.energy import reserved_s
 
 
-class Standing:
+class ProgressTracker:
     """Count trials and seconds, and give the listener a snapshot of them."""
 
     def __init__(self, plan: Plan, session: Session, device_name: str, listener: Listener) -> None:

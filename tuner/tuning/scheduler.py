@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
-from tuner.tuning.executor import Proposer
+from tuner.tuning.executor import PrecompilingSearcher
 
 # Trials of a first turn after the first workload's, whose trials its searcher has been told of.
 FIRST_TURN_TRIALS = 12
@@ -19,7 +19,7 @@ ENOUGH = 0.005
 
 
 @dataclass(slots=True)
-class Part:
+class WorkloadSearch:
     """The search of one workload: how far it is and when its turn ends.
 
     `most` bounds the configs asked for, `depth` those that are under way. `unasked` are those that
@@ -28,7 +28,7 @@ class Part:
     """
 
     workload: Workload
-    proposer: Proposer
+    proposer: PrecompilingSearcher
     most: int
     first_turn: int
     depth: int
@@ -59,7 +59,7 @@ class Part:
         return self.gain is not None and self.gain < ENOUGH
 
 
-class Turns:
+class WorkloadScheduler:
     """Give each workload a first turn, then whichever promises most another, until none does.
 
     A searcher that can't say what it expects has one turn, as long as its budget. `begin` makes
@@ -67,20 +67,20 @@ class Turns:
     """
 
     def __init__(
-        self, workloads: Sequence[Workload], begin: Callable[[Workload], Part], total: int
+        self, workloads: Sequence[Workload], begin: Callable[[Workload], WorkloadSearch], total: int
     ) -> None:
         self._waiting = list(workloads)
         self._begin, self._total = begin, total
-        self._parts: list[Part] = []
-        self._current: Part | None = None
+        self._parts: list[WorkloadSearch] = []
+        self._current: WorkloadSearch | None = None
         self._turn_ends = 0
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[WorkloadSearch]:
         """Those that have had a turn."""
         return self._parts
 
-    def current(self) -> Part | None:
+    def current(self) -> WorkloadSearch | None:
         """Tell whose turn it is; None when the search is over."""
         while (part := self._current) is None or self._is_over(part):
             if self._waiting:
@@ -99,15 +99,15 @@ class Turns:
     def _left(self) -> int:
         return self._total - sum(part.asked for part in self._parts)
 
-    def _first_turn(self, part: Part) -> int:
+    def _first_turn(self, part: WorkloadSearch) -> int:
         """Leave a first turn to each of those that are still waiting."""
         kept = len(self._waiting) * FIRST_TURN_TRIALS
         return min(part.first_turn, max(FIRST_TURN_TRIALS, self._left() - kept))
 
-    def _is_over(self, part: Part) -> bool:
+    def _is_over(self, part: WorkloadSearch) -> bool:
         return part.over or part.asked >= min(part.most, self._turn_ends) or part.found_enough
 
-    def _most_promising(self) -> Part | None:
+    def _most_promising(self) -> WorkloadSearch | None:
         hopes = [
             (part.gain, part)
             for part in self._parts

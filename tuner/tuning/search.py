@@ -13,16 +13,22 @@ from tuner.model.config import Config
 from tuner.model.errors import TemplateError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Status, Trial
-from tuner.search.base import Features, Foreseeing, Searcher
+from tuner.search.base import Features, Searcher, StaticFeatureAware
 from tuner.search.factory import default_budget, learns_from_others, make_searcher
 from tuner.search.pool import Pool
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
-from tuner.tuning.executor import DEPTH, DEPTH_FORESEEN, Pipeline, Proposer, prompt_threads
-from tuner.tuning.progress import Standing
-from tuner.tuning.scheduler import FIRST_TURN_TRIALS, Part, Turns
+from tuner.tuning.executor import (
+    DEPTH,
+    DEPTH_FORESEEN,
+    PrecompilingSearcher,
+    TrialExecutor,
+    prompt_threads,
+)
+from tuner.tuning.progress import ProgressTracker
+from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
 # Of the trials of a search of several workloads, so many of each are kept for this.
 CROSSED = 3
@@ -80,7 +86,7 @@ def search_all(
     plan: Plan,
     session: Session,
     evaluator: Evaluator,
-    standing: Standing,
+    standing: ProgressTracker,
     pools: dict[Workload, Pool],
     *,
     searches_left: int = 1,
@@ -106,7 +112,7 @@ class Search:
         plan: Plan,
         session: Session,
         evaluator: Evaluator,
-        standing: Standing,
+        standing: ProgressTracker,
         pools: dict[Workload, Pool],
         warm: Mapping[Workload, Sequence[Config]],
     ) -> None:
@@ -115,8 +121,8 @@ class Search:
         self._pools = pools
         self._planned = _planned(plan, pools)
         in_turns = sum(self._planned.values()) - CROSSED * len(self._joined())
-        self._turns = Turns(plan.tuned, self._begin_part, in_turns)
-        self._pipeline = Pipeline(evaluator)
+        self._turns = WorkloadScheduler(plan.tuned, self._begin_part, in_turns)
+        self._pipeline = TrialExecutor(evaluator)
         self._told: list[tuple[Trial, Features | None]] = []
 
     def run(self) -> None:
@@ -165,7 +171,7 @@ class Search:
         joined = {w: pool for w, pool in self._pools.items() if self._learns_from_others(pool)}
         return joined if len(joined) > 1 else {}
 
-    def _propose(self, part: Part) -> None:
+    def _propose(self, part: WorkloadSearch) -> None:
         pending = part.proposer.next()
         for refused in part.proposer.refused():
             self._standing.expect_more(part.workload, 1)
@@ -177,7 +183,7 @@ class Search:
         if not self._try(part, pending.config, pending):
             part.over = True
 
-    def _try(self, part: Part, config: Config, pending: Pending | None = None) -> bool:
+    def _try(self, part: WorkloadSearch, config: Config, pending: Pending | None = None) -> bool:
         """Send a config to the device, or what is known of it; False where nothing new may begin.
 
         `pending` is there where its compilation has begun.
@@ -191,7 +197,7 @@ class Search:
         self._pipeline.begin(known or pending or self._evaluator.start(part.workload, config))
         return True
 
-    def _may_begin(self, part: Part) -> bool:
+    def _may_begin(self, part: WorkloadSearch) -> bool:
         if not part.may_begin:
             return False
         late = part.deadline_s is not None and time.monotonic() >= part.deadline_s
@@ -206,7 +212,7 @@ class Search:
             self._session.record(trial)
         self._standing.count(trial, measured=known is None)
 
-    def _learn(self, part: Part, trial: Trial) -> None:
+    def _learn(self, part: WorkloadSearch, trial: Trial) -> None:
         features = part.proposer.features(trial.config)
         self._told.append((trial, features))
         for other in self._turns.parts:
@@ -217,9 +223,9 @@ class Search:
         if part.told >= HOPELESS_COMPILES and not part.compiled:
             part.over = True
 
-    def _begin_part(self, workload: Workload) -> Part:
+    def _begin_part(self, workload: Workload) -> WorkloadSearch:
         searcher = self._searcher(workload)
-        proposer = Proposer(searcher, self._evaluator, workload)
+        proposer = PrecompilingSearcher(searcher, self._evaluator, workload)
         for trial, features in self._told:
             proposer.share(trial, features)
         pool = self._pools[workload]
@@ -227,8 +233,8 @@ class Search:
         # A searcher that knows the others' trials is asked again when all have had a turn.
         joins = self._told and self._learns_from_others(pool)
         tried = self._session.trials(self._plan.candidate, workload)
-        foreseeing = isinstance(searcher, Foreseeing)
-        return Part(
+        foreseeing = isinstance(searcher, StaticFeatureAware)
+        return WorkloadSearch(
             workload,
             proposer,
             most,
@@ -239,14 +245,14 @@ class Search:
             depth=DEPTH_FORESEEN if foreseeing else DEPTH,
         )
 
-    def _note_end(self, part: Part, **why: float | bool | None) -> None:
+    def _note_end(self, part: WorkloadSearch, **why: float | bool | None) -> None:
         """Write down why a search ended before its budget."""
         name, key = self._plan.candidate, part.workload.key
         noted = {"candidate": name, "workload": key, "trials": part.asked, **why}
         if noted not in [note.content for note in self._session.notes(0, ENDED)]:
             self._session.note(0, ENDED, noted)
 
-    def _expect(self, part: Part, trials: int) -> None:
+    def _expect(self, part: WorkloadSearch, trials: int) -> None:
         more = trials - self._planned[part.workload]
         if more:
             self._standing.expect_more(part.workload, more)
@@ -342,7 +348,7 @@ class Survey:
         plan: Plan,
         session: Session,
         evaluator: Evaluator,
-        standing: Standing,
+        standing: ProgressTracker,
         pools: Mapping[Workload, Pool],
     ) -> None:
         self._plan, self._session = plan, session
@@ -351,7 +357,7 @@ class Survey:
 
     def run(self) -> None:
         """Measure what is missing, compiling ahead of the device."""
-        pipeline = Pipeline(self._evaluator)
+        pipeline = TrialExecutor(self._evaluator)
         with ExitStack() as stack:
             stack.enter_context(prompt_threads())
             stack.callback(pipeline.close)
@@ -391,7 +397,7 @@ class Survey:
         order = np.random.default_rng(self._plan.seed).permutation(len(pool))
         return (pool[int(index)] for index in order)
 
-    def _keep(self, pipeline: Pipeline) -> None:
+    def _keep(self, pipeline: TrialExecutor) -> None:
         trial = pipeline.take()
         self._session.record(trial)
         self._standing.count(trial, measured=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuner.agent.base import Answer
-from tuner.agent.gate import RefusedError, drafted, require_sound
+from tuner.agent.gate import RefusedError, drafted, validate_candidate
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.trial import Status
@@ -43,7 +43,7 @@ def gate(make_plan, compiler, device, tmp_path):
             plan = make_plan()
         candidates = Candidates(plan, compiler, device)
         made = drafted(Answer(template, space), plan, tmp_path / "answer", "r1")
-        require_sound(made, candidates.of(made), verify=verify, seed=1)
+        validate_candidate(made, candidates.of(made), verify=verify, seed=1)
         return made
 
     return judge

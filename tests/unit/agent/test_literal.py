@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tuner.agent.base import Briefing, Member
-from tuner.agent.widen_ranges import LiteralAgent, LiteralConversation, Space
+from tuner.agent.widen_ranges import Space, WideningAgent, WideningConversation
 from tuner.model.errors import AgentError, ReplyError
 from tuner.model.trial import Finding
 from tuner.space.yaml import Data
@@ -84,10 +84,10 @@ def member(
 
 def talk(
     *findings: Finding, population: tuple[Member, ...] = (), base: str | None = "a"
-) -> LiteralConversation:
+) -> WideningConversation:
     briefing = Briefing(1, "", "", base, population or (member("a"),), findings)
-    conversation = LiteralAgent().converse(briefing, NoTools(), NoTranscript())
-    assert isinstance(conversation, LiteralConversation)
+    conversation = WideningAgent().converse(briefing, NoTools(), NoTranscript())
+    assert isinstance(conversation, WideningConversation)
     return conversation
 
 

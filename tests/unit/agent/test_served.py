@@ -12,8 +12,8 @@ import pytest
 from agent_doubles import Kept, Tools, briefing, plan
 
 from tuner.agent.base import Answer, Briefing, Idea
-from tuner.agent.handoff import Question, Seat, Submission
-from tuner.agent.mcp_agent import FinishedError, ServedAgent, ServedRound
+from tuner.agent.handoff import Handoff, Question, Submission
+from tuner.agent.mcp_agent import FinishedError, McpAgent, McpRound
 from tuner.model.errors import InputError, SessionError
 
 WAIT_S = 10.0
@@ -31,14 +31,14 @@ class Table:
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
         self.threads = threads
-        self.seat = Seat()
+        self.seat = Handoff()
         self.transcript = Kept()
         self.tools = Tools("compile", "measure")
         self.round = self.opened(briefing())
 
-    def opened(self, asked: Briefing, recap: Callable[[int], str] | None = None) -> ServedRound:
-        made = ServedAgent(self.seat, recap).converse(asked, self.tools, self.transcript)
-        assert isinstance(made, ServedRound)
+    def opened(self, asked: Briefing, recap: Callable[[int], str] | None = None) -> McpRound:
+        made = McpAgent(self.seat, recap).converse(asked, self.tools, self.transcript)
+        assert isinstance(made, McpRound)
         return made
 
     def run(self, step: Callable[..., Any], *arguments: object) -> Task[Any]:

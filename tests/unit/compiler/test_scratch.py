@@ -14,7 +14,7 @@ from tuner.compiler.worker import PREFIX, remove_left_behind, scratch_folder
 
 HOLD = """
 import sys
-from tuner.compiler.scratch import scratch_folder
+from tuner.compiler.worker import scratch_folder
 with scratch_folder() as folder:
     (folder / "unit.ii").write_text("int a;")
     print(folder, flush=True)

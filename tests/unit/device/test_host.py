@@ -20,7 +20,7 @@ from tuner.device.cpu.wire import Code
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import lay_out
 from tuner.device.number_formats import encode, storage_dtype
-from tuner.device.verify.verifier import Judge
+from tuner.device.verify.verifier import Verifier
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload
 from tuner.model.trial import Correctness, Status
@@ -62,7 +62,7 @@ class Bench:
 
     def __init__(self, compiler: HostCompiler, worker: HostWorker) -> None:
         self._compiler, self._worker = compiler, worker
-        self.judge: Judge | None = None
+        self.judge: Verifier | None = None
         self.memory = SharedMemory()
 
     def program(self, source: str, workload: Workload, *launches: Launch) -> Program:
@@ -79,7 +79,7 @@ class Bench:
         order: int = 0,
     ) -> Correctness:
         program = self.program(source, workload, *launches)
-        self.judge = Judge(self.memory, spec, {})
+        self.judge = Verifier(self.memory, spec, {})
         arena = self.judge.open_arena(workload, lay_out(spec, workload.values))
         self._worker.attach(arena)
         self.judge.prepare(workload, "normal", 1)
@@ -283,7 +283,7 @@ def test_warp_operations_of_every_kind(bench: Bench, make_spec: MakeSpec) -> Non
     spec = make_spec(("y", "int32", ("T",), "output"), tolerances=EXACT)
     workload = Workload.of({"T": len(rows) * 32})
     program = bench.program(WARP, workload, launch())
-    bench.judge = Judge(bench.memory, spec, {})
+    bench.judge = Verifier(bench.memory, spec, {})
     arena = bench.judge.open_arena(workload, lay_out(spec, workload.values))
     bench._worker.attach(arena)
     bench._worker.run(program, 0)

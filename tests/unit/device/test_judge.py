@@ -11,7 +11,7 @@ from tuner.device.inputs import FILLS
 from tuner.device.layout import lay_out
 from tuner.device.number_formats import decode, encode, storage_dtype
 from tuner.device.verify.arena import HostMemory
-from tuner.device.verify.verifier import Judge
+from tuner.device.verify.verifier import Verifier
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Tolerance, Workload
 from tuner.model.trial import Correctness
@@ -30,7 +30,7 @@ class Bench:
 
     def __init__(self, spec: KernelSpec, operators: dict[str, str] | None = None) -> None:
         self.memory = HostMemory()
-        self.judge = Judge(self.memory, spec, operators or {})
+        self.judge = Verifier(self.memory, spec, operators or {})
         self.layout = lay_out(spec, WORKLOAD.values)
         self.judge.open_arena(WORKLOAD, self.layout)
 

@@ -161,7 +161,7 @@ def test_a_process_that_ends_while_starting_is_a_death() -> None:
 PARENT = """
 import sys
 from child_handlers import Handler
-from tuner.device.processes import Child
+from tuner.process.child import Child
 
 if __name__ == "__main__":
     child = Child(Handler, (), "orphan")

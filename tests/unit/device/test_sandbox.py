@@ -466,10 +466,10 @@ import ctypes, errno, json, os, platform, struct, sys
 import numpy as np
 from tuner.device.host import seccomp
 from tuner.device.base import Program
-from tuner.device.host.memory import SharedMemory
-from tuner.device.host.worker import HostWorker
+from tuner.device.cpu.memory import SharedMemory
+from tuner.device.cpu.worker import HostWorker
 from tuner.device.layout import Layout, Slot
-from tuner.kernel import Launch, Workload
+from tuner.model.kernel import Launch, Workload
 
 UNSHARE, SECCOMP_CALL, PRCTL = {"x86_64": (272, 317, 157), "aarch64": (97, 277, 167)}[
     platform.machine()
@@ -512,9 +512,9 @@ class TestEnds:
 import json, sys, threading, time
 from pathlib import Path
 from tuner.device.base import Program
-from tuner.device.host.device import HostDevice
-from tuner.kernel import Launch, Workload
-from tuner.space_file import load_definition
+from tuner.device.cpu.device import HostDevice
+from tuner.model.kernel import Launch, Workload
+from tuner.space.load import load_definition
 
 def main():
     definition = load_definition(Path(sys.argv[1]))

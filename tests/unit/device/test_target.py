@@ -8,13 +8,13 @@ import pytest
 
 from tuner.app.check import target_info
 from tuner.compiler.base import CompileResult
-from tuner.device.target import Target
+from tuner.device.target import CompileTarget
 
 
 @pytest.fixture
-def target(make_plan) -> Target:
+def target(make_plan) -> CompileTarget:
     spec = replace(make_plan().spec, compile_options=("-O1",))
-    return Target(spec, {"MODE": "fast"}, target_info("sm_90a"))
+    return CompileTarget(spec, {"MODE": "fast"}, target_info("sm_90a"))
 
 
 @pytest.fixture

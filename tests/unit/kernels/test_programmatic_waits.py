@@ -18,7 +18,7 @@ from tuner.analysis.sass import disassemble
 from tuner.app.check import target_info
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.target import Target
+from tuner.device.target import CompileTarget
 from tuner.model.kernel import Launch
 from tuner.search.pool import valid_configs
 from tuner.space.choices import chosen_operators
@@ -43,7 +43,7 @@ def requests(name: str) -> list[tuple[CompileRequest, tuple[Launch, ...], str]]:
     definition = load_definition(SPACES / f"{name}.yaml")
     spec, template = definition.spec, Template.load(definition.spec.template)
     operators = chosen_operators(spec, {})
-    target = Target(spec, operators, target_info("sm_90a"))
+    target = CompileTarget(spec, operators, target_info("sm_90a"))
     chance = random.Random(name)  # noqa: S311 - the same configs every time
     found = []
     ordered = sorted(spec.tuned, key=spec.footprint_bytes)

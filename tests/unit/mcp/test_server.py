@@ -14,11 +14,11 @@ from agent_doubles import Kept, Tools, briefing, plan
 from mcp.client import Client
 from mcp_types import CallToolResult
 
-from tuner.agent.handoff import Seat
-from tuner.agent.mcp_agent import ServedAgent
+from tuner.agent.handoff import Handoff
+from tuner.agent.mcp_agent import McpAgent
 from tuner.mcp.arguments import Ending, Wish
 from tuner.mcp.server import Service
-from tuner.mcp.session_runner import Desk, Tuning, Watch
+from tuner.mcp.session_runner import SessionRunner, Tuning, Watch
 from tuner.model.kernel import Workload
 from tuner.model.progress import Phase, Progress, WorkloadProgress
 
@@ -37,13 +37,13 @@ def led(
 ) -> None:
     """Let a client in this process work with a server."""
 
-    def stoppable(wish: Wish, seat: Seat, watch: Watch) -> Ending:
+    def stoppable(wish: Wish, seat: Handoff, watch: Watch) -> Ending:
         try:
             return tuning(wish, seat, watch)
         except KeyboardInterrupt:
             return Ending("stopped", failed=True)
 
-    desk = Desk(root, stoppable, Quiet())
+    desk = SessionRunner(root, stoppable, Quiet())
 
     async def main() -> None:
         async with Client(Service(desk, wait_s).server()) as client:
@@ -72,12 +72,12 @@ def progress(phase: Phase, note: str = "") -> Progress:
 
 def one_round(
     tools: Tools, after: Callable[[Watch], None] = lambda watch: None
-) -> Callable[[Wish, Seat, Watch], Ending]:
+) -> Callable[[Wish, Handoff, Watch], Ending]:
     """Make a run of one round whose first answer is refused."""
 
-    def tuning(wish: Wish, seat: Seat, watch: Watch) -> Ending:
+    def tuning(wish: Wish, seat: Handoff, watch: Watch) -> Ending:
         watch.update(progress("agent"))
-        conversation = ServedAgent(seat).converse(briefing(), tools, Kept())
+        conversation = McpAgent(seat).converse(briefing(), tools, Kept())
         if conversation.plan() is None:
             return Ending("no round", {"workloads": []})
         conversation.refactor()
@@ -158,7 +158,7 @@ def test_another_session_can_follow_one_that_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_run_that_breaks_off_is_no_silence(tmp_path: Path) -> None:
-    def broken(wish: Wish, seat: Seat, watch: Watch) -> Ending:
+    def broken(wish: Wish, seat: Handoff, watch: Watch) -> Ending:
         raise ZeroDivisionError
 
     async def work(call: Call) -> None:
@@ -173,7 +173,7 @@ def test_what_the_client_wishes_reaches_the_run(tmp_path: Path) -> None:
     (tmp_path / "k.cu").touch()
     wishes: list[Wish] = []
 
-    def tuning(wish: Wish, seat: Seat, watch: Watch) -> Ending:
+    def tuning(wish: Wish, seat: Handoff, watch: Watch) -> Ending:
         wishes.append(wish)
         return Ending("")
 

@@ -16,7 +16,7 @@ from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Resources, Status, Trial
-from tuner.search.auto.remaining import Untried
+from tuner.search.auto.remaining import RemainingConfigs
 from tuner.search.optuna import OptunaSearcher
 from tuner.search.pool import valid_configs
 
@@ -86,13 +86,13 @@ class TestLearning:
 
 class TestSnapping:
     def test_an_untried_wish_is_granted(self) -> None:
-        untried = Untried(POOL)
+        untried = RemainingConfigs(POOL)
         assert POOL[untried.take_nearest(POOL.encoded[77])] == POOL[77]
 
     def test_the_fewest_differing_parameters_win_then_the_fewest_steps(self) -> None:
         space = SearchSpace((Parameter("a", (4, 1, 2)), Parameter("b", (False, True))))
         pool = valid_configs(space, {})
-        untried = Untried(pool)
+        untried = RemainingConfigs(pool)
         wish = pool.encoded[pool.index({"a": 1, "b": True})]
         order = [str(pool[untried.take_nearest(wish)]) for _ in range(6)]
         assert order == [
@@ -105,7 +105,7 @@ class TestSnapping:
         ]
 
     def test_each_is_taken_once(self) -> None:
-        untried = Untried(POOL)
+        untried = RemainingConfigs(POOL)
         rng = np.random.default_rng(0)
         taken = [untried.take_random(rng) for _ in range(len(POOL))]
         assert sorted(taken) == list(range(len(POOL)))

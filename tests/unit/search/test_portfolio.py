@@ -20,7 +20,7 @@ from tuner.model.expressions import Expression
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Status, Trial
 from tuner.search.auto.portfolio import AutoSearcher
-from tuner.search.base import Foreseeing, Hopeful, Searcher, Sharing
+from tuner.search.base import ReportsExpectedGain, Searcher, StaticFeatureAware, TransferLearning
 from tuner.search.pool import Pool, valid_configs
 
 SPACE = SearchSpace(
@@ -85,7 +85,7 @@ OPTIMUM = best_us(list(POOL))
 
 
 def test_it_keeps_every_seam() -> None:
-    seams: list[type] = [Foreseeing, Sharing, Hopeful]
+    seams: list[type] = [StaticFeatureAware, TransferLearning, ReportsExpectedGain]
     assert all(isinstance(make(), seam) for seam in seams)
 
 

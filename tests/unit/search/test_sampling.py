@@ -17,7 +17,7 @@ from tuner.model.config import Parameter, SearchSpace
 from tuner.model.errors import ExpressionError, InputError
 from tuner.model.expressions import Expression, Value
 from tuner.search import counting
-from tuner.search.auto.remaining import Untried
+from tuner.search.auto.remaining import RemainingConfigs
 from tuner.search.pool import Pool, valid_configs
 
 
@@ -203,7 +203,7 @@ class TestGrowth:
     def test_the_untried_follow(self) -> None:
         pool = valid_configs(TIGHT, {})
         seed = valid_configs(TIGHT, {}, seed=1)[4]
-        untried = Untried(pool, [seed])
+        untried = RemainingConfigs(pool, [seed])
         size = len(untried)
         assert pool[untried.take_seed() or 0] == seed
         added = [i for i in pool.neighbours(pool.index(seed)).tolist() if i >= size]
@@ -213,7 +213,7 @@ class TestGrowth:
 
     def test_a_valid_wish_outside_the_sample_is_granted(self) -> None:
         pool = valid_configs(TIGHT, {})
-        untried = Untried(pool)
+        untried = RemainingConfigs(pool)
         wish = valid_configs(TIGHT, {}, seed=1).encoded[9]
         assert (pool.encoded != wish).any(axis=1).all()
         first, second = untried.take_nearest(wish), untried.take_nearest(wish)

@@ -492,10 +492,10 @@ class TestRefusals:
 
 WRITER = """
 import sys
-from tuner.kernel import Workload
+from tuner.model.kernel import Workload
 from tuner.session import Session
 from tuner.space import Config
-from tuner.trial import Measurement, Status, Trial
+from tuner.model.trial import Measurement, Status, Trial
 
 session = Session.open(sys.argv[1])
 print("open", flush=True)

@@ -6,8 +6,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.unit.test_session import CONFIG, ENVIRONMENT, LARGE, MANIFEST, SMALL
 
+from tests.unit.session.test_session import CONFIG, ENVIRONMENT, LARGE, MANIFEST, SMALL
 from tuner.model.trial import INITIAL, Energy, EnergyWindow, Variant
 from tuner.session.session import Session
 

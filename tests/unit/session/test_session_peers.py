@@ -7,8 +7,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.unit.test_session import ENVIRONMENT, HELD_OUT, LARGE, MANIFEST, SMALL, VARIANT
 
+from tests.unit.session.test_session import ENVIRONMENT, HELD_OUT, LARGE, MANIFEST, SMALL, VARIANT
 from tuner.model.trial import Comparison, PeerTrial, Status
 from tuner.session.session import Session
 

@@ -10,7 +10,7 @@ from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Status, Trial
 from tuner.tuning.evaluator import Pending
-from tuner.tuning.executor import Pipeline
+from tuner.tuning.executor import TrialExecutor
 
 W, V = Workload.of({"T": 1}), Workload.of({"T": 2})
 
@@ -50,9 +50,9 @@ class Times:
 def made():
     pipelines = []
 
-    def make(us: dict[int, float | None], **options) -> tuple[Pipeline, Times]:
+    def make(us: dict[int, float | None], **options) -> tuple[TrialExecutor, Times]:
         evaluator = Times(us)
-        pipelines.append(Pipeline(evaluator, **options))
+        pipelines.append(TrialExecutor(evaluator, **options))
         return pipelines[-1], evaluator
 
     yield make

@@ -9,7 +9,7 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import Status, Trial
 from tuner.search.base import Features
 from tuner.tuning.evaluator import Pending
-from tuner.tuning.executor import AHEAD, Proposer
+from tuner.tuning.executor import AHEAD, PrecompilingSearcher
 
 W = Workload.of({"T": 1})
 
@@ -71,7 +71,7 @@ class Choosy:
         self.told.append(trial)
 
 
-def proposed(proposer: Proposer) -> list[int]:
+def proposed(proposer: PrecompilingSearcher) -> list[int]:
     found = []
     while (pending := proposer.next()) is not None:
         found.append(pending.config["n"])
@@ -80,14 +80,14 @@ def proposed(proposer: Proposer) -> list[int]:
 
 def test_a_plain_searchers_configs_are_compiled_as_they_are_asked_for():
     compiler = Compiler()
-    assert proposed(Proposer(Plain(5), compiler, W)) == [0, 1, 2, 3, 4]
+    assert proposed(PrecompilingSearcher(Plain(5), compiler, W)) == [0, 1, 2, 3, 4]
     assert compiler.started == [0, 1, 2, 3, 4]
     assert compiler.seen == []
 
 
 def test_a_shortlist_is_compiled_ahead_and_each_config_once():
     compiler = Compiler()
-    proposer = Proposer(Choosy(60), compiler, W)
+    proposer = PrecompilingSearcher(Choosy(60), compiler, W)
     assert sorted(proposed(proposer)) == list(range(60)), "the last ones too"
     assert sorted(compiler.started) == list(range(60))
     assert compiler.seen == list(range(60)), "in the order of the lists"
@@ -95,7 +95,7 @@ def test_a_shortlist_is_compiled_ahead_and_each_config_once():
 
 def test_no_more_than_the_bound_is_being_compiled():
     compiler = Compiler()
-    proposer = Proposer(Choosy(500), compiler, W)
+    proposer = PrecompilingSearcher(Choosy(500), compiler, W)
     for _ in range(50):
         proposer.next()
         assert len(compiler.started) - len(compiler.seen) <= AHEAD
@@ -103,7 +103,7 @@ def test_no_more_than_the_bound_is_being_compiled():
 
 def test_what_cannot_run_is_told_and_handed_over_without_being_asked_for():
     compiler, searcher = Compiler(broken=40), Choosy(60)
-    proposer = Proposer(searcher, compiler, W)
+    proposer = PrecompilingSearcher(searcher, compiler, W)
     assert sorted(proposed(proposer)) == list(range(40))
     refused = proposer.refused()
     assert [trial.config["n"] for trial in refused] == list(range(40, 60))
@@ -112,13 +112,13 @@ def test_what_cannot_run_is_told_and_handed_over_without_being_asked_for():
 
 
 def test_features_are_kept_for_other_workloads():
-    proposer = Proposer(Choosy(60), Compiler(), W)
+    proposer = PrecompilingSearcher(Choosy(60), Compiler(), W)
     proposed(proposer)
     assert proposer.features(Config.of({"n": 7})) == {"registers": 7.0}
-    assert Proposer(Plain(3), Compiler(), W).features(Config.of({"n": 0})) is None
+    assert PrecompilingSearcher(Plain(3), Compiler(), W).features(Config.of({"n": 0})) is None
 
 
 def test_a_searcher_that_cannot_tell_expects_nothing_in_particular():
-    proposer = Proposer(Plain(3), Compiler(), W)
+    proposer = PrecompilingSearcher(Plain(3), Compiler(), W)
     assert proposer.expected_gain() is None
     proposer.share(Trial("initial", W, Config.of({"n": 0}), Status.WRONG), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.model.kernel import Workload
-from tuner.tuning.scheduler import ENOUGH, TURN_TRIALS, Part, Turns
+from tuner.tuning.scheduler import ENOUGH, TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
 A, B, C = (Workload.of({"T": tokens}) for tokens in (1, 16, 128))
 
@@ -18,16 +18,18 @@ class Hopes:
         return self.gain
 
 
-def turns_of(*parts: Part, total: int = 1000) -> Turns:
+def turns_of(*parts: WorkloadSearch, total: int = 1000) -> WorkloadScheduler:
     known = {part.workload: part for part in parts}
-    return Turns([part.workload for part in parts], known.__getitem__, total)
+    return WorkloadScheduler([part.workload for part in parts], known.__getitem__, total)
 
 
-def part(workload: Workload, gain: float | None = None, most: int = 100, first: int = 3) -> Part:
-    return Part(workload, Hopes(gain), most, first_turn=first, depth=8)
+def part(
+    workload: Workload, gain: float | None = None, most: int = 100, first: int = 3
+) -> WorkloadSearch:
+    return WorkloadSearch(workload, Hopes(gain), most, first_turn=first, depth=8)
 
 
-def play(turns: Turns, trials: int) -> list[Workload]:
+def play(turns: WorkloadScheduler, trials: int) -> list[Workload]:
     """Spend trials; give the workload of each."""
     spent = []
     while len(spent) < trials and (current := turns.current()) is not None:

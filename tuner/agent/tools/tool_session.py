@@ -34,7 +34,7 @@ from tuner.tuning.profiling import Profiling
 ROUNDS = "rounds"
 
 
-class Workbench:
+class ToolSession:
     """Make the toolboxes of a session's rounds.
 
     `profiling` is None where nothing is profiled. `sources` are folders that may be read besides
@@ -93,7 +93,7 @@ class RoundTools:
     the program pass: `SessionError`, and `WorkerError` of a process that cannot be replaced.
     """
 
-    def __init__(self, bench: Workbench, drafts: Drafts) -> None:
+    def __init__(self, bench: ToolSession, drafts: Drafts) -> None:
         self._bench, self._drafts = bench, drafts
         self._budget = Budget(bench.limits, drafts.kept())
         self._offers = {

@@ -15,7 +15,7 @@ from tuner.model.occupancy import occupancy
 from tuner.model.trial import Measurement, Status, Trial
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
-from tuner.tuning.executor import DEPTH, Pipeline, Proposer
+from tuner.tuning.executor import DEPTH, PrecompilingSearcher, TrialExecutor
 from tuner.tuning.pools import no_valid_config
 from tuner.tuning.profiling import Profiled, Profiling
 
@@ -101,8 +101,8 @@ class Searching:
     def run(self, most: int, deadline_s: float) -> None:
         """Try up to `most` configs; none is begun after the deadline."""
         evaluator = self._draft.evaluator
-        pipeline = Pipeline(evaluator, adaptive=False)
-        proposer = Proposer(self._searcher, evaluator, self._workload)
+        pipeline = TrialExecutor(evaluator, adaptive=False)
+        proposer = PrecompilingSearcher(self._searcher, evaluator, self._workload)
         asked = 0
         try:
             while True:

@@ -18,9 +18,9 @@ from tuner.device.cpu.memory import host_judge
 from tuner.device.cpu.wire import Code
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import Arena, plausible_byte
-from tuner.device.restarting_worker import ReplacedWorker, unless_killed
+from tuner.device.restarting_worker import RestartingWorker, unless_killed
 from tuner.device.timing import TimingPolicy, finished, hopeless
-from tuner.device.verify.verified_device import JudgedDevice, RunFailedError
+from tuner.device.verify.verified_device import RunFailedError, VerifiedDevice
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
@@ -36,7 +36,7 @@ LEAST_PROBE_BYTES, MOST_PROBE_BYTES = 32 << 20, 128 << 20
 PROBE_REPEATS = 3
 
 
-class HostDevice(JudgedDevice):
+class HostDevice(VerifiedDevice):
     """Run programs of `HostCompiler` on the CPU.
 
     Times are the CPU's own, by the wall clock, with one block at a time on one core: never
@@ -67,7 +67,7 @@ class HostDevice(JudgedDevice):
             undo.pop_all()
 
 
-class HostRunner(ReplacedWorker[HostWorker]):
+class HostRunner(RestartingWorker[HostWorker]):
     """The server that runs programs on the CPU, replaced should it fail; implements `Runner`.
 
     `deterministic` names the outputs whose bits may not differ between timed calls.

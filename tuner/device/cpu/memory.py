@@ -14,7 +14,7 @@ import numpy as np
 
 from tuner.device.layout import Arena, Layout
 from tuner.device.number_formats import Array
-from tuner.device.verify.verifier import Judge
+from tuner.device.verify.verifier import Verifier
 from tuner.model.kernel import KernelSpec
 
 # Inputs and references that are kept for use again.
@@ -89,9 +89,9 @@ def _numbers(path: Path) -> dict[str, int]:
     return {words[0]: int(words[1]) for words in lines}
 
 
-def host_judge(spec: KernelSpec, operators: Mapping[str, str]) -> Judge:
+def host_judge(spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
     """Make a judge whose memory another process can map."""
-    return Judge(SharedMemory(), spec, operators)
+    return Verifier(SharedMemory(), spec, operators)
 
 
 def _refuse_beyond(size: int, available: int | None) -> None:

@@ -45,7 +45,7 @@ _Key = tuple[bytes, tuple[Launch, ...], tuple[tuple[str, str], ...]]
 _PROGRAM = """
 import sys
 sys.path.append(sys.argv[1])
-from tuner.device.host.server import serve
+from tuner.device.cpu.server import serve
 serve(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
 """
 

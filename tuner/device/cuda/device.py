@@ -19,12 +19,12 @@ from tuner.device.cuda.worker import Worker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import Arena
 from tuner.device.peers import PeerError
-from tuner.device.restarting_worker import ReplacedWorker, unless_killed
+from tuner.device.restarting_worker import RestartingWorker, unless_killed
 from tuner.device.timing import FINALS, SEARCH, TimingPolicy
 from tuner.device.verify.verified_device import (
     JUDGE_TIMEOUT_S,
-    JudgedDevice,
     RunFailedError,
+    VerifiedDevice,
     fresh_seed,
 )
 from tuner.device.verify.verifier import cuda_judge
@@ -54,7 +54,7 @@ EARLY = (
 )
 
 
-class CudaDevice(JudgedDevice):
+class CudaDevice(VerifiedDevice):
     """Run programs on one NVIDIA GPU, which no other `tune` uses meanwhile.
 
     The judge and the worker share the GPU. Raises `DeviceError` where it is in use or does not
@@ -117,7 +117,7 @@ class CudaDevice(JudgedDevice):
         self._lock.release()
 
 
-class CudaRunner(ReplacedWorker[Child]):
+class CudaRunner(RestartingWorker[Child]):
     """The worker process of one GPU, replaced when a kernel hangs or breaks it."""
 
     _called = "the worker process"

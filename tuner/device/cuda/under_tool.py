@@ -18,7 +18,7 @@ from tuner.device.inputs import NORMAL
 from tuner.device.layout import Layout, lay_out
 from tuner.device.verify.arena import HostMemory
 from tuner.device.verify.verified_device import fresh_seed
-from tuner.device.verify.verifier import Judge
+from tuner.device.verify.verifier import Verifier
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import KernelSpec, Workload
 
@@ -114,7 +114,7 @@ def draw_arena(
     """Write fresh inputs of a workload to a file, outputs poisoned, and say what lies where."""
     layout = lay_out(spec, workload.values)
     memory = HostMemory()
-    judge = Judge(memory, spec, operators)
+    judge = Verifier(memory, spec, operators)
     judge.open_arena(workload, layout)
     judge.prepare(workload, NORMAL, fresh_seed())
     memory.data.tofile(path)

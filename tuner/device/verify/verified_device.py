@@ -108,7 +108,7 @@ class Runner(Protocol):
         ...
 
 
-class JudgedDevice:
+class VerifiedDevice:
     """Verify and time programs of one kernel; see `Device` for the contract.
 
     The judge process owns inputs, reference and verdict, and no candidate's code runs in it.

@@ -11,8 +11,8 @@ import numpy as np
 from tuner.device.inputs import (
     NONFINITE,
     NORMAL,
+    InputCache,
     Prepared,
-    Stock,
     blamed_on,
     fill_values,
     generator,
@@ -31,15 +31,15 @@ PROBE_BYTES = 1 << 29
 PROBE_REPEATS = 20
 
 
-def cuda_judge(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> Judge:
+def cuda_judge(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
     """Make a judge whose memory is on a GPU, in a process of its own."""
     # CuPy compiles a reduction by CUB for 1.4 s when it first meets it, an own one for 0.1 s: in a
     # first run that is more time than all else that is judged.
     os.environ.setdefault("CUPY_ACCELERATORS", "")
-    return Judge(CudaMemory(ordinal), spec, operators)
+    return Verifier(CudaMemory(ordinal), spec, operators)
 
 
-class Judge:
+class Verifier:
     """Prepare inputs in a shared arena, and judge what a kernel made of them.
 
     `prepare` fills the inputs and poisons the rest; the worker launches; `check` compares. The
@@ -53,7 +53,7 @@ class Judge:
         self._reference = load_reference(spec.reference)
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
-        self._stock = Stock(memory.stock_bytes)
+        self._stock = InputCache(memory.stock_bytes)
         self._guards: Array = None
         self._poison = self._guard = 0
 

@@ -15,7 +15,7 @@ from tuner.search.auto.features import ConfigColumns, Vector
 if TYPE_CHECKING:
     from tuner.model.trial import Trial
     from tuner.search.auto.features import Matrix
-    from tuner.search.auto.remaining import Untried
+    from tuner.search.auto.remaining import RemainingConfigs
     from tuner.search.base import Features
     from tuner.search.pool import Pool
 
@@ -158,14 +158,14 @@ _DOUBLINGS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class SearchContext:
     """The pool of one workload, its untried configs and the memory of all trials.
 
     A row of `x` is: the columns of a config, the axes of its workload, its value indices.
     """
 
     pool: Pool
-    untried: Untried
+    untried: RemainingConfigs
     memory: Memory
     columns: ConfigColumns
     axes: Mapping[str, int]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner.model.expressions import Value
-from tuner.search.auto.context import Ground, Memory, Row
+from tuner.search.auto.context import Memory, Row, SearchContext
 from tuner.search.auto.features import ConfigColumns
 from tuner.search.auto.models import single_threaded
-from tuner.search.auto.remaining import Untried
-from tuner.search.auto.strategies import ClassifierMember, GaussianMember, Member, TpeMember
+from tuner.search.auto.remaining import RemainingConfigs
+from tuner.search.auto.strategies import ClassifierStrategy, GaussianStrategy, Strategy, TpeStrategy
 from tuner.search.optuna import CategoricalTpe, OptunaJournal, quiet_optuna
 from tuner.search.static_choice import Compiled
 
@@ -34,7 +34,7 @@ LEAST_SHARE = 0.05
 _PRIOR_FINDS, _PRIOR_TRIALS = 1.0, 4.0
 
 
-class Credit:
+class BanditAllocator:
     """Draw members in proportion to their first share and to the rate of their finds."""
 
     def __init__(self, shares: Mapping[str, float]) -> None:
@@ -143,20 +143,20 @@ class AutoSearcher:
     ) -> None:
         self._pool, self._budget = pool, budget
         self._rng = np.random.default_rng(seed)
-        self._untried, self._memory = Untried(pool, seeds), Memory()
+        self._untried, self._memory = RemainingConfigs(pool, seeds), Memory()
         columns = ConfigColumns(space.parameters)
-        self._ground = Ground(
+        self._ground = SearchContext(
             pool, self._untried, self._memory, columns, dict(axes or {}), self._rng
         )
         self._tpe = CategoricalTpe(space.parameters, seed)
-        self._gaussian = GaussianMember(self._ground)
-        known: dict[str, Member] = {
+        self._gaussian = GaussianStrategy(self._ground)
+        known: dict[str, Strategy] = {
             "gaussian": self._gaussian,
-            "classifier": ClassifierMember(self._ground),
-            "tpe": TpeMember(self._ground, self._tpe),
+            "classifier": ClassifierStrategy(self._ground),
+            "tpe": TpeStrategy(self._ground, self._tpe),
         }
         self._members = {name: known[name] for name in members}
-        self._credit = Credit({name: SHARES[name] for name in members})
+        self._credit = BanditAllocator({name: SHARES[name] for name in members})
         self._compiled = Compiled(self._ground, self._gaussian)
         with quiet_optuna():
             distributions = self._tpe.distributions

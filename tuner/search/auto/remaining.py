@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tuner.search.pool import Pool
 
 
-class Untried:
+class RemainingConfigs:
     """Hand out each config of a pool once, seeds first; seeds outside the pool are left out.
 
     Configs that a sampled pool takes up later are there as soon as the pool has them.

@@ -12,7 +12,7 @@ from tuner.search.auto.context import Memory, Row, group_numbers, targets
 from tuner.search.auto.models import Kernel, Posterior, fit_kernel, promise
 
 if TYPE_CHECKING:
-    from tuner.search.auto.context import Ground, Indices
+    from tuner.search.auto.context import Indices, SearchContext
     from tuner.search.auto.features import Vector
     from tuner.search.optuna import CategoricalTpe
 
@@ -29,7 +29,7 @@ BATCH_AHEAD = 16
 _DIGITS = 9
 
 
-class Member(Protocol):
+class Strategy(Protocol):
     """One method of the portfolio."""
 
     def take(self) -> int | None:
@@ -47,10 +47,10 @@ class Outlook:
     free: np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class GaussianMember:
+class GaussianStrategy:
     """Take the largest expected improvement under a Gaussian process."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: SearchContext) -> None:
         self._ground = ground
         self._kernel: Kernel | None = None
         self._fitted = 0
@@ -144,10 +144,10 @@ class GaussianMember:
             self._posterior.extend(np.array([row.x for row in new]), group_numbers(new))
 
 
-class ClassifierMember:
+class ClassifierStrategy:
     """Take what a forest holds for the most promising, a few from each forest."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: SearchContext) -> None:
         self._ground = ground
         self._queue: list[int] = []
 
@@ -171,10 +171,10 @@ class ClassifierMember:
         return ground.untried.take(self._queue.pop(0)) if self._queue else None
 
 
-class TpeMember:
+class TpeStrategy:
     """Take the untried config that is nearest to the estimator's wish."""
 
-    def __init__(self, ground: Ground, tpe: CategoricalTpe) -> None:
+    def __init__(self, ground: SearchContext, tpe: CategoricalTpe) -> None:
         self._ground, self._tpe = ground, tpe
 
     def take(self) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 from tuner.device.recorded.foreign import Answer, MeasuredSpace, is_foreign
 from tuner.device.recorded.foreign_recordings import load_measured
 from tuner.device.recorded.recording import RecordedWorkload, Recording, load_recording
-from tuner.device.target import Target
+from tuner.device.target import CompileTarget
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
@@ -148,7 +148,7 @@ def _rendered(
     operators = recording.operators
     definition = definition.chosen(operators)
     spec = definition.spec
-    target = Target(spec, operators, recording.device.info())
+    target = CompileTarget(spec, operators, recording.device.info())
     names = target.names(workload)
     pool = valid_configs(definition.space, names)
     tried = recorded.tried()

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from tuner.agent.tools import Workbench
+from tuner.agent.tools import ToolSession
 from tuner.analysis.base import Degree
 from tuner.analysis.profilers import StaticProfiler
 from tuner.device.simulated import SimulatedDevice
@@ -42,7 +42,7 @@ def make_bench(make_plan, make_session, compiler):
     """Make a workbench whose session has the first candidate and the baselines' times."""
     opened = []
 
-    def make(answer=None, *, device=None, own_compiler=None, sources=(), **options) -> Workbench:
+    def make(answer=None, *, device=None, own_compiler=None, sources=(), **options) -> ToolSession:
         plan = make_plan()
         session = make_session(plan, f"session-{len(opened)}")
         opened.append(session)
@@ -61,7 +61,7 @@ def make_bench(make_plan, make_session, compiler):
             "info": device.info,
             "sources": sources,
         }
-        return Workbench(plan, session, candidates, **{**fields, **options})
+        return ToolSession(plan, session, candidates, **{**fields, **options})
 
     yield make
     for session in opened:

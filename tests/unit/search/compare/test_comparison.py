@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from child_handlers import Dying, Handler
-from tests.unit.comparing.conftest import never
 
 from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, time_ms, written
+from tests.unit.search.compare.conftest import never
 from tuner.app.record import record, recording_plan
 from tuner.device.recorded.recording import save_recording
 from tuner.device.simulated import SimulatedDevice
