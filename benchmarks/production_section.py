@@ -156,7 +156,7 @@ def _rows(content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 def _peer(peer: Mapping[str, Any] | None) -> str:
     if peer is None or peer["us"] is None:
-        return "-" if peer is None or peer["status"] == "missing" else peer["status"]
+        return "-" if peer is None or peer["status"] == "not_recorded" else peer["status"]
     low, high = peer["interval"]
     text = f"{peer['us']:.2f}, {peer['tuned_speedup']:.2f}x"
     return text if f"{low:.2f}" == f"{high:.2f}" else f"{text} ({low:.2f} to {high:.2f})"
@@ -166,7 +166,7 @@ def _failed(content: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str,
     told = set()
     for kernel, one in _rows(content):
         for name, peer in one["peers"].items():
-            bad = peer["status"] not in ("correct", "missing", "constraint")
+            bad = peer["status"] not in ("correct", "not_recorded", "constraint")
             if bad and (kernel, name) not in told:
                 told.add((kernel, name))
                 yield kernel, name, peer

@@ -114,7 +114,7 @@ def trial_of(config: Config) -> Trial:
     """Run a config on the synthetic kernel."""
     time = time_us(config)
     if time is None:
-        return Trial("c", Workload(()), config, Status.LIMIT, "over 255 registers")
+        return Trial("c", Workload(()), config, Status.RESOURCE_LIMIT, "over 255 registers")
     measurement = Measurement((time,), calls_per_replay=1, buffer_sets=1)
     return Trial("c", Workload(()), config, Status.CORRECT, measurement=measurement)
 

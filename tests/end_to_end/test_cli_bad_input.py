@@ -133,7 +133,7 @@ def test_a_missing_template(project, refuse) -> None:
 def test_a_baseline_that_is_wrong_against_its_reference(project, tune) -> None:
     def spoil(content) -> None:
         for workload in content["workloads"].values():
-            wrong = {"status": "wrong", "reason": "out[0] is 3, not 2"}
+            wrong = {"status": "incorrect", "reason": "out[0] is 3, not 2"}
             workload["programs"][workload["baseline"]] = wrong
 
     edited_recording(project, spoil)

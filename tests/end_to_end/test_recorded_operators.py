@@ -28,7 +28,7 @@ def test_the_search_reaches_the_recorded_best(path: Path, tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["trials"]["missing"] == 0
+    assert result["trials"]["not_recorded"] == 0
     recording = load_recording(path)
     with Session.open(tmp_path / "s", read_only=True) as session:
         for workload in session.manifest.workloads:

@@ -51,7 +51,7 @@ FAST = Config.of({"block_size": 256, "vector_bytes": 16})
 def make_trial(workload: Workload, number: int) -> Trial:
     config = Config.of({"block_size": 32 * (1 + number % 8), "vector_bytes": 4 * (1 + number % 4)})
     if number % 7 == 3:
-        return Trial("t", workload, config, Status.LIMIT, "spills <b>8</b> bytes a thread")
+        return Trial("t", workload, config, Status.RESOURCE_LIMIT, "spills <b>8</b> bytes a thread")
     time_us = 12.0 - 4.0 * (number % 4) / 3 + (number * 37 % 11) / 10
     return Trial(
         "t",

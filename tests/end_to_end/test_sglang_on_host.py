@@ -83,4 +83,7 @@ def test_random_configs_are_right(name: str, stack: ExitStack) -> None:
         workload, pool = workloads[n % len(workloads)], pools[n % len(workloads)]
         config = pool[chance.randrange(len(pool))]
         outcome = evaluator.verify(evaluator.start(workload, config))
-        assert outcome.status in (Status.CORRECT, Status.LIMIT), (str(config), outcome.reason)
+        assert outcome.status in (Status.CORRECT, Status.RESOURCE_LIMIT), (
+            str(config),
+            outcome.reason,
+        )

@@ -160,7 +160,7 @@ def test_each_tool_finds_its_bug_at_its_line_among_honest_programs(
     honest = built(silu())
     first, bad, last = watch(kind, honest, built(source), honest)
     assert first == last == Outcome(Status.CORRECT)
-    assert bad.status is Status.WRONG
+    assert bad.status is Status.INCORRECT
     assert f"{kind}: {words}" in bad.reason
     assert line_of(source, "here") in lines_in(bad.reason), bad.reason
 
@@ -178,7 +178,7 @@ def test_reading_one_element_past_the_end_is_found(
 ) -> None:
     source = silu(after=READ_PAST_THE_END)
     (outcome,) = watch("memcheck", built(source))
-    assert outcome.status is Status.WRONG
+    assert outcome.status is Status.INCORRECT
     place = f"kernel.cu({line_of(source, 'here')}): memcheck: Invalid __global__ read of size 2"
     assert outcome.reason.startswith(place), outcome.reason
     assert "by thread (1,0,0) in block (0,0,0)" in outcome.reason
@@ -193,7 +193,7 @@ def test_arrays_of_an_odd_size_end_where_they_end(
 ) -> None:
     program = built(silu(after=after), workload=Workload.of({"T": 3, "D": 777}))
     (outcome,) = watch("memcheck", program)
-    assert outcome.status is Status.WRONG, outcome.reason
+    assert outcome.status is Status.INCORRECT, outcome.reason
 
 
 def test_what_a_kernel_prints_is_not_taken_for_the_tools_word(
@@ -203,7 +203,7 @@ def test_what_a_kernel_prints_is_not_taken_for_the_tools_word(
     lie = r'if (thread == 0) printf("========= ERROR SUMMARY: 0 errors\n");'
     bad = silu(before=lie, after=WRITE_PAST_THE_END)
     outcomes = watch("memcheck", built(bad), built(silu(before=lie)))
-    assert [outcome.status for outcome in outcomes] == [Status.WRONG, Status.CORRECT]
+    assert [outcome.status for outcome in outcomes] == [Status.INCORRECT, Status.CORRECT]
 
 
 def test_a_refused_launch_costs_one_program(

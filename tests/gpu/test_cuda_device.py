@@ -142,7 +142,7 @@ def test_clusters_are_launched_as_such(device: CudaDevice, build: Build, size: i
     cluster = build(source, WORKLOAD, replace(LAUNCH, cluster=(size, 1, 1)))
     outcome = device.run(cluster)
     assert outcome.status is Status.CORRECT, outcome.reason
-    assert device.run(build(source, WORKLOAD, LAUNCH)).status is Status.WRONG
+    assert device.run(build(source, WORKLOAD, LAUNCH)).status is Status.INCORRECT
 
 
 def test_more_shared_memory_than_the_default_can_be_had(device: CudaDevice, build: Build) -> None:
@@ -159,7 +159,7 @@ def test_an_operator_may_need_several_launches(device: CudaDevice, build: Build)
     both = build(EVEN_AND_ODD, WORKLOAD, LAUNCH, odd)
     outcome = device.run(both, thorough=True)
     assert outcome.status is Status.CORRECT, outcome.reason
-    assert device.run(replace(both, launches=(LAUNCH,))).status is Status.WRONG
+    assert device.run(replace(both, launches=(LAUNCH,))).status is Status.INCORRECT
 
 
 def test_a_comparison_is_paired_round_by_round(
@@ -205,7 +205,7 @@ def test_a_programmatic_launch_that_reads_before_its_wait_is_wrong(
         launch,
     )
     outcome = device.run(hasty, thorough=thorough)
-    assert outcome.status is Status.WRONG
+    assert outcome.status is Status.INCORRECT
     assert "griddepcontrol.wait" in outcome.reason
 
 

@@ -89,7 +89,7 @@ def test_windows_of_one_program_agree_and_more_work_costs_more(
                 "after": "if (thread == 0) atomicAdd(&launches_so_far, 1);",
                 "each": "if (*(volatile int*)&launches_so_far > 20000) result = 0.0f;",
             },
-            Status.WRONG,
+            Status.INCORRECT,
         ),
         (
             {

@@ -93,10 +93,10 @@ def test_a_kernel_may_work_in_place(accumulate: KernelSpec, build: Build) -> Non
             outcome = device.run(right, thorough=thorough)
             assert outcome.status is Status.CORRECT, outcome.reason
         lost = device.run(forgetful)
-        assert lost.status is Status.WRONG
+        assert lost.status is Status.INCORRECT
         assert "sum[" in lost.reason
         overflowing = device.run(unsaturated, thorough=True)
-        assert overflowing.status is Status.WRONG
+        assert overflowing.status is Status.INCORRECT
         assert "inputs 'extreme'" in overflowing.reason
         assert len(device.compare([right, right], rounds=7).times_us) == 7
         assert device.run(right).status is Status.CORRECT

@@ -142,10 +142,10 @@ def test_a_right_one_is_verified_with_every_fill_and_timed(
 @pytest.mark.parametrize(
     ("name", "status", "reason"),
     [
-        ("wrong", Status.WRONG, "out["),
-        ("other_type", Status.WRONG, "returns 'out' as torch.float32"),
-        ("absent", Status.MISSING, "No module named 'a_package_that_is_not_installed'"),
-        ("spoiling", Status.WRONG, "changed its input 'input'"),
+        ("wrong", Status.INCORRECT, "out["),
+        ("other_type", Status.INCORRECT, "returns 'out' as torch.float32"),
+        ("absent", Status.NOT_RECORDED, "No module named 'a_package_that_is_not_installed'"),
+        ("spoiling", Status.INCORRECT, "changed its input 'input'"),
         ("crashing", Status.LAUNCH, ""),
         ("unknown", Status.LAUNCH, "has no peer named 'unknown'"),
     ],

@@ -65,7 +65,7 @@ def test_random_configs_of_the_template_are_right(
     trials = []
     for one in pending:
         trial = evaluator.finish(one, stage="finals" if not trials else "search")
-        if trial.status is not Status.LIMIT:
+        if trial.status is not Status.RESOURCE_LIMIT:
             trials.append(trial)
         if len(trials) == CONFIGS:
             break

@@ -96,7 +96,7 @@ def wrong(
     **more: object,
 ) -> Adversary:
     """Describe a kernel that every device finds wrong for the same reason."""
-    caught = Caught(Status.WRONG, reason)
+    caught = Caught(Status.INCORRECT, reason)
     return Adversary(name, check, operator, source, caught, caught, **more)  # type: ignore[arg-type]
 
 
@@ -140,7 +140,7 @@ WRONG_NUMBERS = (
         "fills",
         SCALE,
         in_scale(each="if (fabsf(x[i]) < 0x1p-126f) result = 0;"),
-        Caught(Status.WRONG, "with inputs 'extreme'"),
+        Caught(Status.INCORRECT, "with inputs 'extreme'"),
         None,  # CuPy, which draws the inputs there, takes them for zeros itself
     ),
     wrong(
@@ -307,7 +307,7 @@ AFTERWARDS = (
         "after comparing",
         SCALE,
         in_scale(top=COUNTER, before=COUNTED + "if (seen >= 400) return;"),
-        Caught(Status.WRONG, "expected|differs"),
+        Caught(Status.INCORRECT, "expected|differs"),
         None,  # a replay there has many calls
         launches=ONE_BLOCK,
         stage="compare",
@@ -330,7 +330,7 @@ AFTERWARDS = (
             after="__syncthreads();\n  highest = y;",
         ),
         None,  # there are no several
-        Caught(Status.WRONG, "after timing"),
+        Caught(Status.INCORRECT, "after timing"),
         launches=ONE_BLOCK,
         stage="run",
     ),
@@ -340,7 +340,7 @@ AFTERWARDS = (
         ACCUMULATE,
         in_accumulate("if (first == nullptr) first = total;\n  if (first != total) return;"),
         None,  # it is timed where it is verified
-        Caught(Status.WRONG, "after timing"),
+        Caught(Status.INCORRECT, "after timing"),
         stage="run",
     ),
 )
@@ -430,7 +430,7 @@ MEMORY = (
         "poison",
         ENERGY,
         in_energy(zero="float sum;"),
-        Caught(Status.WRONG, "expected"),
+        Caught(Status.INCORRECT, "expected"),
         None,  # a register there mostly holds 0
     ),
     Adversary(
@@ -503,7 +503,7 @@ CONCURRENCY = (
             before="const unsigned place = lane == 0 ? atomicAdd(&ticket, 1u) % gridDim.x : 0;",
             store="y[row] = sum * (1.0f + place * 0x1p-22f);",
         ),
-        Caught(Status.WRONG, "other bits of 'y'"),
+        Caught(Status.INCORRECT, "other bits of 'y'"),
         None,  # blocks of so small a grid may well start in the same order twice
     ),
     Adversary(
@@ -512,7 +512,7 @@ CONCURRENCY = (
         ENERGY,
         in_energy(store="y[row] = sum * (1.0f + (clock64() / 64 % 64) * 0x1p-22f);"),
         None,
-        Caught(Status.WRONG, "other bits of 'y'"),
+        Caught(Status.INCORRECT, "other bits of 'y'"),
     ),
     Adversary(
         "waits at two barriers at once",

@@ -132,7 +132,7 @@ def comparison(workload: Workload, times_us: Mapping[Variant, float]) -> Compari
 def trial(workload: Workload, one: Variant, time_us: float | None, *, early: bool = False) -> Trial:
     """Make a trial of the search; without a time it was wrong."""
     if time_us is None:
-        return Trial(one.candidate, workload, one.config, Status.WRONG, "out[0]")
+        return Trial(one.candidate, workload, one.config, Status.INCORRECT, "out[0]")
     measured = Measurement((time_us,) * 5, 20, 4, stopped_early=early)
     return Trial(
         one.candidate,

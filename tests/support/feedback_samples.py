@@ -92,7 +92,7 @@ def silu_trial(workload: Workload, config: Config) -> Trial:
     block, vector = int(config["block_size"]), int(config["vector_bytes"])
     if vector * int(config["unroll"]) == 64:
         reason = f"spills {vector * 2 + block // 32} bytes a thread, and spills are forbidden"
-        return trial_like(made, Status.LIMIT, reason)
+        return trial_like(made, Status.RESOURCE_LIMIT, reason)
     large = workload.values["T"] >= 1024
     time_us = 1.5 + 1.02 * silu_floor_us(workload)
     time_us *= 1 + 0.08 * ((512 - block) / 512 if large else abs(block - 128) / 512)
@@ -127,7 +127,7 @@ class Small:
     def trial(self, workload: Workload, time_us: float | None = None, **values: Value) -> Trial:
         config = Config.of(values)
         if time_us is None:
-            return Trial("c", workload, config, Status.WRONG, "out is wrong at [0, 3]")
+            return Trial("c", workload, config, Status.INCORRECT, "out is wrong at [0, 3]")
         measurement = Measurement((time_us,), 20, 4)
         return Trial("c", workload, config, Status.CORRECT, measurement=measurement)
 

@@ -190,7 +190,9 @@ def _trials(name: str, workload: Workload) -> Iterator[Trial]:
             values["rows_per_warp"] = row
         made = Trial(name, workload, Config.of(values), Status.CORRECT)
         if block == 512:
-            yield Trial(name, workload, Config.of(values), Status.LIMIT, f"{block} is too large")
+            yield Trial(
+                name, workload, Config.of(values), Status.RESOURCE_LIMIT, f"{block} is too large"
+            )
             continue
         time_us = _time_us(name, workload, number)
         yield Trial(

@@ -210,10 +210,10 @@ def _uncompiled(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[st
     """Yield one text for each different error; a config over a limit is the search's to reject."""
     made = [(one, evaluator.ready(one)) for one in pending]
     failed = [(one, outcome) for one, outcome in made if isinstance(outcome, Outcome)]
-    over = [outcome for _, outcome in failed if outcome.status is Status.LIMIT]
+    over = [outcome for _, outcome in failed if outcome.status is Status.RESOURCE_LIMIT]
     told = set()
     for one, outcome in failed:
-        if outcome.status is not Status.LIMIT and outcome.reason not in told:
+        if outcome.status is not Status.RESOURCE_LIMIT and outcome.reason not in told:
             told.add(outcome.reason)
             yield f"{outcome.status} with {one.config} on {one.workload}: {outcome.reason}"
     if len(over) == len(made):
@@ -231,7 +231,7 @@ def _wrong(
     for config in dict.fromkeys(configs[:VERIFIED_CONFIGS]):
         for workload in workloads:
             outcome = evaluator.verify(evaluator.start(workload, config))
-            if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.LIMIT):
+            if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.RESOURCE_LIMIT):
                 continue
             reason = evaluator.in_template(workload, config, outcome.reason)
             yield f"{outcome.status} with {config} on {workload}: {reason}"

@@ -34,8 +34,8 @@ _TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
 class Findings:
     """What a check learned; `valid` counts configs per workload, `sample` holds compiled ones.
 
-    A sampled trial is `missing` where the config compiles within the limits: only a device could
-    say more.
+    A sampled trial is `not_recorded` where the config compiles within the limits: only a device
+    could say more.
     """
 
     target: DeviceInfo
@@ -47,11 +47,11 @@ class Findings:
     @property
     def rejected(self) -> Mapping[str, int]:
         """Count the sampled configs over a limit, by reason."""
-        return Counter(t.reason for t in self.sample if t.status is Status.LIMIT)
+        return Counter(t.reason for t in self.sample if t.status is Status.RESOURCE_LIMIT)
 
 
 class UnavailableDevice:
-    """Stand in for a GPU of one architecture: whatever would run on it is `missing`."""
+    """Stand in for a GPU of one architecture: whatever would run on it is `not_recorded`."""
 
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
@@ -64,7 +64,7 @@ class UnavailableDevice:
         thorough: bool = False,
     ) -> Outcome:
         """Say that nothing was run."""
-        return Outcome(Status.MISSING, "compiled within the limits; not run")
+        return Outcome(Status.NOT_RECORDED, "compiled within the limits; not run")
 
     def verify(self, program: Program) -> Outcome:
         """Say that nothing was run."""

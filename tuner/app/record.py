@@ -40,7 +40,7 @@ BATCH = 64
 # Far beyond every L2: the rate of a kernel that moves this much is the memory's own.
 CACHE_FREE_BYTES = 1 << 29
 # Decided without the GPU, and so decided again by whoever answers from the recording.
-_LOCAL = frozenset({Status.CONSTRAINT, Status.COMPILE, Status.LIMIT, Status.MISSING})
+_LOCAL = frozenset({Status.CONSTRAINT, Status.COMPILE, Status.RESOURCE_LIMIT, Status.NOT_RECORDED})
 
 
 def recording_plan(plan: Plan) -> Plan:

@@ -122,7 +122,7 @@ def as_text(spec: KernelSpec, found: Findings) -> Iterator[RenderableType]:
 
 
 def _fitting(found: Findings) -> int:
-    return sum(trial.status is Status.MISSING for trial in found.sample)
+    return sum(trial.status is Status.NOT_RECORDED for trial in found.sample)
 
 
 def _sampled(trial: Trial) -> dict[str, object]:
@@ -131,8 +131,8 @@ def _sampled(trial: Trial) -> dict[str, object]:
         "config": dict(trial.config),
         "workload": trial.workload.values,
         # What no device was asked for is no failure here.
-        "status": "compiled" if trial.status is Status.MISSING else trial.status,
-        "reason": "" if trial.status is Status.MISSING else trial.reason,
+        "status": "compiled" if trial.status is Status.NOT_RECORDED else trial.status,
+        "reason": "" if trial.status is Status.NOT_RECORDED else trial.reason,
         "registers": None if resources is None else resources.registers,
         "spill_bytes": None if resources is None else _spilled(trial),
         "occupancy": None if occupancy is None else occupancy.share,

@@ -363,7 +363,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
     if data.results:
         console.print(results_table(data.results, peers))
         console.print()
-    missing = data.counts()[Status.MISSING]
+    missing = data.counts()[Status.NOT_RECORDED]
     lines = [
         verdict(data).headline,
         f"{missing} trials had no answer in the recording" if missing else "",

@@ -136,7 +136,7 @@ class Watcher(Protocol):
         ...
 
     def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
-        """Run each once: `correct`, `wrong` with what the tool found, `timeout` or `launch`."""
+        """Run each once: `correct`, `incorrect` with what the tool found, `timeout` or `launch`."""
         ...
 
     def close(self) -> None:

@@ -26,9 +26,9 @@ _SPACES = frozenset(" \t\r\n")
 class PeerError(WorkerError):
     """Report a peer that failed, with the status of its trial.
 
-    `missing` is one that is not installed (ImportError), `constraint` one that has no counterpart
-    of this operator or shape (NotImplementedError). `sticky` says that it may have left its process
-    unusable.
+    `not_recorded` is one that is not installed (ImportError), `constraint` one that has no
+    counterpart of this operator or shape (NotImplementedError). `sticky` says that it may have
+    left its process unusable.
     """
 
     def __init__(self, message: str, *, status: Status = Status.LAUNCH) -> None:

@@ -72,7 +72,7 @@ def distrusted(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Va
 
     A result that is wrong on one shape says nothing good of the shapes that nobody tried.
     """
-    wrong = {trial.variant for trial in trials if trial.status is Status.WRONG}
+    wrong = {trial.variant for trial in trials if trial.status is Status.INCORRECT}
     return frozenset(wrong | {check.variant for check in checks if check.passed is False})
 
 

@@ -97,7 +97,7 @@ def measured_in(session: Session, workload: Workload, candidate: str = INITIAL) 
     answers = {
         trial.config: _answer(session, trial)
         for trial in session.trials(candidate, workload)
-        if trial.status is not Status.MISSING
+        if trial.status is not Status.NOT_RECORDED
     }
     baseline = session.baselines().get(workload)
     if baseline is None or not answers:

@@ -28,11 +28,11 @@ class Status(StrEnum):
     CORRECT = "correct"
     CONSTRAINT = "constraint"
     COMPILE = "compile"
-    LIMIT = "limit"
+    RESOURCE_LIMIT = "resource_limit"
     LAUNCH = "launch"
-    WRONG = "wrong"
+    INCORRECT = "incorrect"
     TIMEOUT = "timeout"
-    MISSING = "missing"  # the recorded device has no answer for this config
+    NOT_RECORDED = "not_recorded"  # the recorded device has no answer for this config
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Comparison:
 class PeerTrial:
     """What became of a peer on one workload: `correct` ones are compared, others say why not.
 
-    A peer is another implementation of the operator that is installed. `missing` is one that
+    A peer is another implementation of the operator that is installed. `not_recorded` is one that
     isn't, or that a recording does not hold, `constraint` one that is not meant for this operator
     or shape. `created` is when it was verified (ISO 8601).
     """

@@ -115,7 +115,7 @@ class Evaluator:
         resources = result.resources[pending.launches[0].kernel]
         reason = self._over_a_limit(pending, result)
         if reason is not None:
-            return self._trial(workload, config, Status.LIMIT, reason, resources)
+            return self._trial(workload, config, Status.RESOURCE_LIMIT, reason, resources)
         outcome = self._device.run(
             self._program(pending, result),
             incumbent_us=incumbent_us,
@@ -123,7 +123,7 @@ class Evaluator:
         )
         status, reason = outcome.status, outcome.reason
         if status is Status.CORRECT and self._impossible(workload, outcome.measurement):
-            status, reason = Status.WRONG, "faster than its memory traffic allows"
+            status, reason = Status.INCORRECT, "faster than its memory traffic allows"
         return Trial(
             candidate=self._candidate.name,
             workload=workload,
@@ -146,7 +146,9 @@ class Evaluator:
         reason = self._over_a_limit(pending, result)
         if reason is not None:
             resources = result.resources[pending.launches[0].kernel]
-            return self._trial(pending.workload, pending.config, Status.LIMIT, reason, resources)
+            return self._trial(
+                pending.workload, pending.config, Status.RESOURCE_LIMIT, reason, resources
+            )
         multiprocessors = self._device.info.multiprocessors
         return features(result, pending.launches, self._target.limits, multiprocessors)
 
@@ -162,7 +164,7 @@ class Evaluator:
             return Outcome(result.status, result.reason)
         reason = self._over_a_limit(pending, result)
         if reason is not None:
-            return Outcome(Status.LIMIT, reason)
+            return Outcome(Status.RESOURCE_LIMIT, reason)
         return self._program(pending, result)
 
     def usage(self, pending: Pending) -> tuple[Resources, Occupancy | None]:
@@ -221,7 +223,7 @@ class Evaluator:
         program, resources, share = self._baseline(workload)
         outcome = self._device.run(program, thorough=True)
         self._require_right(workload, outcome)
-        if outcome.status is Status.MISSING:
+        if outcome.status is Status.NOT_RECORDED:
             raise KernelError(
                 f"the baseline has no time on {workload}: {outcome.reason}", path=self._spec.source
             )
@@ -244,7 +246,7 @@ class Evaluator:
         )
 
     def _require_right(self, workload: Workload, outcome: Outcome) -> None:
-        if outcome.status is Status.WRONG:
+        if outcome.status is Status.INCORRECT:
             raise KernelError(
                 f"the baseline is wrong against its reference on {workload}: {outcome.reason}",
                 path=self._spec.source,
@@ -252,7 +254,7 @@ class Evaluator:
                 "the tolerance if the operator allows it; where float32 itself overflows on such "
                 "inputs, let `inputs()` in the reference draw others (docs/trust.md)",
             )
-        if outcome.status not in (Status.CORRECT, Status.MISSING):
+        if outcome.status not in (Status.CORRECT, Status.NOT_RECORDED):
             raise KernelError(
                 f"the baseline does not run on {workload}: {outcome.status}: {outcome.reason}",
                 path=self._spec.source,

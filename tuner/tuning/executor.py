@@ -118,8 +118,8 @@ AHEAD = 16
 class PrecompilingSearcher:
     """Ask one searcher for configs and tell it what came of them.
 
-    A `StaticFeatureAware` searcher names more configs than it asks for. They are compiled, and
-    it learns what the compiler says of each once `AHEAD` later ones are being compiled: nobody waits.
+    A `StaticFeatureAware` searcher names more configs than it asks for. They are compiled, and it
+    learns what the compiler says of each once `AHEAD` later ones are being compiled: nobody waits.
     """
 
     def __init__(self, searcher: Searcher, evaluator: Evaluator, workload: Workload) -> None:

@@ -297,7 +297,7 @@ class Finals:
         count = len(comparison.finalists)
         for name, fault in zip(comparison.peers, faults[1 + count :], strict=False):
             if fault:
-                self._peers.fail(comparison.workload, name, Status.WRONG, fault)
+                self._peers.fail(comparison.workload, name, Status.INCORRECT, fault)
         right = self._peers.programs(comparison.workload)
         names = [name for name in comparison.peers if name in right]
         return _of_some(comparison, list(comparison.finalists), names)

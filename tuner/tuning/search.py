@@ -64,7 +64,7 @@ FURTHER_TRIALS = 22
 HOPELESS_COMPILES = 12
 _UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
 # What can be seen before a config runs.
-_FORESEEN = frozenset({Status.COMPILE, Status.LIMIT, Status.CONSTRAINT})
+_FORESEEN = frozenset({Status.COMPILE, Status.RESOURCE_LIMIT, Status.CONSTRAINT})
 
 
 def budget(plan: Plan, pool: Pool) -> int:

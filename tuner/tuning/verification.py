@@ -17,8 +17,8 @@ from tuner.tuning.evaluator import Candidates, Evaluator, Pending
 
 VERIFY, BOUNDARY, COMPARE = "verify", "boundary", "compare"
 # What says nothing of a kernel: the config is not for this workload, or it cannot be had here.
-_NOT_MEANT = frozenset({Status.CONSTRAINT, Status.LIMIT})
-_NOT_RUN = frozenset({Status.COMPILE, Status.MISSING})
+_NOT_MEANT = frozenset({Status.CONSTRAINT, Status.RESOURCE_LIMIT})
+_NOT_RUN = frozenset({Status.COMPILE, Status.NOT_RECORDED})
 
 Pair = tuple[Workload, Variant]
 
@@ -71,7 +71,9 @@ class Verification:
             if (kind, *pair) in self._known:
                 continue
             if self._too_large(pair[0]):
-                self._keep(kind, *pair, Outcome(Status.MISSING, "too large to be run on a CPU"))
+                self._keep(
+                    kind, *pair, Outcome(Status.NOT_RECORDED, "too large to be run on a CPU")
+                )
             else:
                 wanted.append(pair)
         under_way = [(pair, self._started(*pair)) for pair in wanted]
@@ -84,7 +86,7 @@ class Verification:
         try:
             return self._candidates.evaluator(variant.candidate).start(workload, variant.config)
         except InputError as error:
-            return Outcome(Status.WRONG, str(error))
+            return Outcome(Status.INCORRECT, str(error))
 
     def on_boundaries(self, variants: Iterable[Variant]) -> None:
         """Verify variants on every boundary workload that they may run on."""
@@ -137,7 +139,7 @@ class Verification:
 
     def fail(self, kind: str, workload: Workload, variant: Variant, reason: str) -> None:
         """Note that a variant was found wrong elsewhere."""
-        self._keep(kind, workload, variant, Outcome(Status.WRONG, reason))
+        self._keep(kind, workload, variant, Outcome(Status.INCORRECT, reason))
 
     def _keep(self, kind: str, workload: Workload, variant: Variant, outcome: Outcome) -> None:
         if outcome.status in _NOT_MEANT:
@@ -149,7 +151,7 @@ class Verification:
         except InputError:
             # It does not render: its reason is in lines of the template already.
             reason = outcome.reason
-        if passed is False and outcome.status is not Status.WRONG:
+        if passed is False and outcome.status is not Status.INCORRECT:
             reason = f"{outcome.status}: {reason}"
         created = datetime.now(UTC).isoformat(timespec="seconds")
         name = self._device.info.name

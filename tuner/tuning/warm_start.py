@@ -182,7 +182,7 @@ def _fastest(found: Mapping[Config, _Known]) -> list[Config]:
 BEST = 10
 FAILED = 5
 # They run, and then it goes wrong: nobody can tell without trying.
-_FATAL = frozenset({Status.WRONG, Status.LAUNCH, Status.TIMEOUT})
+_FATAL = frozenset({Status.INCORRECT, Status.LAUNCH, Status.TIMEOUT})
 
 
 def searches_of(session: Session) -> list[PastSearch]:
@@ -245,7 +245,7 @@ def _remembered_configs(trials: list[Trial], wrong: Set[Variant]) -> Iterator[Pa
     if not timed:
         return
     failed: dict[Config, Status] = {
-        trial.config: Status.WRONG if trial.variant in wrong else trial.status
+        trial.config: Status.INCORRECT if trial.variant in wrong else trial.status
         for trial in trials
         if trial.variant in wrong or trial.status in _FATAL
     }

@@ -127,7 +127,7 @@ def test_a_template_that_is_wrong_only_where_nothing_is_tuned_is_found(gate, dev
     def verify(program):
         tried.append(program.workload.key)
         wrong = program.workload.key == "N=7"
-        return Outcome(Status.WRONG, "out[0] is 3") if wrong else Outcome(Status.CORRECT)
+        return Outcome(Status.INCORRECT, "out[0] is 3") if wrong else Outcome(Status.CORRECT)
 
     monkeypatch.setattr(device, "verify", verify)
     with pytest.raises(RefusedError, match="wrong with threads=128 on N=7: out"):

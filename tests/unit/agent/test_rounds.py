@@ -142,7 +142,9 @@ def test_the_next_round_reads_what_came_of_the_last(run):
             id="does not compile",
         ),
         pytest.param(
-            Answer(FASTER.replace("in[i] + in[i]", "3 * in[i]"), SPACE), "wrong", id="wrong result"
+            Answer(FASTER.replace("in[i] + in[i]", "3 * in[i]"), SPACE),
+            "incorrect",
+            id="wrong result",
         ),
         pytest.param(
             Answer(FASTER.replace(", int N)", ", int N, int M)"), SPACE), "M", id="signature"
@@ -207,7 +209,7 @@ class WrongDevice(SimulatedDevice):
     def verify(self, program):
         three = b"\x00\x00\x40\x40"  # 3.0f as the machine code holds it
         if three in program.cubin:
-            return Outcome(Status.WRONG, "out[0] is 3, expected 2")
+            return Outcome(Status.INCORRECT, "out[0] is 3, expected 2")
         return super().verify(program)
 
 

@@ -25,8 +25,8 @@ class WithPeers(SimulatedDevice):
 
     def verify(self, program):
         failed = {
-            "absent": Outcome(Status.MISSING, "No module named 'absent'"),
-            "wrong": Outcome(Status.WRONG, "out[0] is 1, expected 2"),
+            "absent": Outcome(Status.NOT_RECORDED, "No module named 'absent'"),
+            "wrong": Outcome(Status.INCORRECT, "out[0] is 1, expected 2"),
         }
         return failed.get(program.peer) or super().verify(program)
 
@@ -49,7 +49,7 @@ def test_their_samples_and_failures_are_in_it(path):
         assert set(workload.peers) == set(PEERS)
         assert workload.peers["quick"].outcome().measurement.median_us == pytest.approx(15.0)
         assert workload.peers["absent"].reason == "No module named 'absent'"
-        assert workload.peers["wrong"].status is Status.WRONG
+        assert workload.peers["wrong"].status is Status.INCORRECT
         assert workload.finals.programs[-1] == "peer:quick"
         assert not any(key.startswith("peer:") for key in workload.programs)
 
@@ -66,7 +66,7 @@ def test_a_run_on_it_compares_with_them(path, make_plan, make_session, compiler,
         assert [row[column] for row in comparison.rounds] == pytest.approx([15.0] * 40)
     newer = [one for one in peers if one.name == "newer"]
     assert {(one.status, one.reason) for one in newer} == {
-        (Status.MISSING, "scale.json.xz was recorded without it")
+        (Status.NOT_RECORDED, "scale.json.xz was recorded without it")
     }
 
 
@@ -96,4 +96,4 @@ def test_a_recording_from_before_there_were_peers_has_none(path, make_plan):
     device, plan = RecordedDevice(path, "scale", {}), make_plan()
     for workload in plan.workloads:
         outcome = device.verify(peer_program("quick", plan.spec.reference, workload))
-        assert outcome.status is Status.MISSING
+        assert outcome.status is Status.NOT_RECORDED

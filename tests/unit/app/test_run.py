@@ -135,12 +135,12 @@ def test_a_search_that_time_has_ended_is_not_taken_up_again(
 
 def test_failed_trials_are_recorded_with_their_reason(make_plan, make_session, compiler, listener):
     def answer(program):
-        return Status.WRONG if program.launches[0].threads == 64 else flat(program)
+        return Status.INCORRECT if program.launches[0].threads == 64 else flat(program)
 
     plan = make_plan()
     with make_session(plan) as session:
         run(plan, session, compiler, listener, answer)
-        wrong = [t for t in session.trials(INITIAL) if t.status is Status.WRONG]
+        wrong = [t for t in session.trials(INITIAL) if t.status is Status.INCORRECT]
         assert {trial.config["block"] for trial in wrong} == {64}
         assert all(trial.reason for trial in wrong)
 
@@ -152,7 +152,7 @@ def test_a_finalist_that_fails_all_checks_is_not_reported(
         def run(self, program, *, incumbent_us=None, thorough=False):
             outcome = super().run(program, incumbent_us=incumbent_us, thorough=thorough)
             fails = thorough and program.launches[0].threads == 32
-            return type(outcome)(Status.WRONG, "only with all fills") if fails else outcome
+            return type(outcome)(Status.INCORRECT, "only with all fills") if fails else outcome
 
     plan = make_plan()
     with make_session(plan) as session:
@@ -180,7 +180,7 @@ def test_limits_reject_before_the_device_is_used(
     with make_session(plan) as session:
         results, device = run(plan, session, compiler, listener)
         assert results == ()
-        assert session.status_counts() == {Status.LIMIT: 38}
+        assert session.status_counts() == {Status.RESOURCE_LIMIT: 38}
         assert "registers" in session.trials(INITIAL)[0].reason
         assert len(device.ran) == len(plan.workloads), "only the baselines ran"
 
@@ -236,7 +236,7 @@ def test_a_template_that_never_compiles_shows_the_first_error_at_its_line(
 def test_a_baseline_that_is_wrong_ends_the_run(make_plan, make_session, compiler, listener):
     plan = make_plan()
     with make_session(plan) as session, pytest.raises(KernelError) as caught:
-        run(plan, session, compiler, listener, lambda program: Status.WRONG)
+        run(plan, session, compiler, listener, lambda program: Status.INCORRECT)
     assert "the baseline is wrong against its reference" in str(caught.value)
     assert "scale.cu" in str(caught.value)
 
@@ -261,7 +261,7 @@ def test_a_time_below_what_memory_allows_is_wrong(make_plan, make_session, compi
     plan = make_plan()
     with make_session(plan) as session:
         run(plan, session, compiler, listener, answer)
-        wrong = [t for t in session.trials(INITIAL) if t.status is Status.WRONG]
+        wrong = [t for t in session.trials(INITIAL) if t.status is Status.INCORRECT]
         assert {(t.workload.values["N"], t.config["block"]) for t in wrong} == {(100000, 32)}
 
 

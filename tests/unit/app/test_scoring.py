@@ -121,7 +121,7 @@ def test_a_bad_answer_is_refused_and_told_why(scorer, answer, problem):
     assert score.problem
 
 
-@pytest.mark.parametrize("status", [Status.WRONG, Status.LAUNCH, Status.TIMEOUT])
+@pytest.mark.parametrize("status", [Status.INCORRECT, Status.LAUNCH, Status.TIMEOUT])
 def test_a_kernel_that_fails_wherever_it_runs_is_refused(scorer, status):
     def answer(program):
         return by_threads(program) if program.launches[0].threads == BASELINE_THREADS else status

@@ -84,7 +84,7 @@ def test_the_defaults_of_all_candidates_are_ranked_and_untimed_ones_left_out(
 
 def _trial(candidate: str, config: Config, time_us: float | None) -> Trial:
     if time_us is None:
-        return Trial(candidate, WORKLOAD, config, Status.WRONG)
+        return Trial(candidate, WORKLOAD, config, Status.INCORRECT)
     measurement = Measurement((time_us,) * 5, 20, 4)
     return Trial(candidate, WORKLOAD, config, Status.CORRECT, measurement=measurement)
 

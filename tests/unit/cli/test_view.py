@@ -29,7 +29,7 @@ def snapshot(
         budget=20,
         baseline_us=4.0,
         best_us=2.0 if done else None,
-        counts={Status.LIMIT: 1, Status.CORRECT: done - 1} if done else {},
+        counts={Status.RESOURCE_LIMIT: 1, Status.CORRECT: done - 1} if done else {},
     )
     second = WorkloadProgress(LARGE, budget=20)
     return Progress("scale", "H200", phase, (first, second), current, seconds, 2.5, remaining_s)

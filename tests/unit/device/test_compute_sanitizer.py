@@ -343,7 +343,7 @@ def runs(log: Path) -> list[list[str]]:
 
 Watch = Callable[..., list[tuple[Status, str]]]
 FOUND = (
-    Status.WRONG,
+    Status.INCORRECT,
     "kernel.cu(3): memcheck: Invalid __global__ write of size 4 bytes "
     "by thread (0,0,0) in block (0,0,0)",
 )
@@ -391,8 +391,8 @@ def test_other_failures_have_their_own_status(watch: Watch) -> None:
     assert outcomes[1] == (Status.LAUNCH, "memcheck: CUDA_ERROR_INVALID_VALUE")
     assert outcomes[2][0] is Status.LAUNCH
     assert "the process ended before the kernel did: exit code 3" in outcomes[2][1]
-    assert outcomes[3] == (Status.MISSING, "memcheck: CUDA_ERROR_OUT_OF_MEMORY")
-    assert outcomes[4][0] is Status.MISSING
+    assert outcomes[3] == (Status.NOT_RECORDED, "memcheck: CUDA_ERROR_OUT_OF_MEMORY")
+    assert outcomes[4][0] is Status.NOT_RECORDED
     assert "didn't track the launch" in outcomes[4][1]
 
 
@@ -401,7 +401,7 @@ def test_a_machine_on_which_the_tool_cannot_work_is_no_verdict(
 ) -> None:
     put_tool(unsupported=True)
     outcomes = watch("a", "b")
-    assert {status for status, _ in outcomes} == {Status.MISSING}
+    assert {status for status, _ in outcomes} == {Status.NOT_RECORDED}
     assert "did not start: Error: Device not supported." in outcomes[0][1]
     assert runs(log) == [["a", "b"]]
 

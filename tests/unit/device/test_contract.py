@@ -45,7 +45,7 @@ class WithPrograms(DeviceContract):
 class TestSimulated(WithPrograms):
     @pytest.fixture
     def device(self) -> Iterator[Device]:
-        device = SimulatedDevice(lambda asked: TIMES_US.get(asked.source_key, Status.WRONG))
+        device = SimulatedDevice(lambda asked: TIMES_US.get(asked.source_key, Status.INCORRECT))
         yield device
         device.close()
         device.close()

@@ -61,7 +61,7 @@ def test_failed_and_missing_configs_are_told_apart(opened) -> None:
     device = opened(cache={k: v for k, v in cache()["cache"].items() if k != "32,1"})
     assert device.run(program(config(512, 8))).status is Status.LAUNCH
     missing = device.run(program(config(32, 1)))
-    assert (missing.status, "this config" in missing.reason) == (Status.MISSING, True)
+    assert (missing.status, "this config" in missing.reason) == (Status.NOT_RECORDED, True)
 
 
 def test_the_default_config_stands_in_for_the_baseline_and_the_report_says_so(opened) -> None:

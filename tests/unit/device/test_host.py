@@ -520,7 +520,7 @@ def test_an_endless_loop_costs_one_outcome(compiler: HostCompiler, make_spec: Ma
     bodies = {
         Status.TIMEOUT: KERNEL.format("for (;;) {}"),
         Status.LAUNCH: KERNEL.format("y[1ll << 44] = 1;"),
-        Status.WRONG: KERNEL.format(""),
+        Status.INCORRECT: KERNEL.format(""),
         Status.CORRECT: right,
     }
     device = HostDevice(spec, {}, run_timeout_s=0.5)

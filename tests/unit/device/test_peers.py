@@ -134,10 +134,10 @@ class TestReferenceFile:
 
 
 def test_an_error_reaches_the_other_process_with_its_status() -> None:
-    error = PeerError("no", status=Status.MISSING)
+    error = PeerError("no", status=Status.NOT_RECORDED)
     error.sticky = False
     error = pickle.loads(pickle.dumps(error))  # noqa: S301
-    assert (error.message, error.status, error.sticky) == ("no", Status.MISSING, False)
+    assert (error.message, error.status, error.sticky) == ("no", Status.NOT_RECORDED, False)
 
 
 class Memory:
@@ -242,13 +242,13 @@ class TestLauncher:
     @pytest.mark.parametrize(
         ("name", "status", "message"),
         [
-            ("absent", Status.MISSING, "No module named 'a_package_that_is_not_installed'"),
+            ("absent", Status.NOT_RECORDED, "No module named 'a_package_that_is_not_installed'"),
             ("unmeant", Status.CONSTRAINT, "only without SCALE"),
             ("failing", Status.LAUNCH, "example.py:17: RuntimeError: operation not permitted"),
             ("listing", Status.LAUNCH, "returns a list"),
             ("unknown", Status.LAUNCH, "returns 'x', which is none of the outputs y, z, state"),
             ("plain", Status.LAUNCH, "returns a ndarray for 'y', not a tensor"),
-            ("narrow", Status.WRONG, r"as float32 \(8,\) on cuda, not bfloat16 \(8,\) on cuda"),
+            ("narrow", Status.INCORRECT, r"as float32 \(8,\) on cuda, not bfloat16 \(8,\) on cuda"),
             ("gone", Status.LAUNCH, "has no peer named 'gone'"),
         ],
     )
@@ -310,7 +310,7 @@ class TestLauncher:
         monkeypatch.setitem(sys.modules, "torch", None)
         with pytest.raises(PeerError, match="torch") as caught:
             made.launcher(self.program("torch", home), arena)
-        assert caught.value.status is Status.MISSING
+        assert caught.value.status is Status.NOT_RECORDED
         made.clear()
 
     def test_another_workload_finds_nothing_compiled_for_this_one(

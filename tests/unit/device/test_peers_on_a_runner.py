@@ -55,7 +55,7 @@ def runner(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> CudaRunner:
     return CudaRunner(0)
 
 
-@pytest.mark.parametrize("status", [Status.MISSING, Status.LAUNCH, Status.WRONG])
+@pytest.mark.parametrize("status", [Status.NOT_RECORDED, Status.LAUNCH, Status.INCORRECT])
 @pytest.mark.parametrize("sticky", [False, True])
 def test_only_a_peer_that_may_have_harmed_it_costs_its_process(
     runner: CudaRunner, asked: Asked, status: Status, sticky: bool

@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
             (FAST, correct(200_000, 201_000)),
             (FASTER, correct(100_000, 101_000, 102_000)),
             (LATE, correct(150_000, 151_000, 152_000)),
-            (WRONG, RecordedProgram(status=Status.WRONG, reason="y[0] is 1, expected 2")),
+            (WRONG, RecordedProgram(status=Status.INCORRECT, reason="y[0] is 1, expected 2")),
         ]
     )
     finals = RecordedFinals(
@@ -93,7 +93,7 @@ def test_it_answers_what_was_measured(device: RecordedDevice) -> None:
 
 def test_it_answers_failures_as_well(device: RecordedDevice) -> None:
     outcome = device.run(WRONG)
-    assert (outcome.status, outcome.reason) == (Status.WRONG, "y[0] is 1, expected 2")
+    assert (outcome.status, outcome.reason) == (Status.INCORRECT, "y[0] is 1, expected 2")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_it_answers_failures_as_well(device: RecordedDevice) -> None:
 )
 def test_what_was_not_measured_is_missing(device: RecordedDevice, unknown: Program) -> None:
     outcome = device.run(unknown)
-    assert outcome.status is Status.MISSING
+    assert outcome.status is Status.NOT_RECORDED
     assert "example.json.xz has no measurement" in outcome.reason
     assert outcome.measurement is None
 

@@ -42,7 +42,7 @@ RECORDING = Recording(
             baseline="a",
             programs={
                 "a": RecordedProgram(status=Status.CORRECT, ticks=(30000, 30001), calls=20, sets=4),
-                "b": RecordedProgram(status=Status.WRONG, reason="y[0] is 1, expected 2"),
+                "b": RecordedProgram(status=Status.INCORRECT, reason="y[0] is 1, expected 2"),
                 "c": RecordedProgram(
                     status=Status.CORRECT, ticks=(90000,) * 3, calls=20, sets=4, stopped_early=True
                 ),
@@ -108,7 +108,7 @@ def test_a_recorded_program_answers_as_the_gpu_did() -> None:
     assert right.measurement is not None
     assert right.measurement.times_us == pytest.approx((3.0, 3.0001))
     assert (right.measurement.calls_per_replay, right.measurement.buffer_sets) == (20, 4)
-    assert (wrong.status, wrong.reason) == (Status.WRONG, "y[0] is 1, expected 2")
+    assert (wrong.status, wrong.reason) == (Status.INCORRECT, "y[0] is 1, expected 2")
     assert wrong.measurement is None
     assert slow.measurement is not None
     assert slow.measurement.stopped_early

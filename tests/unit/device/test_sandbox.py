@@ -328,14 +328,14 @@ def test_state_that_a_kernel_keeps_between_its_runs_is_its_undoing(
     bench: Bench, before: str
 ) -> None:
     outcome = bench.run(kernel(before))
-    assert outcome.status is Status.WRONG
+    assert outcome.status is Status.INCORRECT
     assert "after timing" not in outcome.reason
 
 
 def test_work_that_ends_when_timing_begins_is_noticed(bench: Bench) -> None:
     before = "static int runs; if (threadIdx.x == 0) ++runs; if (runs > 4) return;"
     outcome = bench.run(kernel(before))
-    assert outcome.status is Status.WRONG
+    assert outcome.status is Status.INCORRECT
     assert "after timing" in outcome.reason
 
 

@@ -31,7 +31,7 @@ def answer(program):
     """Failures among them; fastest with 256 threads."""
     (launch,) = program.launches
     if launch.threads == 512:
-        return Status.WRONG
+        return Status.INCORRECT
     return 10.0 + abs(launch.threads - 256) / 64 + launch.grid[0] / 1000
 
 

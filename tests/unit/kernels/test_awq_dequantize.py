@@ -142,4 +142,4 @@ def test_a_near_miss_is_caught(
     launch = Launch("awq_dequantize", grid, (16, 16, 1))
     workload = Workload.of({"R": ROWS, "C": WORDS})
     program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.WRONG
+    assert device.verify(program).status is Status.INCORRECT

@@ -155,4 +155,4 @@ def test_a_near_miss_is_caught(
     launch = Launch("fused_add_rmsnorm", (ROWS, 1, 1), (64, 1, 1), shared_bytes=WIDTH * 4)
     workload = Workload.of({"T": ROWS, "H": WIDTH})
     program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.WRONG
+    assert device.verify(program).status is Status.INCORRECT

@@ -146,4 +146,4 @@ def test_a_near_miss_is_caught(
     heads = SHAPE["T"] * (SHAPE["Q"] + 2 * SHAPE["G"])
     launch = Launch(kernel, (-(-heads // 8), 1, 1), (256, 1, 1))
     program = Program("near miss", Workload.of(SHAPE), (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.WRONG
+    assert device.verify(program).status is Status.INCORRECT

@@ -148,4 +148,4 @@ def test_a_near_miss_is_caught(
     launch = Launch("merge_state", (TOKENS * HEADS * WIDTH // 1024, 1, 1), (128, 1, 1))
     workload = Workload.of({"T": TOKENS, "H": HEADS, "D": WIDTH})
     program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.WRONG
+    assert device.verify(program).status is Status.INCORRECT

@@ -176,4 +176,4 @@ def test_a_near_miss_is_caught(
         Launch("scatter_routes", (-(-routes // 256), 1, 1), (256, 1, 1)),
     )
     program = Program("near miss", Workload.of(LARGE), launches, result.cubin, result.lowered)
-    assert device.verify(program).status is Status.WRONG
+    assert device.verify(program).status is Status.INCORRECT

@@ -181,4 +181,4 @@ def test_a_near_miss_is_caught(
     launch = Launch("per_token_group_quant", (blocks, 1, 1), (256, 1, 1))
     workload = Workload.of({"T": ROWS, "K": WIDTH})
     program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.WRONG
+    assert device.verify(program).status is Status.INCORRECT

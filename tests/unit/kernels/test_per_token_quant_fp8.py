@@ -117,4 +117,4 @@ def test_a_near_miss_is_caught(
     launch = Launch(BLOCKS, (ROWS, 1, 1), (256, 1, 1))
     workload = Workload.of({"T": ROWS, "K": WIDTH})
     program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.WRONG
+    assert device.verify(program).status is Status.INCORRECT

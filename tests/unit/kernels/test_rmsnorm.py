@@ -102,4 +102,4 @@ def test_a_near_miss_is_caught(
     launch = Launch("rmsnorm", (ROWS, 1, 1), (256, 1, 1))
     workload = Workload.of({"T": ROWS, "H": WIDTH})
     program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.WRONG
+    assert device.verify(program).status is Status.INCORRECT

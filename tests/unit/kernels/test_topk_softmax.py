@@ -184,4 +184,4 @@ def test_a_near_miss_is_caught(
     workload = Workload.of({"T": ROWS, "E": EXPERTS, "k": 8})
     launch = Launch(name, (ROWS // 8, 1, 1), (128, 1, 1))
     program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.WRONG
+    assert device.verify(program).status is Status.INCORRECT

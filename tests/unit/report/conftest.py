@@ -40,7 +40,7 @@ def make_trial(workload: Workload, config: Config, noise: random.Random) -> Tria
     made = Trial("t0", workload, config, Status.CORRECT)
     if vector == 16 and block == 1024:
         reason = "spills 48 bytes a thread, and spills are forbidden"
-        return replace(made, status=Status.LIMIT, reason=reason)
+        return replace(made, status=Status.RESOURCE_LIMIT, reason=reason)
     if vector == 2 and config["keep_row"]:
         reason = f"block_size % {block} == 0 is false for block_size={block}"
         return replace(made, status=Status.CONSTRAINT, reason=reason)

@@ -206,7 +206,7 @@ def bare(**fields: object) -> ReportData:
 
 
 WORKLOAD = Workload.of({"T": 1})
-REJECTED = Trial("t", WORKLOAD, Config.of({"a": 1}), Status.LIMIT, "too many registers")
+REJECTED = Trial("t", WORKLOAD, Config.of({"a": 1}), Status.RESOURCE_LIMIT, "too many registers")
 
 
 def test_an_empty_session_is_a_report_that_says_so():

@@ -111,7 +111,7 @@ def fill(session: Session) -> None:
         session.record_baseline(workload, Measurement((4.0, 4.2, 4.1), 20, 4))
     made = Trial("initial", LARGE, FAST, Status.CORRECT, resources=Resources(20, 0, 0, 16))
     session.record(replace(made, measurement=Measurement((2.0, 2.1), 20, 4)))
-    session.record(replace(made, config=SLOW, status=Status.LIMIT, reason="too many"))
+    session.record(replace(made, config=SLOW, status=Status.RESOURCE_LIMIT, reason="too many"))
     session.record(replace(made, status=Status.CORRECT, stage="finals"))
     for workload in (LARGE, SMALL):
         session.record_comparison(
@@ -139,7 +139,7 @@ def test_a_session_is_read_with_all_that_it_holds(finished):
     assert data.command == "tune 'my kernels/scale.cu'"
     assert data.seconds == pytest.approx(12.5, abs=0.5)
     assert data.finished
-    assert data.counts()[Status.CORRECT] == data.counts()[Status.LIMIT] == 1
+    assert data.counts()[Status.CORRECT] == data.counts()[Status.RESOURCE_LIMIT] == 1
     assert [trial.stage for trial in data.finals] == ["finals"]
     assert data.baselines_us == {"T=1024": 4.1, "T=100": 4.1}
     assert [result.workload.held_out for result in data.results] == [False, True]

@@ -30,9 +30,11 @@ def with_peers(data, factors=(4.0, 1.5)):
         comparison = data.comparisons[index]
         comparisons.append(replace(comparison, rounds=rounds, peers=NAMES[:2]))
         peers += [PeerTrial(result.workload, name, Status.CORRECT) for name in NAMES[:2]]
-        peers.append(PeerTrial(result.workload, "flashinfer", Status.MISSING, "No module\nnamed x"))
+        peers.append(
+            PeerTrial(result.workload, "flashinfer", Status.NOT_RECORDED, "No module\nnamed x")
+        )
     wrong = "out[0] is 1, expected 2 <3>"
-    peers.append(PeerTrial(data.results[0].workload, "broken", Status.WRONG, wrong))
+    peers.append(PeerTrial(data.results[0].workload, "broken", Status.INCORRECT, wrong))
     return replace(data, recorded=False, comparisons=tuple(comparisons), peers=tuple(peers))
 
 
@@ -57,8 +59,8 @@ def test_each_peer_is_put_against_what_serves(data, found):
     low, high = pytorch.interval
     assert 3.98 < low <= pytorch.speedup <= high < 4.01
     assert one.best is sgl
-    assert (absent.status, absent.time_us, absent.interval) == (Status.MISSING, None, None)
-    assert (broken.status, broken.reason) == (Status.WRONG, "out[0] is 1, expected 2 <3>")
+    assert (absent.status, absent.time_us, absent.interval) == (Status.NOT_RECORDED, None, None)
+    assert (broken.status, broken.reason) == (Status.INCORRECT, "out[0] is 1, expected 2 <3>")
 
 
 def test_the_rounds_that_chose_among_finalists_do_not_report(data):
@@ -145,7 +147,7 @@ def test_the_object_has_every_peer_of_a_workload(data):
     low, high = peers["sgl-kernel"]["interval"]
     assert low <= peers["sgl-kernel"]["tuned_speedup"] <= high
     assert peers["flashinfer"] == {
-        "status": "missing",
+        "status": "not_recorded",
         "reason": "No module\nnamed x",
         "us": None,
         "tuned_speedup": None,

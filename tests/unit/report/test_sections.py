@@ -34,14 +34,14 @@ def run(*trials: Trial, **fields: object) -> ReportData:
 def test_reasons_that_differ_in_numbers_only_are_one_kind():
     found = rejections(
         run(
-            make(Status.LIMIT, "72 registers, at most 64", block=32),
-            make(Status.LIMIT, "96 registers, at most 64", block=64),
+            make(Status.RESOURCE_LIMIT, "72 registers, at most 64", block=32),
+            make(Status.RESOURCE_LIMIT, "96 registers, at most 64", block=64),
             make(Status.COMPILE, "error: x is undefined\nline 3", block=32),
             make(Status.CORRECT, block=128),
         )
     )
     assert [(one.status, one.trials, one.configs) for one in found] == [
-        (Status.LIMIT, 2, 2),
+        (Status.RESOURCE_LIMIT, 2, 2),
         (Status.COMPILE, 1, 1),
     ]
     assert found[0].example == "72 registers, at most 64"
@@ -50,7 +50,7 @@ def test_reasons_that_differ_in_numbers_only_are_one_kind():
 
 def test_a_config_rejected_on_two_workloads_is_one_config():
     other = Workload.of({"T": 2, "D": 64})
-    first = make(Status.WRONG, "off by 3", block=32)
+    first = make(Status.INCORRECT, "off by 3", block=32)
     (found,) = rejections(run(first, replace(first, workload=other)))
     assert (found.trials, found.configs) == (2, 1)
 
@@ -63,7 +63,7 @@ def test_an_absent_reason_is_named_and_a_long_one_is_cut():
 
 def test_trials_stopped_early_are_never_among_the_fastest():
     slow, early = make(Status.CORRECT, time_us=3.0, a=1), make(Status.CORRECT, "", 1.0, True, a=2)
-    assert fastest((slow, early, make(Status.WRONG, a=3))) == (slow,)
+    assert fastest((slow, early, make(Status.INCORRECT, a=3))) == (slow,)
 
 
 def test_a_config_measured_twice_is_listed_once_with_its_better_time():
@@ -106,13 +106,13 @@ def test_equal_configs_of_two_candidates_are_two():
 def test_a_finalist_that_failed_does_not_hide_another_candidates_equal_config():
     first = make(Status.CORRECT, time_us=3.0, a=1)
     second = replace(first, candidate="r1")
-    failed = replace(second, status=Status.WRONG, stage="finals")
+    failed = replace(second, status=Status.INCORRECT, stage="finals")
     (table,) = top_tables(run(first, second, finals=(failed,)))
     assert [row.trial.candidate for row in table.rows] == ["t"]
 
 
 def test_a_rejection_names_the_candidate_of_its_example():
-    one = make(Status.LIMIT, "64 is too much", a=1)
+    one = make(Status.RESOURCE_LIMIT, "64 is too much", a=1)
     (found,) = rejections(run(one, replace(one, candidate="r1")))
     assert (found.candidate, found.trials, found.configs) == ("t", 2, 2)
 

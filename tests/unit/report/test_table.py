@@ -82,7 +82,7 @@ def test_the_json_object_has_the_documented_shape(data):
     assert made["trials"] == {status.value: 0 for status in Status} | {
         "correct": 330,
         "constraint": 50,
-        "limit": 20,
+        "resource_limit": 20,
     }
     last = made["workloads"][-1]
     assert last == {

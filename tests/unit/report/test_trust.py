@@ -105,7 +105,7 @@ def test_the_inputs_are_those_that_a_finalist_was_seen_to_pass_with():
     failed = Correctness(False, ("negated",))
     finals = (
         replace(passed, correctness=fills),
-        replace(passed, status=Status.WRONG, correctness=failed),
+        replace(passed, status=Status.INCORRECT, correctness=failed),
     )
     said = dict(verification.facts(run(finals=finals)))
     assert said["Inputs of finalists and baseline"] == "normal, x3, extreme"

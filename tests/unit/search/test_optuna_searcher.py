@@ -35,7 +35,7 @@ def correct(config: Config, time_us: float) -> Trial:
 
 
 def failed(config: Config) -> Trial:
-    return Trial("c", Workload(()), config, Status.LIMIT, "needs 300 registers")
+    return Trial("c", Workload(()), config, Status.RESOURCE_LIMIT, "needs 300 registers")
 
 
 def outcome(config: Config) -> Trial:

@@ -52,7 +52,7 @@ def trial(
     workload: Workload = WORKLOAD,
     *,
     early: bool = False,
-    status: Status = Status.LIMIT,
+    status: Status = Status.RESOURCE_LIMIT,
 ) -> Trial:
     if time_us is None:
         return Trial("c", workload, config, status, "failed")

@@ -65,7 +65,7 @@ TRIAL = Trial(
     candidate="base",
     workload=HELD_OUT,
     config=CONFIG,
-    status=Status.WRONG,
+    status=Status.INCORRECT,
     reason="out differs from the reference",
     resources=RESOURCES,
     occupancy=OCCUPANCY,
@@ -252,18 +252,18 @@ class TestRecording:
         with create(tmp_path) as session:
             session.add_candidate("second", "other", "version: 1", parent="base")
             session.record(timed(1, SMALL))
-            session.record(timed(1, LARGE, Status.LIMIT))
+            session.record(timed(1, LARGE, Status.RESOURCE_LIMIT))
             session.record(replace(timed(1, SMALL), candidate="second"))
             assert len(session.trials()) == 3
             assert [t.workload for t in session.trials("base")] == [SMALL, LARGE]
             assert [t.candidate for t in session.trials(workload=SMALL)] == ["base", "second"]
             assert session.trials("second", LARGE) == []
-            assert session.status_counts() == {Status.CORRECT: 2, Status.LIMIT: 1}
+            assert session.status_counts() == {Status.CORRECT: 2, Status.RESOURCE_LIMIT: 1}
             assert session.status_counts(SMALL) == {Status.CORRECT: 2}
             assert session.status_counts(HELD_OUT) == {}
 
     def test_a_finalist_is_kept_beside_its_trial_of_the_search(self, tmp_path: Path) -> None:
-        searched, final = timed(1), replace(timed(1, status=Status.WRONG), stage="finals")
+        searched, final = timed(1), replace(timed(1, status=Status.INCORRECT), stage="finals")
         with create(tmp_path) as session:
             session.record(searched)
             assert session.trial("base", SMALL, searched.config, stage="finals") is None

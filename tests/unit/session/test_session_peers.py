@@ -12,11 +12,11 @@ from tests.unit.session.test_session import ENVIRONMENT, HELD_OUT, LARGE, MANIFE
 from tuner.model.trial import Comparison, PeerTrial, Status
 from tuner.session.session import Session
 
-WRONG = PeerTrial(SMALL, "flashinfer", Status.WRONG, "out[0] is 1", "2026-11-20T18:00:00+00:00")
+WRONG = PeerTrial(SMALL, "flashinfer", Status.INCORRECT, "out[0] is 1", "2026-11-20T18:00:00+00:00")
 PEERS = [
     PeerTrial(SMALL, "pytorch", Status.CORRECT),
     WRONG,
-    PeerTrial(HELD_OUT, "pytorch", Status.MISSING, "No module named 'torch'"),
+    PeerTrial(HELD_OUT, "pytorch", Status.NOT_RECORDED, "No module named 'torch'"),
 ]
 COMPARISON = Comparison(
     SMALL, (VARIANT,), ((3.0, 1.0, 2.0),), True, (None, 1.0, None), ("pytorch",)

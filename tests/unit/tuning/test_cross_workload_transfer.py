@@ -28,7 +28,7 @@ def workload(size: int) -> Workload:
 
 def trial(size: int, config: Config, time_us: float | None) -> Trial:
     measured = None if time_us is None else Measurement((time_us,), 1, 2)
-    status = Status.WRONG if time_us is None else Status.CORRECT
+    status = Status.INCORRECT if time_us is None else Status.CORRECT
     return Trial(INITIAL, workload(size), config, status, measurement=measured)
 
 

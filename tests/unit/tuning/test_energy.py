@@ -201,7 +201,7 @@ def test_time_that_is_too_short_is_refused_before_anything_runs(make_plan):
     assert f"allow at least {math.ceil(least_s)}s" in str(caught.value)
 
 
-@pytest.mark.parametrize("status", [Status.WRONG, Status.TIMEOUT, Status.LAUNCH])
+@pytest.mark.parametrize("status", [Status.INCORRECT, Status.TIMEOUT, Status.LAUNCH])
 def test_a_config_that_fails_in_its_window_is_out_everywhere(make_stage, status):
     def power(program):
         return status if block_of(program) == 64 else 500.0

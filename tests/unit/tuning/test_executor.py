@@ -22,7 +22,7 @@ def pending(number: int, workload: Workload = W) -> Pending:
 def trial(number: int, us: float | None, workload: Workload = W) -> Trial:
     config = Config.of({"n": number})
     if us is None:
-        return Trial("initial", workload, config, Status.WRONG)
+        return Trial("initial", workload, config, Status.INCORRECT)
     return Trial("initial", workload, config, Status.CORRECT, measurement=Measurement((us,), 1, 1))
 
 

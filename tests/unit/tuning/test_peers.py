@@ -28,8 +28,8 @@ class WithPeers(SimulatedDevice):
 
     def time_of(self, program):
         if program.peer:
-            return {"fast": 5.0, "slow": 50.0, "absent": Status.MISSING}.get(
-                program.peer, Status.WRONG
+            return {"fast": 5.0, "slow": 50.0, "absent": Status.NOT_RECORDED}.get(
+                program.peer, Status.INCORRECT
             )
         return 10.0 + program.launches[0].threads / 64
 
@@ -37,7 +37,7 @@ class WithPeers(SimulatedDevice):
         if program.peer:
             self.verified.append((program.peer, program.workload.key))
         if program.peer == "absent":
-            return Outcome(Status.MISSING, "No module named 'absent'")
+            return Outcome(Status.NOT_RECORDED, "No module named 'absent'")
         return super().verify(program)
 
     def run(self, program, **options):
@@ -83,8 +83,8 @@ def test_the_right_ones_are_compared_on_every_workload(run):
     assert statuses(peers) == {
         "fast": {Status.CORRECT},
         "slow": {Status.CORRECT},
-        "absent": {Status.MISSING},
-        "wrong": {Status.WRONG},
+        "absent": {Status.NOT_RECORDED},
+        "wrong": {Status.INCORRECT},
     }
     assert next(one.reason for one in peers if one.name == "absent") == "No module named 'absent'"
 
@@ -164,7 +164,7 @@ def test_one_whose_results_are_wrong_after_the_rounds_loses_its_column(run):
     assert len(results) == 3
     assert {one.peers for one in comparisons} == {("slow",)}
     assert {len(one.rounds[0]) - len(one.finalists) for one in comparisons} == {2}
-    assert statuses(peers)["fast"] == {Status.WRONG}
+    assert statuses(peers)["fast"] == {Status.INCORRECT}
 
 
 def test_a_device_that_cannot_verify_one_says_why(run):

@@ -121,4 +121,4 @@ def test_features_are_kept_for_other_workloads():
 def test_a_searcher_that_cannot_tell_expects_nothing_in_particular():
     proposer = PrecompilingSearcher(Plain(3), Compiler(), W)
     assert proposer.expected_gain() is None
-    proposer.share(Trial("initial", W, Config.of({"n": 0}), Status.WRONG), None)
+    proposer.share(Trial("initial", W, Config.of({"n": 0}), Status.INCORRECT), None)

@@ -38,7 +38,7 @@ class OddDevice(SimulatedDevice):
     def verify(self, program):
         self.verified.append((program.workload, program.source_key))
         if program.workload == BOUNDARY_WORKLOAD and block_of(program) < self.wrong_below:
-            return Outcome(Status.WRONG, "out[126] is 0, expected 1")
+            return Outcome(Status.INCORRECT, "out[126] is 0, expected 1")
         return super().verify(program)
 
     def compare(self, programs, *, rounds):
@@ -58,7 +58,7 @@ class Picky:
     def watch(self, programs):
         self.watched += len(programs)
         return [
-            Outcome(Status.WRONG, "kernel.cu(6): memcheck: invalid read")
+            Outcome(Status.INCORRECT, "kernel.cu(6): memcheck: invalid read")
             if block_of(program) < self.wrong_below
             else Outcome(Status.CORRECT)
             for program in programs

@@ -250,17 +250,17 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 _ADVICE = {
     Status.CONSTRAINT: "Choose values that the constraints allow together.",
     Status.COMPILE: "Correct the template for these values, or forbid them by a constraint.",
-    Status.LIMIT: "Use less of it in the code, or forbid these configs by a constraint.",
+    Status.RESOURCE_LIMIT: "Use less of it in the code, or forbid these configs by a constraint.",
     Status.LAUNCH: "Correct the launch or the addresses, or forbid these configs by a constraint.",
-    Status.WRONG: "The template is wrong for these values: correct it before anything else.",
+    Status.INCORRECT: "The template is wrong for these values: correct it before anything else.",
     Status.TIMEOUT: "Unroll less, or forbid these configs by a constraint.",
 }
 _LOST = {
     Status.CONSTRAINT: "break a constraint",
     Status.COMPILE: "do not compile",
-    Status.LIMIT: "are over a limit",
+    Status.RESOURCE_LIMIT: "are over a limit",
     Status.LAUNCH: "are refused at launch or crash",
-    Status.WRONG: "compute wrong results",
+    Status.INCORRECT: "compute wrong results",
     Status.TIMEOUT: "take too long to compile or to run",
 }
 
@@ -288,7 +288,7 @@ def rejections(
         return
     for status in _LOST:
         lost = [trial for trial in tried if trial.status is status]
-        if not lost or (len(lost) / len(tried) < NOTABLE and status is not Status.WRONG):
+        if not lost or (len(lost) / len(tried) < NOTABLE and status is not Status.INCORRECT):
             continue
         loss = _Loss(status, lost, len(tried), _share_near_best(seen, status))
         yield _finding(space, loss, tried, template)
@@ -336,7 +336,7 @@ def _finding(
 
 
 def _severity(loss: _Loss, share: float) -> float:
-    if loss.status is Status.WRONG or len(loss.lost) == loss.tried:
+    if loss.status is Status.INCORRECT or len(loss.lost) == loss.tried:
         return (1 + share) / 2  # first make it right
     return NEAR_WEIGHT * loss.near + FAR_WEIGHT * share
 

@@ -40,7 +40,7 @@ class Observed:
     @classmethod
     def of(cls, workload: Workload, trials: Iterable[Trial]) -> Observed:
         """Sort the trials of one workload."""
-        tried = tuple(trial for trial in trials if trial.status is not Status.MISSING)
+        tried = tuple(trial for trial in trials if trial.status is not Status.NOT_RECORDED)
         correct = tuple(sorted((t for t in tried if t.time_us is not None), key=time_of))
         return cls(workload, tried, correct, tuple(t for t in correct if not _stopped(t)))
 

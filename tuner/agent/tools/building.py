@@ -55,7 +55,7 @@ def compiled(choice: Choice, reporting: Callable[[Plan], Evaluator], info: Devic
     asked = replace(choice, draft=Draft(plan, reporting(plan)))
     pending = asked.draft.evaluator.start(choice.workload, choice.config)
     made = asked.draft.evaluator.ready(pending)
-    if isinstance(made, Outcome) and made.status is not Status.LIMIT:
+    if isinstance(made, Outcome) and made.status is not Status.RESOURCE_LIMIT:
         return f"{choice}: {failure(choice, made.status, made.reason)}"
     assert pending.compilation is not None
     result = pending.compilation.result()

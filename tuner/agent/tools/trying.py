@@ -21,7 +21,7 @@ from tuner.tuning.profiling import Profiled, Profiling
 
 # Configs that an answer lists.
 BEST = 5
-_RUN = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.WRONG})
+_RUN = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.INCORRECT})
 
 
 def verified(choice: Choice) -> str:
@@ -56,7 +56,7 @@ def profiled(
 ) -> Profiled | str:
     """Profile a config; a text says why that cannot be done. `runs` says that it is run first."""
     trial = _trial(choice) if runs else _untried(choice, info)
-    if trial.status not in (Status.CORRECT, Status.MISSING):
+    if trial.status not in (Status.CORRECT, Status.NOT_RECORDED):
         return f"{choice}: not profiled: {_failed(choice, trial)}"
     found = profiling.of(choice.draft.plan, trial)
     if found is None:
@@ -175,7 +175,7 @@ def _untried(choice: Choice, info: DeviceInfo) -> Trial:
         candidate=name,
         workload=choice.workload,
         config=choice.config,
-        status=Status.MISSING,
+        status=Status.NOT_RECORDED,
         resources=resources,
         occupancy=occupancy(limits_for(info.compute_capability), resources, launch),
     )

@@ -134,7 +134,9 @@ class HostRunner(RestartingWorker[HostWorker]):
                 for index in order:
                     row[index], digest = worker.run(programs[index], 0, plausible_byte())
                     if digest != expected[index]:
-                        raise RunFailedError(Status.WRONG, "its output differs between timed calls")
+                        raise RunFailedError(
+                            Status.INCORRECT, "its output differs between timed calls"
+                        )
                 rows.append(tuple(row))
         return Rounds(tuple(rows), paired=True, isolated_us=tuple(None for _ in programs))
 

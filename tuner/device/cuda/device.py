@@ -109,7 +109,7 @@ class CudaDevice(VerifiedDevice):
         self._ask_judge("prepare", program.workload, NORMAL, fresh_seed())
         window = self._metered.energy(program, seconds)
         fault = self._fault(program)
-        return Outcome(Status.WRONG, fault) if fault else window
+        return Outcome(Status.INCORRECT, fault) if fault else window
 
     def close(self) -> None:
         """End both processes and release the GPU for others."""

@@ -208,7 +208,7 @@ def _checked(
             raise PeerError(f"returns a {type(result).__name__} for {name!r}, not a tensor")
         found, wanted = _kind(result), _kind(tensors[name])
         if found != wanted:
-            raise PeerError(f"returns {name!r} as {found}, not {wanted}", status=Status.WRONG)
+            raise PeerError(f"returns {name!r} as {found}, not {wanted}", status=Status.INCORRECT)
     return returned
 
 
@@ -247,7 +247,7 @@ def _blamed_on_peer(reference: Path) -> Iterator[None]:
     except WorkerError:
         raise
     except ImportError as error:
-        raise PeerError(str(error), status=Status.MISSING) from error
+        raise PeerError(str(error), status=Status.NOT_RECORDED) from error
     except NotImplementedError as error:
         raise PeerError(str(error), status=Status.CONSTRAINT) from error
     except KernelError as error:

@@ -303,7 +303,7 @@ class Run:
 class ComputeSanitizer:
     """Run programs of one kernel under one of the tools; see `Watcher` for the contract.
 
-    What the tool could not decide, for reasons of its own, is `missing`. Raises `DeviceError`
+    What the tool could not decide, for reasons of its own, is `not_recorded`. Raises `DeviceError`
     where it is not installed.
     """
 
@@ -395,23 +395,23 @@ def _outcome(run: Run, kind: str) -> Outcome:
     if run.clean:
         return Outcome(Status.CORRECT)
     if not report.ready:
-        return Outcome(Status.MISSING, _without_start(run, kind))
+        return Outcome(Status.NOT_RECORDED, _without_start(run, kind))
     if report.findings:
-        return Outcome(Status.WRONG, _with_count(report))
+        return Outcome(Status.INCORRECT, _with_count(report))
     if report.errors:
-        return Outcome(Status.WRONG, f"{kind}: {report.errors} errors, which are not described")
+        return Outcome(Status.INCORRECT, f"{kind}: {report.errors} errors, which are not described")
     if run.timed_out:
         return Outcome(Status.TIMEOUT, f"{kind}: no end within {run.timeout_s:g} s")
     if report.troubles:
-        return Outcome(Status.MISSING, f"{kind} gave no verdict: {'; '.join(report.troubles)}")
+        return Outcome(Status.NOT_RECORDED, f"{kind} gave no verdict: {'; '.join(report.troubles)}")
     (job,) = report.jobs
     if job.state is State.FAILED:
-        status = Status.MISSING if job.shortage else Status.LAUNCH
+        status = Status.NOT_RECORDED if job.shortage else Status.LAUNCH
         return Outcome(status, f"{kind}: {job.error}")
     ended = f"exit code {run.exit_code} {run.last_words}".rstrip()
     if job.state is not State.DONE:
         return Outcome(Status.LAUNCH, f"{kind}: the process ended before the kernel did: {ended}")
-    return Outcome(Status.MISSING, f"{kind} gave no verdict: {ended}")
+    return Outcome(Status.NOT_RECORDED, f"{kind} gave no verdict: {ended}")
 
 
 def _without_start(run: Run, kind: str) -> str:

@@ -75,21 +75,23 @@ class RecordedDevice:
         incumbent_us: float | None = None,
         thorough: bool = False,
     ) -> Outcome:
-        """Look the program up; `missing` where the recording has no answer."""
+        """Look the program up; `not_recorded` where the recording has no answer."""
         workload = self._workload(program.workload)
         if program.peer:
             return self._peer(program.peer, workload)
         found = workload.programs.get(self._key(program, workload))
         if found is None:
             what = "config" if self._by_config else "source, launch and workload"
-            return Outcome(Status.MISSING, f"{self._path.name} has no measurement of this {what}")
+            return Outcome(
+                Status.NOT_RECORDED, f"{self._path.name} has no measurement of this {what}"
+            )
         return found.outcome()
 
     def verify(self, program: Program) -> Outcome:
         """Say that a recording can't: what it holds was verified when it was made, peers too."""
         if program.peer:
             return self._peer(program.peer, self._workload(program.workload))
-        return Outcome(Status.MISSING, "a recording cannot run a kernel")
+        return Outcome(Status.NOT_RECORDED, "a recording cannot run a kernel")
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
         """Return the recorded rounds if all programs were in them, else separate samples."""
@@ -115,7 +117,7 @@ class RecordedDevice:
     def _peer(self, name: str, workload: RecordedWorkload) -> Outcome:
         found = workload.peers.get(name)
         if found is None:
-            return Outcome(Status.MISSING, f"{self._path.name} was recorded without it")
+            return Outcome(Status.NOT_RECORDED, f"{self._path.name} was recorded without it")
         return found.outcome()
 
     def _key(self, program: Program, workload: RecordedWorkload) -> str:

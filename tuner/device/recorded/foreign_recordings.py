@@ -90,7 +90,7 @@ def _programs(measured: MeasuredSpace, space: SearchSpace) -> dict[str, Recorded
             for name, known in zip(space.names, own, strict=True)
             if config[name] in known
         ]
-        if len(pairs) == len(space.names) and answer.status is not Status.MISSING:
+        if len(pairs) == len(space.names) and answer.status is not Status.NOT_RECORDED:
             # 1, 1.0 and True are one value here; the space says which of them is meant
             programs[Config(tuple(pairs)).key] = answer.program()
     return programs

@@ -34,11 +34,11 @@ ERRORS = {
 }
 _WRITTEN = {
     Status.CONSTRAINT: "InvalidConfig",
-    Status.LIMIT: "InvalidConfig",
+    Status.RESOURCE_LIMIT: "InvalidConfig",
     Status.COMPILE: "CompilationFailedConfig",
     Status.LAUNCH: "RuntimeFailedConfig",
     Status.TIMEOUT: "RuntimeFailedConfig",
-    Status.WRONG: "RuntimeFailedConfig",
+    Status.INCORRECT: "RuntimeFailedConfig",
 }
 # What older versions of Kernel Tuner wrote for the time of a config that failed, in ms.
 FAILED_TIME = 1e20
@@ -97,7 +97,7 @@ def measured_in_cache(content: Mapping[str, Any], path: Path) -> MeasuredSpace:
 def cache_text(space: MeasuredSpace) -> str:
     """Write a measured space as Kernel Tuner writes its cache: one entry a line, then closed.
 
-    A config without an answer (`missing`) is left out. The entries come last, as Kernel Tuner,
+    A config without an answer (`not_recorded`) is left out. The entries come last, as Kernel Tuner,
     which appends to the file, wants it.
     """
     head = {
@@ -110,7 +110,7 @@ def cache_text(space: MeasuredSpace) -> str:
     }
     if space.own is not None:
         head[OWN_KEY] = own_content(space)
-    kept = {c: a for c, a in space.answers.items() if a.status is not Status.MISSING}
+    kept = {c: a for c, a in space.answers.items() if a.status is not Status.NOT_RECORDED}
     entries = (json.dumps({config_key(c): _entry(c, a)})[1:-1] for c, a in kept.items())
     return json.dumps(head, indent="")[:-2] + ',\n"cache": {\n' + ",\n".join(entries) + "}\n}"
 

@@ -43,9 +43,11 @@ _INVALIDITY = {
     "compile": Status.COMPILE,
     "runtime": Status.LAUNCH,
     "timeout": Status.TIMEOUT,
-    "correctness": Status.WRONG,
+    "correctness": Status.INCORRECT,
 }
-_WRITTEN = {status: word for word, status in _INVALIDITY.items()} | {Status.LIMIT: "constraints"}
+_WRITTEN = {status: word for word, status in _INVALIDITY.items()} | {
+    Status.RESOURCE_LIMIT: "constraints"
+}
 _US_PER_UNIT = {
     **dict.fromkeys(("s", "seconds"), 1e6),
     **dict.fromkeys(("ms", "milliseconds"), US_PER_MS),
@@ -129,7 +131,7 @@ def t4_text(space: MeasuredSpace) -> str:
     }
     if space.own is not None:
         metadata[OWN_KEY] = own_content(space)
-    kept = {c: a for c, a in space.answers.items() if a.status is not Status.MISSING}
+    kept = {c: a for c, a in space.answers.items() if a.status is not Status.NOT_RECORDED}
     results = [_result(config, answer) for config, answer in kept.items()]
     return json.dumps({"schema_version": VERSION, "results": results, "metadata": metadata})
 
@@ -154,7 +156,7 @@ def _answer(
         known = ", ".join(_INVALIDITY)
         damaged(path, f"result {number}: {result.invalidity!r} is no invalidity; T4 has {known}")
     if status is Status.CORRECT and result.correctness < 1.0:
-        status = Status.WRONG
+        status = Status.INCORRECT
     time_us = None if status is not Status.CORRECT else _time_us(result, unit, number, path)
     if time_us is None:
         status = Status.LAUNCH if status is Status.CORRECT else status
@@ -206,7 +208,7 @@ def _result(config: Config, answer: Answer) -> dict[str, Any]:
         "configuration": dict(config),
         "times": times,
         "invalidity": _WRITTEN[answer.status],
-        "correctness": 0 if answer.status is Status.WRONG else 1,
+        "correctness": 0 if answer.status is Status.INCORRECT else 1,
         "measurements": [measured] if correct else [],
         "objectives": ["time"],
     }

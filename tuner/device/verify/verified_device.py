@@ -140,7 +140,7 @@ class VerifiedDevice:
             return Outcome(error.status, str(error))
         except MemoryError as error:
             raise _too_large(program.workload, error) from error
-        status = Status.CORRECT if verdict.passed else Status.WRONG
+        status = Status.CORRECT if verdict.passed else Status.INCORRECT
         return Outcome(status, verdict.reason, correctness=verdict)
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
@@ -165,7 +165,7 @@ class VerifiedDevice:
         self._enter(program.workload)
         before = self._verdict(program, thorough)
         if not before.passed:
-            return Outcome(Status.WRONG, before.reason, correctness=before)
+            return Outcome(Status.INCORRECT, before.reason, correctness=before)
         measurement = self._runner.time(program, policy, incumbent_us)
         return _outcome(measurement, before, self._judged_again(program, thorough))
 
@@ -279,11 +279,11 @@ def _order(index: int) -> int:
 
 def _outcome(measurement: Measurement, before: Correctness, after: Correctness) -> Outcome:
     if not after.passed:
-        return Outcome(Status.WRONG, f"after timing, {after.reason}", correctness=after)
+        return Outcome(Status.INCORRECT, f"after timing, {after.reason}", correctness=after)
     ratio = measurement.wall_ratio
     if ratio is not None and ratio > WALL_RATIO:
         return Outcome(
-            Status.WRONG,
+            Status.INCORRECT,
             f"wall time is {ratio:.2f} times the event time (at most {WALL_RATIO}): "
             "work runs outside the timed stream",
             measurement,

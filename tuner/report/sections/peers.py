@@ -289,7 +289,7 @@ def _cell(peer: Against | None, best: Against | None, recorded: bool) -> Cell:
 
 
 def _word(status: Status, recorded: bool) -> str:
-    if status is Status.MISSING:
+    if status is Status.NOT_RECORDED:
         return "not in the recording" if recorded else "not installed"
     words = {
         Status.CONSTRAINT: "not meant for this",

@@ -28,11 +28,11 @@ MEANING: dict[Status, str] = {
     Status.CORRECT: "correct",
     Status.CONSTRAINT: "breaks a constraint",
     Status.COMPILE: "does not compile",
-    Status.LIMIT: "over a resource limit",
+    Status.RESOURCE_LIMIT: "over a resource limit",
     Status.LAUNCH: "launch refused or crashed",
-    Status.WRONG: "wrong result",
+    Status.INCORRECT: "wrong result",
     Status.TIMEOUT: "timed out",
-    Status.MISSING: "not in the recording",
+    Status.NOT_RECORDED: "not in the recording",
 }
 
 

@@ -25,7 +25,7 @@ _CLEARLY_SLOWER = log(1.05)
 # These say something about the config, and would again. A timeout may be the machine's doing: it
 # counts as slow, not as bad as the worst. What was never recorded says nothing.
 _BY_CHANCE = frozenset({Status.TIMEOUT})
-_SILENT = frozenset({Status.MISSING})
+_SILENT = frozenset({Status.NOT_RECORDED})
 # Below this spread of log times a model sees noise.
 _LEAST_SPREAD = 0.01
 # A workload's own spread counts once it has several times this many trials.

@@ -161,7 +161,7 @@ def _rendered(
         trials[config] = _rendered_trial(
             recorded, workload, config, target.key(source, workload, launches)
         )
-    if not any(trial.status is not Status.LIMIT for trial in trials.values()):
+    if not any(trial.status is not Status.RESOURCE_LIMIT for trial in trials.values()):
         raise InputError(
             f"holds none of the {len(pool)} valid configs on {workload}",
             path=path,
@@ -177,7 +177,7 @@ def _rendered_trial(
 ) -> Trial:
     program = recorded.programs.get(key)
     if program is None:
-        return Trial(INITIAL, workload, config, Status.LIMIT, _UNRECORDED)
+        return Trial(INITIAL, workload, config, Status.RESOURCE_LIMIT, _UNRECORDED)
     outcome = program.outcome()
     return Trial(
         INITIAL, workload, config, outcome.status, outcome.reason, measurement=outcome.measurement

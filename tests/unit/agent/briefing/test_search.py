@@ -169,7 +169,7 @@ def test_reasons_that_differ_in_their_numbers_are_one_and_name_the_template_line
 
 def test_few_rejections_of_a_limit_are_not_worth_telling(small):
     trials = list(grid(small, FEW, lambda block, items, fast: 10 + block + items))
-    trials[0] = replace(trials[0], status=Status.LIMIT, reason="spills", measurement=None)
+    trials[0] = replace(trials[0], status=Status.RESOURCE_LIMIT, reason="spills", measurement=None)
     findings = search_findings(small.space, {FEW: trials}, small.template, {})
     assert "rejected" not in {one.topic for one in findings}
 
@@ -191,7 +191,7 @@ def test_configs_that_were_stopped_early_do_not_count_as_timed(small):
 
 def test_what_a_recording_does_not_have_is_not_a_rejection(small):
     missing = [
-        replace(trial, status=Status.MISSING, measurement=None)
+        replace(trial, status=Status.NOT_RECORDED, measurement=None)
         for trial in grid(small, FEW, the_more_items_the_better(FEW))
     ]
     assert search_findings(small.space, {FEW: missing}, small.template, {}) == ()

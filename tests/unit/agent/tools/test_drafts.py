@@ -110,7 +110,9 @@ def test_what_is_the_users_cannot_be_changed_by_a_draft(make_tools, draft, secti
 
 
 def test_verifying_says_why_a_config_is_wrong(make_tools, draft):
-    tools = make_tools(lambda program: 10.0 if program.launches[0].threads > 64 else Status.WRONG)
+    tools = make_tools(
+        lambda program: 10.0 if program.launches[0].threads > 64 else Status.INCORRECT
+    )
     assert "wrong: simulated: wrong" in tools.call("verify", draft)
     assert "correct" in tools.call("verify", {**draft, "config": {"block": 128}})
 
@@ -144,7 +146,9 @@ def test_a_profile_has_its_degree_metrics_and_findings(make_tools, draft):
 
 
 def test_a_failed_config_is_not_profiled(make_tools, draft):
-    tools = make_tools(lambda program: 10.0 if program.launches[0].threads > 64 else Status.WRONG)
+    tools = make_tools(
+        lambda program: 10.0 if program.launches[0].threads > 64 else Status.INCORRECT
+    )
     assert "not profiled: wrong" in tools.call("profile", draft)
 
 
@@ -174,7 +178,7 @@ def test_what_the_device_cannot_do_is_not_offered(make_tools, options, missing):
 
 def test_a_search_lists_the_best_and_the_failed(make_tools, draft):
     def answer(program):
-        return Status.WRONG if program.launches[0].threads == 256 else by_block(program)
+        return Status.INCORRECT if program.launches[0].threads == 256 else by_block(program)
 
     text = make_tools(answer).call("search", {"configs": 16, "searcher": "random"})
     rows = [line for line in text.splitlines() if line.startswith("- ")]

@@ -44,7 +44,7 @@ def test_a_wrong_config_is_told_by_its_numbers(host_tools, draft):
     [
         ("while (out != nullptr) {}", "timeout: thread (0,0,0) of block"),
         ("*(volatile int*)0 = 0;", "launch:"),
-        ("out[N] = 0.0f;", "wrong"),
+        ("out[N] = 0.0f;", "incorrect"),
     ],
 )
 def test_a_draft_that_hangs_or_crashes_is_text_and_the_next_call_works(

@@ -168,7 +168,7 @@ def own(make_plan, make_session, compiler, listener, tmp_path, project):
     plan = recording_plan(make_plan())
     device = SimulatedDevice(
         lambda program: (
-            Status.WRONG
+            Status.INCORRECT
             if program.launches[0].threads == 64
             else 10.0 + program.launches[0].threads / 64
         )

@@ -38,7 +38,7 @@ def make_search():
         configs = tuple(
             PastConfig(
                 Config.of({"block": block, "items": 1}),
-                Status.WRONG if time_us is None else Status.CORRECT,
+                Status.INCORRECT if time_us is None else Status.CORRECT,
                 time_us,
             )
             for block, time_us in times_us.items()

@@ -42,7 +42,7 @@ def kept(session, number: int = 0):
 
 def test_a_session_without_a_time_leaves_nothing(session) -> None:
     assert searches_of(session) == []
-    session.record(timed(1, 1.0, status=Status.WRONG, measurement=None))
+    session.record(timed(1, 1.0, status=Status.INCORRECT, measurement=None))
     assert searches_of(session) == []
 
 
@@ -74,13 +74,15 @@ def test_one_that_was_stopped_early_is_not_kept(session) -> None:
 
 def test_a_few_that_fail_when_they_run_are_kept_as_such(session) -> None:
     session.record(timed(0, 2.0))
-    for number, status in enumerate([Status.WRONG, Status.COMPILE, Status.LIMIT, Status.TIMEOUT]):
+    for number, status in enumerate(
+        [Status.INCORRECT, Status.COMPILE, Status.RESOURCE_LIMIT, Status.TIMEOUT]
+    ):
         session.record(timed(number + 1, 0.0, status=status, measurement=None))
     for number in range(10, 20):
         session.record(timed(number, 0.0, status=Status.LAUNCH, measurement=None))
     failed = kept(session).workloads[0].configs[1:]
     assert len(failed) == FAILED
-    assert [one.status for one in failed][:3] == [Status.WRONG, Status.TIMEOUT, Status.LAUNCH]
+    assert [one.status for one in failed][:3] == [Status.INCORRECT, Status.TIMEOUT, Status.LAUNCH]
     assert all(one.time_us is None for one in failed)
 
 
@@ -90,12 +92,12 @@ def test_a_winner_that_failed_a_later_check_is_kept_as_wrong(session) -> None:
     session.record(timed(3, 3.0))
     session.record_check(Check("memcheck", LARGE, config(1), False))
     session.record_check(Check("boundary", LARGE, config(2), None))
-    session.record(timed(3, 0.0, status=Status.WRONG, measurement=None, stage="finals"))
+    session.record(timed(3, 0.0, status=Status.INCORRECT, measurement=None, stage="finals"))
     best, *failed = kept(session).workloads[0].configs
     assert best.config == config(2)
     assert {(one.config, one.status) for one in failed} == {
-        (config(1), Status.WRONG),
-        (config(3), Status.WRONG),
+        (config(1), Status.INCORRECT),
+        (config(3), Status.INCORRECT),
     }
 
 
