@@ -17,7 +17,7 @@ from tuner.app.instruments import compiler_for, meter_for, watches_for
 from tuner.app.locate import look_for_space, require_kernel
 from tuner.app.plan import RunOptions, manifest_of, new_plan, new_session_folder, resumed_plan
 from tuner.device.select import open_device
-from tuner.model.errors import InputError, TunerError
+from tuner.model.errors import InputError, Interrupted, TunerError
 from tuner.model.run_config import FILES, RunSettings
 from tuner.session.session import Session
 
@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from tuner.tuning.evaluator import Candidates
     from tuner.tuning.verification import Watch
     from tuner.tuning.warm_start import Knowledge
-
-
-class Interrupted(KeyboardInterrupt):
-    """A run was interrupted; `command` holds the arguments that resume it."""
-
-    def __init__(self, command: tuple[str, ...]) -> None:
-        super().__init__(*command)
-        self.command = command
 
 
 @dataclass(frozen=True, slots=True)

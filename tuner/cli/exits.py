@@ -14,8 +14,7 @@ import click
 from click.exceptions import Exit
 
 from tuner.app.environment import program_name
-from tuner.app.open import Interrupted
-from tuner.model.errors import TunerError
+from tuner.model.errors import Interrupted, TunerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

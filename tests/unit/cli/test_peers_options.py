@@ -27,18 +27,22 @@ def kernel(project):
     return project / "scale.cu"
 
 
+def space_of(kernel):
+    return {"space": kernel.with_suffix(".yaml")}
+
+
 def test_none_are_compared_unless_asked_for(kernel):
-    assert new_plan(kernel, {}).config.peers == ()
+    assert new_plan(kernel, space_of(kernel)).config.peers == ()
 
 
 def test_all_or_some_are_asked_for(kernel):
-    assert new_plan(kernel, {"peers": True}).config.peers == ("pytorch", "other")
-    assert new_plan(kernel, {"peers": ["other"]}).config.peers == ("other",)
+    assert new_plan(kernel, {**space_of(kernel), "peers": True}).config.peers == ("pytorch", "other")
+    assert new_plan(kernel, {**space_of(kernel), "peers": ["other"]}).config.peers == ("other",)
 
 
 def test_the_cpu_is_refused_with_what_would_do(kernel):
     with pytest.raises(DeviceError, match="--device cuda") as caught:
-        new_plan(kernel, {"peers": True, "device": "host"})
+        new_plan(kernel, {**space_of(kernel), "peers": True, "device": "host"})
     assert caught.value.exit_code == 2
 
 
@@ -46,13 +50,13 @@ def test_a_kernel_without_peers_is_told_how_to_write_them(kernel, project):
     reference = project / "scale.py"
     reference.write_text(reference.read_text().replace("peers =", "not_peers ="))
     with pytest.raises(KernelError, match=r"scale.py: names no peers\n.*peers = \{") as caught:
-        new_plan(kernel, {"peers": True})
+        new_plan(kernel, {**space_of(kernel), "peers": True})
     assert caught.value.exit_code == 2
 
 
 def test_an_unknown_one_is_told_the_known_ones(kernel):
     with pytest.raises(KernelError, match=r"scale.py:8: has no peer named 'foo'\n.*pytorch, other"):
-        new_plan(kernel, {"peers": ["pytorch", "foo"]})
+        new_plan(kernel, {**space_of(kernel), "peers": ["pytorch", "foo"]})
 
 
 @pytest.mark.parametrize("command", [run_command.command, record_command.command])
@@ -66,7 +70,7 @@ class TestResuming:
     @pytest.fixture
     def kept(self, kernel, tmp_path):
         """The manifest of a session that was started with one peer."""
-        plan = new_plan(kernel, {"peers": ["other"], "device": "recorded"})
+        plan = new_plan(kernel, {**space_of(kernel), "peers": ["other"], "device": "recorded"})
         manifest = manifest_of(plan, ("tune", "scale.cu"))
         Session.create(tmp_path / "session", manifest, {}).close()
         with Session.open(tmp_path / "session", read_only=True) as session:

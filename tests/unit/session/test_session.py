@@ -489,8 +489,8 @@ class TestRefusals:
 WRITER = """
 import sys
 from tuner.model.kernel import Workload
-from tuner.session import Session
-from tuner.space import Config
+from tuner.session.session import Session
+from tuner.model.config import Config
 from tuner.model.trial import Measurement, Status, Trial
 
 session = Session.open(sys.argv[1])
