@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tuner.agent.handoff import Handoff
 from tuner.agent.mcp_agent import FinishedError, McpAgent
-from tuner.app.environment import program_name
+from tuner.app.environment import program_name, resume_line
 from tuner.app.open import OpenRun
 from tuner.app.plan import RunOptions, option_of
 from tuner.app.run import run
 from tuner.mcp.arguments import Ending, Wish, conclude, recap
 from tuner.mcp.session_runner import Watch
-from tuner.model.errors import InputError, KernelError, TunerError
+from tuner.model.errors import InputError, Interrupted, KernelError, TunerError
 from tuner.model.run_config import MCP, RunSettings
 from tuner.space.plan import Plan
 
@@ -39,7 +39,9 @@ def tuned(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending
         return _run(defaults, wish, seat, watch)
     except TunerError as error:
         return Ending(str(error), failed=True)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
+        if isinstance(stopped, Interrupted):
+            defaults.options.say(resume_line(stopped))
         return Ending(f"stopped; `start` with resume goes on: {watch.session}", failed=True)
 
 

@@ -36,8 +36,12 @@ def test_none_are_compared_unless_asked_for(kernel):
 
 
 def test_all_or_some_are_asked_for(kernel):
-    assert new_plan(kernel, {**space_of(kernel), "peers": True}).config.peers == ("pytorch", "other")
-    assert new_plan(kernel, {**space_of(kernel), "peers": ["other"]}).config.peers == ("other",)
+    assert new_plan(kernel, {**space_of(kernel), "peers": True}).config.peers == (
+        "pytorch",
+        "other",
+    )
+    config = new_plan(kernel, {**space_of(kernel), "peers": ["other"]}).config
+    assert config.peers == ("other",)
 
 
 def test_the_cpu_is_refused_with_what_would_do(kernel):
