@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from tuner.device.base import Device, DeviceInfo
     from tuner.model.config import Config
-    from tuner.mutation.examine import Bench, Examiner, Findings, Verdict
+    from tuner.mutation.examine import Bench, Examiner, MutantVerdict, MutationReport
     from tuner.mutation.mutants import Mutant
-    from tuner.mutation.subject import Subject
+    from tuner.mutation.subject import MutationSubject
     from tuner.space.load import Definition
 
 # A mutant that never ends is found out in this time.
@@ -123,11 +123,11 @@ def command(
         _require_share(found, at_least)
 
 
-def _examined(request: Request, console: Console) -> Findings:
+def _examined(request: Request, console: Console) -> MutationReport:
     """Examine the mutants that the request names; an interruption keeps what is known."""
     from tuner.app.plans import read_definition
     from tuner.device.cpu.device import HostDevice
-    from tuner.mutation.examine import Findings, save_score, score_of
+    from tuner.mutation.examine import MutationReport, save_score, score_of
     from tuner.space.choices import chosen_operators
 
     definition = read_definition(request.space)
@@ -139,7 +139,7 @@ def _examined(request: Request, console: Console) -> Findings:
         subject = _subject(request, definition, operators, device.info)
         marks_path, marks = _marks(request, subject)
         started_s = time.perf_counter()
-        verdicts: list[Verdict] = []
+        verdicts: list[MutantVerdict] = []
         complete = False
         examiner = _examiner(subject, device, stack)
         try:
@@ -151,7 +151,7 @@ def _examined(request: Request, console: Console) -> Findings:
         except KeyboardInterrupt:
             pass
         seconds = time.perf_counter() - started_s
-    found = Findings(
+    found = MutationReport(
         subject=subject,
         score=score_of(subject, verdicts, datetime.now(UTC).date().isoformat()),
         verdicts=tuple(verdicts),
@@ -165,7 +165,7 @@ def _examined(request: Request, console: Console) -> Findings:
     return found
 
 
-def _examiner(subject: Subject, device: Device, stack: ExitStack) -> Examiner:
+def _examiner(subject: MutationSubject, device: Device, stack: ExitStack) -> Examiner:
     """Put compilers, devices and the subject together; `stack` closes them."""
     from tuner.app.open import compiler_for
     from tuner.compiler.cache import Cache
@@ -179,7 +179,7 @@ def _examiner(subject: Subject, device: Device, stack: ExitStack) -> Examiner:
     return Examiner(subject, plain, twin, lambda: _sanitized(subject, stack))
 
 
-def _sanitized(subject: Subject, stack: ExitStack) -> Bench:
+def _sanitized(subject: MutationSubject, stack: ExitStack) -> Bench:
     """Make the bench for those that survive the plain one; `DeviceError` without sanitizers."""
     from tuner.app.watching import sanitized_host
     from tuner.compiler.host import SANITIZERS, preload
@@ -192,14 +192,14 @@ def _sanitized(subject: Subject, stack: ExitStack) -> Bench:
 
 def _subject(
     request: Request, definition: Definition, operators: Mapping[str, str], info: DeviceInfo
-) -> Subject:
+) -> MutationSubject:
     from tuner.app.check import check_signature
     from tuner.mutation.examine import require_same_sources
-    from tuner.mutation.subject import Subject
+    from tuner.mutation.subject import MutationSubject
 
     check_signature(definition.spec)
     config = _config(request.config, definition)
-    subject = Subject(definition.spec, definition.space, operators, info, config)
+    subject = MutationSubject(definition.spec, definition.space, operators, info, config)
     if request.session is not None:
         require_same_sources(request.session, subject)
     return subject
@@ -214,7 +214,7 @@ def _config(text: str | None, definition: Definition) -> Config | None:
     return chosen_config(definition.spec, definition.space, unique(pieces, "parameter"))
 
 
-def _marks(request: Request, subject: Subject) -> tuple[Path, Mapping[Mutant, str]]:
+def _marks(request: Request, subject: MutationSubject) -> tuple[Path, Mapping[Mutant, str]]:
     from tuner.mutation.marks import default_path, read_marks
 
     path = request.equivalent or default_path(request.space)
@@ -223,13 +223,13 @@ def _marks(request: Request, subject: Subject) -> tuple[Path, Mapping[Mutant, st
     return path, read_marks(path, subject.space).matched(subject)
 
 
-def _chosen(subject: Subject, request: Request) -> tuple[Mutant, ...]:
+def _chosen(subject: MutationSubject, request: Request) -> tuple[Mutant, ...]:
     from tuner.mutation.mutants import sampled
 
     return sampled(subject.reached, request.limit, request.seed)
 
 
-def _require_share(found: Findings, at_least: float) -> None:
+def _require_share(found: MutationReport, at_least: float) -> None:
     from tuner.mutation.examine import share_text
 
     share = found.score.share
@@ -239,7 +239,9 @@ def _require_share(found: Findings, at_least: float) -> None:
         raise Exit(BELOW)
 
 
-def _shown(verdicts: Iterable[Verdict], count: int, console: Console) -> Iterator[Verdict]:
+def _shown(
+    verdicts: Iterable[MutantVerdict], count: int, console: Console
+) -> Iterator[MutantVerdict]:
     """Pass verdicts on, showing how far they are: a bar on a terminal, else a line at times."""
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tuner.model.config import SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.mutation.mutants import Identity, Mutant
-from tuner.mutation.subject import Subject
+from tuner.mutation.subject import MutationSubject
 from tuner.space.yaml import Document, read
 
 Group = Literal["baseline", "template"]
@@ -46,7 +46,7 @@ class MarksModel(_Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class EquivalenceMark:
     """A mutant said to be equivalent where the config has these values; `at` is its line."""
 
     identity: Identity
@@ -61,9 +61,9 @@ class Marks:
     """All marks of one file."""
 
     path: Path
-    marks: tuple[Mark, ...]
+    marks: tuple[EquivalenceMark, ...]
 
-    def matched(self, subject: Subject) -> Mapping[Mutant, str]:
+    def matched(self, subject: MutationSubject) -> Mapping[Mutant, str]:
         """Find the marked mutants of a subject, with the reasons.
 
         Raises `SpaceError` for a mark of this subject that no mutant has.
@@ -78,7 +78,7 @@ class Marks:
             found[known[mark.identity]] = mark.reason
         return found
 
-    def _unknown(self, mark: Mark, known: Mapping[Identity, Mutant]) -> SpaceError:
+    def _unknown(self, mark: EquivalenceMark, known: Mapping[Identity, Mutant]) -> SpaceError:
         names = {str(identity): identity for identity in known}
         near = get_close_matches(str(mark.identity), names, 1, cutoff=0.0)
         written = (
@@ -108,7 +108,7 @@ def read_marks(path: Path, space: SearchSpace) -> Marks:
         ("baseline", model.baseline),
         ("template", model.template),
     )
-    marks: dict[tuple[object, ...], Mark] = {}
+    marks: dict[tuple[object, ...], EquivalenceMark] = {}
     for group, entries in groups:
         for number, model_of_mark in enumerate(entries):
             mark = _mark(model_of_mark, group, document.line(group, number))
@@ -144,19 +144,21 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _mark(model: MarkModel, group: Group, line: int) -> Mark:
+def _mark(model: MarkModel, group: Group, line: int) -> EquivalenceMark:
     identity = Identity(model.operator, model.line, model.change, model.occurrence)
-    return Mark(identity, model.reason, model.config, group, line)
+    return EquivalenceMark(identity, model.reason, model.config, group, line)
 
 
-def _applies(mark: Mark, subject: Subject) -> bool:
+def _applies(mark: EquivalenceMark, subject: MutationSubject) -> bool:
     if subject.config is None:
         return mark.group == "baseline"
     config = subject.config
     return mark.group == "template" and all(config[n] == v for n, v in mark.config.items())
 
 
-def _check_config(document: Document, mark: Mark, number: int, space: SearchSpace) -> None:
+def _check_config(
+    document: Document, mark: EquivalenceMark, number: int, space: SearchSpace
+) -> None:
     values = {parameter.name: parameter.values for parameter in space.parameters}
     for name, value in mark.config.items():
         where = (mark.group, number, "config", name)

@@ -25,7 +25,7 @@ OF_EACH_KIND = 2
 
 
 @dataclass(frozen=True)
-class Subject:
+class MutationSubject:
     """A kernel's source as its launches see it; `config` is None for the baseline."""
 
     spec: KernelSpec

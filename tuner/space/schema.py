@@ -50,11 +50,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 
 
-class _Model(BaseModel):
+class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class ArgumentModel(_Model):
+class ArgumentModel(StrictModel):
     """One kernel parameter."""
 
     name: str = Field(description="the argument's name, `x`")
@@ -78,7 +78,7 @@ class ArgumentModel(_Model):
     value: Scalar = Field(default=None, description="a scalar's value, `K`")
 
 
-class WorkloadsModel(_Model):
+class WorkloadsModel(StrictModel):
     """The problem sizes."""
 
     tuned: list[dict[str, Size]] = Field(
@@ -94,7 +94,7 @@ class WorkloadsModel(_Model):
     )
 
 
-class LaunchModel(_Model):
+class LaunchModel(StrictModel):
     """One launch of one kernel."""
 
     kernel: str = Field(description="a function, `scale_rows` or `scale_rows<8>`")
@@ -108,7 +108,7 @@ class LaunchModel(_Model):
     when: Scalar = Field(default=None, description="an expression, `T > 16`")
 
 
-class BaselineModel(_Model):
+class BaselineModel(StrictModel):
     """How the source is launched."""
 
     launch: list[LaunchModel] = Field(
@@ -116,7 +116,7 @@ class BaselineModel(_Model):
     )
 
 
-class LimitsModel(_Model):
+class LimitsModel(StrictModel):
     """What the compiled kernel may use."""
 
     max_registers: int | None = Field(
@@ -129,7 +129,7 @@ class LimitsModel(_Model):
     spills: Literal["allow", "forbid"] = Field(default="allow", description="allow or forbid")
 
 
-class ToleranceModel(_Model):
+class ToleranceModel(StrictModel):
     """How far one output may be from the reference."""
 
     relative: NonNegative | None = Field(default=None, description="0 or more, `4.0e-3`")
@@ -139,7 +139,7 @@ class ToleranceModel(_Model):
     )
 
 
-class SpaceModel(_Model):
+class SpaceModel(StrictModel):
     """A whole search-space file."""
 
     version: int = Field(ge=VERSION, le=VERSION, description="the number 1")

@@ -8,10 +8,10 @@ import pytest
 
 from tuner.model.errors import SpaceError
 from tuner.mutation.marks import Marks, default_path, entry, read_marks
-from tuner.mutation.subject import Subject
+from tuner.mutation.subject import MutationSubject
 
 
-def marks_of(subject: Subject, text: str) -> Marks:
+def marks_of(subject: MutationSubject, text: str) -> Marks:
     path = default_path(subject.spec.path)
     path.write_text(text, encoding="utf-8")
     return read_marks(path, subject.space)

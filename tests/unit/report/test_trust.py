@@ -9,7 +9,7 @@ import pytest
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Correctness, Result, Status, Trial
-from tuner.mutation.examine import Score
+from tuner.mutation.examine import MutationScore
 from tuner.report.data import Declared, ReportData
 from tuner.report.sections import verification
 
@@ -17,7 +17,7 @@ HERE, EDGE = Workload.of({"T": 64}), Workload.of({"T": 1})
 WINNER, OTHER = Config.of({"block": 64}), Config.of({"block": 32})
 RESULT = Result(HERE, 2.0, 1.0, 2.0, (1.9, 2.1), True, 0.5, WINNER, None, None)
 LIVE = ReportData("k", "NVIDIA L4", False, results=(RESULT,), declared=Declared((EDGE,)))
-SCORE = Score("k", "baseline", 50, 39, 1, 4, 6, ("one",), "00", "2026-11-20")
+SCORE = MutationScore("k", "baseline", 50, 39, 1, 4, 6, ("one",), "00", "2026-11-20")
 
 
 def check(kind: str, passed: bool | None, reason: str = "", **changes: object) -> Check:
