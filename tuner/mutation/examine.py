@@ -1,4 +1,4 @@
-"""Where a mutant is put to the test: a compiler, and the device that runs what it makes."""
+"""Put mutants to the test, and tell what the check caught: verdicts, the score, its texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -141,7 +141,7 @@ class Examiner:
         self, subject: MutationSubject, plain: Bench, twin: Compiler, sanitized: Callable[[], Bench]
     ) -> None:
         self._subject, self._plain, self._make_sanitized = subject, plain, sanitized
-        self._twin = Twin(subject, twin)
+        self._twin = Compilations(subject, twin)
         self.unsanitized = ""
 
     def require_correct(self) -> None:
@@ -189,11 +189,27 @@ class Examiner:
             status, reason = self._plain.verified(text, workload, result)
             if status is not Status.CORRECT:
                 return MutantVerdict(mutant, Fate.KILLED, f"{status}: {reason}", workload)
-        if self._twin.same(mutant, otherwise=same_on_host):
+        if self._same_on_gpu(mutant, otherwise=same_on_host):
             return MutantVerdict(mutant, Fate.EQUIVALENT, SAME_CODE)
         if same_on_host:
             return MutantVerdict(mutant, Fate.SURVIVED, NOT_ON_HOST)
         return self._sanitizers_verdict(mutant) or MutantVerdict(mutant, Fate.SURVIVED)
+
+    def _same_on_gpu(self, mutant: Mutant, *, otherwise: bool) -> bool:
+        # `otherwise` where the GPU's compiler refuses the original
+        known: set[CompileRequest] = set()
+        for workload in self._subject.workloads:
+            text = self._subject.mutated(workload, mutant)
+            if text is None or (request := self._subject.request(text, workload)) in known:
+                continue
+            known.add(request)
+            original = self._twin.original(workload)
+            if not original.ok:
+                return otherwise
+            result = self._twin.submit(text, workload).result()
+            if not result.ok or result.cubin != original.cubin:
+                return False
+        return True
 
     @cached_property
     def _sanitized(self) -> Bench | None:
@@ -217,45 +233,26 @@ class Examiner:
         return None
 
 
-class Twin(Compilations):
-    """Compare mutants with the original as a GPU would run them."""
-
-    def same(self, mutant: Mutant, *, otherwise: bool) -> bool:
-        """Whether it is the same machine code; `otherwise` where the original doesn't compile."""
-        known: set[CompileRequest] = set()
-        for workload in self._subject.workloads:
-            text = self._subject.mutated(workload, mutant)
-            request = None if text is None else self._subject.request(text, workload)
-            if request is None or request in known:
-                continue
-            known.add(request)
-            original = self.original(workload)
-            if not original.ok:
-                return otherwise
-            result = self._compiler.submit(request).result()
-            if not result.ok or result.cubin != original.cubin:
-                return False
-        return True
-
-
 FILE = "mutation.json"
 
 
-@dataclass(frozen=True, slots=True)
-class MutationScore:
+class MutationScore(BaseModel):
     """What became of the mutants of one source.
 
     `subject` is `baseline` or the config; `mutants` counts all that the source has, of which a
     sample may have been examined. `survivors` are the mutants' identities as text.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
     kernel: str
     subject: str
-    mutants: int
-    killed: int
-    survived: int
-    equivalent: int
-    stillborn: int
+    mutants: int = Field(ge=0)
+    killed: int = Field(ge=0)
+    survived: int = Field(ge=0)
+    equivalent: int = Field(ge=0)
+    stillborn: int = Field(ge=0)
     survivors: tuple[str, ...]
     source_sha: str
     date: str
@@ -271,23 +268,6 @@ class MutationScore:
         """The share caught of those that compile and are not equivalent; None where none is."""
         counted = self.killed + self.survived
         return self.killed / counted if counted else None
-
-
-class _ScoreModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    version: Literal[1] = 1
-    kernel: str
-    subject: str
-    mutants: int = Field(ge=0)
-    killed: int = Field(ge=0)
-    survived: int = Field(ge=0)
-    equivalent: int = Field(ge=0)
-    stillborn: int = Field(ge=0)
-    survivors: tuple[str, ...]
-    source_sha: str
-    date: str
-    device: str
 
 
 def score_of(
@@ -329,7 +309,7 @@ def require_same_sources(folder: Path, subject: MutationSubject) -> None:
 
 def save_score(folder: Path, score: MutationScore) -> None:
     """Write the score into a session's folder, in place of an earlier one."""
-    text = _ScoreModel(**asdict(score)).model_dump_json(indent=1) + "\n"
+    text = score.model_dump_json(indent=1) + "\n"
     unfinished = folder / f"{FILE}.{os.getpid()}"
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(folder / FILE)
@@ -345,14 +325,13 @@ def load_score(folder: Path) -> MutationScore | None:
     except (OSError, UnicodeDecodeError) as error:
         raise SessionError(f"cannot be read: {error}", path=path) from error
     try:
-        model = _ScoreModel.model_validate_json(text)
+        return MutationScore.model_validate_json(text)
     except ValidationError as error:
         raise SessionError(
             "is not the score of `tune mutate`",
             path=path,
             remedy="delete it, and run `tune mutate --session` again",
         ) from error
-    return MutationScore(**model.model_dump(exclude={"version"}))
 
 
 _REASON = "why no result can differ"
@@ -428,7 +407,7 @@ def as_text(found: MutationReport) -> Iterator[str]:
         why = f" ({verdict.reason})" if verdict.reason else ""
         yield f"survived: {_place(verdict, subject)}: {mutant.identity.operator}{why}"
         yield subject.diff(mutant)
-        yield f"If no result can differ, put this under `{_group(subject)}:` in {found.marks}:"
+        yield f"If no result can differ, put this under `{subject.group}:` in {found.marks}:"
         yield f"{entry(mutant.identity, _REASON)}\n"
     for verdict in found.verdicts:
         if verdict.mark_is_wrong:
@@ -456,10 +435,6 @@ def _summary(found: MutationReport) -> Iterator[str]:
     yield "verified on " + ", ".join(map(str, subject.workloads))
     if found.unsanitized:
         yield f"survivors were not run under the sanitizers: {found.unsanitized}"
-
-
-def _group(subject: MutationSubject) -> str:
-    return "baseline" if subject.config is None else "template"
 
 
 def _place(verdict: MutantVerdict, subject: MutationSubject) -> str:

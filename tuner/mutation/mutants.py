@@ -9,46 +9,10 @@ from dataclasses import dataclass, replace
 from difflib import unified_diff
 
 from tuner.compiler.base import normalized
-from tuner.mutation.operators import (
-    Change,
-    MutatedSource,
-    Operator,
-    arguments,
-    arithmetic,
-    axis,
-    bound,
-    cast,
-    comparison,
-    compound,
-    condition,
-    constant,
-    guard,
-    logical,
-    narrowed,
-    removal,
-    shuffle,
-    tail,
-)
+from tuner.mutation.operators import OPERATORS, Change, MutatedSource
 from tuner.source.facts import LineIndex, SourceFile, Span, Symbol
 from tuner.source.syntax import Node, fold, parse_tree
 
-OPERATORS: tuple[Operator, ...] = (
-    arithmetic,
-    compound,
-    comparison,
-    bound,
-    logical,
-    constant,
-    axis,
-    condition,
-    guard,
-    tail,
-    removal,
-    arguments,
-    cast,
-    shuffle,
-    narrowed,
-)
 # Declarations that change no result, checks of the compiler's, and what is no code of the kernel's.
 _LEFT_ALONE = frozenset(
     {

@@ -1,9 +1,9 @@
-"""One small change to a source, and the code that the operators look at."""
+"""The operators: what small changes they make to a piece of code."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -46,7 +46,6 @@ class MutatedSource:
     rendered: bool = False
 
     def of(self, node: Node) -> str:
-        """Return a node's text."""
         return text_of(node, self.text)
 
     def operand(self, node: Node) -> str:
@@ -64,7 +63,6 @@ def replaced(operator: str, node: Node, text: str, *, header: str = "") -> Chang
 
 
 def operator_of(node: Node) -> Node | None:
-    """Return the token of a binary, unary, assignment or update expression."""
     return node.child_by_field_name("operator")
 
 
@@ -243,10 +241,16 @@ _ARITHMETIC = {
 }
 _COMPOUND = {f"{name}=": tuple(f"{n}=" for n in names) for name, names in _ARITHMETIC.items()}
 _COMPOUND |= {"+=": ("-=", "="), "++": ("--",), "--": ("++",)}
-_COMPARISON = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+_COMPARISON = {
+    "<": ("<=",),
+    "<=": ("<",),
+    ">": (">=",),
+    ">=": (">",),
+    "==": ("!=",),
+    "!=": ("==",),
+}
 # `i < n + 1` is `i <= n`, which the operator on comparisons makes already.
 _BOUND = {"<": "-", "<=": "+", ">": "+", ">=": "-"}
-_LOGICAL = {"&&": "||", "||": "&&"}
 _INTEGER = re.compile(r"(0[xX][\da-fA-F']+|0[bB][01']+|\d[\d']*)([uUlLzZ]*)")
 _FLOAT = re.compile(r"((?:\d[\d']*)?\.?[\d']*(?:[eE][-+]?\d+)?)([fFlL]?)")
 _LARGEST = 2**31 - 1
@@ -259,28 +263,26 @@ _AXES = {
 _NEXT = {"x": "y", "y": "x", "z": "x"}
 
 
-def arithmetic(node: Node, code: MutatedSource) -> Iterator[Change]:
-    """Swap `+ - * / %`, bit operators and shifts."""
-    sign = operator_of(node) if node.type == "binary_expression" else None
-    if sign is not None:
-        for other in _ARITHMETIC.get(sign.type, ()):
-            yield replaced("arithmetic", sign, other)
+_SWAPS: dict[str, tuple[tuple[str, Mapping[str, tuple[str, ...]]], ...]] = {
+    "binary_expression": (
+        ("arithmetic", _ARITHMETIC),
+        ("comparison", _COMPARISON),
+        ("logical", {"&&": ("||",), "||": ("&&",)}),
+    ),
+    "unary_expression": (("logical", {"!": ("",)}),),
+    "assignment_expression": (("compound", _COMPOUND),),
+    "update_expression": (("compound", _COMPOUND),),
+}
 
 
-def compound(node: Node, code: MutatedSource) -> Iterator[Change]:
-    """Swap compound assignments, increments and decrements."""
-    known = node.type in ("assignment_expression", "update_expression")
-    sign = operator_of(node) if known else None
-    if sign is not None:
-        for other in _COMPOUND.get(sign.type, ()):
-            yield replaced("compound", sign, other)
-
-
-def comparison(node: Node, code: MutatedSource) -> Iterator[Change]:
-    """Let a comparison count equality in or out."""
-    sign = operator_of(node) if node.type == "binary_expression" else None
-    if sign is not None and sign.type in _COMPARISON:
-        yield replaced("comparison", sign, _COMPARISON[sign.type])
+def swapped(node: Node, code: MutatedSource) -> Iterator[Change]:
+    """Swap an operator for another: arithmetic, comparisons, logic, assignments; drop `!`."""
+    sign = operator_of(node)
+    if sign is None:
+        return
+    for name, others in _SWAPS.get(node.type, ()):
+        for other in others.get(sign.type, ()):
+            yield replaced(name, sign, other)
 
 
 def bound(node: Node, code: MutatedSource) -> Iterator[Change]:
@@ -291,17 +293,6 @@ def bound(node: Node, code: MutatedSource) -> Iterator[Change]:
         return
     if not _INTEGER.fullmatch(code.of(right)):  # which the operator on constants changes
         yield replaced("bound", right, f"{code.operand(right)} {_BOUND[sign.type]} 1")
-
-
-def logical(node: Node, code: MutatedSource) -> Iterator[Change]:
-    """Swap `&&` and `||`; drop `!`."""
-    sign = operator_of(node)
-    if sign is None:
-        return
-    if node.type == "binary_expression" and sign.type in _LOGICAL:
-        yield replaced("logical", sign, _LOGICAL[sign.type])
-    if node.type == "unary_expression" and sign.type == "!":
-        yield replaced("logical", sign, "")
 
 
 def constant(node: Node, code: MutatedSource) -> Iterator[Change]:
@@ -425,3 +416,19 @@ def _condition(node: Node) -> Node | None:
     if asked is None or asked.type == "declaration":
         return None
     return asked
+
+
+OPERATORS: tuple[Operator, ...] = (
+    swapped,
+    bound,
+    constant,
+    axis,
+    condition,
+    guard,
+    tail,
+    removal,
+    arguments,
+    cast,
+    shuffle,
+    narrowed,
+)

@@ -64,14 +64,14 @@ def test_a_mark_without_a_mutant_is_told_the_nearest(make_subject) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("version: 2\n", 1, "`version`: "),
+        ("version: 2\n", 1, "`version` is the number 2\n  needed: the number 1"),
         ("baseline: []\n", 1, "the key `version` is missing"),
         ("version: 1\nequivalent: []\n", 2, "unknown key `equivalent`"),
         ("version: 1\nbaseline:\n  - operator: cast\n", 3, "the key `line` is missing"),
         (
             "version: 1\nbaseline:\n  - {operator: cast, line: a, change: b, reason: ''}\n",
             3,
-            "the reason is empty",
+            "reason` is the text ''\n  needed: why no result can differ",
         ),
         (
             "version: 1\nbaseline:\n  - {operator: cast, line: a, change: b, reason: c}\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,19 +37,19 @@ def test_the_share_leaves_out_equivalent_and_stillborn_mutants(score: MutationSc
 
 
 def test_no_counted_mutant_gives_no_share(score: MutationScore) -> None:
-    none = replace(score, killed=0, survived=0)
+    none = score.model_copy(update={"killed": 0, "survived": 0})
     assert none.share is None
     assert share_text(none) == "no share"
 
 
 def test_a_share_with_a_survivor_never_reads_as_all(score: MutationScore) -> None:
-    assert share_text(replace(score, killed=9999, survived=1)) == "99.9 %"
-    assert share_text(replace(score, killed=9999, survived=0)) == "100.0 %"
+    assert share_text(score.model_copy(update={"killed": 9999, "survived": 1})) == "99.9 %"
+    assert share_text(score.model_copy(update={"killed": 9999, "survived": 0})) == "100.0 %"
 
 
 def test_a_score_comes_back_from_its_folder(score: MutationScore, tmp_path: Path) -> None:
     assert load_score(tmp_path) is None
-    save_score(tmp_path, replace(score, killed=1))
+    save_score(tmp_path, score.model_copy(update={"killed": 1}))
     save_score(tmp_path, score)
     assert load_score(tmp_path) == score
 
