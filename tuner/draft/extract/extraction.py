@@ -16,12 +16,28 @@ from tuner.draft.extract.instances import (
     split_asked,
     substituted,
 )
-from tuner.draft.extract.items import Item, device_marks, is_marked, items_of, needed
-from tuner.draft.extract.leftovers import Header, LeftOut, left_out, unread
-from tuner.draft.extract.macros import chosen_kernels, macros_of, no_kernel, written_out
-from tuner.draft.extract.parameters import Opened, arguments_of, opened
+from tuner.draft.extract.items import SourceItem, device_marks, is_marked, items_of, needed
 from tuner.draft.extract.reading import read_all
-from tuner.draft.extract.unit import Place, Text, add_items, preamble, qualified
+from tuner.draft.extract.rewriting import (
+    Opened,
+    arguments_of,
+    chosen_kernels,
+    macros_of,
+    no_kernel,
+    opened,
+    written_out,
+)
+from tuner.draft.extract.unit import (
+    Header,
+    LeftOut,
+    Place,
+    Text,
+    add_items,
+    left_out,
+    preamble,
+    qualified,
+    unread,
+)
 from tuner.model.errors import KernelError
 from tuner.source import LaunchSite, SourceFile, TemplateParameter, parse_source
 from tuner.source.facts import IDENTIFIER, bare_name
@@ -125,13 +141,13 @@ def _wanted(instantiate: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return wanted
 
 
-def _readable(items: Sequence[Item]) -> list[Item]:
+def _readable(items: Sequence[SourceItem]) -> list[SourceItem]:
     return [item for item in items if item.kind not in ("assertion", "directive", "using")]
 
 
 def _instance(
     name: str,
-    found: Sequence[Item],
+    found: Sequence[SourceItem],
     host: HostScope,
     wanted: dict[str, tuple[str, ...]],
     evaluate: Evaluate,
@@ -171,7 +187,9 @@ def _argument_names(instances: Iterable[Instance]) -> set[str]:
     return {name for text in texts for name in IDENTIFIER.findall(text)}
 
 
-def _opened(kept: list[Item], picked: Sequence[Item]) -> tuple[list[Item], dict[str, Opened]]:
+def _opened(
+    kept: list[SourceItem], picked: Sequence[SourceItem]
+) -> tuple[list[SourceItem], dict[str, Opened]]:
     structs: dict[str, Opened] = {}
     code = "\n".join(item.code for item in kept)
     for kernel in picked:
@@ -184,7 +202,7 @@ def _opened(kept: list[Item], picked: Sequence[Item]) -> tuple[list[Item], dict[
 
 
 def _with_host(
-    unit: Text, items: Sequence[Item], kept: Sequence[Item], target: Path
+    unit: Text, items: Sequence[SourceItem], kept: Sequence[SourceItem], target: Path
 ) -> tuple[SourceFile, tuple[Place | None, ...]]:
     marks = device_marks(items)
     taken = {item.key for item in kept}
@@ -204,7 +222,7 @@ def _with_host(
     return replace(_with_types(source, items), host_from=len(own)), tuple(unit.places)
 
 
-def _with_types(source: SourceFile, items: Sequence[Item]) -> SourceFile:
+def _with_types(source: SourceFile, items: Sequence[SourceItem]) -> SourceFile:
     # `template <number T>`, with a concept, is one for types
     concepts = {item.names[0] for item in items if _CONCEPT.search(item.code) and item.names}
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 
-from tuner.draft.extract.chunks import template_end
-from tuner.draft.extract.macros import Macro, expanded
-from tuner.draft.extract.standins import dispatched_types
+from tuner.draft.extract.headers import dispatched_types
+from tuner.draft.extract.items import template_end
+from tuner.draft.extract.rewriting import Macro, expanded
 from tuner.model.errors import KernelError
 from tuner.source import KernelFunction, LaunchSite, SourceFile, TemplateParameter
 from tuner.source.accesses import assigned

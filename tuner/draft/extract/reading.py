@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuner.draft.extract.includes import Include, parsed_include, resolved
-from tuner.draft.extract.standins import replaced
+from tuner.draft.extract.headers import Include, parsed_include, replaced, resolved
 from tuner.model.errors import KernelError
 from tuner.source.text import mask
 
@@ -152,7 +151,7 @@ WRITTEN = "\v"
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class SourceCode:
     """One file without the branches that do not hold; lines keep their numbers.
 
     `included` maps the lines of its #includes to where they lead; a file of the project is there
@@ -179,7 +178,7 @@ class Reading:
     """All files that a source consists of, the source itself last to be complete."""
 
     folders: tuple[Path, ...]
-    files: dict[Path, Code] = field(default_factory=dict)
+    files: dict[Path, SourceCode] = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
     macros: dict[str, str | None] = field(default_factory=lambda: dict(PREDEFINED))
 
@@ -234,14 +233,14 @@ def source_text(path: Path) -> str:
 
 def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> None:
     text = source_text(path)
-    reader = _Reader(path, reading, chain, text)
+    reader = _Preprocessor(path, reading, chain, text)
     reader.read()
     pruned = "\n".join(reader.lines)
     pruned = replaced(pruned, mask(pruned), frozenset(reading.macros))
-    reading.files[path.resolve()] = Code(path, pruned, mask(pruned), reader.included)
+    reading.files[path.resolve()] = SourceCode(path, pruned, mask(pruned), reader.included)
 
 
-class _Reader:
+class _Preprocessor:
     def __init__(
         self, path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...], text: str
     ) -> None:

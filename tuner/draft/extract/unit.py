@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuner.draft.extract.items import Item
+from tuner.draft.extract.headers import standard_library
+from tuner.draft.extract.items import SourceItem, is_marked, says_host
 from tuner.draft.extract.reading import REMOVED, WRITTEN, Reading
-from tuner.draft.extract.standins import standard_library
 from tuner.source import implied_headers
 
 Place = tuple[Path, int]
@@ -39,11 +39,11 @@ class Text:
         return "\n".join(self.lines).rstrip("\n") + "\n"
 
 
-def add_items(text: Text, items: Sequence[Item]) -> None:
+def add_items(text: Text, items: Sequence[SourceItem]) -> None:
     """Append definitions in their namespaces and under their conditions, a blank line between."""
     namespace: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
-    before: Item | None = None
+    before: SourceItem | None = None
     for item in items:
         own = namespace if item.kind == "macro" else item.namespace
         if item.conditions != conditions or own != namespace:
@@ -61,7 +61,7 @@ def add_items(text: Text, items: Sequence[Item]) -> None:
     _close(text, namespace, conditions)
 
 
-def _add(text: Text, item: Item) -> None:
+def _add(text: Text, item: SourceItem) -> None:
     above = 0 if item.is_made else item.text[: item.lead].count("\n") + 1
     number = item.line - above
     for line in item.text.rstrip("\n").split("\n"):
@@ -77,14 +77,14 @@ def _close(text: Text, namespace: tuple[str, ...], conditions: tuple[str, ...]) 
     text.extend("#endif" for _ in conditions)
 
 
-def _in_a_row(before: Item | None, item: Item) -> bool:
+def _in_a_row(before: SourceItem | None, item: SourceItem) -> bool:
     if before is None:
         return True
     short = "\n" not in item.text.strip() and "\n" not in before.text.strip()
     return short and before.path == item.path and item.line - before.line <= 1
 
 
-def qualified(text: str, items: Sequence[Item]) -> str:
+def qualified(text: str, items: Sequence[SourceItem]) -> str:
     """Write the namespaces of names that `items` define, for use outside of them."""
     homes: dict[str, set[tuple[str, ...]]] = {}
     for item in items:
@@ -151,7 +151,7 @@ def preamble(
     path: Path,
     instances: Sequence[str],
     files: Sequence[Path],
-    kept: Sequence[Item],
+    kept: Sequence[SourceItem],
 ) -> Text:
     """Begin a unit: a comment that says where it is from, includes, C++'s library for NVRTC."""
     masked = "\n".join(item.code for item in kept)
@@ -205,3 +205,86 @@ def _wrapped(sentence: str) -> Iterator[str]:
             line = "//"
         line += f" {word}"
     yield line
+
+
+_WHY = {
+    "framework": "of a framework",
+    "host": "for host code",
+    "missing": "not found, and not needed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Something of the sources that is not in the extracted unit."""
+
+    path: Path
+    line: int
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header that was not read, with the #include that asks for it."""
+
+    path: Path
+    line: int
+    directive: str
+    origin: str
+
+
+def unread(reading: Reading, *origins: str) -> list[Header]:
+    """List the headers of these origins that were not read."""
+    return [
+        Header(code.path, line, str(include), include.origin)
+        for code in reading.files.values()
+        for line, include in code.included.items()
+        if include.origin in origins
+    ]
+
+
+def left_out(
+    reading: Reading, path: Path, items: Sequence[SourceItem], kept: Sequence[SourceItem]
+) -> Iterator[LeftOut]:
+    """List what was left out: headers, branches, host code; what is not needed as one number."""
+    yield from _headers(reading)
+    for branch in reading.dropped:
+        yield LeftOut(branch.path, branch.line, branch.condition, "does not hold here")
+    taken = {item.key for item in kept}
+    unused: dict[Path, int] = {}
+    for item in items:
+        if item.key in taken or item.kind in ("directive", "assertion", "using"):
+            continue
+        if item.path == path and is_host(item):
+            yield LeftOut(item.path, item.line, _called(item), "host code")
+        else:
+            unused[item.path] = unused.get(item.path, 0) + 1
+    for place, count in unused.items():
+        what = "1 definition" if count == 1 else f"{count} definitions"
+        yield LeftOut(place, 1, what, "not needed by the kernel")
+
+
+def _headers(reading: Reading) -> Iterator[LeftOut]:
+    grouped: dict[tuple[Path, str], list[Header]] = {}
+    for header in unread(reading, *_WHY):
+        grouped.setdefault((header.path, header.origin), []).append(header)
+    for (path, origin), headers in sorted(grouped.items()):
+        what = ", ".join(header.directive.removeprefix("#include ") for header in headers)
+        yield LeftOut(path, headers[0].line, f"#include {what}", _WHY[origin])
+
+
+def is_host(item: SourceItem) -> bool:
+    """Whether a definition is one for the host alone."""
+    if item.kind == "function":
+        return "__global__" not in item.head and not is_marked(item.head)
+    if item.kind in ("class", "invocation"):
+        return says_host(item.code)
+    return item.kind == "instantiation" or (item.kind == "macro" and says_host(item.code))
+
+
+def _called(item: SourceItem) -> str:
+    return {"function": "function ", "class": "class "}.get(item.kind, "") + item.name

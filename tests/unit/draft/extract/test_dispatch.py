@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.draft.extract import Extraction, extract
-from tuner.draft.production import compute
+from tuner.draft.drafting import compute
 
 KERNEL = "template <typename T, int N> __global__ void k(T* x) { x[N] = 1; }\n"
 

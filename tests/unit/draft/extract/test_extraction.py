@@ -11,7 +11,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.draft.extract import Extraction, extract, failure
-from tuner.draft.production import compute
+from tuner.draft.drafting import compute
 from tuner.model.errors import KernelError
 
 DATA = Path(__file__).parent / "data"

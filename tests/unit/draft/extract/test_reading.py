@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.extract.includes import is_plain, resolved
+from tuner.draft.extract.headers import is_plain, resolved
 from tuner.draft.extract.items import items_of
 from tuner.draft.extract.reading import read_all
 from tuner.model.errors import KernelError
