@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.extract import Extraction, extract
 from tuner.draft.drafting import compute
+from tuner.draft.extract import Extraction, extract
 
 KERNEL = "template <typename T, int N> __global__ void k(T* x) { x[N] = 1; }\n"
 

@@ -10,8 +10,8 @@ import pytest
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.draft.extract import Extraction, extract, failure
 from tuner.draft.drafting import compute
+from tuner.draft.extract import Extraction, extract, failure
 from tuner.model.errors import KernelError
 
 DATA = Path(__file__).parent / "data"
