@@ -62,7 +62,7 @@ def tune(
     try:
         _measure_baseline(plan, session, evaluator, standing)
         if not (device.info.recorded or session.trials()):
-            for workload in plan.spec.boundary:
+            for workload in plan.spec.edge_cases:
                 evaluator.verify_baseline(workload)
         _search(plan, session, evaluator, standing, pools, knowledge)
         if author is not None:

@@ -108,7 +108,7 @@ def _verified(
     verification = Verification(
         plan, session, device, candidates, watches, repeat=True, largest_bytes=most
     )
-    for workload in plan.spec.boundary:
+    for workload in plan.spec.edge_cases:
         candidates.evaluator(plan.candidate).verify_baseline(workload)
     verification.verify(pairs)
     verification.on_boundaries(variant for _, variant in pairs)

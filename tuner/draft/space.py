@@ -52,7 +52,7 @@ def space_yaml(
         "arguments:",
         *map(_argument, arguments),
         *_workloads(inference),
-        _traffic(arguments, list(axes.names.values())),
+        _min_bytes(arguments, list(axes.names.values())),
         "",
         "baseline:",
         "  launch:",
@@ -114,12 +114,12 @@ def _workloads(inference: Inference) -> list[str]:
     ]
 
 
-def _traffic(arguments: Arguments, axes: Sequence[str]) -> str:
+def _min_bytes(arguments: Arguments, axes: Sequence[str]) -> str:
     arrays = [argument for argument in arguments if argument.role is not None]
     if not arrays or not all(argument.known for argument in arrays):
         such_as = f"{' * '.join(axes) or 'T * D'} * 4"
         return (
-            f"traffic: {BLANK}  {MARK} the fewest bytes it must read and write, such as {such_as}"
+            f"min_bytes: {BLANK}  {MARK} the fewest bytes it must read and write, such as {such_as}"
         )
     bytes_of: dict[str, int] = {}
     for argument in arrays:
@@ -129,7 +129,7 @@ def _traffic(arguments: Arguments, axes: Sequence[str]) -> str:
     total = " + ".join(f"{elements} * {size}" for elements, size in bytes_of.items())
     twice = any(argument.role == "inout" for argument in arrays)
     what = "read or written once" + (", what is changed in place both" if twice else "")
-    return f"traffic: {total}  # every array {what}"
+    return f"min_bytes: {total}  # every array {what}"
 
 
 def _factor(extent: str) -> str:

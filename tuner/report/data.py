@@ -37,7 +37,7 @@ class Declared:
     NaN and infinity are put into.
     """
 
-    boundary: tuple[Workload, ...] = ()
+    edge_cases: tuple[Workload, ...] = ()
     varying: tuple[str, ...] = ()
     nonfinite: tuple[str, ...] = ()
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 VERSION = 1
 # More would be a search of their own.
 MOST_SUGGESTIONS = 16
+# What keys were called before, for those who have such a file.
+_RENAMED = {"traffic": "min_bytes", "boundary": "edge_cases", "programmatic": "pdl"}
 
 
 def _scalar(value: object) -> object:
@@ -86,7 +88,7 @@ class WorkloadsModel(_Model):
         default_factory=list,
         description="a list of workloads, `[{T: 3, K: 7168}]`, in whole numbers",
     )
-    boundary: list[dict[str, Size]] = Field(
+    edge_cases: list[dict[str, Size]] = Field(
         default_factory=list,
         description="a list of workloads, `[{T: 127, K: 7168}]`, in whole numbers",
     )
@@ -102,7 +104,7 @@ class LaunchModel(_Model):
         default=None, description="an expression in bytes, `4 * block_size`"
     )
     cluster: Sizes | None = Field(default=None, description="a list of 1 to 3 expressions, `[4]`")
-    programmatic: Scalar = Field(default=None, description="true, false or an expression")
+    pdl: Scalar = Field(default=None, description="true, false or an expression")
     when: Scalar = Field(default=None, description="an expression, `T > 16`")
 
 
@@ -154,9 +156,9 @@ class SpaceModel(_Model):
         min_length=1, description="a list of the kernel's arguments, in its order"
     )
     workloads: WorkloadsModel = Field(
-        description="`tuned`, `held_out` and `boundary` lists of workloads"
+        description="`tuned`, `held_out` and `edge_cases` lists of workloads"
     )
-    traffic: Scalar = Field(description="an expression: the fewest bytes to move, `T * K * 4`")
+    min_bytes: Scalar = Field(description="an expression: the fewest bytes to move, `T * K * 4`")
     operations: Scalar = Field(
         default=None, description="an expression: arithmetic operations, `T * K`"
     )
@@ -237,12 +239,16 @@ def _unknown_key(model: type[BaseModel], mistake: ErrorDetails) -> str:
     near = _nearest(mistake)
     if mistake["input"] is None and not near:
         return "it has no value either: put a text that contains a comma in quotes"
+    if near and _RENAMED.get(str(mistake["loc"][-1])) == near:
+        return f"it is called `{near}`"
     hint = f"did you mean `{near}`? " if near else ""
     return f"{hint}keys here: {', '.join(model.model_fields)}"
 
 
 def _nearest(mistake: ErrorDetails) -> str | None:
     model, key = _model_and_key(mistake["loc"])
+    if _RENAMED.get(key) in model.model_fields:
+        return _RENAMED[key]
     return next(iter(get_close_matches(key, model.model_fields, n=1)), None)
 
 

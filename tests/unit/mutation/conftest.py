@@ -72,7 +72,7 @@ arguments:
   - {name: in, dtype: float32, shape: [T, N]}
   - {name: N, dtype: int32, value: N}
 workloads: {tuned: [{T: 4, N: 256}, {T: 1024, N: 8192}], held_out: [{T: 3, N: 100}]}
-traffic: T * N * 4
+min_bytes: T * N * 4
 baseline: {launch: [{kernel: row_sums, grid: [T], block: [64]}]}
 parameters: {threads: [32, 64]}
 default: {threads: 64}
