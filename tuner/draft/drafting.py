@@ -296,16 +296,15 @@ def _draft_extracted(
         kernels=asked.kernels, instantiate=asked.instantiate, folders=asked.folders,
     )  # fmt: skip
     options = _options(unit, compiler)
-    left_out = tuple(map(str, unit.left_out))
     if len(unit.instances) > 1:
         write_new({target: unit.unit}, force=force)
         names = ", ".join(instance.kernel.name for instance in unit.instances)
-        return Drafted(names, None, (target,), left_out=left_out, notes=_by_hand(unit))
+        return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
     made = draft(unit.source, unit.instances[0].kernel.name, folder, options)
     first = Lines(unit.unit).at(len(unit.unit) - 1) + 1
     made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
     done = _write_draft(made, force=force, unit={target: unit.unit})
-    return replace(done, left_out=left_out, notes=_notes(unit))
+    return replace(done, left_out=unit.left_out, notes=_notes(unit))
 
 
 def _options(unit: Extraction, compiler: Compiler) -> tuple[str, ...]:

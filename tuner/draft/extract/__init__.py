@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from tuner.draft.extract.extraction import Extraction, extract, failure
 from tuner.draft.extract.headers import is_plain, parsed_include
-from tuner.draft.extract.unit import LeftOut, relocated
+from tuner.draft.extract.unit import relocated
 
 __all__ = [
     "Extraction",
-    "LeftOut",
     "extract",
     "failure",
     "is_plain",

@@ -141,29 +141,6 @@ _MACROS = {
         "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += blockDim.x * gridDim.x)"
     ),
 }
-# C++'s own library: NVRTC has none, but what CUDA ships instead
-_STANDARD = {
-    "algorithm": "max min clamp",
-    "array": "array",
-    "bit": "bit_cast bit_ceil bit_floor countl_zero countr_zero has_single_bit popcount",
-    "concepts": "same_as integral floating_point convertible_to derived_from signed_integral"
-    " unsigned_integral",
-    "cstddef": "size_t ptrdiff_t byte nullptr_t",
-    "functional": "plus multiplies minus divides less greater",
-    "limits": "numeric_limits",
-    "tuple": "tuple make_tuple tie get apply tuple_size_v",
-    "utility": "pair make_pair swap exchange declval index_sequence make_index_sequence"
-    " integer_sequence make_integer_sequence index_sequence_for in_place",
-    "type_traits": "",
-}
-# from the stand-ins of tuner/compiler/shims.py, or built in
-_MATHS = "abs ceil cos erf exp fabs floor fma fmax fmin isfinite isinf isnan log pow sin sqrt tanh"
-_ELSEWHERE = {
-    **dict.fromkeys(_MATHS.split(), "cmath"),
-    **{f"{u}int{bits}_t": "cstdint" for u in ("", "u") for bits in (8, 16, 32, 64, "ptr")},
-}
-_BUILT_IN = frozenset(("move", "forward", "initializer_list"))
-_STD = re.compile(r"(?<![\w:])(?:::)?std\s*::\s*(\w+)")
 
 
 def replaced(text: str, masked: str, own: frozenset[str]) -> str:
@@ -206,24 +183,3 @@ def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
         return ()
     more = [_SCALARS[m[1]] for text in arguments for m in _SCALAR.finditer(text) if "." not in text]
     return tuple(dict.fromkeys((*_DISPATCHED[match[1]], *more)))
-
-
-def standard_library(masked: str) -> tuple[list[str], list[str]]:
-    """Write what makes `std::` mean something in device code: plain includes, and a stand-in."""
-    names = {match[1] for match in _STD.finditer(masked)} - _BUILT_IN
-    plain = sorted({_ELSEWHERE[name] for name in names if name in _ELSEWHERE})
-    homes = {name: home for home, listed in _STANDARD.items() for name in listed.split()}
-    own = {name: homes.get(name, "type_traits") for name in sorted(names - _ELSEWHERE.keys())}
-    if not own:
-        return plain, []
-    headers = sorted(set(own.values()))
-    return plain, [
-        "#ifndef __CUDA_ON_HOST__",
-        *(f"#include <cuda/std/{header}>" for header in headers),
-        "namespace std {",
-        *(f"using ::cuda::std::{name};" for name in own),
-        "}  // namespace std",
-        "#else",
-        *(f"#include <{header}>" for header in headers),
-        "#endif",
-    ]

@@ -134,23 +134,26 @@ class SourceCode:
     included: dict[int, Include]
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """Lines that a preprocessor condition rules out."""
-
-    path: Path
-    line: int
-    condition: str
-
-
 @dataclass(slots=True)
 class Reading:
-    """All files that a source consists of, the source itself last to be complete."""
+    """All files that a source consists of, the source itself last to be complete.
+
+    `dropped` are the conditions that do not hold, with their places.
+    """
 
     folders: tuple[Path, ...]
     files: dict[Path, SourceCode] = field(default_factory=dict)
-    dropped: list[Dropped] = field(default_factory=list)
+    dropped: list[tuple[Path, int, str]] = field(default_factory=list)
     macros: dict[str, str | None] = field(default_factory=lambda: dict(PREDEFINED))
+
+    def unread(self, *origins: str) -> list[tuple[Path, int, Include]]:
+        """List the #includes of these origins whose headers were not read, with their places."""
+        return [
+            (code.path, line, include)
+            for code in self.files.values()
+            for line, include in code.included.items()
+            if include.origin in origins
+        ]
 
 
 @dataclass(slots=True)
@@ -264,7 +267,7 @@ class _Preprocessor:
         else:
             self.blank(at, end)
         if value is False and group.outer:
-            self.reading.dropped.append(Dropped(self.path, at + 1, f"#{name} {rest}".strip()))
+            self.reading.dropped.append((self.path, at + 1, f"#{name} {rest}".strip()))
 
     def settled(self, group: _Group, condition: str) -> bool | None:
         if not group.outer or group.is_taken:

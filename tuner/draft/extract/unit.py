@@ -1,18 +1,130 @@
-"""The head of an extracted unit: where it is from, and the headers that it includes."""
+"""What an extracted unit holds and how it is written; what of the sources is left out."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tuner.draft.extract.headers import standard_library
-from tuner.draft.extract.items import SourceItem, is_marked, says_host
+from tuner.draft.extract.headers import Include
+from tuner.draft.extract.items import SourceItem, chunks, is_function, is_marked, says_host
 from tuner.draft.extract.reading import REMOVED, WRITTEN, Reading
 from tuner.source import implied_headers
+from tuner.source.facts import IDENTIFIER
 
 Place = tuple[Path, int]
+
+
+_CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
+# namespaces of CUDA's own headers
+_DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
+
+
+def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
+    """List the project's macros that put a function on the device."""
+    return frozenset(
+        item.name
+        for item in items
+        if item.kind == "macro" and is_marked(item.code[len(item.head) :])
+    )
+
+
+def needed(
+    items: Sequence[SourceItem],
+    kernels: Iterable[SourceItem],
+    constants: Iterable[str],
+    names: Iterable[str],
+) -> list[SourceItem]:
+    """List what `kernels` need, in the order of `items`; overloads and specialisations together.
+
+    `constants` are names that launches mention, of which only values are taken; `names` are
+    others to take along, such as a functor that a kernel is instantiated with.
+    """
+    marks = device_marks(items)
+    usable = {at: kept for at, item in enumerate(items) if (kept := _usable(item, marks))}
+    by_name: dict[str, list[int]] = {}
+    for at, item in usable.items():
+        if not item.is_kernel:
+            for name in item.names:
+                by_name.setdefault(name, []).append(at)
+    chosen = {id(kernel) for kernel in kernels}
+    found = {at for at, item in enumerate(items) if id(item) in chosen}
+    stated = [at for name in set(constants) for at in by_name.get(name, ())]
+    pending = [*found, *(at for at in stated if usable[at].kind in ("variable", "macro"))]
+    pending += [at for name in names for at in by_name.get(name, ())]
+    found.update(pending)
+    while pending:
+        at = pending.pop()
+        item = usable.get(at, items[at])
+        reached = {place for name in item.uses() for place in by_name.get(name, ())} - found
+        found |= reached
+        pending += reached
+        if not pending:
+            pending = _operators(items, usable, found)
+            found.update(pending)
+    scopes = {scope for at in found for scope in items[at].namespace}
+    found |= {
+        at
+        for at, item in enumerate(items)
+        if item.kind == "directive" and _is_scope(item.name, scopes)
+    }
+    return [usable.get(at, items[at]) for at in sorted(found)]
+
+
+def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
+    if item.kind in ("instantiation", "assertion", "directive"):
+        return None
+    if item.kind == "macro":
+        return item
+    if item.kind == "class":
+        return _without_host_members(item, marks)
+    if item.kind == "function":
+        marked = is_marked(item.head, marks)
+        if marked:
+            return item
+        return None if not _CONSTANT.search(item.head) or says_host(item.code) else item
+    return None if says_host(item.code) else item
+
+
+def _without_host_members(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
+    if not says_host(item.code):
+        return item
+    start, end = item.code.find("{", len(item.head)), item.code.rfind("}")
+    if start < 0:
+        return None
+    text, code = item.text, item.code
+    for chunk in reversed(list(chunks(code, start + 1, end))):
+        piece = code[chunk.start : chunk.end]
+        if chunk.what != "code" or not says_host(piece):
+            continue
+        if not is_function(piece[: piece.find("{")]) or is_marked(piece, marks):
+            return None
+        text = text[: item.lead + chunk.start] + text[item.lead + chunk.end :]
+        code = code[: chunk.start] + code[chunk.end :]
+    return replace(item, text=text, code=code)
+
+
+def _operators(
+    items: Sequence[SourceItem], usable: dict[int, SourceItem], found: set[int]
+) -> list[int]:
+    # a + b names no function: its operands' types do
+    classes = {name for at in found if items[at].kind == "class" for name in items[at].names}
+    return [
+        at
+        for at, item in usable.items()
+        if at not in found
+        and item.kind == "function"
+        and not item.names
+        and classes.intersection(IDENTIFIER.findall(item.head))
+    ]
+
+
+def _is_scope(name: str, scopes: set[str]) -> bool:
+    parts = name.replace(" ", "").split("::")
+    known = {part for scope in scopes for part in scope.split("::")}
+    return parts[-1] in known | _DEVICE_SCOPES
 
 
 @dataclass(slots=True)
@@ -146,6 +258,31 @@ _CUB = {
 }
 
 
+# C++'s own library: NVRTC has none, but what CUDA ships instead
+_STANDARD = {
+    "algorithm": "max min clamp",
+    "array": "array",
+    "bit": "bit_cast bit_ceil bit_floor countl_zero countr_zero has_single_bit popcount",
+    "concepts": "same_as integral floating_point convertible_to derived_from signed_integral"
+    " unsigned_integral",
+    "cstddef": "size_t ptrdiff_t byte nullptr_t",
+    "functional": "plus multiplies minus divides less greater",
+    "limits": "numeric_limits",
+    "tuple": "tuple make_tuple tie get apply tuple_size_v",
+    "utility": "pair make_pair swap exchange declval index_sequence make_index_sequence"
+    " integer_sequence make_integer_sequence index_sequence_for in_place",
+    "type_traits": "",
+}
+# from the stand-ins of tuner/compiler/shims.py, or built in
+_MATHS = "abs ceil cos erf exp fabs floor fma fmax fmin isfinite isinf isnan log pow sin sqrt tanh"
+_ELSEWHERE = {
+    **dict.fromkeys(_MATHS.split(), "cmath"),
+    **{f"{u}int{bits}_t": "cstdint" for u in ("", "u") for bits in (8, 16, 32, 64, "ptr")},
+}
+_BUILT_IN = frozenset(("move", "forward", "initializer_list"))
+_STD = re.compile(r"(?<![\w:])(?:::)?std\s*::\s*(\w+)")
+
+
 def preamble(
     reading: Reading,
     path: Path,
@@ -161,7 +298,7 @@ def preamble(
     names = [instance.partition("<")[0] for instance in instances]
     text.extend(_wrapped(f"{_listed(names)}: from {where}, extracted by `tune init`."))
     text.add("")
-    plain, standing = standard_library(masked)
+    plain, standing = _standard_library(masked)
     headers = list(dict.fromkeys([*_toolkit(reading, masked), *plain]))
     directives = [f"#include <{header}>" for header in headers]
     implied = implied_headers("\n".join([masked, *instances]), directives)
@@ -193,6 +330,27 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
                 yield name
 
 
+def _standard_library(masked: str) -> tuple[list[str], list[str]]:
+    """Write what makes `std::` mean something in device code: plain includes, and a stand-in."""
+    names = {match[1] for match in _STD.finditer(masked)} - _BUILT_IN
+    plain = sorted({_ELSEWHERE[name] for name in names if name in _ELSEWHERE})
+    homes = {name: home for home, listed in _STANDARD.items() for name in listed.split()}
+    own = {name: homes.get(name, "type_traits") for name in sorted(names - _ELSEWHERE.keys())}
+    if not own:
+        return plain, []
+    headers = sorted(set(own.values()))
+    return plain, [
+        "#ifndef __CUDA_ON_HOST__",
+        *(f"#include <cuda/std/{header}>" for header in headers),
+        "namespace std {",
+        *(f"using ::cuda::std::{name};" for name in own),
+        "}  // namespace std",
+        "#else",
+        *(f"#include <{header}>" for header in headers),
+        "#endif",
+    ]
+
+
 def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
@@ -214,77 +372,39 @@ _WHY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Something of the sources that is not in the extracted unit."""
-
-    path: Path
-    line: int
-    what: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.what}: {self.why}"
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """A header that was not read, with the #include that asks for it."""
-
-    path: Path
-    line: int
-    directive: str
-    origin: str
-
-
-def unread(reading: Reading, *origins: str) -> list[Header]:
-    """List the headers of these origins that were not read."""
-    return [
-        Header(code.path, line, str(include), include.origin)
-        for code in reading.files.values()
-        for line, include in code.included.items()
-        if include.origin in origins
-    ]
-
-
 def left_out(
     reading: Reading, path: Path, items: Sequence[SourceItem], kept: Sequence[SourceItem]
-) -> Iterator[LeftOut]:
-    """List what was left out: headers, branches, host code; what is not needed as one number."""
-    yield from _headers(reading)
-    for branch in reading.dropped:
-        yield LeftOut(branch.path, branch.line, branch.condition, "does not hold here")
+) -> Iterator[str]:
+    """List what is not in the unit, each with its place and the reason.
+
+    These are headers, branches and host code; what is not needed is told as one number.
+    """
+    grouped: dict[tuple[Path, str], list[tuple[int, Include]]] = {}
+    for file, line, include in reading.unread(*_WHY):
+        grouped.setdefault((file, include.origin), []).append((line, include))
+    for (file, origin), found in sorted(grouped.items()):
+        what = ", ".join(str(include).removeprefix("#include ") for _, include in found)
+        yield f"{file}:{found[0][0]}: #include {what}: {_WHY[origin]}"
+    for file, line, condition in reading.dropped:
+        yield f"{file}:{line}: {condition}: does not hold here"
     taken = {item.key for item in kept}
-    unused: dict[Path, int] = {}
+    unused: Counter[Path] = Counter()
     for item in items:
         if item.key in taken or item.kind in ("directive", "assertion", "using"):
             continue
-        if item.path == path and is_host(item):
-            yield LeftOut(item.path, item.line, _called(item), "host code")
+        if item.path == path and _is_host(item):
+            what = f"{item.kind} " if item.kind in ("function", "class") else ""
+            yield f"{item.path}:{item.line}: {what}{item.name}: host code"
         else:
-            unused[item.path] = unused.get(item.path, 0) + 1
-    for place, count in unused.items():
+            unused[item.path] += 1
+    for file, count in unused.items():
         what = "1 definition" if count == 1 else f"{count} definitions"
-        yield LeftOut(place, 1, what, "not needed by the kernel")
+        yield f"{file}:1: {what}: not needed by the kernel"
 
 
-def _headers(reading: Reading) -> Iterator[LeftOut]:
-    grouped: dict[tuple[Path, str], list[Header]] = {}
-    for header in unread(reading, *_WHY):
-        grouped.setdefault((header.path, header.origin), []).append(header)
-    for (path, origin), headers in sorted(grouped.items()):
-        what = ", ".join(header.directive.removeprefix("#include ") for header in headers)
-        yield LeftOut(path, headers[0].line, f"#include {what}", _WHY[origin])
-
-
-def is_host(item: SourceItem) -> bool:
-    """Whether a definition is one for the host alone."""
+def _is_host(item: SourceItem) -> bool:
     if item.kind == "function":
         return "__global__" not in item.head and not is_marked(item.head)
     if item.kind in ("class", "invocation"):
         return says_host(item.code)
     return item.kind == "instantiation" or (item.kind == "macro" and says_host(item.code))
-
-
-def _called(item: SourceItem) -> str:
-    return {"function": "function ", "class": "class "}.get(item.kind, "") + item.name

@@ -26,7 +26,7 @@ def test_a_branch_that_does_not_hold_is_gone_and_its_lines_stay_counted(tmp_path
     path.write_text("#ifdef USE_ROCM\nint a;\n#elif 1\nint b;\n#else\nint c;\n#endif\nint d;\n")
     reading = read_all(path)
     assert [(i.name, i.line) for i in items_of(reading, path)] == [("b", 4), ("d", 8)]
-    assert [dropped.line for dropped in reading.dropped] == [1, 5]
+    assert [line for _, line, _ in reading.dropped] == [1, 5]
 
 
 def test_an_open_branch_keeps_its_condition(tmp_path: Path) -> None:
