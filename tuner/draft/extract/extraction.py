@@ -11,8 +11,7 @@ from pathlib import Path
 from tuner.draft.extract.headers import Include
 from tuner.draft.extract.instances import (
     Compute,
-    Evaluate,
-    HostScope,
+    HostCode,
     Instance,
     chosen,
     split_asked,
@@ -98,10 +97,9 @@ def extract(
     wanted = _wanted(instantiate)
     named = (*kernels, *(name for name in wanted if name not in kernels))
     names = _chosen_kernels(path, found, named, whole, text.places)
-    host = HostScope(whole, macros_of(items))
     defined = {name for item in items if item.kind != "macro" for name in item.names}
-    evaluate = Evaluate(whole, compute, defined)
-    instances = tuple(_instance(name, found, host, wanted, evaluate) for name in names)
+    host = HostCode(whole, macros_of(items), compute, frozenset((*defined, "true", "false")))
+    instances = tuple(_instance(name, found, host, wanted) for name in names)
     picked = [item for item in found if item.names[-1] in names]
     arguments = " ".join(text for instance in instances for text in instance.arguments)
     kept = needed(items, picked, _launch_names(instances), set(IDENTIFIER.findall(arguments)))
@@ -197,9 +195,8 @@ def _wanted(instantiate: Iterable[str]) -> dict[str, tuple[str, ...]]:
 def _instance(
     name: str,
     found: Sequence[SourceItem],
-    host: HostScope,
+    host: HostCode,
     wanted: dict[str, tuple[str, ...]],
-    evaluate: Evaluate,
 ) -> Instance:
     item = next(item for item in found if item.names[-1] == name)
     kernel = next((k for k in host.source.kernels if k.name == name), None)
@@ -216,7 +213,7 @@ def _instance(
             f"kernel {name!r} is no template", path=item.path, line=item.line,
             remedy=f"choose it with --kernel {name}",
         )  # fmt: skip
-    return chosen(kernel, host, wanted.get(name, ()), evaluate)
+    return chosen(kernel, host, wanted.get(name, ()))
 
 
 def _launch_names(instances: Iterable[Instance]) -> set[str]:
