@@ -1,4 +1,4 @@
-"""Which kernels of a source to extract: those asked for, or all that one function launches."""
+"""Definitions rewritten: macros expanded, and a struct parameter given as its members."""
 
 from __future__ import annotations
 
@@ -13,16 +13,27 @@ from tuner.draft.extract.items import (
     is_function,
     is_marked,
     items_in,
+    listed,
     template_end,
 )
 from tuner.draft.extract.reading import REMOVED, WRITTEN
+from tuner.source.facts import Span
 from tuner.source.text import closing, fold, split_list
 
-_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?", re.MULTILINE)
-_LINE = re.compile(r"(?:[^\n\\]|\\\n|\\.)*")
+_DEFINE = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
+)
+_DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b")
+_LAUNCHES = re.compile(r"<<<|\bcudaLaunch\w*Kernel\w*\s*\(")
+# a function template with its arguments, which may launch
+_LEADS = re.compile(r"(?<!_cast)(?<![\w.])(?!\w*_cast\b)\w+\s*<[^;<>()]*>\s*\(")
+_FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*const)?)\s*$")
+_BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
+_VOID = re.compile(r"\bvoid\b")
+_MAX_COLUMNS = 110
 _MAX_DEPTH = 6
 # what stands for a piece of code that is handed to a macro
-CODE = "the_code_that_is_passed"
+_CODE = "the_code_that_is_passed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +47,22 @@ class Macro:
 
 def macros_of(items: Iterable[SourceItem]) -> dict[str, Macro]:
     """Map names to the macros that the files define, the last of each name."""
-    codes = (item.code for item in items if item.kind == "macro")
-    return {macro.name: macro for code in codes for macro in macros_in(code)}
+    return _macros_in("\n".join(item.code for item in items if item.kind == "macro"))
 
 
-def macros_in(code: str) -> Iterator[Macro]:
-    """Yield the macros that a piece of code defines."""
+def _macros_in(code: str) -> dict[str, Macro]:
+    found = {}
     for match in _DEFINE.finditer(code):
-        end = _LINE.match(code, match.end())
-        body = code[match.end() : end.end() if end else match.end()]
-        listed = match[2]
-        names = None if listed is None else tuple(p for p, _ in split_list(listed[1:-1]))
-        yield Macro(match[1], names, fold(body))
+        parameters = listed(match[2], 0)[0] if match[2] else None
+        found[match[1]] = Macro(match[1], parameters, fold(match[3]))
+    return found
 
 
-def expanded(macro: Macro, arguments: tuple[str, ...], known: Mapping[str, Macro]) -> str:
-    """Expand one use of a macro, and the macros in it; code that is passed is left aside."""
-    return _expanded(macro, arguments, known, 0)
-
-
-def _expanded(
-    macro: Macro, arguments: tuple[str, ...], known: Mapping[str, Macro], depth: int
+def expanded(
+    macro: Macro, arguments: Sequence[str], known: Mapping[str, Macro], depth: int = 0
 ) -> str:
-    passed = tuple(CODE if "{" in text else text for text in arguments)
+    """Expand one use of a macro, and the macros in it; code that is passed is left aside."""
+    passed = [_CODE if "{" in text else text for text in arguments]
     values: dict[str, str] = {}
     for place, name in enumerate(macro.parameters or ()):
         if name.endswith("..."):
@@ -68,29 +72,18 @@ def _expanded(
     text = re.sub(r"(?<!#)#\s*\w+", '""', macro.body)
     text = re.sub(r"[A-Za-z_]\w*", lambda match: values.get(match[0], match[0]), text)
     text = re.sub(r"\s*##\s*", "", text)
-    return text if depth >= _MAX_DEPTH else _inside(text, known, macro.name, depth)
-
-
-def _inside(text: str, known: Mapping[str, Macro], own: str, depth: int) -> str:
+    if depth >= _MAX_DEPTH:
+        return text
     pieces, at = [], 0
     for match in re.finditer(r"([A-Za-z_]\w*)\s*(?=\()", text):
         inner = known.get(match[1])
-        if match.start() < at or inner is None or inner.parameters is None or inner.name == own:
+        if match.start() < at or inner is None or inner.parameters is None or inner == macro:
             continue
-        end = closing(text, match.end())
-        if end is None:
-            continue
-        arguments = tuple(piece for piece, _ in split_list(text[match.end() + 1 : end - 1]))
-        pieces += [text[at : match.start()], _expanded(inner, arguments, known, depth + 1)]
-        at = end
+        inside, end = listed(text, match.end())
+        if end:
+            pieces += [text[at : match.start()], expanded(inner, inside, known, depth + 1)]
+            at = end
     return "".join([*pieces, text[at:]])
-
-
-_DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b")
-_LAUNCHES = re.compile(r"<<<|\bcudaLaunch\w*Kernel\w*\s*\(")
-# a function template with its arguments, which may launch
-_LEADS = re.compile(r"(?<!_cast)(?<![\w.])(?!\w*_cast\b)\w+\s*<[^;<>()]*>\s*\(")
-_DEFINED_HERE = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\\n|\\.)*", re.MULTILINE)
 
 
 def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
@@ -116,18 +109,13 @@ def _made(item: SourceItem, macros: Mapping[str, Macro]) -> Iterator[SourceItem]
     if macro is None or macro.parameters is None:
         yield item
         return
-    text = expanded(macro, _macro_arguments(item.code, item.code.index("(")), macros)
+    text = expanded(macro, listed(item.code, item.code.index("("))[0], macros)
     if not (is_marked(text) or _DEFINES.search(text)):
         yield item
         return
     for made in items_in(text, item):
         lines = f"// {fold(item.code)}\n{_laid_out(made.code)}"
         yield replace(made, text=lines, lead=lines.index("\n") + 1, is_made=True)
-
-
-def _macro_arguments(code: str, opening: int) -> tuple[str, ...]:
-    close = closing(code, opening) or len(code)
-    return tuple(fold(piece) for piece, _ in split_list(code[opening + 1 : close - 1]))
 
 
 def _laid_out(code: str) -> str:
@@ -150,14 +138,16 @@ def _launching(
     item: SourceItem, launching: Mapping[str, Macro], macros: Mapping[str, Macro]
 ) -> SourceItem:
     own = {
-        m.name: m for m in macros_in(item.code) if _LAUNCHES.search(m.body) or _LEADS.search(m.body)
+        name: macro
+        for name, macro in _macros_in(item.code).items()
+        if _LAUNCHES.search(macro.body) or _LEADS.search(macro.body)
     }
     known = {**launching, **own}
     if not known:
         return item
     code = item.code
     if own:
-        code = _DEFINED_HERE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), code)
+        code = _DEFINE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), code)
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, known))})\b(\s*\()?")
     at = 0
     while match := pattern.search(code, at):
@@ -165,19 +155,13 @@ def _launching(
         end: int = match.end(1)
         arguments: tuple[str, ...] = ()
         if macro.parameters is not None and match[2]:
-            end = closing(code, match.end() - 1) or match.end()
-            arguments = _macro_arguments(code, match.end() - 1)
+            arguments, end = listed(code, match.end() - 1)
+            end = end or match.end()
         lines = code.count("\n", match.start(), end)
         text = expanded(macro, arguments, {**macros, **own}) + "\n" * lines
         code = code[: match.start()] + text + code[end:]
         at = match.start() + len(text)
     return replace(item, code=code, text=code, lead=0)
-
-
-_FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*const)?)\s*$")
-_BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
-_MAX_COLUMNS = 110
-_VOID = re.compile(r"\bvoid\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +191,11 @@ def opened(
     new kernel calls. None where there is no such struct, or where its members cannot be read.
     `conversions` is code whose casts say what a `void*` points to.
     """
-    listed = _parameter_list(kernel)
+    span = _parameter_list(kernel)
     structs = {name: item for item in items if item.kind == "class" for name in item.names[:1]}
-    if listed is None:
+    if span is None:
         return None
-    start, end = listed
+    start, end = span
     pieces = [fold(piece) for piece, _ in split_list(kernel.code[start + 1 : end - 1], angles=True)]
     for place, piece in enumerate(pieces):
         match = re.fullmatch(
@@ -223,32 +207,33 @@ def opened(
         if match is not None and members:
             known = tuple(_pointed(member, match[3], conversions) for member in members)
             found = Opened(place, match[3], match[1], known)
-            if _is_free(kernel, found, start, end):
-                return (_rewritten(kernel, (start, end), pieces, found),), found
-            return _split(kernel, (start, end), pieces, found), found
+            if _is_free(kernel, found, span, pieces):
+                return (_rewritten(kernel, span, pieces, found),), found
+            return _split(kernel, span, pieces, found), found
     return None
 
 
-def _is_free(kernel: SourceItem, found: Opened, start: int, end: int) -> bool:
+def _is_free(kernel: SourceItem, found: Opened, span: Span, pieces: Sequence[str]) -> bool:
     # whether the members' names mean nothing else in the kernel
-    rest = kernel.code[:start] + kernel.code[end:]
     names = "|".join(member.name for member in found.members)
-    others = [piece for piece, _ in split_list(kernel.code[start + 1 : end - 1], angles=True)]
-    del others[found.place]
-    free = rf"(?<![\w.>])(?:{names})\b"
-    return not re.search(free, rest) and not any(re.search(free, piece) for piece in others)
+    others = [piece for place, piece in enumerate(pieces) if place != found.place]
+    texts = (kernel.code[: span[0]] + kernel.code[span[1] :], *others)
+    return not any(re.search(rf"(?<![\w.>])(?:{names})\b", text) for text in texts)
 
 
-def _rewritten(
-    kernel: SourceItem, listed: tuple[int, int], pieces: list[str], found: Opened
-) -> SourceItem:
-    start, end = listed
-    own = [*pieces]
-    own[found.place : found.place + 1] = [f"{m.c_type} {m.name}" for m in found.members]
+def _with_members(pieces: Sequence[str], found: Opened) -> list[str]:
+    own = [f"{member.c_type} {member.name}" for member in found.members]
+    return [*pieces[: found.place], *own, *pieces[found.place + 1 :]]
+
+
+def _rewritten(kernel: SourceItem, span: Span, pieces: list[str], found: Opened) -> SourceItem:
+    start, end = span
     brace = kernel.code.index("{", end)
     made = ", ".join(member.name for member in found.members)
     gone = f"\n{REMOVED}" * kernel.code.count("\n", start, end)
-    rows = f"({gone}" + "".join(f"\n{WRITTEN}{row}" for row in _rows(own, ")"))
+    rows = f"({gone}" + "".join(
+        f"\n{WRITTEN}{row}" for row in _rows(_with_members(pieces, found), ")")
+    )
     inside = f"{{\n{WRITTEN}  const {found.struct} {found.parameter}{{{made}}};"
 
     def edited(text: str, lead: int) -> str:
@@ -260,7 +245,7 @@ def _rewritten(
     return replace(kernel, text=text, code=code, head=head)
 
 
-def _parameter_list(kernel: SourceItem) -> tuple[int, int] | None:
+def _parameter_list(kernel: SourceItem) -> Span | None:
     name = function_name(kernel.head)
     match = re.search(rf"\b{name[-1]}\s*(?:<[^()]*>)?\s*(?=\()", kernel.head) if name else None
     end = closing(kernel.code, match.end()) if match is not None else None
@@ -304,13 +289,13 @@ def _pointed(member: StructMember, parameter: str, code: str) -> StructMember:
 
 
 def _split(
-    kernel: SourceItem, listed: tuple[int, int], pieces: list[str], found: Opened
+    kernel: SourceItem, span: Span, pieces: list[str], found: Opened
 ) -> tuple[SourceItem, SourceItem]:
     name = function_name(kernel.head)[-1]
     bounds = _BOUNDS.search(kernel.head)
     bound_end = closing(kernel.head, bounds.end()) if bounds else None
     bounds_text = kernel.head[bounds.start() : bound_end] + " " if bounds else ""
-    start, end = listed
+    start, end = span
     head = kernel.text[: kernel.lead + start]
     head = re.sub(r"\b__global__\b", "__device__ __forceinline__", head)
     head = head.replace(bounds_text.strip(), "") if bounds_text else head
@@ -320,8 +305,6 @@ def _split(
     body = re.sub(r"[ \t]+\n", "\n", re.sub(r"(\w) {2,}(\w)", r"\1 \2", body))
     at = template_end(kernel.code)
     template = fold(kernel.code[:at])
-    own = [*pieces]
-    own[found.place : found.place + 1] = [f"{m.c_type} {m.name}" for m in found.members]
     passed = [re.search(r"(\w+)\s*$", piece) for piece in pieces]
     arguments = [match[1] if match else "" for match in passed]
     arguments[found.place] = f"{found.struct}{{{', '.join(m.name for m in found.members)}}}"
@@ -331,7 +314,7 @@ def _split(
             f"// {name} with the members of {found.struct} as its parameters.",
             *([template] if template else []),
             f"__global__ void {bounds_text}{name}(",
-            *_rows(own, ") {"),
+            *_rows(_with_members(pieces, found), ") {"),
             f"  {name}_body{template_list}(",
             *_rows(arguments, ");"),
             "}",
