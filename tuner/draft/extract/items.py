@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from tuner.draft.extract.reading import Reading, SourceCode
-from tuner.source.facts import IDENTIFIER, Lines
+from tuner.source.facts import IDENTIFIER
 from tuner.source.text import closing, closing_angle, fold, mask, split_list
 
 _DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*")
@@ -210,9 +210,7 @@ def named(masked: str, head: str) -> tuple[Kind, tuple[str, ...]]:
         return "assertion", ()
     if match := re.match(r"using\s+namespace\s+([\w:\s]+);", declared):
         return "directive", (fold(match[1]),)
-    if match := re.match(r"namespace\s+(\w+)\s*=", declared):
-        return "alias", (match[1],)
-    if match := re.match(r"using\s+(\w+)\b[^=;]*=", declared):
+    if match := re.match(r"(?:namespace\s+(?=\w+\s*=)|using\s+(?=\w+\b[^=;]*=))(\w+)", declared):
         return "alias", (match[1],)
     if declared.startswith("using"):
         last = (IDENTIFIER.findall(piece)[-1:] for piece in declared.split(","))
@@ -377,7 +375,6 @@ def items_of(reading: Reading, path: Path) -> tuple[SourceItem, ...]:
 def _file(
     reading: Reading, code: SourceCode, namespace: tuple[str, ...], conditions: tuple[str, ...]
 ) -> Iterator[SourceItem]:
-    lines = Lines(code.text)
     scopes: list[str | None] = []
     open_ones: list[list[str]] = []
     for chunk in chunks(code.masked):
@@ -388,13 +385,15 @@ def _file(
         elif chunk.what == "close":
             del scopes[-1:]
         elif chunk.what == "code":
-            yield from _items(code, chunk.start, chunk.end, lines, within, held)
-        elif (included := code.included.get(lines.at(chunk.start))) is not None:
+            yield _item(code, chunk, within, held)
+        elif (included := code.included.get(_line(code, chunk))) is not None:
             if included.path is not None:
                 inner = reading.files[included.path.resolve()]
                 yield from _file(reading, inner, within, held)
         elif not _conditional(code.masked[chunk.start : chunk.end], open_ones):
-            yield from _macro(code, chunk.start, chunk.end, lines, held)
+            item = _item(code, chunk, (), held)
+            if item.kind == "macro":
+                yield item
 
 
 def _conditional(directive: str, open_ones: list[list[str]]) -> bool:
@@ -414,31 +413,27 @@ def _conditional(directive: str, open_ones: list[list[str]]) -> bool:
     return True
 
 
-def _macro(
-    code: SourceCode, start: int, end: int, lines: Lines, conditions: tuple[str, ...]
-) -> Iterator[SourceItem]:
-    masked = code.masked[start:end]
-    match = re.match(r"#\s*(define|undef)\s+(\w+)", masked)
-    if match is not None:
-        above = _comments(code, start)
-        line = lines.at(start)
-        yield SourceItem(
-            code.path, line, "macro", (match[2],), code.text[above:end], masked,
-            masked[: match.end()], (), conditions, start - above,
-        )  # fmt: skip
+def _line(code: SourceCode, chunk: Chunk) -> int:
+    return code.text.count("\n", 0, chunk.start) + 1
 
 
-def _items(
-    code: SourceCode, start: int, end: int, lines: Lines,
-    namespace: tuple[str, ...], conditions: tuple[str, ...],
-) -> Iterator[SourceItem]:  # fmt: skip
+def _item(
+    code: SourceCode, chunk: Chunk, namespace: tuple[str, ...], conditions: tuple[str, ...]
+) -> SourceItem:
+    start, end = chunk.start, chunk.end
     masked = code.masked[start:end]
-    stop = end + (1 if code.masked[end : end + 1] == ";" else 0)
-    head = _head(masked)
-    kind, names = named(masked, head)
     above = _comments(code, start)
-    yield SourceItem(
-        code.path, lines.at(start), kind, names, code.text[above:stop], masked, head,
+    macro = re.match(r"#\s*(?:define|undef)\s+(\w+)", masked)
+    kind: Kind = "macro"
+    names: tuple[str, ...]
+    if macro is not None:
+        head, names = macro[0], (macro[1],)
+    else:
+        head = _head(masked)
+        kind, names = named(masked, head)
+        end += code.masked[end : end + 1] == ";"
+    return SourceItem(
+        code.path, _line(code, chunk), kind, names, code.text[above:end], masked, head,
         namespace, conditions, start - above,
     )  # fmt: skip
 
@@ -470,8 +465,6 @@ def _head(masked: str) -> str:
 def items_in(text: str, like: SourceItem) -> Iterator[SourceItem]:
     """List the definitions in a text that a macro makes at the place of `like`."""
     code = SourceCode(like.path, text, mask(text), {})
-    lines = Lines(text)
     for chunk in chunks(code.masked):
         if chunk.what == "code":
-            for item in _items(code, chunk.start, chunk.end, lines, like.namespace, ()):
-                yield replace(item, line=like.line, conditions=like.conditions)
+            yield replace(_item(code, chunk, like.namespace, like.conditions), line=like.line)

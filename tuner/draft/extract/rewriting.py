@@ -77,7 +77,9 @@ def expanded(
     pieces, at = [], 0
     for match in re.finditer(r"([A-Za-z_]\w*)\s*(?=\()", text):
         inner = known.get(match[1])
-        if match.start() < at or inner is None or inner.parameters is None or inner == macro:
+        if match.start() < at or inner is None or inner.parameters is None:
+            continue
+        if inner.name == macro.name:
             continue
         inside, end = listed(text, match.end())
         if end:
@@ -308,14 +310,13 @@ def _split(
     passed = [re.search(r"(\w+)\s*$", piece) for piece in pieces]
     arguments = [match[1] if match else "" for match in passed]
     arguments[found.place] = f"{found.struct}{{{', '.join(m.name for m in found.members)}}}"
-    template_list = _template_arguments(kernel.code[:at])
     wrapper = "\n".join(
         [
             f"// {name} with the members of {found.struct} as its parameters.",
             *([template] if template else []),
             f"__global__ void {bounds_text}{name}(",
             *_rows(_with_members(pieces, found), ") {"),
-            f"  {name}_body{template_list}(",
+            f"  {name}_body{_template_arguments(template)}(",
             *_rows(arguments, ");"),
             "}",
         ]

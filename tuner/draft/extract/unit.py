@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import wrap
 
 from tuner.draft.extract.headers import Include
 from tuner.draft.extract.items import SourceItem, chunks, is_function, is_marked, says_host
@@ -296,7 +297,9 @@ def preamble(
     others = [file.name for file in files if file != path]
     where = path.name + (f" with {_listed(others)}" if others else "")
     names = [instance.partition("<")[0] for instance in instances]
-    text.extend(_wrapped(f"{_listed(names)}: from {where}, extracted by `tune init`."))
+    sentence = f"{_listed(names)}: from {where}, extracted by `tune init`."
+    rows = wrap(sentence, 108, break_long_words=False, break_on_hyphens=False)
+    text.extend(f"// {row}" for row in rows)
     text.add("")
     plain, standing = _standard_library(masked)
     headers = list(dict.fromkeys([*_toolkit(reading, masked), *plain]))
@@ -353,16 +356,6 @@ def _standard_library(masked: str) -> tuple[list[str], list[str]]:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _wrapped(sentence: str) -> Iterator[str]:
-    line = "//"
-    for word in sentence.split():
-        if len(line) + len(word) > 110:
-            yield line
-            line = "//"
-        line += f" {word}"
-    yield line
 
 
 _WHY = {
