@@ -27,8 +27,6 @@ _WIDEST_LOAD_BYTES = 32
 _VECTOR = re.compile(r"(?:^|_)vec(?:tor)?(?:_|$)|vec_?size")
 _PLAIN = re.compile(r"[A-Za-z0-9_][\w .*/%<>()+:-]*", re.ASCII)
 
-Arguments = Sequence[DraftArgument]
-
 
 def space_yaml(
     launch: HostLaunch,
@@ -114,7 +112,7 @@ def _workloads(inference: Inference) -> list[str]:
     ]
 
 
-def _min_bytes(arguments: Arguments, axes: Sequence[str]) -> str:
+def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
     arrays = [argument for argument in arguments if argument.role is not None]
     if not arrays or not all(argument.known for argument in arrays):
         such_as = f"{' * '.join(axes) or 'T * D'} * 4"
@@ -158,7 +156,7 @@ def _launch(launch: LaunchDraft, indent: str) -> Iterator[str]:
         yield f"{indent}  shared_memory: {_quoted(launch.shared_memory)}"
 
 
-def _parameters(proposals: Proposals, arguments: Arguments) -> Iterator[str]:
+def _parameters(proposals: Proposals, arguments: Sequence[DraftArgument]) -> Iterator[str]:
     yield "parameters:"
     for choice in proposals.choices:
         values = ", ".join(format_value(value) for value in choice.values)
@@ -169,7 +167,7 @@ def _parameters(proposals: Proposals, arguments: Arguments) -> Iterator[str]:
         yield f"  # {left.name} = {left.value} (line {left.line}) is left out: {left.reason}"
 
 
-def _most(choice: TunableConstant, arguments: Arguments) -> str:
+def _most(choice: TunableConstant, arguments: Sequence[DraftArgument]) -> str:
     # who widens the range later goes no further: no load is wider
     bytes_each = [DTYPE_BYTES[a.dtype] for a in arguments if a.role and a.dtype]
     numbers = [value for value in choice.values if isinstance(value, int)]
@@ -205,7 +203,7 @@ def _default(choices: Sequence[TunableConstant]) -> Iterator[str]:
         yield f"default: {{{values}}}  # the source as it is"
 
 
-def _tolerances(arguments: Arguments, inference: Inference) -> Iterator[str]:
+def _tolerances(arguments: Sequence[DraftArgument], inference: Inference) -> Iterator[str]:
     outputs = [argument for argument in arguments if argument.role in ("output", "inout")]
     if not outputs:
         blank = f"{{{BLANK}: {{relative: {BLANK}}}}}"
@@ -225,7 +223,9 @@ def _tolerances(arguments: Arguments, inference: Inference) -> Iterator[str]:
             yield f"  {name}: {{relative: {BLANK}}}  {MARK} {what}"
 
 
-def _floating(output: DraftArgument, dtype: str, arguments: Arguments, inference: Inference) -> str:
+def _floating(
+    output: DraftArgument, dtype: str, arguments: Sequence[DraftArgument], inference: Inference
+) -> str:
     terms, over = _summed(output, arguments, inference)
     relative, absolute = _RELATIVE[dtype], _ABSOLUTE[dtype] * terms
     why = f"a default for {dtype}"
@@ -235,7 +235,7 @@ def _floating(output: DraftArgument, dtype: str, arguments: Arguments, inference
 
 
 def _summed(
-    output: DraftArgument, arguments: Arguments, inference: Inference
+    output: DraftArgument, arguments: Sequence[DraftArgument], inference: Inference
 ) -> tuple[int, Sequence[str]]:
     # Where the inputs have a dimension that an output lacks, its elements are taken for sums over
     # it, whose rounding grows with their number.

@@ -105,30 +105,27 @@ def test_a_draft_is_valid_yaml_and_every_blank_says_what_is_needed(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_filled_draft_loads_and_fits_its_template_and_its_kernel(
+def test_a_filled_draft_fits_its_template_and_its_kernel_and_launches_as_the_source_does(
     tmp_path: Path, name: str
 ) -> None:
     definition = written(tmp_path, name)
-    spec = definition.spec
+    spec, default = definition.spec, definition.space.default
     assert blanks(spec.path.read_text()) == []
-    Template.load(spec.template).check(definition.space, spec)
+    template = Template.load(spec.template)
+    template.check(definition.space, spec)
     source = read_source(spec.source)
     check_arguments(spec, source.kernel(spec.baseline[0].kernel))
-    assert definition.space.default is not None
-    for workload in spec.workloads:
-        assert definition.space.violated(definition.space.default, workload.values) is None
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_default_config_launches_as_the_source_does(tmp_path: Path, name: str) -> None:
-    definition = written(tmp_path, name)
-    spec, default = definition.spec, definition.space.default
     assert default is not None
     for workload in spec.workloads:
+        assert definition.space.violated(default, workload.values) is None
         (baseline,) = spec.baseline_launches(workload.values)
         (candidate,) = spec.candidate_launches({**workload.values, **default})
         assert (candidate.grid, candidate.block) == (baseline.grid, baseline.block)
         assert candidate.shared_bytes == baseline.shared_bytes
+    first = template.render(default).source
+    for parameter in definition.space.parameters:
+        other = next(value for value in parameter.values if value != default[parameter.name])
+        assert template.render({**default, parameter.name: other}).source != first
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -138,11 +135,11 @@ def test_baseline_and_template_compile_to_the_same_resources(
     definition = written(tmp_path, name)
     spec, default = definition.spec, definition.space.default
     assert default is not None
-    baseline = hide_host_code(read_source(spec.source))
-    rendered = Template.load(spec.template).render(default).source
     results = [
-        compile_one(compiler, baseline, spec.baseline[0].kernel),
-        compile_one(compiler, rendered, spec.launch[0].kernel),
+        compile_one(compiler, hide_host_code(read_source(spec.source)), spec.baseline[0].kernel),
+        compile_one(
+            compiler, Template.load(spec.template).render(default).source, spec.launch[0].kernel
+        ),
     ]
     assert [result.error for result in results] == ["", ""]
     static = [next(iter(r.resources.values())).static_shared_bytes for r in results]
@@ -151,17 +148,6 @@ def test_baseline_and_template_compile_to_the_same_resources(
 
 def compile_one(compiler: NvrtcPool, source: str, kernel: str) -> CompileResult:
     return compiler.submit(CompileRequest(source, (kernel,), "sm_90a")).result(60)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_shows_in_the_rendered_source(tmp_path: Path, name: str) -> None:
-    definition = written(tmp_path, name)
-    template, default = Template.load(definition.spec.template), definition.space.default
-    assert default is not None
-    first = template.render(default).source
-    for parameter in definition.space.parameters:
-        other = next(value for value in parameter.values if value != default[parameter.name])
-        assert template.render({**default, parameter.name: other}).source != first
 
 
 def test_only_the_constants_and_the_host_code_change(tmp_path: Path) -> None:
@@ -178,23 +164,13 @@ def test_only_the_constants_and_the_host_code_change(tmp_path: Path) -> None:
 def test_sizes_that_only_the_grid_knows_become_axes(tmp_path: Path) -> None:
     made = data(drafted(tmp_path, "block_reduce"))
     assert made["axes"] == ["cols", "rows"]
-    assert made["launch"] == [
-        {
-            "kernel": "row_sum<float>",
-            "grid": ["rows"],
-            "block": ["threads"],
-            "shared_memory": "threads * 4",
-        }
-    ]
+    launch = {"kernel": "row_sum<float>", "grid": ["rows"], "block": ["threads"]}
+    assert made["launch"] == [{**launch, "shared_memory": "threads * 4"}]
 
 
 def test_exact_divisions_become_constraints(tmp_path: Path) -> None:
-    made = data(drafted(tmp_path, "tiled_sgemm"))
-    assert made["constraints"] == [
-        "bm % tm == 0",
-        "bn % tn == 0",
-        "(bn // tn) * (bm // tm) <= 1024",
-    ]
+    constraints = data(drafted(tmp_path, "tiled_sgemm"))["constraints"]
+    assert constraints == ["bm % tm == 0", "bn % tn == 0", "(bn // tn) * (bm // tm) <= 1024"]
 
 
 def test_constants_that_are_no_choice_are_left_out_and_said_so() -> None:

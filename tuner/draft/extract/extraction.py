@@ -21,7 +21,7 @@ from tuner.draft.extract.items import SourceItem, is_marked, items_of
 from tuner.draft.extract.reading import Reading, read_all
 from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
 from tuner.draft.extract.unit import (
-    Place,
+    SourcePlace,
     Text,
     add_items,
     device_marks,
@@ -48,7 +48,7 @@ class Extraction:
     """
 
     source: SourceFile
-    places: tuple[Place | None, ...]
+    places: tuple[SourcePlace | None, ...]
     instances: tuple[Instance, ...]
     left_out: tuple[str, ...]
     unread: tuple[tuple[Path, int, Include], ...]
@@ -127,7 +127,7 @@ def _chosen_kernels(
     kernels: Sequence[SourceItem],
     asked: Sequence[str],
     whole: SourceFile,
-    places: Sequence[Place | None],
+    places: Sequence[SourcePlace | None],
 ) -> tuple[str, ...]:
     # in the order of their launches; `places` says where each line of `whole` is from
     names = list(dict.fromkeys(item.names[-1] for item in kernels))
@@ -244,7 +244,7 @@ def _opened(
 
 def _with_host(
     unit: Text, items: Sequence[SourceItem], kept: Sequence[SourceItem], target: Path
-) -> tuple[SourceFile, tuple[Place | None, ...]]:
+) -> tuple[SourceFile, tuple[SourcePlace | None, ...]]:
     marks = device_marks(items)
     taken = {item.key for item in kept}
     host = [

@@ -185,7 +185,7 @@ def _is_operator(text: str, at: int) -> bool:
     return re.search(r"\boperator\s*$", text[:at]) is not None
 
 
-Kind = Literal[
+ItemKind = Literal[
     "function", "class", "alias", "using", "directive", "macro", "variable", "instantiation",
     "assertion", "invocation",
 ]  # fmt: skip
@@ -198,7 +198,7 @@ _QUALIFIED = re.compile(
 )
 
 
-def named(masked: str, head: str) -> tuple[Kind, tuple[str, ...]]:
+def named(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
     """Tell what kind of definition a text is and what it names; `head` comes before a body."""
     after = template_end(masked)
     bare = without_attributes(masked[after:])
@@ -234,7 +234,7 @@ def _is_lone(declared: str, opening: int) -> bool:
     return end is not None and declared[end:].lstrip()[:1] in ("", ";", "{")
 
 
-def _typedef(declared: str) -> tuple[Kind, tuple[str, ...]]:
+def _typedef(declared: str) -> tuple[ItemKind, tuple[str, ...]]:
     pointer = re.search(r"\(\s*[\w:]*\*\s*(\w+)\s*\)\s*\(", declared)
     if pointer is not None:
         return "alias", (pointer[1],)
@@ -322,7 +322,7 @@ class SourceItem:
 
     path: Path
     line: int
-    kind: Kind
+    kind: ItemKind
     names: tuple[str, ...]
     text: str
     code: str
@@ -424,7 +424,7 @@ def _item(
     masked = code.masked[start:end]
     above = _comments(code, start)
     macro = re.match(r"#\s*(?:define|undef)\s+(\w+)", masked)
-    kind: Kind = "macro"
+    kind: ItemKind = "macro"
     names: tuple[str, ...]
     if macro is not None:
         head, names = macro[0], (macro[1],)

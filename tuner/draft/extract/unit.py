@@ -15,7 +15,7 @@ from tuner.draft.extract.reading import REMOVED, WRITTEN, Reading
 from tuner.source import implied_headers
 from tuner.source.facts import IDENTIFIER
 
-Place = tuple[Path, int]
+SourcePlace = tuple[Path, int]
 
 
 _CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
@@ -133,9 +133,9 @@ class Text:
     """Lines with the file and line that each came from, None for one that was written here."""
 
     lines: list[str] = field(default_factory=list)
-    places: list[Place | None] = field(default_factory=list)
+    places: list[SourcePlace | None] = field(default_factory=list)
 
-    def add(self, line: str, place: Place | None = None) -> None:
+    def add(self, line: str, place: SourcePlace | None = None) -> None:
         """Append one line; of blank lines in a row only the first is kept."""
         if line == REMOVED:
             return
@@ -211,7 +211,7 @@ def qualified(text: str, items: Sequence[SourceItem]) -> str:
     return re.sub(r"(?<![\w:.])[A-Za-z_]\w*", home, text)
 
 
-def relocated(text: str, places: Sequence[Place | None], first: int) -> str:
+def relocated(text: str, places: Sequence[SourcePlace | None], first: int) -> str:
     """Write the files' own lines for those at `first` or later in `places`, in comments."""
 
     def own(match: re.Match[str]) -> str:
