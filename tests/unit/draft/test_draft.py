@@ -303,21 +303,25 @@ def test_roles_follow_from_const_and_from_what_is_read() -> None:
     assert "d: {absolute: 0}" in made.space_yaml
 
 
-def test_what_the_source_says_is_quoted_in_the_blank() -> None:
-    made = snippet(
-        "__global__ void k(float* x) { extern __shared__ float s[]; x[0] = s[0]; }\n"
-        "void f(float* x, Plan p) { k<<<p.blocks(), 64, p.bytes()>>>(x); }\n"
-    )
-    whats = [what for _, what in blanks(made.space_yaml)]
-    assert whats.count("blocks in x, y, z; the source says p.blocks()") == 2
-    assert whats.count("bytes of dynamic shared memory; the source says p.bytes()") == 2
-
-
-def test_without_a_launch_grid_and_block_are_blank() -> None:
-    made = snippet("__global__ void k(float* x) { extern __shared__ float s[]; x[0] = s[0]; }")
-    whats = [what for _, what in blanks(made.space_yaml)]
-    for needed in ("blocks in x, y, z", "threads in x, y, z", "bytes of dynamic shared memory"):
-        assert whats.count(needed) == 2
+@pytest.mark.parametrize(
+    ("host", "whats"),
+    [
+        ("", ("blocks in x, y, z", "threads in x, y, z", "bytes of dynamic shared memory")),
+        (
+            "void f(float* x, Plan p) { k<<<p.blocks(), 64, p.bytes()>>>(x); }",
+            (
+                "blocks in x, y, z; the source says p.blocks()",
+                "bytes of dynamic shared memory; the source says p.bytes()",
+            ),
+        ),
+    ],
+)
+def test_what_a_launch_does_not_say_is_blank_with_what_the_source_says(
+    host: str, whats: tuple[str, ...]
+) -> None:
+    kernel = "__global__ void k(float* x) { extern __shared__ float s[]; x[0] = s[0]; }\n"
+    found = [what for _, what in blanks(snippet(kernel + host).space_yaml)]
+    assert [found.count(what) for what in whats] == [2] * len(whats)
 
 
 def test_text_that_a_template_would_read_as_its_own_is_spaced_out() -> None:
