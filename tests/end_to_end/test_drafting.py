@@ -61,7 +61,14 @@ def source(folder: Path, name: str) -> Path:
     return Path(f"{name}.cu")
 
 
-@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transpose",
+        pytest.param("axpby", marks=pytest.mark.slow),
+        pytest.param("blur", marks=pytest.mark.slow),
+    ],
+)
 def test_a_source_with_a_reference_is_tuned_without_any_edit(
     here: Path, run: Tune, name: str
 ) -> None:

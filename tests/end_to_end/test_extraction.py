@@ -141,6 +141,8 @@ def reference(xp, inputs, axes):
         parameters=("items", "block_size"),
     ),
 }
+# a struct as parameter with inputs of its own, and a kernel that a macro makes
+QUICK = ("rmsnorm", "unary")
 
 
 @pytest.fixture
@@ -183,7 +185,10 @@ def drafted(run: Tune, here: Path, name: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in STYLES],
+)
 def test_a_production_source_is_extracted_drafted_compiled_and_right_on_the_cpu(
     here: Path, run: Tune, name: str
 ) -> None:

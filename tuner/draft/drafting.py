@@ -16,7 +16,6 @@ from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
 from tuner.draft.space import space_yaml
-from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
 from tuner.source import (
@@ -211,12 +210,6 @@ def restore_template(space: Path) -> Path | None:
     return template
 
 
-def compute(text: str, definitions: Mapping[str, str], types: Mapping[str, str]) -> str | None:
-    """Compute a whole number of the source, None where that cannot be told."""
-    value = translate(text, Scope(definitions=definitions, types=types))
-    return value if value is not None and re.fullmatch(r"-?\d+", value) else None
-
-
 def _template(source: SourceFile, proposals: Proposals) -> str:
     # lines keep their numbers where blank lines allow it
     lifted = (edit for choice in proposals.choices for edit in choice.edits)
@@ -292,7 +285,7 @@ def _draft_extracted(
     if target.resolve() == path.resolve():
         target = target.with_name(f"{path.stem}_extracted.cu")
     unit = extract(
-        path, target, compute,
+        path, target,
         kernels=asked.kernels, instantiate=asked.instantiate, folders=asked.folders,
     )  # fmt: skip
     options = _options(unit, compiler)

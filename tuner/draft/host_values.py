@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
 from tuner.draft.translate import parse_expression
 from tuner.source import KernelFunction, LaunchSite, SourceFile
@@ -18,6 +18,17 @@ from tuner.source.tree import text_of
 
 INTEGERS = ("int32", "uint32", "int64", "uint64")
 _MAX_HOPS = 8
+
+
+def names_behind(texts: Iterable[str], definitions: Mapping[str, str]) -> frozenset[str]:
+    """List the names in some texts, and those that the variables among them depend on."""
+    found: set[str] = set()
+    pending = [*texts]
+    while pending:
+        names = {*IDENTIFIER.findall(pending.pop())} - found
+        found |= names
+        pending += (definitions.get(name, "") for name in names)
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,9 @@ class HostLaunch:
         if self.site is None:
             return frozenset()
         site = self.site
-        return self.closure((*site.grid, *site.block, site.shared, *site.template_arguments))
+        return names_behind(
+            (*site.grid, *site.block, site.shared, *site.template_arguments), site.definitions
+        )
 
     @property
     def problem_sizes(self) -> frozenset[str]:
@@ -84,18 +97,7 @@ class HostLaunch:
         texts = [a.size for a in allocations_in(source, (0, len(source.masked)), variables)]
         passed = zip(self.kernel.parameters, site.arguments, strict=False)
         texts += [text for parameter, text in passed if parameter.dtype in INTEGERS]
-        return self.closure(texts) - self.closure(site.block)
-
-    def closure(self, texts: Iterable[str]) -> frozenset[str]:
-        """List the names in some texts, and those that the host variables among them depend on."""
-        found: set[str] = set()
-        pending = list(chain.from_iterable(IDENTIFIER.findall(text) for text in texts))
-        while pending:
-            name = pending.pop()
-            if name not in found:
-                found.add(name)
-                pending += IDENTIFIER.findall(self.definitions.get(name, ""))
-        return frozenset(found)
+        return names_behind(texts, self.definitions) - names_behind(site.block, self.definitions)
 
     @property
     def block(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.draft.choices import PROBLEM_SIZE, Names, Proposals, TunableConstant, why_fixed
-from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, plain
+from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, names_behind, plain
 from tuner.draft.translate import Scope, translate
 from tuner.source import Constant
 from tuner.source.facts import IDENTIFIER
@@ -85,8 +85,8 @@ def _of_the_grid(launch: HostLaunch, scope: Scope, names: Names) -> dict[str, st
 
 def _sized_rows(launch: HostLaunch, axes: Axes) -> Iterator[str]:
     # `const int rows = 1024;`, where both the grid and an array have so many
-    known = axes.texts(launch)
-    sized = launch.problem_sizes & launch.closure(launch.site.grid if launch.site else ())
+    known, grid = axes.texts(launch), launch.site.grid if launch.site is not None else ()
+    sized = launch.problem_sizes & names_behind(grid, launch.definitions)
     for name, value in launch.definitions.items():
         if name in sized and name not in known and number(value) is not None:
             yield name

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tuner.draft.extract.headers import Include
 from tuner.draft.extract.instances import (
-    Compute,
     HostCode,
     Instance,
     chosen,
@@ -30,6 +29,7 @@ from tuner.draft.extract.unit import (
     preamble,
     qualified,
 )
+from tuner.draft.host_values import names_behind
 from tuner.model.errors import KernelError
 from tuner.source import LaunchSite, SourceFile, TemplateParameter, parse_source
 from tuner.source.facts import IDENTIFIER, bare_name
@@ -74,7 +74,6 @@ class Extraction:
 def extract(
     path: Path,
     target: Path,
-    compute: Compute,
     *,
     kernels: tuple[str, ...] = (),
     instantiate: tuple[str, ...] = (),
@@ -98,11 +97,16 @@ def extract(
     named = (*kernels, *(name for name in wanted if name not in kernels))
     names = _chosen_kernels(path, found, named, whole, text.places)
     defined = {name for item in items if item.kind != "macro" for name in item.names}
-    host = HostCode(whole, macros_of(items), compute, frozenset((*defined, "true", "false")))
+    host = HostCode(whole, macros_of(items), frozenset((*defined, "true", "false")))
     instances = tuple(_instance(name, found, host, wanted) for name in names)
     picked = [item for item in found if item.names[-1] in names]
     arguments = " ".join(text for instance in instances for text in instance.arguments)
-    kept = needed(items, picked, _launch_names(instances), set(IDENTIFIER.findall(arguments)))
+    mentioned = {
+        name
+        for site in (instance.site for instance in instances if instance.site is not None)
+        for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
+    }
+    kept = needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)))
     kept, structs = _opened(kept, picked)
     files = tuple(dict.fromkeys(item.path for item in kept))
     instances = tuple(
@@ -214,18 +218,6 @@ def _instance(
             remedy=f"choose it with --kernel {name}",
         )  # fmt: skip
     return chosen(kernel, host, wanted.get(name, ()))
-
-
-def _launch_names(instances: Iterable[Instance]) -> set[str]:
-    found: set[str] = set()
-    for site in (instance.site for instance in instances if instance.site is not None):
-        pending = [*site.grid, *site.block, site.shared]
-        while pending:
-            for name in IDENTIFIER.findall(pending.pop()):
-                if name not in found:
-                    found.add(name)
-                    pending.append(site.definitions.get(name, ""))
-    return found
 
 
 def _opened(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product, repeat
 
 from tuner.draft.extract.headers import dispatched_types
 from tuner.draft.extract.items import listed, template_end
 from tuner.draft.extract.rewriting import Macro, expanded
+from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
 from tuner.source import KernelFunction, LaunchSite, SourceFile, TemplateParameter
 from tuner.source.accesses import assigned
@@ -32,9 +33,6 @@ _MAX_ENVIRONMENTS = 64
 _MAX_HOPS = 8
 
 Environment = Mapping[str, str]
-# computes a whole number from an expression, what names in it are defined as, and types; None
-# where that says too little
-Compute = Callable[[str, Mapping[str, str], Mapping[str, str]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,6 @@ class HostCode:
 
     source: SourceFile
     macros: Mapping[str, Macro]
-    compute: Compute
     defined: frozenset[str]
 
     def environments(self, at: int) -> list[Environment]:
@@ -148,12 +145,12 @@ class HostCode:
         if any(d.kind == "constant" and d.name == plain for d in self.source.definitions):
             return plain
         constants = {constant.name: constant.value for constant in self.source.constants}
-        computed = self.compute(
-            plain,
-            {**constants, **site.definitions, **environment},
-            {**self.source.aliases, **environment},
+        scope = Scope(
+            definitions={**constants, **site.definitions, **environment},
+            types={**self.source.aliases, **environment},
         )
-        if computed is not None:
+        computed = translate(plain, scope)
+        if computed is not None and re.fullmatch(r"-?\d+", computed):
             return computed
         # `ns::op`, `Mode::kFast`: a function, or a value of something that is defined
         names = _NAMES.findall(plain)

@@ -13,7 +13,6 @@ from tuner.cli import cli
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.draft.drafting import compute
 from tuner.draft.extract import Extraction, extract, failure
 from tuner.model.errors import KernelError
 
@@ -84,7 +83,7 @@ def pool() -> Iterator[NvrtcPool]:
 
 
 def extracted(name: str, **asked: tuple[str, ...]) -> Extraction:
-    return extract(DATA / name, Path("unit.cu"), compute, **asked)  # type: ignore[arg-type]
+    return extract(DATA / name, Path("unit.cu"), **asked)  # type: ignore[arg-type]
 
 
 def error_of(pool: NvrtcPool, unit: Extraction, options: tuple[str, ...] = ()) -> str:
@@ -202,7 +201,7 @@ def test_a_missing_header_is_found_in_a_folder_that_is_given(tmp_path: Path) -> 
         "#pragma once\nnamespace rows {\n"
         "__device__ inline int index() { return blockIdx.x * blockDim.x + threadIdx.x; }\n}\n"
     )
-    unit = extract(DATA / "bad/missing.cu", Path("unit.cu"), compute, folders=(tmp_path,))
+    unit = extract(DATA / "bad/missing.cu", Path("unit.cu"), folders=(tmp_path,))
     assert "__device__ inline int index()" in unit.unit
 
 
@@ -246,7 +245,7 @@ KERNEL = "template <typename T, int N> __global__ void k(T* x) { x[N] = 1; }\n"
 def written(folder: Path, host: str, kernel: str = KERNEL) -> Extraction:
     path = folder / "source.cu"
     path.write_text(kernel + host)
-    return extract(path, folder / "unit.cu", compute)
+    return extract(path, folder / "unit.cu")
 
 
 @pytest.mark.parametrize(
