@@ -244,21 +244,11 @@ _ONLY_WITH = {
 }
 # from the system's headers, which nvcc includes first of all
 _SYSTEM_TYPES = {"uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned long"}
-# NVRTC refuses the header that includes all of cub
-_CUB = {
-    "BlockReduce": "block/block_reduce.cuh",
-    "BlockScan": "block/block_scan.cuh",
-    "BlockRadixSort": "block/block_radix_sort.cuh",
-    "BlockLoad": "block/block_load.cuh",
-    "BlockStore": "block/block_store.cuh",
-    "BlockExchange": "block/block_exchange.cuh",
-    "BlockMergeSort": "block/block_merge_sort.cuh",
-    "WarpReduce": "warp/warp_reduce.cuh",
-    "WarpScan": "warp/warp_scan.cuh",
-    "WarpMergeSort": "warp/warp_merge_sort.cuh",
-}
-
-
+# NVRTC refuses the header that includes all of cub: BlockReduce is in block/block_reduce.cuh
+_CUB = (
+    r"\bcub\s*::\s*(Block(?:Reduce|Scan|RadixSort|Load|Store|Exchange|MergeSort)"
+    r"|Warp(?:Reduce|Scan|MergeSort))\b"
+)
 # C++'s own library: NVRTC has none, but what CUDA ships instead
 _STANDARD = {
     "algorithm": "max min clamp",
@@ -327,8 +317,9 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
             if only is not None and not re.search(only, masked):
                 continue
             if name == "cub/cub.cuh":
-                used = re.findall(r"\bcub\s*::\s*(\w+)", masked)
-                yield from (f"cub/{_CUB[part]}" for part in used if part in _CUB)
+                for part in re.findall(_CUB, masked):
+                    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).lower()
+                    yield f"cub/{snake.partition('_')[0]}/{snake}.cuh"
             else:
                 yield name
 
