@@ -13,7 +13,7 @@ from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
 from tuner.source import Constant, Edit, TemplateParameter
 from tuner.source.facts import IDENTIFIER, Span
-from tuner.source.text import number
+from tuner.source.syntax import number
 
 MAX_THREADS = 1024
 PROBLEM_SIZE = "it looks like a problem size"

@@ -27,7 +27,7 @@ from tuner.source import (
     host_edits,
     read_source,
 )
-from tuner.source.facts import Lines, bare_name
+from tuner.source.facts import LineIndex, bare_name
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import read
@@ -294,7 +294,7 @@ def _draft_extracted(
         names = ", ".join(instance.kernel.name for instance in unit.instances)
         return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
     made = draft(unit.source, unit.instances[0].kernel.name, folder, options)
-    first = Lines(unit.unit).at(len(unit.unit) - 1) + 1
+    first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
     made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
     done = _write_draft(made, force=force, unit={target: unit.unit})
     return replace(done, left_out=unit.left_out, notes=_notes(unit))

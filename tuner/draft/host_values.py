@@ -11,10 +11,9 @@ from tuner.draft.translate import parse_expression
 from tuner.source import KernelFunction, LaunchSite, SourceFile
 from tuner.source.accesses import Assigned, assigned
 from tuner.source.arguments import element_dtype
-from tuner.source.calls import allocations_in, calls_of, functions_of
-from tuner.source.facts import IDENTIFIER, Lines, Span, bare_name
-from tuner.source.text import closing, number
-from tuner.source.tree import text_of
+from tuner.source.facts import IDENTIFIER, LineIndex, Span, bare_name
+from tuner.source.launches import allocations_in, calls_of, functions_of
+from tuner.source.syntax import closing, number, text_of
 
 INTEGERS = ("int32", "uint32", "int64", "uint64")
 _MAX_HOPS = 8
@@ -290,7 +289,7 @@ class Host:
         frame = self.path[level]
         if name in frame.variables:
             variable = frame.variables[name]
-            line = Lines(self.source.text).at(variable.at)
+            line = LineIndex(self.source.text).at(variable.at)
             return self.number(variable.text, level, line, depth)
         if name in frame.passed and level + 1 < len(self.path):
             return self.number(frame.passed[name], level + 1, None, depth)

@@ -11,7 +11,7 @@ from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, names_be
 from tuner.draft.translate import Scope, translate
 from tuner.source import Constant
 from tuner.source.facts import IDENTIFIER
-from tuner.source.text import number
+from tuner.source.syntax import number
 
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 

@@ -14,7 +14,6 @@ from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.mutation.mutants import Identity, Mutant, all_mutants, reached
-from tuner.session.records import file_sha
 from tuner.source import SourceFile, hide_host_code, parse_source, read_source
 from tuner.space.template import Rendered, Template
 
@@ -25,7 +24,7 @@ OF_EACH_KIND = 2
 
 
 @dataclass(frozen=True)
-class Subject:
+class MutationSubject:
     """A kernel's source as its launches see it; `config` is None for the baseline."""
 
     spec: KernelSpec
@@ -43,6 +42,11 @@ class Subject:
     def name(self) -> str:
         """`baseline`, or the config."""
         return "baseline" if self.config is None else str(self.config)
+
+    @property
+    def group(self) -> str:
+        """The key of the marks on its mutants."""
+        return "baseline" if self.config is None else "template"
 
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
@@ -115,12 +119,6 @@ class Subject:
     def program(self, text: str, workload: Workload, result: CompileResult) -> Program:
         """Make what the device verifies of `text` once it is compiled."""
         return self._target.program(text, workload, self.launches(workload), result)
-
-    @cached_property
-    def sources(self) -> Mapping[str, str]:
-        """Hash the files that the mutants come from."""
-        files = {self.spec.source, self.path}
-        return {str(path): file_sha(path) for path in files}
 
     @cached_property
     def _target(self) -> CompileTarget:

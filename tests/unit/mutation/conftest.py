@@ -11,7 +11,7 @@ from host_programs import cached_compiler
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import DeviceInfo
 from tuner.model.config import Config
-from tuner.mutation.subject import Subject
+from tuner.mutation.subject import MutationSubject
 from tuner.space.load import load_definition
 
 SOURCE = """\
@@ -92,13 +92,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_subject(folder: Path) -> Callable[..., Subject]:
+def make_subject(folder: Path) -> Callable[..., MutationSubject]:
     """Make a subject of the folder's kernel: the baseline, or the template at a config."""
 
-    def make(**config: int) -> Subject:
+    def make(**config: int) -> MutationSubject:
         definition = load_definition(folder / "row_sums.yaml")
         chosen = Config.of(config) if config else None
-        return Subject(definition.spec, definition.space, {}, INFO, chosen)
+        return MutationSubject(definition.spec, definition.space, {}, INFO, chosen)
 
     return make
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tuner.source.text import closing, split_list
+from tuner.source.syntax import closing, split_list
 
 _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
 # what NVRTC brings, or stands in for (tuner/compiler/shims.py)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from tuner.draft.extract.reading import Reading, SourceCode
 from tuner.source.facts import IDENTIFIER
-from tuner.source.text import closing, closing_angle, fold, mask, split_list
+from tuner.source.syntax import closing, closing_angle, fold, mask, split_list
 
 _DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*")
 _SCOPE = re.compile(r"(?:inline\s+)?namespace\b(?P<name>[^;{}=()]*)\{|extern\s{3,}\{")

@@ -18,7 +18,7 @@ from tuner.draft.extract.items import (
 )
 from tuner.draft.extract.reading import REMOVED, WRITTEN
 from tuner.source.facts import Span
-from tuner.source.text import closing, fold, split_list
+from tuner.source.syntax import closing, fold, split_list
 
 _DEFINE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
