@@ -17,10 +17,58 @@ from tuner.source.facts import IDENTIFIER
 
 SourcePlace = tuple[Path, int]
 
-
 _CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
 # namespaces of CUDA's own headers
 _DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
+# headers that only some code needs, slow to compile or not there on the CPU
+_ONLY_WITH = {
+    "cub/": r"\bcub\s*::",
+    "cooperative_groups": r"\bcooperative_groups\b",
+    "cuda/": r"\bcuda\s*::",
+    "mma.h": r"\b(?:nvcuda|wmma)\b",
+    "cuda_pipeline": r"\b__pipeline\w*",
+    "curand": r"\bcurand\w*",
+    "cstdio": r"\bprintf\b",
+    "stdio.h": r"\bprintf\b",
+    "cassert": r"\bassert\b",
+    "assert.h": r"\bassert\b",
+    "cuda_fp8": r"\b__nv_fp8\w*|\b__NV_\w+|\b__nv_cvt_\w+fp8\w*",
+}
+# from the system's headers, which nvcc includes first of all
+_SYSTEM_TYPES = {"uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned long"}
+# NVRTC refuses the header that includes all of cub: BlockReduce is in block/block_reduce.cuh
+_CUB = (
+    r"\bcub\s*::\s*(Block(?:Reduce|Scan|RadixSort|Load|Store|Exchange|MergeSort)"
+    r"|Warp(?:Reduce|Scan|MergeSort))\b"
+)
+# C++'s own library: NVRTC has none, but what CUDA ships instead
+_STANDARD = {
+    "algorithm": "max min clamp",
+    "array": "array",
+    "bit": "bit_cast bit_ceil bit_floor countl_zero countr_zero has_single_bit popcount",
+    "concepts": "same_as integral floating_point convertible_to derived_from signed_integral"
+    " unsigned_integral",
+    "cstddef": "size_t ptrdiff_t byte nullptr_t",
+    "functional": "plus multiplies minus divides less greater",
+    "limits": "numeric_limits",
+    "tuple": "tuple make_tuple tie get apply tuple_size_v",
+    "utility": "pair make_pair swap exchange declval index_sequence make_index_sequence"
+    " integer_sequence make_integer_sequence index_sequence_for in_place",
+    "type_traits": "",
+}
+# from the stand-ins of tuner/compiler/shims.py, or built in
+_MATHS = "abs ceil cos erf exp fabs floor fma fmax fmin isfinite isinf isnan log pow sin sqrt tanh"
+_ELSEWHERE = {
+    **dict.fromkeys(_MATHS.split(), "cmath"),
+    **{f"{u}int{bits}_t": "cstdint" for u in ("", "u") for bits in (8, 16, 32, 64, "ptr")},
+}
+_BUILT_IN = frozenset(("move", "forward", "initializer_list"))
+_STD = re.compile(r"(?<![\w:])(?:::)?std\s*::\s*(\w+)")
+_WHY = {
+    "framework": "of a framework",
+    "host": "for host code",
+    "missing": "not found, and not needed",
+}
 
 
 def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
@@ -228,52 +276,6 @@ def relocated(text: str, places: Sequence[SourcePlace | None], first: int) -> st
     return re.sub(r"\bline \d+(?: and \d+)*", own, text)
 
 
-# headers that only some code needs, slow to compile or not there on the CPU
-_ONLY_WITH = {
-    "cub/": r"\bcub\s*::",
-    "cooperative_groups": r"\bcooperative_groups\b",
-    "cuda/": r"\bcuda\s*::",
-    "mma.h": r"\b(?:nvcuda|wmma)\b",
-    "cuda_pipeline": r"\b__pipeline\w*",
-    "curand": r"\bcurand\w*",
-    "cstdio": r"\bprintf\b",
-    "stdio.h": r"\bprintf\b",
-    "cassert": r"\bassert\b",
-    "assert.h": r"\bassert\b",
-    "cuda_fp8": r"\b__nv_fp8\w*|\b__NV_\w+|\b__nv_cvt_\w+fp8\w*",
-}
-# from the system's headers, which nvcc includes first of all
-_SYSTEM_TYPES = {"uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned long"}
-# NVRTC refuses the header that includes all of cub: BlockReduce is in block/block_reduce.cuh
-_CUB = (
-    r"\bcub\s*::\s*(Block(?:Reduce|Scan|RadixSort|Load|Store|Exchange|MergeSort)"
-    r"|Warp(?:Reduce|Scan|MergeSort))\b"
-)
-# C++'s own library: NVRTC has none, but what CUDA ships instead
-_STANDARD = {
-    "algorithm": "max min clamp",
-    "array": "array",
-    "bit": "bit_cast bit_ceil bit_floor countl_zero countr_zero has_single_bit popcount",
-    "concepts": "same_as integral floating_point convertible_to derived_from signed_integral"
-    " unsigned_integral",
-    "cstddef": "size_t ptrdiff_t byte nullptr_t",
-    "functional": "plus multiplies minus divides less greater",
-    "limits": "numeric_limits",
-    "tuple": "tuple make_tuple tie get apply tuple_size_v",
-    "utility": "pair make_pair swap exchange declval index_sequence make_index_sequence"
-    " integer_sequence make_integer_sequence index_sequence_for in_place",
-    "type_traits": "",
-}
-# from the stand-ins of tuner/compiler/shims.py, or built in
-_MATHS = "abs ceil cos erf exp fabs floor fma fmax fmin isfinite isinf isnan log pow sin sqrt tanh"
-_ELSEWHERE = {
-    **dict.fromkeys(_MATHS.split(), "cmath"),
-    **{f"{u}int{bits}_t": "cstdint" for u in ("", "u") for bits in (8, 16, 32, 64, "ptr")},
-}
-_BUILT_IN = frozenset(("move", "forward", "initializer_list"))
-_STD = re.compile(r"(?<![\w:])(?:::)?std\s*::\s*(\w+)")
-
-
 def preamble(
     reading: Reading,
     path: Path,
@@ -347,13 +349,6 @@ def _standard_library(masked: str) -> tuple[list[str], list[str]]:
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-_WHY = {
-    "framework": "of a framework",
-    "host": "for host code",
-    "missing": "not found, and not needed",
-}
 
 
 def left_out(
