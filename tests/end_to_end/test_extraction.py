@@ -141,6 +141,8 @@ def reference(xp, inputs, axes):
         parameters=("items", "block_size"),
     ),
 }
+# a struct as parameter with inputs of its own, and a kernel that a macro makes
+QUICK = ("rmsnorm", "unary")
 
 
 @pytest.fixture
@@ -183,8 +185,11 @@ def drafted(run: Tune, here: Path, name: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("name", STYLES)
-def test_a_production_source_is_extracted_drafted_and_compiled(
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in STYLES],
+)
+def test_a_production_source_is_extracted_drafted_compiled_and_right_on_the_cpu(
     here: Path, run: Tune, name: str
 ) -> None:
     source = here / "project" / STYLES[name].source
@@ -194,16 +199,10 @@ def test_a_production_source_is_extracted_drafted_and_compiled(
     assert made["left_out"]
     assert f"kernels/{name}.cu" in made["written"]  # type: ignore[operator]
     assert source.read_bytes() == before
-    checked = run("check", f"search_spaces/{name}.yaml", "--sample", "2", "--json")
-    assert checked.exit_code == 0, checked.output
-    sample = json.loads(checked.stdout)["sample"]
-    assert {trial["status"] for trial in sample} == {"compiled"}
-
-
-@pytest.mark.parametrize("name", STYLES)
-def test_what_was_extracted_is_right_on_the_cpu(here: Path, run: Tune, name: str) -> None:
-    drafted(run, here, name)
     space = here / "search_spaces" / f"{name}.yaml"
+    checked = run("check", space, "--sample", "2", "--json")
+    assert checked.exit_code == 0, checked.output
+    assert {trial["status"] for trial in json.loads(checked.stdout)["sample"]} == {"compiled"}
     # the activation multiplies two values that it has rounded
     space.write_text(space.read_text().replace("8.0e-3", "2.0e-2"))
     words = ("--device", "host", "--trials", "2", "--seed", "1", "--json", "--quiet")
@@ -252,21 +251,15 @@ def test_the_source_itself_is_never_written_over(here: Path, run: Tune) -> None:
     assert "wrote kernels/scale_shift_extracted.cu" in made.output
 
 
-def test_a_plain_source_is_drafted_as_it_is(here: Path, run: Tune) -> None:
-    plain = here / "twice.cu"
-    plain.write_text("__global__ void twice(float* x, int n) { if (threadIdx.x < n) x[0] *= 2; }\n")
+@pytest.mark.parametrize("statement", ["x[0] *= 2;", "x[0] = nobody;"], ids=["right", "wrong"])
+def test_a_plain_source_is_drafted_as_it_is_even_if_it_does_not_compile(
+    here: Path, run: Tune, statement: str
+) -> None:
+    plain = here / "plain.cu"
+    plain.write_text(f"__global__ void plain(float* x) {{ {statement} }}\n")
     made = run("init", plain, "--json")
     assert made.exit_code == 0
     assert "left_out" not in json.loads(made.stdout)
-    assert not (here / "kernels").exists()
-
-
-def test_a_plain_source_that_does_not_compile_is_drafted_all_the_same(
-    here: Path, run: Tune
-) -> None:
-    wrong = here / "wrong.cu"
-    wrong.write_text("__global__ void wrong(float* x) { x[0] = nobody; }\n")
-    assert run("init", wrong).exit_code == 0
     assert not (here / "kernels").exists()
 
 
@@ -274,12 +267,8 @@ def test_a_plain_source_that_does_not_compile_is_drafted_all_the_same(
     ("source", "place", "remedy"),
     [
         ("missing.cu", "missing.cu:6: 'rows' is defined in no file", '"rows.cuh"'),
-        ("framework.cu", "framework.cu:5: 'cutlass' is defined in no file", "of your own"),
-        ("macro.cu", "macro.cu:4: 'FOR_EACH_ELEMENT' (by its name a macro)", "of your own"),
-        ("template.cu", "template.cu:3: kernel 'scale' is a template", "--instantiate"),
         ("several.cu", "several.cu: has 2 kernels", "several.cu:3: first"),
         ("circle/start.cu", "b.h:2: the headers include each other", "#pragma once"),
-        ("no_kernel.cu", "no_kernel.cu: has no __global__ function", "the file that defines"),
     ],
 )
 def test_a_source_that_cannot_be_extracted_is_one_error(

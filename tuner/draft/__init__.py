@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from tuner.draft.blanks import blanks, reference_blanks, require_filled
-from tuner.draft.drafting import Draft, draft
-from tuner.draft.files import Blank, Drafted, draft_files, restore_template
-from tuner.draft.marks import BLANK, MARK
-from tuner.draft.production import Asked, draft_source, require_one
+from tuner.draft.drafting import (
+    Asked,
+    Draft,
+    draft,
+    draft_files,
+    draft_source,
+    require_one,
+    restore_template,
+)
+from tuner.draft.files import Blank, Drafted, blanks, require_filled
 
 __all__ = [
-    "BLANK",
-    "MARK",
     "Asked",
     "Blank",
     "Draft",
@@ -19,7 +22,6 @@ __all__ = [
     "draft",
     "draft_files",
     "draft_source",
-    "reference_blanks",
     "require_filled",
     "require_one",
     "restore_template",

@@ -1,18 +1,25 @@
-"""Which constants of a source a tuner could change, and to what."""
+"""What a draft proposes to tune: constants, template parameters, the block, bounds, unrolling."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 
+from tuner.draft.host_values import HostLaunch
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
-from tuner.source import Edit
+from tuner.source import Constant, Edit, TemplateParameter
+from tuner.source.facts import IDENTIFIER, Span
+from tuner.source.syntax import number
 
 MAX_THREADS = 1024
-WARP = 32
 PROBLEM_SIZE = "it looks like a problem size"
+_WARP = 32
 _LARGEST = 65_536
+_MIN_BLOCKS = (1, 2, 3, 4)
 _FIXED = (
     (r"WARP_?(SIZE|THREADS|LANES)?|LANES|THREADS_PER_WARP|N_?LANES", "the hardware's warp"),
     (r".*MASK.*|FULL_WARP|ALL_LANES", "a mask"),
@@ -31,7 +38,7 @@ _SMALL = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPEL
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TunableConstant:
     """One parameter that the draft proposes, with the edits that put it into the template.
 
     `origin` is the C++ name it comes from, if any; `is_block` says that it counts the threads,
@@ -48,10 +55,34 @@ class Choice:
     axis: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A constant that stays as it is, with the reason."""
+
+    name: str
+    value: str
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """The proposed parameters, the numbers left alone, and what else changes in the source.
+
+    `instance` lists the template arguments that a launch of the template states, the same for
+    every config; None where they are unknown.
+    """
+
+    choices: tuple[TunableConstant, ...]
+    left: tuple[Left, ...]
+    edits: tuple[Edit, ...]
+    instance: tuple[str, ...] | None
+
+
 class Names:
     """Hand out names for parameters: snake case, none twice, none that means something else."""
 
-    def __init__(self, taken: tuple[str, ...]) -> None:
+    def __init__(self, taken: Sequence[str] = ()) -> None:
         self._taken = {*taken, *RESERVED_NAMES}
 
     def of(self, name: str) -> str:
@@ -82,42 +113,217 @@ def snake_case(name: str) -> str:
 
 def why_fixed(name: str, value: Value) -> str | None:
     """Say why a constant is not for a tuner to change; None where it may be."""
-    upper = snake_case(name).upper()
     if isinstance(value, bool):
         return None
     for pattern, reason in _FIXED:
-        if re.fullmatch(pattern, upper):
+        if re.fullmatch(pattern, snake_case(name).upper()):
             return reason
-    if not isinstance(value, int) or value > _LARGEST:
-        return "no size"
-    if value < 1 and not is_switch(name, value):
-        return "no size"
-    return None
+    fits = isinstance(value, int) and (1 <= value <= _LARGEST or _is_switch(name, value))
+    return None if fits else "no size"
 
 
-def is_switch(name: str, value: Value) -> bool:
-    """Whether a constant turns something on or off."""
+def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
+    """Find what could be tuned in the kernel of `launch`; parameters get no name of an axis."""
+    names = Names(axes)
+    reached = launch.source.reachable([launch.kernel])
+    choices, left = _constants(launch, reached, names)
+    template, edits, instance = _template(launch, choices, names)
+    choices += template
+    choices += _block(launch, choices, names)
+    choices = _bounded(launch, choices)
+    choices += _min_blocks(launch, names)
+    choices += _unrolls(launch, reached, names)
+    return Proposals(tuple(choices), left, edits, instance)
+
+
+def _constants(
+    launch: HostLaunch, reached: tuple[Span, ...], names: Names
+) -> tuple[list[TunableConstant], tuple[Left, ...]]:
+    source, sized = launch.source, launch.problem_sizes
+    often = Counter(constant.name for constant in source.constants)
+    used = {name for span in reached for name in IDENTIFIER.findall(source.masked, *span)}
+    choices, left = [], []
+    for constant in source.constants:
+        name, value = constant.name, constant.number
+        if value is None or name not in used | launch.names:
+            continue
+        if _is_elsewhere(constant, launch, reached):
+            continue
+        reason = why_fixed(name, value)
+        if name in sized:
+            reason = reason or "it is a size of the problem"
+        if often[name] > 1:
+            reason = reason or "it is defined more than once"
+        if reason is not None:
+            left.append(Left(name, constant.value, constant.line, reason))
+            continue
+        block = launch.block_names == (name,) or _is_block(name, value)
+        own, note = names.of(name), f"{name}, line {constant.line}"
+        near = _values_for(name, value, block=block)
+        edit = Edit(*constant.span, _hole(own))
+        choices.append(TunableConstant(own, near, value, note, (edit,), name, block))
+    return choices, tuple(left)
+
+
+def _is_elsewhere(constant: Constant, launch: HostLaunch, reached: tuple[Span, ...]) -> bool:
+    place = constant.span[0]
+    if place >= len(launch.source.own_text):
+        return True
+    functions = (d.span for d in launch.source.definitions if d.kind == "function")
+    if not _is_within(place, functions):
+        return False
+    # a plain `const int` in a function is a value with a name more often than a choice
+    plain = constant.kind == "const" and constant.name.islower()
+    return plain or not _is_within(place, reached)
+
+
+def _is_within(place: int, spans: Iterator[Span] | tuple[Span, ...]) -> bool:
+    return any(start <= place < end for start, end in spans)
+
+
+def _template(
+    launch: HostLaunch, constants: list[TunableConstant], names: Names
+) -> tuple[list[TunableConstant], tuple[Edit, ...], tuple[str, ...] | None]:
+    # The instantiation in the launch must be the same for every config, so the values go into the
+    # defaults; C++ then wants a default for every parameter that follows.
+    instance = launch.instance
+    if instance is None:
+        return [], (), None
+    named = {choice.origin for choice in constants}
+    parameters = list(zip(launch.kernel.template, instance, strict=True))
+    lifted = [p for p, text in parameters if text not in named and _is_liftable(p, text, launch)]
+    varying = [i for i, (p, text) in enumerate(parameters) if p in lifted or text in named]
+    if not varying:
+        return [], (), instance
+    choices, edits = [], []
+    for index, (parameter, text) in list(enumerate(parameters))[varying[0] :]:
+        if parameter in lifted:
+            choices.append(_template_choice(parameter, text, index, launch, names))
+        elif parameter.default != text:
+            edits.append(_default(parameter, text))
+    return choices, tuple(edits), instance[: varying[0]]
+
+
+def _is_liftable(parameter: TemplateParameter, text: str, launch: HostLaunch) -> bool:
+    value = number(launch.value(text))
+    return not parameter.is_type and value is not None and why_fixed(parameter.name, value) is None
+
+
+def _template_choice(
+    parameter: TemplateParameter, text: str, index: int, launch: HostLaunch, names: Names
+) -> TunableConstant:
+    value: Value = number(launch.value(text)) or 0
+    stated = {known for text in launch.stated(index) if (known := number(text)) is not None}
+    block = _is_block(parameter.name, value) or (value,) == launch.block
+    name = names.of(parameter.name)
+    near = _values_for(parameter.name, value, block=block)
+    return TunableConstant(
+        name=name,
+        values=tuple(sorted(stated)) if len(stated) > 2 else near,
+        default=bool(value) if parameter.kind == "bool" else value,
+        note=f"{parameter.name}, line {parameter.line}",
+        edits=(_default(parameter, _hole(name)),),
+        origin=parameter.name,
+        is_block=block,
+    )
+
+
+def _block(
+    launch: HostLaunch, choices: list[TunableConstant], names: Names
+) -> Iterator[TunableConstant]:
+    extents, threads = launch.block, prod(launch.block)
+    if not extents or threads > MAX_THREADS:
+        return
+    stated = {choice.origin for choice in choices} & {*launch.block_names}
+    if stated or any(choice.is_block and choice.default == threads for choice in choices):
+        return
+    if any(f"blockDim.{axis}" not in launch.kernel.builtins for axis in "xyz"[: len(extents)]):
+        return
+    note = f"the block of the launch, line {launch.line}"
+    if len(extents) == 1:
+        name = names.of("block_size")
+        yield TunableConstant(
+            name, _block_values(threads), threads, note, (), is_block=True, axis=0
+        )
+        return
+    for axis, extent in enumerate(extents):
+        if extent > 1:
+            name = names.of(f"block_{'xyz'[axis]}")
+            near = _values_for(name, extent, block=False)
+            yield TunableConstant(name, near, extent, note, (), axis=axis)
+
+
+def _bounded(launch: HostLaunch, choices: list[TunableConstant]) -> list[TunableConstant]:
+    # Every parameter shows in the source: a recording tells configs apart by it, and the compiler
+    # needs to know the block's size to give it all the registers it may have.
+    bounds = launch.kernel.bounds
+    free = [choice for choice in choices if not choice.edits]
+    if bounds is not None and not free:
+        threads = number(bounds.max_threads)
+        free = [c for c in choices if c.is_block and c.default == threads][:1]
+    if not free:
+        return choices
+    hole = _hole(" * ".join(choice.name for choice in free))
+    at = launch.kernel.name_at
+    edit = Edit(at, at, f"__launch_bounds__({hole}) ")
+    if bounds is not None:
+        edit = Edit(*bounds.max_threads_span, hole)
+    return [replace(c, edits=(*c.edits, edit)) if c is free[0] else c for c in choices]
+
+
+def _min_blocks(launch: HostLaunch, names: Names) -> Iterator[TunableConstant]:
+    bounds = launch.kernel.bounds
+    if bounds is None or bounds.min_blocks_span is None:
+        return
+    blocks = number(bounds.min_blocks or "")
+    if isinstance(blocks, int) and blocks > 0:
+        name, note = names.of("min_blocks"), f"__launch_bounds__, line {bounds.line}"
+        values = tuple(sorted({*_MIN_BLOCKS, blocks}))
+        edit = Edit(*bounds.min_blocks_span, _hole(name))
+        yield TunableConstant(name, values, blocks, note, (edit,))
+
+
+def _unrolls(
+    launch: HostLaunch, reached: tuple[Span, ...], names: Names
+) -> Iterator[TunableConstant]:
+    for unroll in launch.source.unrolls:
+        factor, span = number(unroll.factor or ""), unroll.span
+        if span is not None and factor and _is_within(span[0], reached):
+            name, note = names.of("unroll"), f"#pragma unroll, line {unroll.line}"
+            values = _values_for(name, factor, block=False)
+            yield TunableConstant(name, values, factor, note, (Edit(*span, _hole(name)),))
+
+
+def _hole(expression: str) -> str:
+    return f"@{{ {expression} }}@"
+
+
+def _default(parameter: TemplateParameter, text: str) -> Edit:
+    if parameter.default_span is not None:
+        return Edit(*parameter.default_span, text)
+    return Edit(parameter.span[1], parameter.span[1], f" = {text}")
+
+
+def _is_switch(name: str, value: Value) -> bool:
     switch = _SWITCH.fullmatch(snake_case(name).upper()) is not None
     return isinstance(value, bool) or (value in (0, 1) and switch)
 
 
-def is_block(name: str, value: Value) -> bool:
-    """Whether a constant looks like the number of threads in a block."""
+def _is_block(name: str, value: Value) -> bool:
     named = _BLOCK.fullmatch(snake_case(name).upper()) is not None
-    whole = isinstance(value, int) and WARP <= value <= MAX_THREADS and value % WARP == 0
-    return named and whole
+    return named and isinstance(value, int) and _WARP <= value <= MAX_THREADS and value % _WARP == 0
 
 
-def values_for(name: str, value: Value, *, block: bool) -> tuple[Value, ...]:
-    """List the value and sensible neighbours, in ascending order."""
+def _values_for(name: str, value: Value, *, block: bool) -> tuple[Value, ...]:
+    # the value and sensible neighbours, in ascending order
     if isinstance(value, bool):
         return (False, True)
     if not isinstance(value, int):
         return (value,)
-    if is_switch(name, value):
+    if _is_switch(name, value):
         return (0, 1)
     if block:
-        return block_values(value)
+        return _block_values(value)
     small = value <= 16 and (value <= 4 or _SMALL.fullmatch(snake_case(name).upper()))
     if small and value & (value - 1) == 0:
         near = {value // 4, value // 2, value, value * 2, value * 4}
@@ -125,10 +331,9 @@ def values_for(name: str, value: Value, *, block: bool) -> tuple[Value, ...]:
     return tuple(sorted({max(value // 2, 1), value, value * 2}))
 
 
-def block_values(threads: int) -> tuple[Value, ...]:
-    """List block sizes around one: warp multiples up to what a block may hold."""
+def _block_values(threads: int) -> tuple[Value, ...]:
     near = {threads // 4, threads // 2, threads, threads * 2, threads * 4}
     if threads & (threads - 1):
         near |= {128, 256, 512}
-    fitting = {v for v in near if WARP <= v <= MAX_THREADS and v % WARP == 0}
+    fitting = {v for v in near if _WARP <= v <= MAX_THREADS and v % _WARP == 0}
     return tuple(sorted(fitting | {threads}))

@@ -1,46 +1,43 @@
-"""Draft a kernel's search space, template and reference from its source."""
+"""Draft a kernel's search space, template and reference: from a source, or what is extracted."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.draft.axes import axes_of
+from tuner.compiler.base import Compiler, CompileRequest
+from tuner.draft.choices import Proposals, propose
+from tuner.draft.extract import Extraction, extract, failure, is_plain, parsed_include, relocated
+from tuner.draft.files import UNWRITTEN, Drafted, blanks_in, write, write_new
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
-from tuner.draft.launches import plain_scope, template_launch
-from tuner.draft.proposals import Proposals, propose
-from tuner.draft.space import Paths, space_yaml
-from tuner.model.errors import KernelError
+from tuner.draft.launches import axes_of, template_launch
+from tuner.draft.space import space_yaml
+from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
-from tuner.source import Edit, KernelFunction, SourceFile, apply_edits, host_edits
-from tuner.source.facts import bare_name
+from tuner.source import (
+    Edit,
+    KernelFunction,
+    SourceFile,
+    apply_edits,
+    hide_host_code,
+    host_edits,
+    read_source,
+)
+from tuner.source.facts import LineIndex, bare_name
+from tuner.space.choices import check_names, search_space
+from tuner.space.schema import validated
+from tuner.space.yaml import read
 
 # what a template would read as its own syntax
 _DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
-
-
-def lift(source: SourceFile, proposals: Proposals) -> str:
-    """Write the source as a template; lines keep their numbers where blank lines allow it."""
-    lifted = (edit for choice in proposals.choices for edit in choice.edits)
-    escapes = (_spaced(match) for match in _DELIMITER.finditer(source.own_text))
-    # where host code is apart already, none of it is left to guard
-    guards = host_edits(source) if source.host_from is None else ()
-    return apply_edits(source.own_text, [*guards, *proposals.edits, *lifted, *escapes])
-
-
-def _spaced(match: re.Match[str]) -> Edit:
-    # they occur in comments only, where a space changes nothing
-    at = match.end() - 1
-    return Edit(at, at, " ")
-
-
-# How the body of a stub begins: what tells a draft from a reference.
-UNWRITTEN = 'raise ValueError("fill in reference()'
-
+# sm_90a has every instruction that a kernel may hold; a draft is for any architecture
+_ARCHITECTURE = "sm_90a"
+_NEWER = "--std=c++20"
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 _STUB = '''"""The float64 reference of {kernel}: what its outputs must be."""
 
 
@@ -55,17 +52,8 @@ def reference(xp, inputs, axes, **operator):
     Where some inputs make no sense, a function inputs(xp, rng, axes, fill) beside this one draws
     others (docs/trust.md).
     """
-    raise ValueError("fill in reference() in {stem}.py: return {{{outputs}}} in float64")
+    {unwritten} in {stem}.py: return {{{outputs}}} in float64")
 '''
-
-
-def reference_stub(kernel: KernelFunction, stem: str) -> str:
-    """Write the stub for one kernel."""
-    arrays = [parameter for parameter in kernel.parameters if parameter.pointers]
-    inputs = ", ".join(parameter.name for parameter in arrays if parameter.const)
-    outputs = ", ".join(f"'{p.name}': ..." for p in arrays if not p.const) or "'name': ..."
-    names = f": {inputs}" if inputs else ""
-    return _STUB.format(kernel=kernel.name, stem=stem, names=names, outputs=outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +80,20 @@ class Draft:
         return tuple(self.default)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of a draft: kernels and instantiations by name, folders of headers."""
+
+    kernels: tuple[str, ...] = ()
+    instantiate: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def needs_extraction(self) -> bool:
+        """Whether only an extraction can give what is asked."""
+        return bool(self.instantiate or self.folders) or len(self.kernels) > 1
+
+
 def draft(
     source: SourceFile,
     kernel: str | None = None,
@@ -106,26 +108,128 @@ def draft(
     `KernelError` with the list otherwise.
     """
     launch = HostLaunch.of(source, _chosen(source, kernel))
-    stem = source.path.stem
-    root = folder or Path()
+    hosts = [Host(source, path) for path in paths_to(launch)]
+    axes = axes_of(launch, hosts)
+    proposals = propose(launch, list(axes.names.values()))
+    tuned = template_launch(launch, axes, proposals)
+    inference = infer(launch, axes, tuned, proposals.choices, hosts)
+    stem, root = source.path.stem, folder or Path()
     space_path = root / "search_spaces" / f"{stem}.yaml"
-    template_path = root / "templates" / f"{stem}.cu.j2"
-    reference_path = source.path.with_suffix(".py")
-    hosts = tuple(Host(source, path) for path in paths_to(launch))
-    axes = axes_of(launch, hosts, plain_scope(launch))
-    proposals = propose(launch, tuple(axes.names.values()))
-    inference = infer(launch, axes, proposals.choices, hosts)
-    paths = Paths(*(_relative(p, space_path) for p in (source.path, reference_path, template_path)))
+    paths = {
+        "source": source.path,
+        "reference": source.path.with_suffix(".py"),
+        "template": root / "templates" / f"{stem}.cu.j2",
+    }
+    start = space_path.resolve().parent
+    files = {
+        key: Path(os.path.relpath(path.resolve(), start)).as_posix() for key, path in paths.items()
+    }
     return Draft(
         kernel=launch.kernel.name,
         default={choice.name: choice.default for choice in proposals.choices},
-        launched=template_launch(launch, axes, proposals).kernel,
+        launched=tuned.kernel,
         space_path=space_path,
-        space_yaml=space_yaml(launch, proposals, inference, paths, options),
-        template_path=template_path,
-        template=lift(source, proposals),
-        reference_path=reference_path,
-        reference=reference_stub(launch.kernel, stem),
+        space_yaml=space_yaml(launch, proposals, tuned, inference, files, options),
+        template_path=paths["template"],
+        template=_template(source, proposals),
+        reference_path=paths["reference"],
+        reference=_reference(launch.kernel, stem),
+    )
+
+
+def draft_files(
+    kernel_path: Path, folder: Path = Path(), *, kernel: str | None = None, force: bool = False
+) -> Drafted:
+    """Draft a search space, a template and a reference for a source, and write them.
+
+    The first two go below `folder`; where either exists nothing is written and `SpaceError` is
+    raised, unless `force` says to write over them. A reference that exists beside the source is
+    kept always. `kernel` chooses among several. Raises `KernelError` for a source without the
+    kernel, `InputError` for a place that cannot be written.
+    """
+    return _write_draft(draft(read_source(kernel_path), kernel, folder), force=force)
+
+
+def draft_source(
+    path: Path,
+    folder: Path = Path(),
+    asked: Asked | None = None,
+    *,
+    compiler: Callable[[], Compiler],
+    force: bool = False,
+) -> Drafted:
+    """Draft from a source as it is: from the file itself, or from what is extracted of it.
+
+    Extracted is where a file includes headers of its project or of a framework, and where NVRTC
+    does not compile it without its host code. The unit is written below `folder` as
+    `kernels/NAME.cu`. `compiler` is called where one is needed. Raises `KernelError` where the
+    kernel cannot be extracted, and what `draft_files` raises.
+    """
+    asked = asked or Asked()
+    if asked.needs_extraction or _is_production(path):
+        return _draft_extracted(path, folder, asked, compiler(), force)
+    made = draft(read_source(path), next(iter(asked.kernels), None), folder)
+    if not _compiles(path, made, compiler()):
+        try:
+            return _draft_extracted(path, folder, asked, compiler(), force)
+        except KernelError:
+            # no better for it: what is wrong with the file itself, `tune check` tells
+            pass
+    return _write_draft(made, force=force)
+
+
+def require_one(made: Drafted) -> Path:
+    """Give the drafted search space; raise where a source gave none."""
+    if made.space is None:
+        raise TunerError("\n  ".join(made.notes))
+    return made.space
+
+
+def restore_template(space: Path) -> Path | None:
+    """Lift the template of a search space again where its file is missing; return where it is.
+
+    That is done only where lifting the source gives the parameters, the default and the kernel's
+    launch that the space has; else, and where the template is there, nothing is and None returned.
+    Raises `InputError` for a space or a source that cannot be read.
+    """
+    document = read(space)
+    model = validated(document)
+    check_names(document, model)
+    declared = search_space(document, model)
+    template, path = space.parent / model.template, space.parent / model.source
+    if template.exists() or not path.is_file() or len(model.launch) != 1:
+        return None
+    source, launched = read_source(path), model.launch[0].kernel
+    if bare_name(launched) not in {kernel.name for kernel in source.kernels}:
+        return None
+    made = draft(source, launched)
+    same = made.parameters == declared.names and made.default == dict(declared.default or {})
+    if not same or made.launched not in (None, launched):
+        return None
+    write(template, made.template)
+    return template
+
+
+def _template(source: SourceFile, proposals: Proposals) -> str:
+    # lines keep their numbers where blank lines allow it
+    lifted = (edit for choice in proposals.choices for edit in choice.edits)
+    # the template's syntax occurs in comments only, where a space changes nothing
+    ends = (match.end() - 1 for match in _DELIMITER.finditer(source.own_text))
+    escapes = (Edit(at, at, " ") for at in ends)
+    # where host code is apart already, none of it is left to guard
+    guards = host_edits(source) if source.host_from is None else ()
+    return apply_edits(source.own_text, [*guards, *proposals.edits, *lifted, *escapes])
+
+
+def _reference(kernel: KernelFunction, stem: str) -> str:
+    arrays = [parameter for parameter in kernel.parameters if parameter.pointers]
+    inputs = ", ".join(parameter.name for parameter in arrays if parameter.const)
+    return _STUB.format(
+        kernel=kernel.name,
+        stem=stem,
+        unwritten=UNWRITTEN,
+        names=f": {inputs}" if inputs else "",
+        outputs=", ".join(f"'{p.name}': ..." for p in arrays if not p.const) or "'name': ...",
     )
 
 
@@ -143,6 +247,94 @@ def _chosen(source: SourceFile, name: str | None) -> KernelFunction:
     )
 
 
-def _relative(path: Path, space_path: Path) -> str:
-    start = space_path.resolve().parent
-    return Path(os.path.relpath(path.resolve(), start)).as_posix()
+def _write_draft(made: Draft, *, force: bool, unit: Mapping[Path, str] | None = None) -> Drafted:
+    files = {**(unit or {}), made.space_path: made.space_yaml, made.template_path: made.template}
+    kept = made.reference_path.exists()
+    reference = {} if kept else {made.reference_path: made.reference}
+    write_new(files, force=force, more=reference)
+    return Drafted(
+        kernel=made.kernel,
+        space=made.space_path,
+        written=(*files, *reference),
+        kept=(made.reference_path,) if kept else (),
+        parameters=made.parameters,
+        blanks=(*blanks_in(made.space_path), *blanks_in(made.reference_path)),
+    )
+
+
+def _is_production(path: Path) -> bool:
+    # whether a file includes more than the toolkit's headers and the host compiler's
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError:
+        return False
+    found = (parsed_include(line) for line in _INCLUDE.findall(text))
+    return any(parsed is not None and not is_plain(*parsed) for parsed in found)
+
+
+def _compiles(path: Path, made: Draft, compiler: Compiler) -> bool:
+    source = hide_host_code(read_source(path))
+    names = (made.launched,) if made.launched is not None else ()
+    return compiler.submit(CompileRequest(source, names, _ARCHITECTURE)).result().ok
+
+
+def _draft_extracted(
+    path: Path, folder: Path, asked: Asked, compiler: Compiler, force: bool
+) -> Drafted:
+    target = folder / "kernels" / f"{path.stem}.cu"
+    if target.resolve() == path.resolve():
+        target = target.with_name(f"{path.stem}_extracted.cu")
+    unit = extract(
+        path, target,
+        kernels=asked.kernels, instantiate=asked.instantiate, folders=asked.folders,
+    )  # fmt: skip
+    options = _options(unit, compiler)
+    if len(unit.instances) > 1:
+        write_new({target: unit.unit}, force=force)
+        names = ", ".join(instance.kernel.name for instance in unit.instances)
+        return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
+    made = draft(unit.source, unit.instances[0].kernel.name, folder, options)
+    first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
+    made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
+    done = _write_draft(made, force=force, unit={target: unit.unit})
+    return replace(done, left_out=unit.left_out, notes=_notes(unit))
+
+
+def _options(unit: Extraction, compiler: Compiler) -> tuple[str, ...]:
+    # the newer language only where the older one does not do
+    error = ""
+    for options in ((), (_NEWER,)):
+        request = CompileRequest(unit.unit, unit.names, _ARCHITECTURE, options)
+        result = compiler.submit(request).result()
+        if result.ok:
+            return options
+        error = result.error
+    raise failure(unit, error)
+
+
+def _notes(unit: Extraction) -> tuple[str, ...]:
+    instance = unit.instances[0]
+    notes = [f"instantiation: {instance.name}"] if instance.arguments else []
+    if instance.others:
+        notes.append(f"--instantiate takes another that is launched: {', '.join(instance.others)}")
+    notes += [f"{o.struct} {o.parameter} became one parameter for each member" for o in unit.opened]
+    return tuple(notes)
+
+
+def _by_hand(unit: Extraction) -> tuple[str, ...]:
+    notes = [
+        f"{len(unit.instances)} kernels make this operator, and a draft is of one: the search "
+        "space, the template and the reference are to be written by hand"
+    ]
+    sites = {bare_name(site.kernel): site for site in reversed(unit.source.launches)}
+    for number, (instance, name) in enumerate(zip(unit.instances, unit.names, strict=True), 1):
+        note, site = f"launch {number}: {name}", sites.get(instance.kernel.name)
+        if site is not None and (place := unit.places[site.line - 1]) is not None:
+            grid, block = ", ".join(site.grid), ", ".join(site.block)
+            note += f"; grid {grid}; block {block}; shared memory {site.shared}"
+            note += f" ({place[0]}:{place[1]})"
+        notes.append(note)
+    return (
+        *notes,
+        "a search space hands every launch the same arguments: give all kernels one parameter list",
+    )

@@ -1,19 +1,20 @@
-"""The files of a draft, written where they belong; what exists is not written over unasked."""
+"""The files of a draft: written where they belong, never over others unasked, with their blanks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.draft.blanks import blanks, reference_blanks
-from tuner.draft.drafting import Draft, draft
 from tuner.model.errors import InputError, SpaceError
-from tuner.source import read_source
-from tuner.source.facts import bare_name
-from tuner.space.choices import check_names, search_space
-from tuner.space.schema import validated
-from tuner.space.yaml import read
+
+# How a draft marks what it leaves to a person.
+BLANK = "FILL_IN"
+MARK = "# FILL IN:"
+# How the body of a reference begins that nobody has written yet.
+UNWRITTEN = 'raise ValueError("fill in reference()'
+_BLANK = re.compile(rf"\b{BLANK}\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,9 @@ class Drafted:
     kernel: str
     space: Path | None
     written: tuple[Path, ...]
-    kept: tuple[Path, ...]
-    parameters: tuple[str, ...]
-    blanks: tuple[Blank, ...]
+    kept: tuple[Path, ...] = ()
+    parameters: tuple[str, ...] = ()
+    blanks: tuple[Blank, ...] = ()
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -58,34 +59,43 @@ class Drafted:
         )
 
 
-def draft_files(
-    kernel_path: Path, folder: Path = Path(), *, kernel: str | None = None, force: bool = False
-) -> Drafted:
-    """Draft a search space, a template and a reference for a source, and write them.
-
-    The first two go below `folder`; where either exists nothing is written and `SpaceError` is
-    raised, unless `force` says to write over them. A reference that exists beside the source is
-    kept always. `kernel` chooses among several. Raises `KernelError` for a source without the
-    kernel, `InputError` for a place that cannot be written.
-    """
-    return drafted(draft(read_source(kernel_path), kernel, folder), force=force)
+def blanks(text: str) -> list[tuple[int, str]]:
+    """List the blanks that are left in a drafted file: the line, and what is needed there."""
+    found = []
+    for line, row in enumerate(text.splitlines(), start=1):
+        code, _, comment = row.partition(" #")
+        if _BLANK.search(code) and not code.lstrip().startswith("#"):
+            what = f"#{comment}".partition(MARK)[2].strip()
+            found.append((line, what or f"a value for {BLANK}"))
+    return found
 
 
-def drafted(made: Draft, *, force: bool, also: Mapping[Path, str] | None = None) -> Drafted:
-    """Write a draft, and the files `also` that belong to it, as `draft_files` does."""
-    files = {**(also or {}), made.space_path: made.space_yaml, made.template_path: made.template}
-    kept = made.reference_path.exists()
-    reference = {} if kept else {made.reference_path: made.reference}
-    write_new(files, force=force, more=reference)
-    files |= reference
-    return Drafted(
-        kernel=made.kernel,
-        space=made.space_path,
-        written=tuple(files),
-        kept=(made.reference_path,) if kept else (),
-        parameters=made.parameters,
-        blanks=tuple(_left(made)),
-    )
+def reference_blanks(text: str) -> list[tuple[int, str]]:
+    """List the line of a drafted reference whose body is not written yet."""
+    rows = enumerate(text.splitlines(), start=1)
+    return [(n, "the body of reference(), in float64") for n, row in rows if UNWRITTEN in row]
+
+
+def blanks_in(path: Path) -> list[Blank]:
+    """List the blanks of one file, by its name a reference or another; none of one not there."""
+    # What cannot be read or decoded is told by whoever reads it next, and better.
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    found = reference_blanks(text) if path.suffix == ".py" else blanks(text)
+    return [Blank(path, line, what) for line, what in found]
+
+
+def require_filled(*files: Path) -> None:
+    """Raise `InputError` with all blanks that are left in drafts; other files pass unread."""
+    left = [blank for path in files for blank in blanks_in(path)]
+    if not left:
+        return
+    first = left[0]
+    if len(left) == 1:
+        raise InputError(f"still to fill in: {first.what}", path=first.file, line=first.line)
+    listed = "\n  ".join(map(str, left))
+    raise InputError(f"{len(left)} blanks are left to fill in", path=first.file, remedy=listed)
 
 
 def write_new(
@@ -100,45 +110,11 @@ def write_new(
             remedy="with `tune init`, --force overwrites it and --out DIR writes elsewhere",
         )
     for path, text in {**files, **(more or {})}.items():
-        _write(path, text)
+        write(path, text)
 
 
-def restore_template(space: Path) -> Path | None:
-    """Lift the template of a search space again where its file is missing; return where it is.
-
-    That is done only where lifting the source gives the parameters, the default and the kernel's
-    launch that the space has; else, and where the template is there, nothing is and None returned.
-    Raises `InputError` for a space or a source that cannot be read.
-    """
-    document = read(space)
-    model = validated(document)
-    check_names(document, model)
-    declared = search_space(document, model)
-    template, path = space.parent / model.template, space.parent / model.source
-    if template.exists() or not path.is_file() or len(model.launch) != 1:
-        return None
-    source, launched = read_source(path), model.launch[0].kernel
-    if bare_name(launched) not in {kernel.name for kernel in source.kernels}:
-        return None
-    made = draft(source, launched)
-    same = made.parameters == declared.names and made.default == dict(declared.default or {})
-    if not same or made.launched not in (None, launched):
-        return None
-    _write(template, made.template)
-    return template
-
-
-def _left(made: Draft) -> Iterator[Blank]:
-    for line, what in blanks(made.space_yaml):
-        yield Blank(made.space_path, line, what)
-    text = made.reference
-    if made.reference_path.is_file():
-        text = made.reference_path.read_text(encoding="utf-8", errors="replace")
-    for line, what in reference_blanks(text):
-        yield Blank(made.reference_path, line, what)
-
-
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write one file with its folder; raise `InputError` where that is not possible."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="")

@@ -5,16 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
+from tuner.draft.translate import parse_expression
 from tuner.source import KernelFunction, LaunchSite, SourceFile
 from tuner.source.accesses import Assigned, assigned
 from tuner.source.arguments import element_dtype
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, bare_name
-from tuner.source.launches import CallSite, HostFunction, calls_of, functions_of
-from tuner.source.syntax import closing, number
+from tuner.source.launches import allocations_in, calls_of, functions_of
+from tuner.source.syntax import closing, number, text_of
 
+INTEGERS = ("int32", "uint32", "int64", "uint64")
 _MAX_HOPS = 8
+
+
+def names_behind(texts: Iterable[str], definitions: Mapping[str, str]) -> frozenset[str]:
+    """List the names in some texts, and those that the variables among them depend on."""
+    found: set[str] = set()
+    pending = [*texts]
+    while pending:
+        names = {*IDENTIFIER.findall(pending.pop())} - found
+        found |= names
+        pending += (definitions.get(name, "") for name in names)
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +55,48 @@ class HostLaunch:
         return self.kernel.line if self.site is None else self.site.line
 
     @property
+    def definitions(self) -> Mapping[str, str]:
+        """The host variables that have one value at the launch."""
+        return self.site.definitions if self.site is not None else {}
+
+    @property
+    def passed(self) -> dict[str, str]:
+        """What the launch passes for each of the kernel's parameters."""
+        arguments = self.site.arguments if self.site is not None else ()
+        return dict(zip((p.name for p in self.kernel.parameters), arguments, strict=False))
+
+    @property
+    def constants(self) -> dict[str, str]:
+        """The file's constants, and the template parameters that the instance gives a value."""
+        found = {constant.name: constant.value for constant in self.source.constants}
+        for parameter, text in zip(self.kernel.template, self.instance or (), strict=False):
+            found.setdefault(parameter.name, text)
+        return found
+
+    @property
     def names(self) -> frozenset[str]:
         """All names that the launch configuration depends on."""
         if self.site is None:
             return frozenset()
         site = self.site
-        return self.closure((*site.grid, *site.block, site.shared, *site.template_arguments))
+        return names_behind(
+            (*site.grid, *site.block, site.shared, *site.template_arguments), site.definitions
+        )
 
-    def closure(self, texts: Iterable[str]) -> frozenset[str]:
-        """List the names in some texts, and those that the host variables among them depend on."""
-        definitions = self.site.definitions if self.site is not None else {}
-        found: set[str] = set()
-        pending = list(chain.from_iterable(IDENTIFIER.findall(text) for text in texts))
-        while pending:
-            name = pending.pop()
-            if name not in found:
-                found.add(name)
-                pending += IDENTIFIER.findall(definitions.get(name, ""))
-        return frozenset(found)
+    @property
+    def problem_sizes(self) -> frozenset[str]:
+        """The names that host code gives its arrays their sizes by, or hands to the kernel.
+
+        What the block of the launch depends on is a choice of the source, and left out.
+        """
+        source, site = self.source, self.site
+        if site is None:
+            return frozenset()
+        variables = {name: Assigned(text, 0) for name, text in site.definitions.items()}
+        texts = [a.size for a in allocations_in(source, (0, len(source.masked)), variables)]
+        passed = zip(self.kernel.parameters, site.arguments, strict=False)
+        texts += [text for parameter, text in passed if parameter.dtype in INTEGERS]
+        return names_behind(texts, self.definitions) - names_behind(site.block, self.definitions)
 
     @property
     def block(self) -> tuple[int, ...]:
@@ -94,7 +131,7 @@ class HostLaunch:
 
     def followed(self, text: str) -> str:
         """Follow host variables to what they stand for."""
-        definitions = self.site.definitions if self.site is not None else {}
+        definitions = self.definitions
         for _ in range(_MAX_HOPS):
             if text not in definitions:
                 break
@@ -175,40 +212,32 @@ def paths_to(launch: HostLaunch) -> tuple[Path, ...]:
     if launch.site is None:
         return ()
     functions, calls = functions_of(launch.source), calls_of(launch.source)
-    found = _paths(launch.source, launch.site.at, launch.site.line, functions, calls, 0)
-    return tuple(islice(found, _MAX_PATHS))
-
-
-def _paths(
-    source: SourceFile,
-    at: int,
-    line: int,
-    functions: tuple[HostFunction, ...],
-    calls: tuple[CallSite, ...],
-    depth: int,
-) -> Iterator[Path]:
-    around = [f for f in functions if f.span[0] <= at < f.span[1]]
     spans = tuple(function.span for function in functions)
-    variables = assigned(source.masked, spans, at)
-    if not around:
-        yield (Frame((0, at), line, variables, {}),)
-        return
-    own = max(around, key=lambda function: function.span[0])
-    callers = [
-        call
-        for call in calls
-        if call.name == own.name
-        and len(call.arguments) <= len(own.parameters)
-        and not own.span[0] <= call.at < own.span[1]
-    ]
-    if not callers or depth >= _MAX_FRAMES:
-        yield (Frame(own.span, line, variables, {}),)
-        return
-    for call in callers:
-        passed = dict(zip(own.parameters, call.arguments, strict=False))
-        frame = Frame(own.span, line, variables, passed)
-        for rest in _paths(source, call.at, call.line, functions, calls, depth + 1):
-            yield (frame, *rest)
+
+    def paths(at: int, line: int, depth: int) -> Iterator[Path]:
+        around = [f for f in functions if f.span[0] <= at < f.span[1]]
+        variables = assigned(launch.source.masked, spans, at)
+        if not around:
+            yield (Frame((0, at), line, variables, {}),)
+            return
+        own = max(around, key=lambda function: function.span[0])
+        callers = [
+            call
+            for call in calls
+            if call.name == own.name
+            and len(call.arguments) <= len(own.parameters)
+            and not own.span[0] <= call.at < own.span[1]
+        ]
+        if not callers or depth >= _MAX_FRAMES:
+            yield (Frame(own.span, line, variables, {}),)
+            return
+        for call in callers:
+            passed = dict(zip(own.parameters, call.arguments, strict=False))
+            frame = Frame(own.span, line, variables, passed)
+            for rest in paths(call.at, call.line, depth + 1):
+                yield (frame, *rest)
+
+    return tuple(islice(paths(launch.site.at, launch.site.line, 0), _MAX_PATHS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +246,6 @@ class Host:
 
     source: SourceFile
     path: Path
-
-    def line_of(self, level: int) -> int:
-        """Give the line of the call, or the launch, that a level makes."""
-        return self.path[level].line
 
     def followed(self, text: str, level: int = 0) -> tuple[str, int]:
         """Follow a name through variables and callers; return what it stands for, and the level."""
@@ -235,48 +260,43 @@ class Host:
                 break
         return text, level
 
-    def number(self, text: str, level: int = 0) -> Number | None:
+    def number(
+        self, text: str, level: int = 0, line: int | None = None, depth: int = 0
+    ) -> Number | None:
         """Compute a whole number from what the source states, where it does."""
-        return self._number(text, level, self.path[level].line, 0)
-
-    def _number(self, text: str, level: int, line: int, depth: int) -> Number | None:
         text = plain(text)
+        line = self.path[level].line if line is None else line
         value = _literal(text)
         if value is not None:
             return Number(value, line)
         if depth > _MAX_DEPTH:
             return None
         if IDENTIFIER.fullmatch(text):
-            return self._named(text, level, depth)
-        chosen = _alternatives(text)
-        if chosen is not None:
-            return self._chosen(*chosen, level, line, depth)
-        return self._computed(text, level, line, depth)
+            return self._named(text, level, depth + 1)
+        alternatives = _alternatives(text)
+        if alternatives is None:
+            return self._computed(text, level, line, depth + 1)
+        # `argc > 1 ? atoi(argv[1]) : 1 << 20`: the one that needs no command line
+        test, *texts = alternatives
+        holds = number(test)
+        if holds is not None:
+            return self.number(texts[0 if holds else 1], level, line, depth + 1)
+        known = [self.number(text, level, line, depth + 1) for text in texts]
+        stated = [found for found in known if found is not None]
+        return stated[0] if len(stated) == 1 else None
 
     def _named(self, name: str, level: int, depth: int) -> Number | None:
         frame = self.path[level]
         if name in frame.variables:
             variable = frame.variables[name]
             line = LineIndex(self.source.text).at(variable.at)
-            return self._number(variable.text, level, line, depth + 1)
+            return self.number(variable.text, level, line, depth)
         if name in frame.passed and level + 1 < len(self.path):
-            line = self.path[level + 1].line
-            return self._number(frame.passed[name], level + 1, line, depth + 1)
+            return self.number(frame.passed[name], level + 1, None, depth)
         constants = [c for c in self.source.constants if c.name == name]
         if len(constants) == 1:
-            return self._number(constants[0].value, level, constants[0].line, depth + 1)
+            return self.number(constants[0].value, level, constants[0].line, depth)
         return None
-
-    def _chosen(
-        self, test: str, first: str, second: str, level: int, line: int, depth: int
-    ) -> Number | None:
-        # `argc > 1 ? atoi(argv[1]) : 1 << 20`: the one that needs no command line
-        holds = number(test)
-        if holds is not None:
-            return self._number(first if holds else second, level, line, depth + 1)
-        known = [self._number(text, level, line, depth + 1) for text in (first, second)]
-        stated = [found for found in known if found is not None]
-        return stated[0] if len(stated) == 1 else None
 
     def _computed(self, text: str, level: int, line: int, depth: int) -> Number | None:
         pieces: list[str] = []
@@ -285,7 +305,7 @@ class Host:
             # `4u` and `0x10` hold letters that are no names
             if match.start() and text[match.start() - 1].isdigit():
                 continue
-            found = self._number(match[0], level, line, depth + 1)
+            found = self.number(match[0], level, line, depth)
             if found is None:
                 return None
             pieces += [text[end : match.start()], str(found.value)]
@@ -316,18 +336,10 @@ def _literal(text: str) -> int | None:
 
 
 def _alternatives(text: str) -> tuple[str, str, str] | None:
-    question = _outside(text, "?", 0)
-    colon = _outside(text, ":", question + 1) if question is not None else None
-    if question is None or colon is None:
+    parsed = parse_expression(text)
+    if parsed is None or parsed[1].type != "conditional_expression":
         return None
-    return text[:question], text[question + 1 : colon], text[colon + 1 :]
-
-
-def _outside(text: str, character: str, start: int) -> int | None:
-    position = start
-    while position < len(text):
-        if text[position] == character and text[position : position + 2] != "::":
-            return position
-        inside = closing(text, position) if text[position] in "([{" else None
-        position = inside or position + (2 if text[position : position + 2] == "::" else 1)
-    return None
+    source, node = parsed
+    children = (node.child_by_field_name(f) for f in ("condition", "consequence", "alternative"))
+    found = [text_of(child, source) for child in children if child is not None]
+    return (found[0], found[1], found[2]) if len(found) == 3 else None

@@ -1,4 +1,4 @@
-"""What the source says of sizes, shapes and values, each with the line that says it."""
+"""What the source says of sizes, shapes, values and roles, each with the line that says it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tuner.draft.axes import Axes, numbers_of
-from tuner.draft.choices import Choice
+from tuner.draft.choices import TunableConstant
 from tuner.draft.host_values import Host, HostLaunch, Number
-from tuner.draft.launches import tuned_extents
+from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.shapes import Indexing, Shape, accessed_shape, allocated_shape, pointer_text
-from tuner.draft.translate import translate
+from tuner.draft.translate import Scope, translate
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source import KernelParameter
@@ -24,27 +23,35 @@ _NULL = ("nullptr", "NULL", "0")
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 _QUOTIENT = re.compile(rf"{_FLOAT.pattern}\s*/\s*(.+)")
 
+# a text as the file states it, and where the source says so
+Stated = tuple[str, str]
+ShapeAndOrigin = tuple[Shape, str]
+
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Something as the file states it, and where the source says so."""
+class DraftArgument:
+    """One argument as far as it is known; `role` is None for a scalar, the others if unknown."""
 
-    text: str
-    origin: str
+    parameter: KernelParameter
+    dtype: str | None
+    role: str | None = None
+    shape: Shape | None = None
+    value: str | None = None
+    origin: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether nothing is left to fill in."""
+        stated = self.shape if self.role is not None else self.value
+        return self.dtype is not None and stated is not None and bool(self.parameter.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """All that was found; what is missing in it is left blank.
-
-    `sizes` has one mapping of axes to numbers for each way to the launch.
-    """
+    """All that was found; `sizes` has one mapping of axes to numbers for each way to the launch."""
 
     axes: Axes
-    shapes: Mapping[str, tuple[Shape, str]]
-    values: Mapping[str, Told]
-    absent: Mapping[str, Told]
-    roles: Mapping[str, str]
+    arguments: tuple[DraftArgument, ...]
     sizes: tuple[Mapping[str, Number], ...]
 
     @property
@@ -55,46 +62,57 @@ class Inference:
 
 
 def infer(
-    launch: HostLaunch, axes: Axes, choices: tuple[Choice, ...], hosts: tuple[Host, ...]
+    launch: HostLaunch,
+    axes: Axes,
+    tuned: LaunchDraft,
+    choices: Sequence[TunableConstant],
+    hosts: Sequence[Host],
 ) -> Inference:
     """Find out what can be known of the kernel's arguments and workloads.
 
-    `choices` are what the search will change.
+    `tuned` is the template's launch, and `choices` are what the search will change.
     """
-    tuned = tuned_extents(launch, axes, choices)
-    indexing = Indexing.of(launch, axes.names, tuned, choices)
-    reading = _Reading(launch, axes, indexing, hosts)
-    parameters = [p for p in launch.kernel.parameters if p.name]
-    arrays = [p for p in parameters if p.pointers == 1]
-    absent = {p.name: told for p in arrays if (told := reading.absent(p)) is not None}
-    return Inference(
-        axes=axes,
-        shapes=reading.shapes([p for p in arrays if p.name not in absent]),
-        values={
-            p.name: told
-            for p in parameters
-            if not p.pointers and (told := reading.value(p)) is not None
-        },
-        absent=absent,
-        roles={p.name: reading.role(p) for p in parameters if p.pointers},
-        sizes=_distinct([numbers_of(launch, axes, host) for host in hosts]),
-    )
+    reading = _Reading(launch, axes, Indexing.of(launch, axes, tuned, choices), hosts)
+    distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
+    for sizes in reading.sizes:
+        distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
+    return Inference(axes, reading.arguments(), tuple(distinct.values()))
 
 
 class _Reading:
     def __init__(
-        self, launch: HostLaunch, axes: Axes, indexing: Indexing, hosts: tuple[Host, ...]
+        self, launch: HostLaunch, axes: Axes, indexing: Indexing, hosts: Sequence[Host]
     ) -> None:
         self.launch, self.axes, self.hosts = launch, axes, hosts
-        self.types, self.indexing = launch.types(), indexing
+        self.types, self.indexing, self.passed = launch.types(), indexing, launch.passed
+        self.sizes = [numbers_of(launch, axes, host) for host in hosts]
         self.accesses: dict[str, list[Access]] = {}
         for access in accesses_of(launch.source, launch.kernel):
             self.accesses.setdefault(access.array, []).append(access)
-        site = launch.site
-        names = (parameter.name for parameter in launch.kernel.parameters)
-        self.passed = dict(zip(names, site.arguments if site else (), strict=False))
 
-    def shapes(self, arrays: Sequence[KernelParameter]) -> dict[str, tuple[Shape, str]]:
+    def arguments(self) -> tuple[DraftArgument, ...]:
+        parameters = self.launch.kernel.parameters
+        absent = {p.name: told for p in parameters if (told := self.absent(p)) is not None}
+        arrays = [p for p in parameters if p.name and p.pointers == 1 and p.name not in absent]
+        shapes = self.shapes(arrays)
+        found = []
+        for p in parameters:
+            dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
+            if p.name in absent:
+                value, origin = absent[p.name]
+                argument = DraftArgument(p, "int64", value=value, origin=origin)
+            elif p.pointers:
+                shape, origin = shapes.get(p.name, (None, ""))
+                argument = DraftArgument(p, dtype, self.role(p), shape, origin=origin)
+            elif p.name in self.axes.names:
+                argument = DraftArgument(p, dtype, value=self.axes.names[p.name])
+            else:
+                told = self.value(p)
+                argument = DraftArgument(p, dtype, None, None, *(told or (None, "")))
+            found.append(argument)
+        return tuple(found)
+
+    def shapes(self, arrays: Sequence[KernelParameter]) -> dict[str, ShapeAndOrigin]:
         indexed = {p.name: found for p in arrays if (found := self.indexed(p)) is not None}
         shapes = {}
         for parameter in arrays:
@@ -107,14 +125,13 @@ class _Reading:
                 shapes[parameter.name] = _ordered(*memory, indexed)
         return shapes
 
-    def indexed(self, parameter: KernelParameter) -> tuple[Shape, str] | None:
+    def indexed(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         if dtype_of(parameter.c_type, self.types) is None:
             return None
-        accesses = tuple(self.accesses.get(parameter.name, ()))
-        found = accessed_shape(accesses, self.indexing)
+        found = accessed_shape(self.accesses.get(parameter.name, ()), self.indexing)
         return None if found is None else (found[0], f"as it is indexed, line {found[1]}")
 
-    def allocated(self, parameter: KernelParameter) -> tuple[Shape, str] | None:
+    def allocated(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)
         if dtype is None or parameter.name not in self.passed or not self.hosts:
             return None
@@ -132,52 +149,50 @@ class _Reading:
             return indexed != memory
         if any(IDENTIFIER.search(extent) for extent in memory):
             return False
-        known = [numbers_of(self.launch, self.axes, host) for host in self.hosts]
-        return all(_count(indexed, sizes) == _count(memory, {}) for sizes in known)
+        return all(_count(indexed, sizes) == _count(memory, {}) for sizes in self.sizes)
 
-    def value(self, parameter: KernelParameter) -> Told | None:
-        if parameter.name in self.axes.names:
-            return None
-        if parameter.name not in self.passed or not self.hosts:
+    def value(self, parameter: KernelParameter) -> Stated | None:
+        if not parameter.name or parameter.name not in self.passed:
             return None
         found = {self._value(parameter, host) for host in self.hosts}
-        told = found.pop()
-        return told if told is not None and not found else None
+        return found.pop() if len(found) == 1 else None
 
-    def _value(self, parameter: KernelParameter, host: Host) -> Told | None:
+    def _value(self, parameter: KernelParameter, host: Host) -> Stated | None:
         text, level = host.followed(self.passed[parameter.name])
         for constant in self.launch.source.constants:
             if constant.name == text:
                 text = constant.value
-        origin = f"passed in line {host.line_of(level)}"
+        origin = f"passed in line {host.path[level].line}"
         dtype = parameter.dtype or dtype_of(parameter.c_type, self.types) or ""
         if dtype == "bool" and text in ("true", "false"):
-            return Told(text, origin)
+            return text, origin
         if "int" in dtype:
             known = host.number(self.passed[parameter.name])
-            return None if known is None else Told(str(known.value), f"line {known.line}")
+            return None if known is None else (str(known.value), f"line {known.line}")
         if "float" not in dtype:
             return None
         if literal := _FLOAT.fullmatch(text):
-            return Told(_plain_float(literal[1]), origin)
+            return _plain_float(literal[1]), origin
         if (quotient := _QUOTIENT.fullmatch(text)) and level == 0:
             scope = self.indexing.scope
             values = {**scope.values, **self.axes.texts(self.launch)}
-            divisor = translate(quotient[2], type(scope)(values, scope.definitions))
+            divisor = translate(quotient[2], Scope(values, scope.definitions))
             if divisor is not None:
-                return Told(f"{_plain_float(quotient[1])} / ({divisor})", origin)
+                return f"{_plain_float(quotient[1])} / ({divisor})", origin
         return None
 
-    def absent(self, parameter: KernelParameter) -> Told | None:
-        passed = self.passed.get(parameter.name)
-        if passed is None or not self.hosts:
+    def absent(self, parameter: KernelParameter) -> Stated | None:
+        if not parameter.name or parameter.pointers != 1 or parameter.name not in self.passed:
             return None
-        found = [pointer_text(host.followed(passed)[0]) for host in self.hosts]
-        if all(text in _NULL for text in found):
-            return Told("0", f"a null pointer, line {self.hosts[0].line_of(0)}")
-        return None
+        passed = self.passed[parameter.name]
+        found = {pointer_text(host.followed(passed)[0]) for host in self.hosts}
+        if not found or not found <= {*_NULL}:
+            return None
+        return "0", f"a null pointer, line {self.hosts[0].path[0].line}"
 
     def role(self, parameter: KernelParameter) -> str:
+        if not parameter.name:
+            return "output"
         if parameter.const:
             return "input"
         accesses = self.accesses.get(parameter.name, [])
@@ -195,9 +210,7 @@ class _Reading:
         return "inout" if atomic or any(after != "=" for after in touched) else "output"
 
 
-def _ordered(
-    memory: Shape, origin: str, indexed: Mapping[str, tuple[Shape, str]]
-) -> tuple[Shape, str]:
+def _ordered(memory: Shape, origin: str, indexed: Mapping[str, ShapeAndOrigin]) -> ShapeAndOrigin:
     # rows * cols and cols * rows are the same memory
     if len(memory) < 2:
         return memory, origin
@@ -214,13 +227,6 @@ def _count(shape: Shape, sizes: Mapping[str, Number]) -> int | None:
     if any(extent.names - set(values) for extent in extents):
         return None
     return prod(extent.integer(values) for extent in extents)
-
-
-def _distinct(found: Sequence[dict[str, Number]]) -> tuple[Mapping[str, Number], ...]:
-    kept: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
-    for sizes in found:
-        kept.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
-    return tuple(kept.values())
 
 
 def _plain_float(text: str) -> str:

@@ -1,20 +1,20 @@
-"""The shape of an array from how the kernel indexes it: what bounds each part of the index."""
+"""The shape of an array: from how the kernel indexes it, and from the memory it is given."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.draft.choices import Choice
+from tuner.draft.choices import TunableConstant
 from tuner.draft.host_values import Host, HostLaunch, plain
-from tuner.draft.launches import LaunchDraft
-from tuner.draft.translate import Scope, translate
+from tuner.draft.launches import Axes, LaunchDraft
+from tuner.draft.translate import Scope, parse_expression, translate
 from tuner.source.accesses import Access, Bound, assigned, bare
 from tuner.source.facts import IDENTIFIER
 from tuner.source.launches import Allocation, allocations_in
-from tuner.source.syntax import Node, number, parse_tree, text_of, walk
+from tuner.source.syntax import Node, number, text_of
 
 _MAX_DEPTH = 12
 _BUILTIN = re.compile(r"(blockIdx|threadIdx)\.([xyz])")
@@ -37,22 +37,17 @@ class Indexing:
 
     @classmethod
     def of(
-        cls,
-        launch: HostLaunch,
-        axes: Mapping[str, str],
-        tuned: LaunchDraft,
-        choices: tuple[Choice, ...],
+        cls, launch: HostLaunch, axes: Axes, tuned: LaunchDraft, choices: Sequence[TunableConstant]
     ) -> Indexing:
-        """Take the extents of the template's launch; `axes` maps C++ names to axes."""
-        own = {p.name for p in launch.kernel.parameters} | {c.name for c in launch.source.constants}
-        definitions = {c.name: c.value for c in launch.source.constants}
-        for parameter, text in zip(launch.kernel.template, launch.instance or (), strict=False):
-            definitions.setdefault(parameter.name, text)
-        values = {name: axis for name, axis in axes.items() if name in own}
+        """Take the extents of the template's launch."""
+        constants = {constant.name for constant in launch.source.constants}
+        own = {parameter.name for parameter in launch.kernel.parameters} | constants
+        values = {name: axis for name, axis in axes.names.items() if name in own}
         values |= {c.origin: c.name for c in choices if c.origin is not None}
-        scope = Scope(values=values, definitions=definitions, types=launch.types())
+        scope = Scope(values=values, definitions=launch.constants, types=launch.types())
+        block = tuned.block if launch.site is not None else None
         tunable = frozenset(choice.name for choice in choices)
-        return cls(launch, scope, tuned.grid or (), tuned.block or (), tunable)
+        return cls(launch, scope, tuned.grid or (), block or (), tunable)
 
     def shape(self, access: Access) -> Shape | None:
         """Find the dimensions that an index runs over; None where something is not bounded."""
@@ -139,16 +134,8 @@ def _same(minor: Shape, whole: str) -> bool:
     return sorted(factors) == sorted(whole.split(" * "))
 
 
-def _expression(text: str) -> tuple[str, Node] | None:
-    source = f"auto value = {text};"
-    root = parse_tree(source)
-    declarator = next((node for node in walk(root) if node.type == "init_declarator"), None)
-    value = declarator.child_by_field_name("value") if declarator is not None else None
-    return None if value is None or root.has_error else (source, value)
-
-
 def _terms(text: str) -> list[str]:
-    parsed = _expression(text)
+    parsed = parse_expression(text)
     return [text] if parsed is None else list(_flat(*parsed, "+"))
 
 
@@ -164,7 +151,7 @@ def _flat(source: str, node: Node, sign: str) -> list[str]:
 
 
 def _products(term: str) -> list[tuple[str, str]]:
-    parsed = _expression(plain(term))
+    parsed = parse_expression(plain(term))
     factors = [] if parsed is None else _flat(*parsed, "*")
     pairs = []
     for split in range(1, len(factors)):
@@ -173,17 +160,15 @@ def _products(term: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def accessed_shape(accesses: tuple[Access, ...], kernel: Indexing) -> tuple[Shape, int] | None:
+def accessed_shape(accesses: Sequence[Access], kernel: Indexing) -> tuple[Shape, int] | None:
     """Find the one shape that all accesses of an array agree on, and the line of the first.
 
     None where they differ, or one of them cannot be told.
     """
-    telling = tuple(access for access in accesses if access.index != "0") or accesses
-    shapes = [kernel.shape(access) for access in telling]
-    first = shapes[0] if shapes else None
-    if first is None or any(shape != first for shape in shapes):
-        return None
-    return first, telling[0].line
+    telling = [access for access in accesses if access.index != "0"] or accesses
+    shapes = {kernel.shape(access) for access in telling}
+    shape = shapes.pop() if len(shapes) == 1 else None
+    return None if shape is None else (shape, telling[0].line)
 
 
 _MAX_HOPS = 8
@@ -207,7 +192,7 @@ def pointer_text(text: str) -> str:
 
 def allocated_shape(
     host: Host, text: str, axes: Mapping[str, str], element_bytes: int
-) -> tuple[tuple[str, ...], str] | None:
+) -> tuple[Shape, str] | None:
     """Find the dimensions of what a pointer in the launch points to, and where they come from.
 
     `axes` maps texts of the launch's own function to axes.
@@ -215,7 +200,9 @@ def allocated_shape(
     level, known = 0, dict(axes)
     for _ in range(_MAX_HOPS):
         frame = host.path[level]
-        known |= _also(known, frame.variables)
+        # `int n = COUNT;`: what n is an axis for, COUNT is too
+        values = {n: plain(frame.variables[n].text) for n in known if n in frame.variables}
+        known |= {value: known[n] for n, value in values.items() if IDENTIFIER.fullmatch(value)}
         text = pointer_text(text)
         memory = [
             allocation
@@ -223,52 +210,24 @@ def allocated_shape(
             if allocation.target == text
         ]
         if memory:
-            return _shape(memory, _scope(host, level, known), element_bytes)
+            definitions = {constant.name: constant.value for constant in host.source.constants}
+            definitions |= {name: value.text for name, value in frame.variables.items()}
+            scope = Scope(values=known, definitions=definitions, types=host.source.aliases)
+            found = {_extents(one, scope, element_bytes) for one in memory}
+            shape = found.pop() if len(found) == 1 else None
+            return None if shape is None else (shape, f"{memory[0].how}, line {memory[0].line}")
         if text in frame.variables:
             text = frame.variables[text].text
         elif text in frame.passed and level + 1 < len(host.path):
             text, level = frame.passed[text], level + 1
-            known = _at_caller(known, frame.passed)
+            passed = {name: own for name, own in frame.passed.items() if number(own) is None}
+            known = {plain(own): known[name] for name, own in passed.items() if name in known}
         else:
             return None
     return None
 
 
-def _also(known: Mapping[str, str], variables: Mapping[str, object]) -> dict[str, str]:
-    # `int n = COUNT;`: what n is an axis for, COUNT is too
-    found = {}
-    for name, axis in known.items():
-        value = plain(str(getattr(variables.get(name), "text", "")))
-        if IDENTIFIER.fullmatch(value):
-            found[value] = axis
-    return found
-
-
-def _at_caller(known: Mapping[str, str], passed: Mapping[str, str]) -> dict[str, str]:
-    return {
-        plain(text): known[name]
-        for name, text in passed.items()
-        if name in known and number(text) is None
-    }
-
-
-def _scope(host: Host, level: int, known: Mapping[str, str]) -> Scope:
-    definitions = {constant.name: constant.value for constant in host.source.constants}
-    definitions |= {name: value.text for name, value in host.path[level].variables.items()}
-    return Scope(values=known, definitions=definitions, types=host.source.aliases)
-
-
-def _shape(
-    memory: list[Allocation], scope: Scope, element_bytes: int
-) -> tuple[tuple[str, ...], str] | None:
-    found = {_extents(one, scope, element_bytes) for one in memory}
-    extents = found.pop()
-    return (
-        None if extents is None or found else (extents, f"{memory[0].how}, line {memory[0].line}")
-    )
-
-
-def _extents(memory: Allocation, scope: Scope, element_bytes: int) -> tuple[str, ...] | None:
+def _extents(memory: Allocation, scope: Scope, element_bytes: int) -> Shape | None:
     size = translate(memory.size, scope)
     if size is None:
         return None

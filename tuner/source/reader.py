@@ -177,6 +177,11 @@ _GLOBAL_MACRO = re.compile(r"#\s*define\s+(\w+)[ \t]+(?!.*##).*\b__global__\b")
 
 def read_source(path: Path) -> SourceFile:
     """Read a CUDA source file; raise `KernelError` where there is no kernel to be had from it."""
+    return parse_source(source_text(path), path)
+
+
+def source_text(path: Path) -> str:
+    """Read a file as text; raise `KernelError` where it is none."""
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -191,7 +196,7 @@ def read_source(path: Path) -> SourceFile:
     if b"\0" in data:
         raise KernelError("is a binary file", path=path, remedy="give the path of CUDA source text")
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise KernelError(
             f"is not UTF-8: byte 0x{data[error.start]:02x}",
@@ -199,7 +204,6 @@ def read_source(path: Path) -> SourceFile:
             line=data.count(b"\n", 0, error.start) + 1,
             remedy="save it as UTF-8",
         ) from error
-    return parse_source(text, path)
 
 
 def parse_source(text: str, path: Path) -> SourceFile:

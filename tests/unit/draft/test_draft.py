@@ -105,30 +105,27 @@ def test_a_draft_is_valid_yaml_and_every_blank_says_what_is_needed(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_filled_draft_loads_and_fits_its_template_and_its_kernel(
+def test_a_filled_draft_fits_its_template_and_its_kernel_and_launches_as_the_source_does(
     tmp_path: Path, name: str
 ) -> None:
     definition = written(tmp_path, name)
-    spec = definition.spec
+    spec, default = definition.spec, definition.space.default
     assert blanks(spec.path.read_text()) == []
-    Template.load(spec.template).check(definition.space, spec)
+    template = Template.load(spec.template)
+    template.check(definition.space, spec)
     source = read_source(spec.source)
     check_arguments(spec, source.kernel(spec.baseline[0].kernel))
-    assert definition.space.default is not None
-    for workload in spec.workloads:
-        assert definition.space.violated(definition.space.default, workload.values) is None
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_default_config_launches_as_the_source_does(tmp_path: Path, name: str) -> None:
-    definition = written(tmp_path, name)
-    spec, default = definition.spec, definition.space.default
     assert default is not None
     for workload in spec.workloads:
+        assert definition.space.violated(default, workload.values) is None
         (baseline,) = spec.baseline_launches(workload.values)
         (candidate,) = spec.candidate_launches({**workload.values, **default})
         assert (candidate.grid, candidate.block) == (baseline.grid, baseline.block)
         assert candidate.shared_bytes == baseline.shared_bytes
+    first = template.render(default).source
+    for parameter in definition.space.parameters:
+        other = next(value for value in parameter.values if value != default[parameter.name])
+        assert template.render({**default, parameter.name: other}).source != first
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -138,11 +135,11 @@ def test_baseline_and_template_compile_to_the_same_resources(
     definition = written(tmp_path, name)
     spec, default = definition.spec, definition.space.default
     assert default is not None
-    baseline = hide_host_code(read_source(spec.source))
-    rendered = Template.load(spec.template).render(default).source
     results = [
-        compile_one(compiler, baseline, spec.baseline[0].kernel),
-        compile_one(compiler, rendered, spec.launch[0].kernel),
+        compile_one(compiler, hide_host_code(read_source(spec.source)), spec.baseline[0].kernel),
+        compile_one(
+            compiler, Template.load(spec.template).render(default).source, spec.launch[0].kernel
+        ),
     ]
     assert [result.error for result in results] == ["", ""]
     static = [next(iter(r.resources.values())).static_shared_bytes for r in results]
@@ -151,17 +148,6 @@ def test_baseline_and_template_compile_to_the_same_resources(
 
 def compile_one(compiler: NvrtcPool, source: str, kernel: str) -> CompileResult:
     return compiler.submit(CompileRequest(source, (kernel,), "sm_90a")).result(60)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_shows_in_the_rendered_source(tmp_path: Path, name: str) -> None:
-    definition = written(tmp_path, name)
-    template, default = Template.load(definition.spec.template), definition.space.default
-    assert default is not None
-    first = template.render(default).source
-    for parameter in definition.space.parameters:
-        other = next(value for value in parameter.values if value != default[parameter.name])
-        assert template.render({**default, parameter.name: other}).source != first
 
 
 def test_only_the_constants_and_the_host_code_change(tmp_path: Path) -> None:
@@ -178,23 +164,13 @@ def test_only_the_constants_and_the_host_code_change(tmp_path: Path) -> None:
 def test_sizes_that_only_the_grid_knows_become_axes(tmp_path: Path) -> None:
     made = data(drafted(tmp_path, "block_reduce"))
     assert made["axes"] == ["cols", "rows"]
-    assert made["launch"] == [
-        {
-            "kernel": "row_sum<float>",
-            "grid": ["rows"],
-            "block": ["threads"],
-            "shared_memory": "threads * 4",
-        }
-    ]
+    launch = {"kernel": "row_sum<float>", "grid": ["rows"], "block": ["threads"]}
+    assert made["launch"] == [{**launch, "shared_memory": "threads * 4"}]
 
 
 def test_exact_divisions_become_constraints(tmp_path: Path) -> None:
-    made = data(drafted(tmp_path, "tiled_sgemm"))
-    assert made["constraints"] == [
-        "bm % tm == 0",
-        "bn % tn == 0",
-        "(bn // tn) * (bm // tm) <= 1024",
-    ]
+    constraints = data(drafted(tmp_path, "tiled_sgemm"))["constraints"]
+    assert constraints == ["bm % tm == 0", "bn % tn == 0", "(bn // tn) * (bm // tm) <= 1024"]
 
 
 def test_constants_that_are_no_choice_are_left_out_and_said_so() -> None:
@@ -211,12 +187,9 @@ def test_constants_that_are_no_choice_are_left_out_and_said_so() -> None:
 
 
 def test_a_constant_defined_twice_is_left_alone() -> None:
-    made = snippet(
-        "#ifdef BIG\n#define TILE 32\n#else\n#define TILE 16\n#endif\n"
-        "__global__ void k(float* x) { x[TILE] = 1; }\n"
-    )
-    assert made.parameters == ()
-    assert "@{" not in made.template
+    defined = "#ifdef BIG\n#define TILE 32\n#else\n#define TILE 16\n#endif\n"
+    made = snippet(defined + "__global__ void k(float* x) { x[TILE] = 1; }\n")
+    assert (made.parameters, "@{" in made.template) == ((), False)
 
 
 def test_constants_of_other_kernels_are_left_alone() -> None:
@@ -264,9 +237,8 @@ def test_launch_bounds_and_the_block_in_the_launch_are_one_parameter() -> None:
     )
     assert made.parameters == ("block_size", "min_blocks")
     assert "__launch_bounds__(@{ block_size }@, @{ min_blocks }@) k(" in made.template
-    assert data(made)["launch"] == [
-        {"kernel": "k", "grid": ["ceil_div(n, block_size)"], "block": ["block_size"]}
-    ]
+    launch = {"kernel": "k", "grid": ["ceil_div(n, block_size)"], "block": ["block_size"]}
+    assert data(made)["launch"] == [launch]
 
 
 def test_a_block_of_two_extents_is_two_parameters() -> None:
@@ -327,21 +299,25 @@ def test_roles_follow_from_const_and_from_what_is_read() -> None:
     assert "d: {absolute: 0}" in made.space_yaml
 
 
-def test_what_the_source_says_is_quoted_in_the_blank() -> None:
-    made = snippet(
-        "__global__ void k(float* x) { extern __shared__ float s[]; x[0] = s[0]; }\n"
-        "void f(float* x, Plan p) { k<<<p.blocks(), 64, p.bytes()>>>(x); }\n"
-    )
-    whats = [what for _, what in blanks(made.space_yaml)]
-    assert whats.count("blocks in x, y, z; the source says p.blocks()") == 2
-    assert whats.count("bytes of dynamic shared memory; the source says p.bytes()") == 2
-
-
-def test_without_a_launch_grid_and_block_are_blank() -> None:
-    made = snippet("__global__ void k(float* x) { extern __shared__ float s[]; x[0] = s[0]; }")
-    whats = [what for _, what in blanks(made.space_yaml)]
-    for needed in ("blocks in x, y, z", "threads in x, y, z", "bytes of dynamic shared memory"):
-        assert whats.count(needed) == 2
+@pytest.mark.parametrize(
+    ("host", "whats"),
+    [
+        ("", ("blocks in x, y, z", "threads in x, y, z", "bytes of dynamic shared memory")),
+        (
+            "void f(float* x, Plan p) { k<<<p.blocks(), 64, p.bytes()>>>(x); }",
+            (
+                "blocks in x, y, z; the source says p.blocks()",
+                "bytes of dynamic shared memory; the source says p.bytes()",
+            ),
+        ),
+    ],
+)
+def test_what_a_launch_does_not_say_is_blank_with_what_the_source_says(
+    host: str, whats: tuple[str, ...]
+) -> None:
+    kernel = "__global__ void k(float* x) { extern __shared__ float s[]; x[0] = s[0]; }\n"
+    found = [what for _, what in blanks(snippet(kernel + host).space_yaml)]
+    assert [found.count(what) for what in whats] == [2] * len(whats)
 
 
 def test_text_that_a_template_would_read_as_its_own_is_spaced_out() -> None:

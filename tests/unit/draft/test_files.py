@@ -89,23 +89,23 @@ def test_a_lost_template_is_lifted_again_as_it_was(complete: Drafted) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    "edits",
     [
-        ("  block_size: [", "  other: [1]\n  block_size: ["),
-        ("default: {block_size: 256}", "default: {block_size: 128}"),
-        ("default: {block_size: 256}", ""),
+        {"  block_size: [": "  other: [1]\n  block_size: [", "default: {": "default: {other: 1, "},
+        {"default: {block_size: 256}": "default: {block_size: 128}"},
+        {"default: {block_size: 256}": ""},
+        {"- kernel: axpby": "- kernel: renamed"},
     ],
-    ids=["another parameter", "another default", "no default"],
+    ids=["another parameter", "another default", "no default", "a kernel that is not there"],
 )
 def test_no_template_is_lifted_for_a_space_that_is_another(
-    complete: Drafted, old: str, new: str
+    complete: Drafted, edits: dict[str, str]
 ) -> None:
     text = complete.space.read_text()
-    changed = text.replace(old, new)
-    if "other" in new:
-        changed = changed.replace("default: {", "default: {other: 1, ")
-    assert changed != text
-    complete.space.write_text(changed)
+    for old, new in edits.items():
+        assert old in text
+        text = text.replace(old, new)
+    complete.space.write_text(text)
     template = Path("templates/axpby.cu.j2")
     template.unlink()
     assert restore_template(complete.space) is None
@@ -117,11 +117,3 @@ def test_a_template_that_is_there_is_left_alone(complete: Drafted) -> None:
     template.write_text("mine")
     assert restore_template(complete.space) is None
     assert template.read_text() == "mine"
-
-
-def test_no_template_is_lifted_for_a_kernel_that_the_source_has_not(complete: Drafted) -> None:
-    template = Path("templates/axpby.cu.j2")
-    template.unlink()
-    text = complete.space.read_text()
-    complete.space.write_text(text.replace("- kernel: axpby", "- kernel: renamed"))
-    assert restore_template(complete.space) is None

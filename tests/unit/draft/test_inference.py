@@ -100,24 +100,15 @@ def scaled(host: str, kernel: str = "if (i < n) y[i] = a * x[i];") -> str:
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_arguments_and_where_they_come_from(name: str) -> None:
-    rows = draft(read_source(DATA / f"{name}.cu")).space_yaml.splitlines()
+def test_all_but_sizes_that_no_host_code_gives_is_found_with_its_origin(name: str) -> None:
+    text = draft(read_source(DATA / f"{name}.cu")).space_yaml
+    rows = text.splitlines()
     first = rows.index("arguments:") + 1
     found = [row.removeprefix("  - ") for row in rows[first : rows.index("workloads:")]]
     assert found == ARGUMENTS[name]
-
-
-@pytest.mark.parametrize("name", LINES)
-def test_sizes_traffic_and_tolerances(name: str) -> None:
-    rows = draft(read_source(DATA / f"{name}.cu")).space_yaml.splitlines()
     assert [line for line in LINES[name] if line not in rows] == []
-
-
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_nothing_is_blank_but_the_sizes_that_no_host_code_gives(name: str) -> None:
-    left = [what for _, what in blanks(draft(read_source(DATA / f"{name}.cu")).space_yaml)]
     asked = ["the sizes to tune for, one {...} each"] if name == "gelu" else []
-    assert left == asked
+    assert [what for _, what in blanks(text)] == asked
 
 
 @pytest.mark.parametrize(

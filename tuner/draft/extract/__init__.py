@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from tuner.draft.extract.extraction import Extraction, extract, failure
-from tuner.draft.extract.includes import is_plain, parsed_include
-from tuner.draft.extract.leftovers import LeftOut
+from tuner.draft.extract.headers import is_plain, parsed_include
 from tuner.draft.extract.unit import relocated
 
 __all__ = [
     "Extraction",
-    "LeftOut",
     "extract",
     "failure",
     "is_plain",

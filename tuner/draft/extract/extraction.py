@@ -5,23 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
+from tuner.draft.extract.headers import Include
 from tuner.draft.extract.instances import (
-    Compute,
-    Evaluate,
-    HostScope,
+    HostCode,
     Instance,
     chosen,
     split_asked,
     substituted,
 )
-from tuner.draft.extract.items import Item, device_marks, is_marked, items_of, needed
-from tuner.draft.extract.leftovers import Header, LeftOut, left_out, unread
-from tuner.draft.extract.macros import chosen_kernels, macros_of, no_kernel, written_out
-from tuner.draft.extract.parameters import Opened, arguments_of, opened
-from tuner.draft.extract.reading import read_all
-from tuner.draft.extract.unit import Place, Text, add_items, preamble, qualified
+from tuner.draft.extract.items import SourceItem, is_marked, items_of
+from tuner.draft.extract.reading import Reading, read_all
+from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
+from tuner.draft.extract.unit import (
+    SourcePlace,
+    Text,
+    add_items,
+    device_marks,
+    left_out,
+    needed,
+    preamble,
+    qualified,
+)
+from tuner.draft.host_values import names_behind
 from tuner.model.errors import KernelError
 from tuner.source import LaunchSite, SourceFile, TemplateParameter, parse_source
 from tuner.source.facts import IDENTIFIER, bare_name
@@ -36,14 +44,14 @@ class Extraction:
 
     `source` is the unit followed by the host code, for whoever drafts from it; `places` says where
     each line of that is from. `instances` are the kernels in the order of their launches. `unread`
-    are headers that could hold what is missing, `opened` the structs that became parameters.
+    are the #includes that could hold what is missing, `opened` the structs that became parameters.
     """
 
     source: SourceFile
-    places: tuple[Place | None, ...]
+    places: tuple[SourcePlace | None, ...]
     instances: tuple[Instance, ...]
-    left_out: tuple[LeftOut, ...]
-    unread: tuple[Header, ...]
+    left_out: tuple[str, ...]
+    unread: tuple[tuple[Path, int, Include], ...]
     opened: tuple[Opened, ...]
 
     @property
@@ -66,7 +74,6 @@ class Extraction:
 def extract(
     path: Path,
     target: Path,
-    compute: Compute,
     *,
     kernels: tuple[str, ...] = (),
     instantiate: tuple[str, ...] = (),
@@ -81,19 +88,25 @@ def extract(
     items = written_out(items_of(reading, path))
     found = [item for item in items if item.is_kernel]
     if not found:
-        raise no_kernel(path, reading)
+        raise _no_kernel(path, reading)
     text = Text()
-    add_items(text, _readable(items))
+    unread = ("assertion", "directive", "using")
+    add_items(text, [item for item in items if item.kind not in unread])
     whole = _with_types(parse_source(str(text), target), items)
     wanted = _wanted(instantiate)
     named = (*kernels, *(name for name in wanted if name not in kernels))
-    names = chosen_kernels(path, found, named, whole, text.places)
-    host = HostScope(whole, macros_of(items))
+    names = _chosen_kernels(path, found, named, whole, text.places)
     defined = {name for item in items if item.kind != "macro" for name in item.names}
-    evaluate = Evaluate(whole, compute, defined)
-    instances = tuple(_instance(name, found, host, wanted, evaluate) for name in names)
+    host = HostCode(whole, macros_of(items), frozenset((*defined, "true", "false")))
+    instances = tuple(_instance(name, found, host, wanted) for name in names)
     picked = [item for item in found if item.names[-1] in names]
-    kept = needed(items, picked, _launch_names(instances), _argument_names(instances))
+    arguments = " ".join(text for instance in instances for text in instance.arguments)
+    mentioned = {
+        name
+        for site in (instance.site for instance in instances if instance.site is not None)
+        for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
+    }
+    kept = needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)))
     kept, structs = _opened(kept, picked)
     files = tuple(dict.fromkeys(item.path for item in kept))
     instances = tuple(
@@ -108,8 +121,66 @@ def extract(
         places=places,
         instances=instances,
         left_out=tuple(left_out(reading, path, items, kept)),
-        unread=tuple(unread(reading, "missing", "framework")),
+        unread=tuple(reading.unread("missing", "framework")),
         opened=tuple(structs.values()),
+    )
+
+
+def _chosen_kernels(
+    path: Path,
+    kernels: Sequence[SourceItem],
+    asked: Sequence[str],
+    whole: SourceFile,
+    places: Sequence[SourcePlace | None],
+) -> tuple[str, ...]:
+    # in the order of their launches; `places` says where each line of `whole` is from
+    names = list(dict.fromkeys(item.names[-1] for item in kernels))
+    wanted = tuple(dict.fromkeys(map(bare_name, asked)))
+    for name in asked:
+        if bare_name(name) not in names:
+            close = get_close_matches(name, names, 1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise KernelError(
+                f"no __global__ function named {name!r}",
+                path=path,
+                remedy=f"{hint}kernels in it: {', '.join(names)}",
+            )
+    if wanted or len(names) == 1:
+        return wanted or (names[0],)
+    sites = [site for site in whole.launches if bare_name(site.kernel) in names]
+    own = [site for site in sites if (place := places[site.line - 1]) and place[0] == path] or sites
+    launched = list(dict.fromkeys(bare_name(site.kernel) for site in own))
+    if len(launched) == 1 or (launched and len({_around(site, whole) for site in own}) == 1):
+        return tuple(launched)
+    listed = "\n  ".join(f"{item.path}:{item.line}: {item.names[-1]}" for item in kernels)
+    why = "launched by different functions" if launched else "and no launch of any"
+    raise KernelError(
+        f"has {len(names)} kernels, {why}",
+        path=path,
+        remedy=f"choose one or several, such as --kernel {(launched or names)[0]}\n  {listed}",
+    )
+
+
+def _around(site: LaunchSite, whole: SourceFile) -> int:
+    # the innermost function; where there is none, the launch is alone
+    spans = [d.span for d in whole.definitions if d.kind == "function"]
+    return max((start for start, end in spans if start <= site.at < end), default=-site.at)
+
+
+def _no_kernel(path: Path, reading: Reading) -> KernelError:
+    missing = reading.unread("missing")
+    if missing:
+        listed = ", ".join(f"{include} (line {line})" for _, line, include in missing)
+        return KernelError(
+            f"has no __global__ function, and headers that it includes were not found: {listed}",
+            path=missing[0][0],
+            line=missing[0][1],
+            remedy="give the folder that holds them with --include DIR",
+        )
+    return KernelError(
+        "has no __global__ function, and neither have the headers that it includes",
+        path=path,
+        remedy="give the file that defines the kernel",
     )
 
 
@@ -125,16 +196,11 @@ def _wanted(instantiate: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return wanted
 
 
-def _readable(items: Sequence[Item]) -> list[Item]:
-    return [item for item in items if item.kind not in ("assertion", "directive", "using")]
-
-
 def _instance(
     name: str,
-    found: Sequence[Item],
-    host: HostScope,
+    found: Sequence[SourceItem],
+    host: HostCode,
     wanted: dict[str, tuple[str, ...]],
-    evaluate: Evaluate,
 ) -> Instance:
     item = next(item for item in found if item.names[-1] == name)
     kernel = next((k for k in host.source.kernels if k.name == name), None)
@@ -151,27 +217,12 @@ def _instance(
             f"kernel {name!r} is no template", path=item.path, line=item.line,
             remedy=f"choose it with --kernel {name}",
         )  # fmt: skip
-    return chosen(kernel, host, wanted.get(name, ()), evaluate)
+    return chosen(kernel, host, wanted.get(name, ()))
 
 
-def _launch_names(instances: Iterable[Instance]) -> set[str]:
-    found: set[str] = set()
-    for site in (instance.site for instance in instances if instance.site is not None):
-        pending = [*site.grid, *site.block, site.shared]
-        while pending:
-            for name in IDENTIFIER.findall(pending.pop()):
-                if name not in found:
-                    found.add(name)
-                    pending.append(site.definitions.get(name, ""))
-    return found
-
-
-def _argument_names(instances: Iterable[Instance]) -> set[str]:
-    texts = (text for instance in instances for text in instance.arguments)
-    return {name for text in texts for name in IDENTIFIER.findall(text)}
-
-
-def _opened(kept: list[Item], picked: Sequence[Item]) -> tuple[list[Item], dict[str, Opened]]:
+def _opened(
+    kept: list[SourceItem], picked: Sequence[SourceItem]
+) -> tuple[list[SourceItem], dict[str, Opened]]:
     structs: dict[str, Opened] = {}
     code = "\n".join(item.code for item in kept)
     for kernel in picked:
@@ -184,8 +235,8 @@ def _opened(kept: list[Item], picked: Sequence[Item]) -> tuple[list[Item], dict[
 
 
 def _with_host(
-    unit: Text, items: Sequence[Item], kept: Sequence[Item], target: Path
-) -> tuple[SourceFile, tuple[Place | None, ...]]:
+    unit: Text, items: Sequence[SourceItem], kept: Sequence[SourceItem], target: Path
+) -> tuple[SourceFile, tuple[SourcePlace | None, ...]]:
     marks = device_marks(items)
     taken = {item.key for item in kept}
     host = [
@@ -204,7 +255,7 @@ def _with_host(
     return replace(_with_types(source, items), host_from=len(own)), tuple(unit.places)
 
 
-def _with_types(source: SourceFile, items: Sequence[Item]) -> SourceFile:
+def _with_types(source: SourceFile, items: Sequence[SourceItem]) -> SourceFile:
     # `template <number T>`, with a concept, is one for types
     concepts = {item.names[0] for item in items if _CONCEPT.search(item.code) and item.names}
 
@@ -332,21 +383,19 @@ def _scope(message: str, row: str) -> str | None:
     return match[1] if match else None
 
 
-def _remedy(name: str, unread: Sequence[Header]) -> str:
-    missing = [header for header in unread if header.origin == "missing"]
-    frameworks = [header for header in unread if header.origin == "framework"]
-    if missing:
+def _remedy(name: str, unread: Sequence[tuple[Path, int, Include]]) -> str:
+    def listed(origin: str) -> str:
+        found = [one for one in unread if one[2].origin == origin][:6]
+        return ", ".join(f"{include} ({path}:{line})" for path, line, include in found)
+
+    if missing := listed("missing"):
         return (
-            f"these headers were not found, and one of them may hold it: {_listed(missing)}; "
+            f"these headers were not found, and one of them may hold it: {missing}; "
             "give their folder with --include DIR"
         )
-    if frameworks:
+    if frameworks := listed("framework"):
         return (
-            f"it may be of a framework's header, which is left out: {_listed(frameworks)}; put a "
+            f"it may be of a framework's header, which is left out: {frameworks}; put a "
             f"definition of {name} into a header of your own, or write what it stands for"
         )
     return f"include the header that defines {name}, or define it in the source"
-
-
-def _listed(headers: Sequence[Header]) -> str:
-    return ", ".join(f"{h.directive} ({h.path}:{h.line})" for h in headers[:6])

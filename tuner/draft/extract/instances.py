@@ -3,37 +3,67 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import chain, islice, product, repeat
 
-from tuner.draft.extract.chunks import template_end
-from tuner.draft.extract.macros import Macro, expanded
-from tuner.draft.extract.standins import dispatched_types
+from tuner.draft.extract.headers import dispatched_types
+from tuner.draft.extract.items import listed, template_end
+from tuner.draft.extract.rewriting import Macro, expanded
+from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
 from tuner.source import KernelFunction, LaunchSite, SourceFile, TemplateParameter
 from tuner.source.accesses import assigned
 from tuner.source.arguments import dtype_of, element_dtype
 from tuner.source.facts import IDENTIFIER, Span, bare_name
-from tuner.source.syntax import closing, closing_angle, fold, number, split_list
+from tuner.source.syntax import fold, number, split_list
 
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
 _GIVEN = re.compile(
     r"\busing\s+(\w+)\s*=\s*([^;{}]+);|\btypedef\s+([\w:]+)\s+(\w+)\s*;"
     r"|\bconstexpr\s+[\w:\s]+?\b(\w+)\s*=\s*([^;{}]+);"
 )
+_ELEMENT = re.compile(
+    r"(?:_cast|data_ptr|mutable_data_ptr|const_data_ptr)\s*<\s*(?:const\s+)?([^<>*]+?)\s*[*>]"
+)
+_NAMES = re.compile(r"[A-Za-z_](?:\w|::)*")
+_PREFERRED = ("bfloat16", "float16")
 _MAX_DEPTH = 4
 _MAX_ENVIRONMENTS = 64
+_MAX_HOPS = 8
 
 Environment = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class HostScope:
-    """Host code with the project's macros: says what names mean at a place."""
+class Instance:
+    """A kernel with a text for every template argument; `others` are what the host launches too.
+
+    `environment` is what the names of the host code stand for in it, `site` the launch if any.
+    """
+
+    kernel: KernelFunction
+    arguments: tuple[str, ...]
+    site: LaunchSite | None
+    environment: Environment
+    others: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The kernel as a launch states it, and as `--instantiate` takes it."""
+        return _written(self.kernel, self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCode:
+    """All code with the project's macros: says what names mean at a place, and what they are.
+
+    `defined` are the names that the files and the language define.
+    """
 
     source: SourceFile
     macros: Mapping[str, Macro]
+    defined: frozenset[str]
 
     def environments(self, at: int) -> list[Environment]:
         """List what the names around an offset may stand for, one mapping for each way there."""
@@ -48,12 +78,10 @@ class HostScope:
     def _dispatched(self, at: int) -> Iterator[list[tuple[str, str]]]:
         masked = self.source.masked
         for match in _INVOKED.finditer(masked, 0, at):
-            end = closing(masked, match.end())
+            arguments, end = listed(masked, match.end())
             line = masked.rfind("\n", 0, match.start()) + 1
-            if end is None or end <= at or masked[line : match.start()].lstrip().startswith("#"):
+            if end <= at or masked[line : match.start()].lstrip().startswith("#"):
                 continue
-            pieces = split_list(masked[match.end() + 1 : end - 1])
-            arguments = tuple(fold(piece) for piece, _ in pieces)
             for name, values in self._given(match[1], arguments).items():
                 yield [(name, value) for value in values]
 
@@ -73,46 +101,88 @@ class HostScope:
     def _called(self, at: int, depth: int) -> Iterator[Environment]:
         if depth >= _MAX_DEPTH:
             return
+        functions = tuple(d.span for d in self.source.definitions if d.kind == "function")
         around = [
-            (definition.name, definition.span)
+            (definition.span, definition.name)
             for definition in self.source.definitions
             if definition.kind in ("function", "class")
             and definition.span[0] <= at < definition.span[1]
         ]
-        for name, span in sorted(around, key=lambda found: found[1]):
-            parameters = template_names(self.source.masked[slice(*span)])
+        for span, name in sorted(around, key=lambda found: found[0]):
+            parameters = _template_names(self.source.masked[slice(*span)])
             for place, arguments in self._stated(name, span) if parameters else ():
-                known = self._variables(place)
+                variables = assigned(self.source.masked, functions, place)
+                known = {variable: value.text for variable, value in variables.items()}
                 stated = (substituted(text, known) for text in arguments)
                 values = dict(zip(parameters, stated, strict=False))
                 for outer in self._environments(place, depth + 1):
                     yield {key: substituted(text, outer) for key, text in values.items()}
 
-    def _variables(self, at: int) -> Environment:
-        functions = tuple(d.span for d in self.source.definitions if d.kind == "function")
-        return {
-            name: value.text for name, value in assigned(self.source.masked, functions, at).items()
-        }
-
     def _stated(self, name: str, own: Span) -> Iterator[tuple[int, tuple[str, ...]]]:
         masked = self.source.masked
         for match in re.finditer(rf"(?<!struct )(?<!class )\b{re.escape(name)}\s*(?=<)", masked):
-            end = closing_angle(masked, match.end())
-            if end is None or own[0] <= match.start() < own[1]:
-                continue
-            pieces = split_list(masked[match.end() + 1 : end - 1], angles=True)
-            yield match.start(), tuple(fold(piece) for piece, _ in pieces)
+            arguments, end = listed(masked, match.end())
+            if end and not own[0] <= match.start() < own[1]:
+                yield match.start(), arguments
+
+    def evaluated(
+        self, parameter: TemplateParameter, text: str, site: LaunchSite, environment: Environment
+    ) -> str:
+        """Say what a template argument of a launch is; "" where that cannot be told."""
+        plain = text
+        for _ in range(_MAX_HOPS):
+            following = substituted(plain, environment)
+            if following in site.definitions:
+                following = site.definitions[following]
+            if following == plain:
+                break
+            plain = following
+        if parameter.is_type:
+            return self._concrete(plain) if self._is_type(plain) else ""
+        value = number(plain)
+        if value is not None:
+            return str(value).lower()
+        if any(d.kind == "constant" and d.name == plain for d in self.source.definitions):
+            return plain
+        constants = {constant.name: constant.value for constant in self.source.constants}
+        scope = Scope(
+            definitions={**constants, **site.definitions, **environment},
+            types={**self.source.aliases, **environment},
+        )
+        computed = translate(plain, scope)
+        if computed is not None and re.fullmatch(r"-?\d+", computed):
+            return computed
+        # `ns::op`, `Mode::kFast`: a function, or a value of something that is defined
+        names = _NAMES.findall(plain)
+        return plain if names and all(self._is_defined(name) for name in names) else ""
+
+    def _is_defined(self, name: str) -> bool:
+        return not self.defined.isdisjoint(name.split("::"))
+
+    def _is_type(self, text: str) -> bool:
+        if element_dtype(text, self.source.aliases) is not None:
+            return True
+        plain = [name for name in _NAMES.findall(text) if name not in ("const", "typename")]
+        return bool(plain) and all(
+            self._is_defined(name) or element_dtype(name, self.source.aliases) for name in plain
+        )
+
+    def _concrete(self, text: str) -> str:
+        # what an alias of a plain type stands for: it may be out of sight where it is launched
+        following = text
+        for _ in range(_MAX_HOPS):
+            bare = bare_name(following) if "<" not in following else following
+            if bare not in self.source.aliases:
+                break
+            following = self.source.aliases[bare]
+        return following if dtype_of(following, {}) is not None else text
 
 
-def template_names(text: str) -> tuple[str, ...]:
-    """Name the template parameters of a definition, () for one that is no template."""
+def _template_names(text: str) -> tuple[str, ...]:
+    # of the template parameters of a definition
     head = text[: template_end(text)]
-    opening = head.find("<")
-    end = closing_angle(head, opening) if opening >= 0 else None
-    if end is None:
-        return ()
-    pieces = split_list(head[opening + 1 : end - 1], angles=True)
-    names = (IDENTIFIER.findall(piece.partition("=")[0]) for piece, _ in pieces)
+    pieces, _ = listed(head, head.find("<")) if "<" in head else ((), 0)
+    names = (IDENTIFIER.findall(piece.partition("=")[0]) for piece in pieces)
     return tuple(found[-1] for found in names if found)
 
 
@@ -128,161 +198,27 @@ def substituted(text: str, environment: Environment) -> str:
     return re.sub(r"(?<![\w.:])[A-Za-z_]\w*", value, text)
 
 
-_ELEMENT = re.compile(
-    r"(?:_cast|data_ptr|mutable_data_ptr|const_data_ptr)\s*<\s*(?:const\s+)?([^<>*]+?)\s*[*>]"
-)
-_PREFERRED = ("bfloat16", "float16")
-_NAMES = re.compile(r"[A-Za-z_](?:\w|::)*")
-_MAX_HOPS = 8
-
-
-# computes a whole number from an expression, what names in it are defined as, and types; None
-# where that says too little
-Compute = Callable[[str, Mapping[str, str], Mapping[str, str]], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """A kernel with a text for every template argument; `others` are what the host launches too.
-
-    `environment` is what the names of the host code stand for in it, `site` the launch if any.
-    """
-
-    kernel: KernelFunction
-    arguments: tuple[str, ...]
-    site: LaunchSite | None
-    environment: Environment
-    others: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The kernel as a launch states it."""
-        return written(self.kernel, self.arguments)
-
-
-def written(kernel: KernelFunction, arguments: Sequence[str]) -> str:
-    """Write an instantiation the way `--instantiate` takes it."""
-    return f"{kernel.name}<{', '.join(arguments)}>" if kernel.template else kernel.name
-
-
-def chosen(
-    kernel: KernelFunction, host: HostScope, asked: tuple[str, ...], evaluate: Evaluate
-) -> Instance:
+def chosen(kernel: KernelFunction, host: HostCode, asked: tuple[str, ...]) -> Instance:
     """Choose the instantiation; raise `KernelError` that says what to give where none is known."""
     sites = [site for site in host.source.launches if bare_name(site.kernel) == kernel.name]
+    site = sites[0] if sites else None
     if not kernel.template:
-        return Instance(kernel, (), sites[0] if sites else None, _first(host, sites))
+        environment = host.environments(site.at)[0] if site is not None else {}
+        return Instance(kernel, (), site, environment)
     if asked:
         arguments = _asked(kernel, asked)
-        site = next((s for s in sites if len(s.template_arguments) == len(asked)), None)
-        site = site or next(iter(sites), None)
-        return Instance(kernel, arguments, site, _own(kernel, arguments, site))
-    launched = [*_launched(kernel, sites, host, evaluate)]
+        site = next((s for s in sites if len(s.template_arguments) == len(asked)), site)
+        # what the launch passes for a template parameter stands for what was asked for
+        pairs = zip(site.template_arguments if site is not None else (), arguments, strict=False)
+        own = {text: value for text, value in pairs if IDENTIFIER.fullmatch(text)}
+        return Instance(kernel, arguments, site, own)
+    launched = [*_launched(kernel, sites, host)]
     complete = [one for one in launched if "" not in one.arguments]
-    if complete:
-        best = min(complete, key=lambda one: _rank(one.arguments, host.source))
-        names = dict.fromkeys(one.name for one in complete)
-        return replace(best, others=tuple(name for name in names if name != best.name))
-    raise _unknown(kernel, launched)
-
-
-def _first(host: HostScope, sites: list[LaunchSite]) -> Environment:
-    return host.environments(sites[0].at)[0] if sites else {}
-
-
-def _asked(kernel: KernelFunction, asked: tuple[str, ...]) -> tuple[str, ...]:
-    defaults = [parameter.default for parameter in kernel.template[len(asked) :]]
-    stated = [*asked, *(text for text in defaults if text is not None)]
-    packed = any("..." in parameter.kind for parameter in kernel.template)
-    if len(stated) != len(kernel.template) and not packed:
-        names = ", ".join(f"{p.kind} {p.name}" for p in kernel.template)
-        raise KernelError(
-            f"{written(kernel, asked)} has {len(asked)} template arguments, and kernel "
-            f"{kernel.name!r} takes {len(kernel.template)}: {names}",
-            path=kernel.path,
-            line=kernel.line,
-            remedy=f'write it like --instantiate "{_example(kernel, ())}"',
-        )
-    return tuple(stated)
-
-
-def _own(
-    kernel: KernelFunction, arguments: tuple[str, ...], site: LaunchSite | None
-) -> Environment:
-    # what the launch passes for a template parameter stands for what was asked for
-    passed = site.template_arguments if site is not None else ()
-    pairs = zip(passed, arguments, strict=False)
-    return {text: value for text, value in pairs if IDENTIFIER.fullmatch(text)}
-
-
-def _launched(
-    kernel: KernelFunction, sites: list[LaunchSite], host: HostScope, evaluate: Evaluate
-) -> Iterator[Instance]:
-    for site in sites:
-        for environment in host.environments(site.at):
-            texts = _texts(kernel, site)
-            arguments: list[str] = []
-            for parameter, text in zip(kernel.template, texts, strict=True):
-                own = dict(zip((p.name for p in kernel.template), arguments, strict=False))
-                known = text and evaluate(parameter, text, site, {**environment, **own})
-                arguments.append(known or "")
-            yield Instance(kernel, tuple(arguments), site, environment)
-
-
-def _texts(kernel: KernelFunction, site: LaunchSite) -> list[str]:
-    stated = [*site.template_arguments[: len(kernel.template)]]
-    for parameter in kernel.template[len(stated) :]:
-        stated.append(_deduced(parameter, kernel, site) or parameter.default or "")
-    return stated
-
-
-def _deduced(parameter: TemplateParameter, kernel: KernelFunction, site: LaunchSite) -> str | None:
-    for own, text in zip(kernel.parameters, site.arguments, strict=False):
-        if own.c_type == parameter.name and (match := _ELEMENT.search(text)):
-            return fold(match[1])
-    return None
-
-
-def _rank(arguments: tuple[str, ...], source: SourceFile) -> int:
-    dtypes = [element_dtype(text, source.aliases) for text in arguments]
-    places = [_PREFERRED.index(dtype) for dtype in dtypes if dtype in _PREFERRED]
-    return min(places, default=len(_PREFERRED))
-
-
-def _unknown(kernel: KernelFunction, launched: list[Instance]) -> KernelError:
-    best = max(launched, key=lambda one: sum(map(bool, one.arguments)), default=None)
-    known = best.arguments if best is not None else ()
-    open_ones = [
-        f"{parameter.kind} {parameter.name}"
-        for at, parameter in enumerate(kernel.template)
-        if not known[at : at + 1] or not known[at]
-    ]
-    where = "no launch of it is in the source"
-    if best is not None and best.site is not None:
-        where = f"its launch does not say {', '.join(open_ones)}"
-    names = ", ".join(f"{p.kind} {p.name}" for p in kernel.template)
-    return KernelError(
-        f"kernel {kernel.name!r} is a template <{names}>, and {where}",
-        path=kernel.path,
-        line=kernel.line,
-        remedy=f'say which one to tune, such as --instantiate "{_example(kernel, known)}"',
-    )
-
-
-def _example(kernel: KernelFunction, known: tuple[str, ...]) -> str:
-    texts = [
-        (known[at] if at < len(known) else "") or parameter.default or _likely(parameter)
-        for at, parameter in enumerate(kernel.template)
-    ]
-    return written(kernel, texts)
-
-
-def _likely(parameter: TemplateParameter) -> str:
-    if parameter.is_type:
-        return "__nv_bfloat16"
-    if parameter.kind == "bool":
-        return "true"
-    return "4096" if re.search(r"(?i)dim|hidden|width", parameter.name) else "8"
+    if not complete:
+        raise _unknown(kernel, launched)
+    best = min(complete, key=lambda one: _rank(one.arguments, host.source))
+    names = dict.fromkeys(one.name for one in complete)
+    return replace(best, others=tuple(name for name in names if name != best.name))
 
 
 def split_asked(text: str) -> tuple[str, tuple[str, ...]]:
@@ -297,62 +233,82 @@ def split_asked(text: str) -> tuple[str, tuple[str, ...]]:
     return bare_name(name), tuple(fold(piece) for piece, _ in pieces)
 
 
-class Evaluate:
-    """Says what a template argument of a launch is; "" where that cannot be told."""
+def _written(kernel: KernelFunction, arguments: Sequence[str]) -> str:
+    return f"{kernel.name}<{', '.join(arguments)}>" if kernel.template else kernel.name
 
-    def __init__(self, source: SourceFile, compute: Compute, names: Iterable[str]) -> None:
-        self.source, self.compute = source, compute
-        self.known = {*names, "true", "false"}
-        self.constants = {d.name for d in source.definitions if d.kind == "constant"}
 
-    def __call__(
-        self, parameter: TemplateParameter, text: str, site: LaunchSite, environment: Environment
-    ) -> str:
-        plain = text
-        for _ in range(_MAX_HOPS):
-            following = substituted(plain, environment)
-            if following in site.definitions:
-                following = site.definitions[following]
-            if following == plain:
-                break
-            plain = following
-        if parameter.is_type:
-            return self._concrete(plain) if self._is_type(plain) else ""
-        value = number(plain)
-        if value is not None:
-            return str(value).lower()
-        if plain in self.constants:
-            return plain
-        constants = {constant.name: constant.value for constant in self.source.constants}
-        computed = self.compute(
-            plain,
-            {**constants, **site.definitions, **environment},
-            {**self.source.aliases, **environment},
+def _asked(kernel: KernelFunction, asked: tuple[str, ...]) -> tuple[str, ...]:
+    defaults = [parameter.default for parameter in kernel.template[len(asked) :]]
+    stated = (*asked, *(text for text in defaults if text is not None))
+    packed = any("..." in parameter.kind for parameter in kernel.template)
+    if len(stated) != len(kernel.template) and not packed:
+        raise KernelError(
+            f"{_written(kernel, asked)} has {len(asked)} template arguments, and kernel "
+            f"{kernel.name!r} takes {len(kernel.template)}: {_declared(kernel.template)}",
+            path=kernel.path,
+            line=kernel.line,
+            remedy=f'write it like --instantiate "{_example(kernel, ())}"',
         )
-        if computed is not None:
-            return computed
-        return plain if self._is_named(plain) else ""
+    return stated
 
-    def _is_named(self, text: str) -> bool:
-        # `ns::op`, `Mode::kFast`: a function, or a value of something that is defined
-        names = _NAMES.findall(text)
-        return bool(names) and all(self.known.intersection(name.split("::")) for name in names)
 
-    def _is_type(self, text: str) -> bool:
-        if element_dtype(text, self.source.aliases) is not None:
-            return True
-        plain = [name for name in _NAMES.findall(text) if name not in ("const", "typename")]
-        return bool(plain) and all(
-            self.known.intersection(name.split("::")) or element_dtype(name, self.source.aliases)
-            for name in plain
-        )
+def _launched(
+    kernel: KernelFunction, sites: Sequence[LaunchSite], host: HostCode
+) -> Iterator[Instance]:
+    for site in sites:
+        texts = [*site.template_arguments[: len(kernel.template)]]
+        for parameter in kernel.template[len(texts) :]:
+            texts.append(_deduced(parameter, kernel, site) or parameter.default or "")
+        for environment in host.environments(site.at):
+            found: dict[str, str] = {}
+            arguments = []
+            for parameter, text in zip(kernel.template, texts, strict=True):
+                known = text and host.evaluated(parameter, text, site, {**environment, **found})
+                found[parameter.name] = known
+                arguments.append(known)
+            yield Instance(kernel, tuple(arguments), site, environment)
 
-    def _concrete(self, text: str) -> str:
-        # what an alias of a plain type stands for: it may be out of sight where it is launched
-        following = text
-        for _ in range(_MAX_HOPS):
-            bare = bare_name(following) if "<" not in following else following
-            if bare not in self.source.aliases:
-                break
-            following = self.source.aliases[bare]
-        return following if dtype_of(following, {}) is not None else text
+
+def _deduced(parameter: TemplateParameter, kernel: KernelFunction, site: LaunchSite) -> str | None:
+    for own, text in zip(kernel.parameters, site.arguments, strict=False):
+        if own.c_type == parameter.name and (match := _ELEMENT.search(text)):
+            return fold(match[1])
+    return None
+
+
+def _rank(arguments: Sequence[str], source: SourceFile) -> int:
+    dtypes = [element_dtype(text, source.aliases) for text in arguments]
+    places = [_PREFERRED.index(dtype) for dtype in dtypes if dtype in _PREFERRED]
+    return min(places, default=len(_PREFERRED))
+
+
+def _unknown(kernel: KernelFunction, launched: Sequence[Instance]) -> KernelError:
+    best = max(launched, key=lambda one: sum(map(bool, one.arguments)), default=None)
+    known = best.arguments if best is not None else ("",) * len(kernel.template)
+    where = "no launch of it is in the source"
+    if best is not None and best.site is not None:
+        unknown = [p for p, text in zip(kernel.template, known, strict=True) if not text]
+        where = f"its launch does not say {_declared(unknown)}"
+    return KernelError(
+        f"kernel {kernel.name!r} is a template <{_declared(kernel.template)}>, and {where}",
+        path=kernel.path,
+        line=kernel.line,
+        remedy=f'say which one to tune, such as --instantiate "{_example(kernel, known)}"',
+    )
+
+
+def _declared(parameters: Iterable[TemplateParameter]) -> str:
+    return ", ".join(f"{parameter.kind} {parameter.name}" for parameter in parameters)
+
+
+def _example(kernel: KernelFunction, known: Sequence[str]) -> str:
+    pairs = zip(kernel.template, chain(known, repeat("")), strict=False)
+    return _written(kernel, [text or p.default or _likely(p) for p, text in pairs])
+
+
+def _likely(parameter: TemplateParameter) -> str:
+    if parameter.is_type:
+        return "__nv_bfloat16"
+    if parameter.kind == "bool":
+        return "true"
+    return "4096" if re.search(r"(?i)dim|hidden|width", parameter.name) else "8"

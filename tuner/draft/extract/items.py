@@ -1,24 +1,303 @@
-"""The definitions of all files in one row: what each names, uses and belongs to."""
+"""Split C++ text into the declarations at one level, without a grammar that macros could upset."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from tuner.draft.extract.chunks import (
-    CLASS,
-    Kind,
-    chunks,
-    is_function,
-    named,
-    template_end,
-    without_attributes,
+from tuner.draft.extract.reading import Reading, SourceCode
+from tuner.source.facts import IDENTIFIER
+from tuner.source.syntax import closing, closing_angle, fold, mask, split_list
+
+_DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*")
+_SCOPE = re.compile(r"(?:inline\s+)?namespace\b(?P<name>[^;{}=()]*)\{|extern\s{3,}\{")
+_LONE_MACRO = re.compile(r"[A-Z_][A-Z0-9_]{2,}\s*(?=\()")
+_TEMPLATE = re.compile(r"\s*template\s*(?=<)")
+_REQUIRES = re.compile(r"\s*requires\b")
+_ACCESS = re.compile(r"(?:public|private|protected)\s*:(?!:)")
+# attributes whose parentheses are no parameter list
+ATTRIBUTE = re.compile(
+    r"\b(?:__align__|alignas|__attribute__|__launch_bounds__|__cluster_dims__|__maxnreg__|__declspec"
+    r"|__block_size__|\w*LAUNCH_BOUNDS\w*|explicit|noexcept|decltype|requires)\s*(?=\()|\[\[.*?\]\]"
 )
-from tuner.draft.extract.reading import Code, Reading
-from tuner.source.facts import IDENTIFIER, LineIndex
-from tuner.source.syntax import closing, fold, mask
+_CLASS = re.compile(r"\b(?:struct|class|union|enum)\b")
+_STARTS = re.compile(r"\s*(?:typedef|using|friend|static_assert|concept)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A directive, a scope's opening or end, or a declaration, with its place in the text.
+
+    `name` is that of a namespace that opens, None where names inside do not need it.
+    """
+
+    what: Literal["directive", "open", "close", "code"]
+    start: int
+    end: int
+    name: str | None = None
+
+
+def chunks(masked: str, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
+    """Yield what stands at one level of masked C++ text; an end that never comes is its end."""
+    limit = len(masked) if end is None else end
+    at = start
+    while at < limit:
+        if masked[at] in " \t\n\v;":
+            at += 1
+            continue
+        chunk = _chunk(masked, at, limit)
+        yield chunk
+        at = max(chunk.end, at + 1)
+
+
+def _chunk(masked: str, at: int, limit: int) -> Chunk:
+    if masked[at] == "#":
+        match = _DIRECTIVE.match(masked, at, limit)
+        return Chunk("directive", at, match.end() if match else at + 1)
+    if masked[at] == "}":
+        return Chunk("close", at, at + 1)
+    if match := _SCOPE.match(masked, at, limit):
+        # what is inside one without a name, an inline one or `extern "C"` is named without it
+        name = "" if match[0].startswith(("inline", "extern")) else match["name"].strip()
+        return Chunk("open", at, match.end(), name or None)
+    if match := _ACCESS.match(masked, at, limit):
+        return Chunk("directive", at, match.end())
+    return Chunk("code", at, _end(masked, at, limit))
+
+
+def _end(masked: str, start: int, limit: int) -> int:
+    if match := _LONE_MACRO.match(masked, start, limit):
+        close = closing(masked, match.end())
+        if close is not None and _stands_alone(masked, close, limit):
+            return close
+    at = start
+    while at < limit:
+        character = masked[at]
+        if character == ";":
+            return at + 1
+        if character == "}":
+            return at
+        if character == "#" and not masked[masked.rfind("\n", 0, at) + 1 : at].strip():
+            match = _DIRECTIVE.match(masked, at, limit)
+            at = match.end() if match else at + 1
+            continue
+        if character in "([{":
+            close = closing(masked, at)
+            if close is None:
+                return limit
+            if character == "{" and is_function(masked[start:at]):
+                return close
+            at = close
+            continue
+        at += 1
+    return limit
+
+
+def _stands_alone(masked: str, close: int, limit: int) -> bool:
+    end = masked.find("\n", close)
+    row = masked[close : limit if end < 0 else end]
+    following = masked[close:limit].lstrip()[:1]
+    return not row.strip() and following not in ("{", ";", ":", ",", "")
+
+
+def is_function(head: str) -> bool:
+    """Whether what stands before a brace is a function's head."""
+    bare = without_attributes(head[template_end(head) :])
+    opening = _top_level(bare, "(")
+    if _STARTS.match(bare) or opening is None:
+        return False
+    equals = _top_level(bare, "=")
+    named = bare[:opening]
+    if equals is not None and equals < opening and "operator" not in named:
+        return False
+    return not (_CLASS.match(bare.lstrip()) and "{" in bare[:opening])
+
+
+def listed(text: str, opening: int) -> tuple[tuple[str, ...], int]:
+    """Split the list that opens at an offset into its pieces; give its end too, 0 without one."""
+    angles = text[opening] == "<"
+    end = closing_angle(text, opening) if angles else closing(text, opening)
+    if end is None:
+        return (), 0
+    pieces = split_list(text[opening + 1 : end - 1], angles=angles)
+    return tuple(fold(piece) for piece, _ in pieces), end
+
+
+def template_end(head: str) -> int:
+    """Find the end of `template <...>` and a `requires` clause in parentheses or of one name."""
+    at = 0
+    while match := _TEMPLATE.match(head, at):
+        end = closing_angle(head, match.end())
+        if end is None:
+            return at
+        at = end
+    if match := _REQUIRES.match(head, at):
+        at = _after_requirement(head, match.end())
+    return at
+
+
+def _after_requirement(head: str, at: int) -> int:
+    # requires A<T> && (B) && C<T, 4>
+    while True:
+        rest = head[at:]
+        lead = len(rest) - len(rest.lstrip())
+        if rest.lstrip().startswith("("):
+            end = closing(head, at + lead)
+            at = end if end is not None else len(head)
+        else:
+            match = re.compile(r"\s*[\w:]+\s*").match(head, at)
+            at = match.end() if match else len(head)
+            if head[at : at + 1] == "<":
+                at = closing_angle(head, at) or len(head)
+        joined = re.compile(r"\s*(?:&&|\|\|)").match(head, at)
+        if joined is None:
+            return at
+        at = joined.end()
+
+
+def without_attributes(text: str) -> str:
+    """Blank attributes with their parentheses; offsets stay."""
+    for match in ATTRIBUTE.finditer(text):
+        end = match.end()
+        if text[end : end + 1] == "(":
+            end = closing(text, end) or end
+        text = text[: match.start()] + " " * (end - match.start()) + text[end:]
+    return text
+
+
+def _top_level(text: str, character: str) -> int | None:
+    depth = 0
+    for at, found in enumerate(text):
+        if found == character and depth == 0 and not _is_operator(text, at):
+            return at
+        depth += (found in "([{<") - (found in ")]}>" and text[at - 1 : at] != "-")
+        depth = max(depth, 0)
+    return None
+
+
+def _is_operator(text: str, at: int) -> bool:
+    # `==`, `<=` and `operator()`
+    if text[at] == "=":
+        return text[at + 1 : at + 2] == "=" or text[at - 1 : at] in ("=", "<", ">", "!")
+    return re.search(r"\boperator\s*$", text[:at]) is not None
+
+
+ItemKind = Literal[
+    "function", "class", "alias", "using", "directive", "macro", "variable", "instantiation",
+    "assertion", "invocation",
+]  # fmt: skip
+CLASS = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum(?:\s+(?:class|struct))?)\b")
+_VARIABLE = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*$")
+_OPERATOR = re.compile(r"\boperator\b")
+_LONE = re.compile(r"\s*([A-Z_][A-Z0-9_]{2,})\s*(?=\()")
+_QUALIFIED = re.compile(
+    r"((?:[A-Za-z_]\w*\s*(?:<[^()]*>)?\s*::\s*)*)(~?[A-Za-z_]\w*)\s*(?:<[^()]*>)?\s*$"
+)
+
+
+def named(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
+    """Tell what kind of definition a text is and what it names; `head` comes before a body."""
+    after = template_end(masked)
+    bare = without_attributes(masked[after:])
+    declared = bare.strip()
+    is_function_head = masked.endswith("}") and is_function(head)
+    if re.match(r"template\b(?!\s*<)|extern\s+template\b", masked):
+        return "instantiation", ()
+    if declared.startswith("static_assert"):
+        return "assertion", ()
+    if match := re.match(r"using\s+namespace\s+([\w:\s]+);", declared):
+        return "directive", (fold(match[1]),)
+    if match := re.match(r"(?:namespace\s+(?=\w+\s*=)|using\s+(?=\w+\b[^=;]*=))(\w+)", declared):
+        return "alias", (match[1],)
+    if declared.startswith("using"):
+        last = (IDENTIFIER.findall(piece)[-1:] for piece in declared.split(","))
+        return "using", tuple(name for found in last for name in found)
+    if match := re.match(r"(?:concept)\s+(\w+)", declared):
+        return "variable", (match[1],)
+    if declared.startswith("typedef"):
+        return _typedef(declared)
+    if CLASS.match(declared) and not is_function_head:
+        return "class", _class_names(declared)
+    if (match := _LONE.match(declared)) and _is_lone(declared, match.end()):
+        return "invocation", (match[1],)
+    own = function_name(masked[: len(head)] if is_function_head else masked)
+    if is_function_head or (own and _is_prototype(bare)):
+        return "function", own
+    return "variable", _variables(bare)
+
+
+def _is_lone(declared: str, opening: int) -> bool:
+    end = closing(declared, opening)
+    return end is not None and declared[end:].lstrip()[:1] in ("", ";", "{")
+
+
+def _typedef(declared: str) -> tuple[ItemKind, tuple[str, ...]]:
+    pointer = re.search(r"\(\s*[\w:]*\*\s*(\w+)\s*\)\s*\(", declared)
+    if pointer is not None:
+        return "alias", (pointer[1],)
+    last = _VARIABLE.search(declared.rstrip("; \n"))
+    own = _class_names(declared) if "{" in declared else ()
+    return "alias", (*((last[1],) if last else ()), *own)
+
+
+def _class_names(declared: str) -> tuple[str, ...]:
+    match = re.match(
+        r"(?:typedef\s+)?(?:struct|class|union|enum(?:\s+(?:class|struct))?)\s+"
+        r"(?:[A-Z_]+\s+)?((?:\w+\s*::\s*)*\w+)", declared
+    )  # fmt: skip
+    names = [match[1].rsplit("::", 1)[-1].strip()] if match else []
+    if re.match(r"(?:typedef\s+)?enum\b", declared) and "{" in declared:
+        inside = declared[declared.index("{") + 1 : declared.rfind("}")]
+        names += [IDENTIFIER.findall(text)[0] for text, _ in split_list(inside) if text]
+    return tuple(names)
+
+
+def function_name(head: str) -> tuple[str, ...]:
+    """Name a function, its class first where it is a member that is defined outside."""
+    bare = without_attributes(head[template_end(head) :])
+    if _OPERATOR.search(bare):
+        qualifier = re.search(r"(\w+)\s*(?:<[^()]*>)?\s*::\s*operator", bare)
+        return (qualifier[1],) if qualifier else ()
+    groups = []
+    at = 0
+    while at < len(bare):
+        if bare[at] == "(":
+            end = closing(bare, at)
+            if end is None:
+                break
+            groups.append(at)
+            at = end
+        elif bare[at] == "<" and bare[at - 1 : at] != "<" and bare[at + 1 : at + 2] != "<":
+            at = closing_angle(bare, at) or at + 1
+        elif bare[at] in ";{=":
+            break
+        else:
+            at += 1
+    for opening in groups:
+        match = _QUALIFIED.search(bare[:opening])
+        if match is not None and match[2] not in ("void", "if", "return", "sizeof"):
+            around: list[str] = IDENTIFIER.findall(re.sub(r"<[^()]*>", "", match[1]))
+            return (*around[-1:], match[2])
+    return ()
+
+
+def _is_prototype(bare: str) -> bool:
+    opening = bare.find("(")
+    return opening >= 0 and "=" not in bare[:opening] and "{" not in bare[:opening]
+
+
+def _variables(bare: str) -> tuple[str, ...]:
+    found = []
+    for text, _ in split_list(bare.strip().rstrip(";"), angles=True):
+        declared = re.split(r"=(?!=)|\{", text, maxsplit=1)[0].strip()
+        declared = declared.split("(")[0]
+        if match := _VARIABLE.search(declared):
+            found.append(match[1])
+    return tuple(found)
+
 
 _MARKED = re.compile(r"\b__(?:global|device|constant|shared|managed)__\b")
 _MACRO = re.compile(r"\b[A-Z][A-Z0-9_]*_?(?:DEVICE|INLINE)[A-Z0-9_]*\b|\b(?:DEVICE|INLINE)\w*\b")
@@ -33,7 +312,7 @@ _MEMBER = re.compile(r"(?:\.|->)\s*([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SourceItem:
     """One definition, with comments above it in `text`, and the code alone in `code`.
 
     `conditions` are the #ifs around it that only the compiler can decide, `namespace` the scopes
@@ -43,7 +322,7 @@ class Item:
 
     path: Path
     line: int
-    kind: Kind
+    kind: ItemKind
     names: tuple[str, ...]
     text: str
     code: str
@@ -88,15 +367,14 @@ def says_host(code: str) -> bool:
     return _HOST.search(code) is not None
 
 
-def items_of(reading: Reading, path: Path) -> tuple[Item, ...]:
+def items_of(reading: Reading, path: Path) -> tuple[SourceItem, ...]:
     """List the definitions of a source and its headers in the order of the #includes."""
     return tuple(_file(reading, reading.files[path.resolve()], (), ()))
 
 
 def _file(
-    reading: Reading, code: Code, namespace: tuple[str, ...], conditions: tuple[str, ...]
-) -> Iterator[Item]:
-    lines = LineIndex(code.text)
+    reading: Reading, code: SourceCode, namespace: tuple[str, ...], conditions: tuple[str, ...]
+) -> Iterator[SourceItem]:
     scopes: list[str | None] = []
     open_ones: list[list[str]] = []
     for chunk in chunks(code.masked):
@@ -107,13 +385,15 @@ def _file(
         elif chunk.what == "close":
             del scopes[-1:]
         elif chunk.what == "code":
-            yield from _items(code, chunk.start, chunk.end, lines, within, held)
-        elif (included := code.included.get(lines.at(chunk.start))) is not None:
+            yield _item(code, chunk, within, held)
+        elif (included := code.included.get(_line(code, chunk))) is not None:
             if included.path is not None:
                 inner = reading.files[included.path.resolve()]
                 yield from _file(reading, inner, within, held)
         elif not _conditional(code.masked[chunk.start : chunk.end], open_ones):
-            yield from _macro(code, chunk.start, chunk.end, lines, held)
+            item = _item(code, chunk, (), held)
+            if item.kind == "macro":
+                yield item
 
 
 def _conditional(directive: str, open_ones: list[list[str]]) -> bool:
@@ -133,36 +413,32 @@ def _conditional(directive: str, open_ones: list[list[str]]) -> bool:
     return True
 
 
-def _macro(
-    code: Code, start: int, end: int, lines: LineIndex, conditions: tuple[str, ...]
-) -> Iterator[Item]:
-    masked = code.masked[start:end]
-    match = re.match(r"#\s*(define|undef)\s+(\w+)", masked)
-    if match is not None:
-        above = _comments(code, start)
-        line = lines.at(start)
-        yield Item(
-            code.path, line, "macro", (match[2],), code.text[above:end], masked,
-            masked[: match.end()], (), conditions, start - above,
-        )  # fmt: skip
+def _line(code: SourceCode, chunk: Chunk) -> int:
+    return code.text.count("\n", 0, chunk.start) + 1
 
 
-def _items(
-    code: Code, start: int, end: int, lines: LineIndex,
-    namespace: tuple[str, ...], conditions: tuple[str, ...],
-) -> Iterator[Item]:  # fmt: skip
+def _item(
+    code: SourceCode, chunk: Chunk, namespace: tuple[str, ...], conditions: tuple[str, ...]
+) -> SourceItem:
+    start, end = chunk.start, chunk.end
     masked = code.masked[start:end]
-    stop = end + (1 if code.masked[end : end + 1] == ";" else 0)
-    head = _head(masked)
-    kind, names = named(masked, head)
     above = _comments(code, start)
-    yield Item(
-        code.path, lines.at(start), kind, names, code.text[above:stop], masked, head,
+    macro = re.match(r"#\s*(?:define|undef)\s+(\w+)", masked)
+    kind: ItemKind = "macro"
+    names: tuple[str, ...]
+    if macro is not None:
+        head, names = macro[0], (macro[1],)
+    else:
+        head = _head(masked)
+        kind, names = named(masked, head)
+        end += code.masked[end : end + 1] == ";"
+    return SourceItem(
+        code.path, _line(code, chunk), kind, names, code.text[above:end], masked, head,
         namespace, conditions, start - above,
     )  # fmt: skip
 
 
-def _comments(code: Code, start: int) -> int:
+def _comments(code: SourceCode, start: int) -> int:
     # the comment right above belongs to what follows, one above a blank line to the file
     begin = code.text.rfind("\n", 0, start) + 1
     while begin > 0:
@@ -186,116 +462,9 @@ def _head(masked: str) -> str:
     return masked
 
 
-def items_in(text: str, like: Item) -> Iterator[Item]:
+def items_in(text: str, like: SourceItem) -> Iterator[SourceItem]:
     """List the definitions in a text that a macro makes at the place of `like`."""
-    code = Code(like.path, text, mask(text), {})
-    lines = LineIndex(text)
+    code = SourceCode(like.path, text, mask(text), {})
     for chunk in chunks(code.masked):
         if chunk.what == "code":
-            for item in _items(code, chunk.start, chunk.end, lines, like.namespace, ()):
-                yield replace(item, line=like.line, conditions=like.conditions)
-
-
-_CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
-# namespaces of CUDA's own headers
-_DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
-
-
-def device_marks(items: Iterable[Item]) -> frozenset[str]:
-    """List the project's macros that put a function on the device."""
-    return frozenset(
-        item.name
-        for item in items
-        if item.kind == "macro" and is_marked(item.code[len(item.head) :])
-    )
-
-
-def needed(
-    items: Sequence[Item], kernels: Iterable[Item], constants: Iterable[str], names: Iterable[str]
-) -> list[Item]:
-    """List what `kernels` need, in the order of `items`; overloads and specialisations together.
-
-    `constants` are names that launches mention, of which only values are taken; `names` are
-    others to take along, such as a functor that a kernel is instantiated with.
-    """
-    marks = device_marks(items)
-    usable = {at: kept for at, item in enumerate(items) if (kept := _usable(item, marks))}
-    by_name: dict[str, list[int]] = {}
-    for at, item in usable.items():
-        if not item.is_kernel:
-            for name in item.names:
-                by_name.setdefault(name, []).append(at)
-    chosen = {id(kernel) for kernel in kernels}
-    found = {at for at, item in enumerate(items) if id(item) in chosen}
-    stated = [at for name in set(constants) for at in by_name.get(name, ())]
-    pending = [*found, *(at for at in stated if usable[at].kind in ("variable", "macro"))]
-    pending += [at for name in names for at in by_name.get(name, ())]
-    found.update(pending)
-    while pending:
-        at = pending.pop()
-        item = usable.get(at, items[at])
-        reached = {place for name in item.uses() for place in by_name.get(name, ())} - found
-        found |= reached
-        pending += reached
-        if not pending:
-            pending = _operators(items, usable, found)
-            found.update(pending)
-    scopes = {scope for at in found for scope in items[at].namespace}
-    found |= {
-        at
-        for at, item in enumerate(items)
-        if item.kind == "directive" and _is_scope(item.name, scopes)
-    }
-    return [usable.get(at, items[at]) for at in sorted(found)]
-
-
-def _usable(item: Item, marks: frozenset[str]) -> Item | None:
-    if item.kind in ("instantiation", "assertion", "directive"):
-        return None
-    if item.kind == "macro":
-        return item
-    if item.kind == "class":
-        return _without_host_members(item, marks)
-    if item.kind == "function":
-        marked = is_marked(item.head, marks)
-        if marked:
-            return item
-        return None if not _CONSTANT.search(item.head) or says_host(item.code) else item
-    return None if says_host(item.code) else item
-
-
-def _without_host_members(item: Item, marks: frozenset[str]) -> Item | None:
-    if not says_host(item.code):
-        return item
-    start, end = item.code.find("{", len(item.head)), item.code.rfind("}")
-    if start < 0:
-        return None
-    text, code = item.text, item.code
-    for chunk in reversed(list(chunks(code, start + 1, end))):
-        piece = code[chunk.start : chunk.end]
-        if chunk.what != "code" or not says_host(piece):
-            continue
-        if not is_function(piece[: piece.find("{")]) or is_marked(piece, marks):
-            return None
-        text = text[: item.lead + chunk.start] + text[item.lead + chunk.end :]
-        code = code[: chunk.start] + code[chunk.end :]
-    return replace(item, text=text, code=code)
-
-
-def _operators(items: Sequence[Item], usable: dict[int, Item], found: set[int]) -> list[int]:
-    # a + b names no function: its operands' types do
-    classes = {name for at in found if items[at].kind == "class" for name in items[at].names}
-    return [
-        at
-        for at, item in usable.items()
-        if at not in found
-        and item.kind == "function"
-        and not item.names
-        and classes.intersection(IDENTIFIER.findall(item.head))
-    ]
-
-
-def _is_scope(name: str, scopes: set[str]) -> bool:
-    parts = name.replace(" ", "").split("::")
-    known = {part for scope in scopes for part in scope.split("::")}
-    return parts[-1] in known | _DEVICE_SCOPES
+            yield replace(_item(code, chunk, like.namespace, like.conditions), line=like.line)

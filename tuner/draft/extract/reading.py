@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuner.draft.extract.includes import Include, parsed_include, resolved
-from tuner.draft.extract.standins import replaced
+from tuner.draft.extract.headers import Include, parsed_include, replaced, resolved
 from tuner.model.errors import KernelError
+from tuner.source.reader import source_text
 from tuner.source.syntax import mask
 
 # Left to the compiler: they differ between NVRTC, the CPU device and the architectures.
@@ -23,14 +23,12 @@ _OPEN = re.compile(
 PREDEFINED = {"__CUDACC__": "1", "CUDA_VERSION": "13000", "CUDART_VERSION": "13000"}
 _DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|\s(\w+))")
 _NUMBER = re.compile(r"\b(0[xX][\da-fA-F]+|\d+)[uUlL]*\b")
-_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
+_OPERATORS: dict[type[ast.operator] | type[ast.cmpop], Callable[[int, int], int]] = {
     ast.Add: operators.add,
     ast.Sub: operators.sub,
     ast.Mult: operators.mul,
     ast.FloorDiv: operators.floordiv,
     ast.Mod: operators.mod,
-}
-_COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operators.eq,
     ast.NotEq: operators.ne,
     ast.Lt: operators.lt,
@@ -41,10 +39,6 @@ _COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 _MAX_DEPTH = 8
 
 
-class _OpenError(Exception):
-    """Stop where only the compiler knows."""
-
-
 def holds(condition: str, macros: Mapping[str, str | None]) -> bool | None:
     """Evaluate an #if; None where the compiler has to.
 
@@ -52,69 +46,27 @@ def holds(condition: str, macros: Mapping[str, str | None]) -> bool | None:
     """
     text = " ".join(condition.split())
     text = _DEFINED.sub(lambda match: _defined(match[1] or match[2], macros), text)
-    text = _plain(text).replace("&&", " and ").replace("||", " or ")
+    text = text.replace("&&", " and ").replace("||", " or ")
     text = re.sub(r"!(?!=)", " not ", text).replace("/", "//")
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError):
+        value = _evaluated(text, macros, 0)
+    except ArithmeticError:
         return None
-    try:
-        value = _value(tree.body, macros, 0)
-    except (_OpenError, ArithmeticError):
-        return None
-    return bool(value)
-
-
-def is_open(name: str) -> bool:
-    """Whether a macro is one that only the compiler knows."""
-    return _OPEN.fullmatch(name) is not None
+    return None if value is None else bool(value)
 
 
 def _defined(name: str, macros: Mapping[str, str | None]) -> str:
-    if is_open(name) or (name in macros and macros[name] is None):
+    if _OPEN.fullmatch(name) or (name in macros and macros[name] is None):
         return name
     return "1" if name in macros else "0"
 
 
-def _value(node: ast.expr, macros: Mapping[str, str | None], depth: int) -> int:
-    match node:
-        case ast.Constant(value=int(value)):
-            return int(value)
-        case ast.Name(id=name):
-            return _named(name, macros, depth)
-        case ast.BoolOp(op=operator, values=values):
-            return _joined(isinstance(operator, ast.And), values, macros, depth)
-        case ast.UnaryOp(op=operator, operand=operand):
-            value = _value(operand, macros, depth)
-            return int(not value) if isinstance(operator, ast.Not) else -value
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _BINARY:
-            return int(
-                _BINARY[type(sign)](_value(left, macros, depth), _value(right, macros, depth))
-            )
-        case ast.Compare(left=left, ops=[test], comparators=[right]) if type(test) in _COMPARED:
-            compare = _COMPARED[type(test)]
-            return int(compare(_value(left, macros, depth), _value(right, macros, depth)))
-        case _:
-            raise _OpenError
-
-
-def _named(name: str, macros: Mapping[str, str | None], depth: int) -> int:
-    if is_open(name) or depth > _MAX_DEPTH:
-        raise _OpenError
-    if name not in macros:
-        return {"true": 1}.get(name, 0)
-    text = macros[name]
-    if text is None or not text.strip():
-        raise _OpenError
-    plain = _plain(text)
+def _evaluated(text: str, macros: Mapping[str, str | None], depth: int) -> int | None:
+    plain = _NUMBER.sub(lambda match: str(_integer(match[1])), text).strip()
     try:
-        return _value(ast.parse(plain, mode="eval").body, macros, depth + 1)
-    except (SyntaxError, ValueError) as error:
-        raise _OpenError from error
-
-
-def _plain(text: str) -> str:
-    return _NUMBER.sub(lambda match: str(_integer(match[1])), text).strip()
+        return _value(ast.parse(plain, mode="eval").body, macros, depth)
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _integer(digits: str) -> int:
@@ -123,22 +75,39 @@ def _integer(digits: str) -> int:
     return int(digits, 8 if re.fullmatch("0[0-7]+", digits) else 10)
 
 
-def _joined(
-    every: bool, values: list[ast.expr], macros: Mapping[str, str | None], depth: int
-) -> int:
-    # one that decides is enough, whatever the others are
-    is_unknown = False
-    for value in values:
-        try:
-            known = bool(_value(value, macros, depth))
-        except _OpenError:
-            is_unknown = True
-            continue
-        if known != every:
-            return int(known)
-    if is_unknown:
-        raise _OpenError
-    return int(every)
+def _value(node: ast.expr, macros: Mapping[str, str | None], depth: int) -> int | None:
+    match node:
+        case ast.Constant(value=int(number)):
+            return int(number)
+        case ast.Name(id=name):
+            if _OPEN.fullmatch(name) or depth > _MAX_DEPTH:
+                return None
+            if name not in macros:
+                return int(name == "true")
+            return _evaluated(macros[name] or "", macros, depth + 1)
+        case ast.BoolOp(op=operator, values=values):
+            # one that decides is enough, whatever the others are
+            decides, is_open = isinstance(operator, ast.Or), False
+            for value in (_value(value, macros, depth) for value in values):
+                if value is not None and bool(value) == decides:
+                    return int(decides)
+                is_open = is_open or value is None
+            return None if is_open else int(not decides)
+        case ast.UnaryOp(op=operator, operand=operand):
+            known = _value(operand, macros, depth)
+            if known is None:
+                return None
+            return int(not known) if isinstance(operator, ast.Not) else -known
+        case (
+            ast.BinOp(left=left, op=sign, right=right)
+            | ast.Compare(left=left, ops=[sign], comparators=[right])
+        ) if type(sign) in _OPERATORS:
+            first, second = _value(left, macros, depth), _value(right, macros, depth)
+            if first is None or second is None:
+                return None
+            return int(_OPERATORS[type(sign)](first, second))
+        case _:
+            return None
 
 
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(\w+)[ \t]*(.*)", re.DOTALL)
@@ -152,7 +121,7 @@ WRITTEN = "\v"
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class SourceCode:
     """One file without the branches that do not hold; lines keep their numbers.
 
     `included` maps the lines of its #includes to where they lead; a file of the project is there
@@ -165,23 +134,26 @@ class Code:
     included: dict[int, Include]
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """Lines that a preprocessor condition rules out."""
-
-    path: Path
-    line: int
-    condition: str
-
-
 @dataclass(slots=True)
 class Reading:
-    """All files that a source consists of, the source itself last to be complete."""
+    """All files that a source consists of, the source itself last to be complete.
+
+    `dropped` are the conditions that do not hold, with their places.
+    """
 
     folders: tuple[Path, ...]
-    files: dict[Path, Code] = field(default_factory=dict)
-    dropped: list[Dropped] = field(default_factory=list)
+    files: dict[Path, SourceCode] = field(default_factory=dict)
+    dropped: list[tuple[Path, int, str]] = field(default_factory=list)
     macros: dict[str, str | None] = field(default_factory=lambda: dict(PREDEFINED))
+
+    def unread(self, *origins: str) -> list[tuple[Path, int, Include]]:
+        """List the #includes of these origins whose headers were not read, with their places."""
+        return [
+            (code.path, line, include)
+            for code in self.files.values()
+            for line, include in code.included.items()
+            if include.origin in origins
+        ]
 
 
 @dataclass(slots=True)
@@ -208,44 +180,18 @@ def read_all(path: Path, folders: tuple[Path, ...] = ()) -> Reading:
     return reading
 
 
-def source_text(path: Path) -> str:
-    """Read a file as text with plain line ends."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise KernelError("no such file", path=path, remedy="give a .cu file's path") from error
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise KernelError(
-            f"cannot be read: {reason}", path=path, remedy="give a .cu file's path"
-        ) from error
-    if b"\0" in data:
-        raise KernelError("is a binary file", path=path, remedy="give the path of CUDA source text")
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise KernelError(
-            f"is not UTF-8: byte 0x{data[error.start]:02x}",
-            path=path,
-            line=data.count(b"\n", 0, error.start) + 1,
-            remedy="save it as UTF-8",
-        ) from error
-
-
 def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> None:
-    text = source_text(path)
-    reader = _Reader(path, reading, chain, text)
+    reader = _Preprocessor(path, reading, chain)
     reader.read()
-    pruned = "\n".join(reader.lines)
-    pruned = replaced(pruned, mask(pruned), frozenset(reading.macros))
-    reading.files[path.resolve()] = Code(path, pruned, mask(pruned), reader.included)
+    text = "\n".join(reader.lines)
+    text = replaced(text, mask(text), frozenset(reading.macros))
+    reading.files[path.resolve()] = SourceCode(path, text, mask(text), reader.included)
 
 
-class _Reader:
-    def __init__(
-        self, path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...], text: str
-    ) -> None:
+class _Preprocessor:
+    def __init__(self, path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> None:
         self.path, self.reading, self.chain = path, reading, chain
+        text = source_text(path).replace("\r\n", "\n")
         self.lines, self.masked = text.split("\n"), mask(text).split("\n")
         self.groups: list[_Group] = []
         self.included: dict[int, Include] = {}
@@ -321,7 +267,7 @@ class _Reader:
         else:
             self.blank(at, end)
         if value is False and group.outer:
-            self.reading.dropped.append(Dropped(self.path, at + 1, f"#{name} {rest}".strip()))
+            self.reading.dropped.append((self.path, at + 1, f"#{name} {rest}".strip()))
 
     def settled(self, group: _Group, condition: str) -> bool | None:
         if not group.outer or group.is_taken:

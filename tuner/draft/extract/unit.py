@@ -1,18 +1,179 @@
-"""The head of an extracted unit: where it is from, and the headers that it includes."""
+"""What an extracted unit holds and how it is written; what of the sources is left out."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import wrap
 
-from tuner.draft.extract.items import Item
+from tuner.draft.extract.headers import Include
+from tuner.draft.extract.items import SourceItem, chunks, is_function, is_marked, says_host
 from tuner.draft.extract.reading import REMOVED, WRITTEN, Reading
-from tuner.draft.extract.standins import standard_library
 from tuner.source import implied_headers
+from tuner.source.facts import IDENTIFIER
 
-Place = tuple[Path, int]
+SourcePlace = tuple[Path, int]
+
+_CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
+# namespaces of CUDA's own headers
+_DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
+# headers that only some code needs, slow to compile or not there on the CPU
+_ONLY_WITH = {
+    "cub/": r"\bcub\s*::",
+    "cooperative_groups": r"\bcooperative_groups\b",
+    "cuda/": r"\bcuda\s*::",
+    "mma.h": r"\b(?:nvcuda|wmma)\b",
+    "cuda_pipeline": r"\b__pipeline\w*",
+    "curand": r"\bcurand\w*",
+    "cstdio": r"\bprintf\b",
+    "stdio.h": r"\bprintf\b",
+    "cassert": r"\bassert\b",
+    "assert.h": r"\bassert\b",
+    "cuda_fp8": r"\b__nv_fp8\w*|\b__NV_\w+|\b__nv_cvt_\w+fp8\w*",
+}
+# from the system's headers, which nvcc includes first of all
+_SYSTEM_TYPES = {"uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned long"}
+# NVRTC refuses the header that includes all of cub: BlockReduce is in block/block_reduce.cuh
+_CUB = (
+    r"\bcub\s*::\s*(Block(?:Reduce|Scan|RadixSort|Load|Store|Exchange|MergeSort)"
+    r"|Warp(?:Reduce|Scan|MergeSort))\b"
+)
+# C++'s own library: NVRTC has none, but what CUDA ships instead
+_STANDARD = {
+    "algorithm": "max min clamp",
+    "array": "array",
+    "bit": "bit_cast bit_ceil bit_floor countl_zero countr_zero has_single_bit popcount",
+    "concepts": "same_as integral floating_point convertible_to derived_from signed_integral"
+    " unsigned_integral",
+    "cstddef": "size_t ptrdiff_t byte nullptr_t",
+    "functional": "plus multiplies minus divides less greater",
+    "limits": "numeric_limits",
+    "tuple": "tuple make_tuple tie get apply tuple_size_v",
+    "utility": "pair make_pair swap exchange declval index_sequence make_index_sequence"
+    " integer_sequence make_integer_sequence index_sequence_for in_place",
+    "type_traits": "",
+}
+# from the stand-ins of tuner/compiler/shims.py, or built in
+_MATHS = "abs ceil cos erf exp fabs floor fma fmax fmin isfinite isinf isnan log pow sin sqrt tanh"
+_ELSEWHERE = {
+    **dict.fromkeys(_MATHS.split(), "cmath"),
+    **{f"{u}int{bits}_t": "cstdint" for u in ("", "u") for bits in (8, 16, 32, 64, "ptr")},
+}
+_BUILT_IN = frozenset(("move", "forward", "initializer_list"))
+_STD = re.compile(r"(?<![\w:])(?:::)?std\s*::\s*(\w+)")
+_WHY = {
+    "framework": "of a framework",
+    "host": "for host code",
+    "missing": "not found, and not needed",
+}
+
+
+def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
+    """List the project's macros that put a function on the device."""
+    return frozenset(
+        item.name
+        for item in items
+        if item.kind == "macro" and is_marked(item.code[len(item.head) :])
+    )
+
+
+def needed(
+    items: Sequence[SourceItem],
+    kernels: Iterable[SourceItem],
+    constants: Iterable[str],
+    names: Iterable[str],
+) -> list[SourceItem]:
+    """List what `kernels` need, in the order of `items`; overloads and specialisations together.
+
+    `constants` are names that launches mention, of which only values are taken; `names` are
+    others to take along, such as a functor that a kernel is instantiated with.
+    """
+    marks = device_marks(items)
+    usable = {at: kept for at, item in enumerate(items) if (kept := _usable(item, marks))}
+    by_name: dict[str, list[int]] = {}
+    for at, item in usable.items():
+        if not item.is_kernel:
+            for name in item.names:
+                by_name.setdefault(name, []).append(at)
+    chosen = {id(kernel) for kernel in kernels}
+    found = {at for at, item in enumerate(items) if id(item) in chosen}
+    stated = [at for name in set(constants) for at in by_name.get(name, ())]
+    pending = [*found, *(at for at in stated if usable[at].kind in ("variable", "macro"))]
+    pending += [at for name in names for at in by_name.get(name, ())]
+    found.update(pending)
+    while pending:
+        at = pending.pop()
+        item = usable.get(at, items[at])
+        reached = {place for name in item.uses() for place in by_name.get(name, ())} - found
+        found |= reached
+        pending += reached
+        if not pending:
+            pending = _operators(items, usable, found)
+            found.update(pending)
+    scopes = {scope for at in found for scope in items[at].namespace}
+    found |= {
+        at
+        for at, item in enumerate(items)
+        if item.kind == "directive" and _is_scope(item.name, scopes)
+    }
+    return [usable.get(at, items[at]) for at in sorted(found)]
+
+
+def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
+    if item.kind in ("instantiation", "assertion", "directive"):
+        return None
+    if item.kind == "macro":
+        return item
+    if item.kind == "class":
+        return _without_host_members(item, marks)
+    if item.kind == "function":
+        marked = is_marked(item.head, marks)
+        if marked:
+            return item
+        return None if not _CONSTANT.search(item.head) or says_host(item.code) else item
+    return None if says_host(item.code) else item
+
+
+def _without_host_members(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
+    if not says_host(item.code):
+        return item
+    start, end = item.code.find("{", len(item.head)), item.code.rfind("}")
+    if start < 0:
+        return None
+    text, code = item.text, item.code
+    for chunk in reversed(list(chunks(code, start + 1, end))):
+        piece = code[chunk.start : chunk.end]
+        if chunk.what != "code" or not says_host(piece):
+            continue
+        if not is_function(piece[: piece.find("{")]) or is_marked(piece, marks):
+            return None
+        text = text[: item.lead + chunk.start] + text[item.lead + chunk.end :]
+        code = code[: chunk.start] + code[chunk.end :]
+    return replace(item, text=text, code=code)
+
+
+def _operators(
+    items: Sequence[SourceItem], usable: dict[int, SourceItem], found: set[int]
+) -> list[int]:
+    # a + b names no function: its operands' types do
+    classes = {name for at in found if items[at].kind == "class" for name in items[at].names}
+    return [
+        at
+        for at, item in usable.items()
+        if at not in found
+        and item.kind == "function"
+        and not item.names
+        and classes.intersection(IDENTIFIER.findall(item.head))
+    ]
+
+
+def _is_scope(name: str, scopes: set[str]) -> bool:
+    parts = name.replace(" ", "").split("::")
+    known = {part for scope in scopes for part in scope.split("::")}
+    return parts[-1] in known | _DEVICE_SCOPES
 
 
 @dataclass(slots=True)
@@ -20,9 +181,9 @@ class Text:
     """Lines with the file and line that each came from, None for one that was written here."""
 
     lines: list[str] = field(default_factory=list)
-    places: list[Place | None] = field(default_factory=list)
+    places: list[SourcePlace | None] = field(default_factory=list)
 
-    def add(self, line: str, place: Place | None = None) -> None:
+    def add(self, line: str, place: SourcePlace | None = None) -> None:
         """Append one line; of blank lines in a row only the first is kept."""
         if line == REMOVED:
             return
@@ -39,11 +200,11 @@ class Text:
         return "\n".join(self.lines).rstrip("\n") + "\n"
 
 
-def add_items(text: Text, items: Sequence[Item]) -> None:
+def add_items(text: Text, items: Sequence[SourceItem]) -> None:
     """Append definitions in their namespaces and under their conditions, a blank line between."""
     namespace: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
-    before: Item | None = None
+    before: SourceItem | None = None
     for item in items:
         own = namespace if item.kind == "macro" else item.namespace
         if item.conditions != conditions or own != namespace:
@@ -61,7 +222,7 @@ def add_items(text: Text, items: Sequence[Item]) -> None:
     _close(text, namespace, conditions)
 
 
-def _add(text: Text, item: Item) -> None:
+def _add(text: Text, item: SourceItem) -> None:
     above = 0 if item.is_made else item.text[: item.lead].count("\n") + 1
     number = item.line - above
     for line in item.text.rstrip("\n").split("\n"):
@@ -77,14 +238,14 @@ def _close(text: Text, namespace: tuple[str, ...], conditions: tuple[str, ...]) 
     text.extend("#endif" for _ in conditions)
 
 
-def _in_a_row(before: Item | None, item: Item) -> bool:
+def _in_a_row(before: SourceItem | None, item: SourceItem) -> bool:
     if before is None:
         return True
     short = "\n" not in item.text.strip() and "\n" not in before.text.strip()
     return short and before.path == item.path and item.line - before.line <= 1
 
 
-def qualified(text: str, items: Sequence[Item]) -> str:
+def qualified(text: str, items: Sequence[SourceItem]) -> str:
     """Write the namespaces of names that `items` define, for use outside of them."""
     homes: dict[str, set[tuple[str, ...]]] = {}
     for item in items:
@@ -98,7 +259,7 @@ def qualified(text: str, items: Sequence[Item]) -> str:
     return re.sub(r"(?<![\w:.])[A-Za-z_]\w*", home, text)
 
 
-def relocated(text: str, places: Sequence[Place | None], first: int) -> str:
+def relocated(text: str, places: Sequence[SourcePlace | None], first: int) -> str:
     """Write the files' own lines for those at `first` or later in `places`, in comments."""
 
     def own(match: re.Match[str]) -> str:
@@ -115,43 +276,12 @@ def relocated(text: str, places: Sequence[Place | None], first: int) -> str:
     return re.sub(r"\bline \d+(?: and \d+)*", own, text)
 
 
-# headers that only some code needs, slow to compile or not there on the CPU
-_ONLY_WITH = {
-    "cub/": r"\bcub\s*::",
-    "cooperative_groups": r"\bcooperative_groups\b",
-    "cuda/": r"\bcuda\s*::",
-    "mma.h": r"\b(?:nvcuda|wmma)\b",
-    "cuda_pipeline": r"\b__pipeline\w*",
-    "curand": r"\bcurand\w*",
-    "cstdio": r"\bprintf\b",
-    "stdio.h": r"\bprintf\b",
-    "cassert": r"\bassert\b",
-    "assert.h": r"\bassert\b",
-    "cuda_fp8": r"\b__nv_fp8\w*|\b__NV_\w+|\b__nv_cvt_\w+fp8\w*",
-}
-# from the system's headers, which nvcc includes first of all
-_SYSTEM_TYPES = {"uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned long"}
-# NVRTC refuses the header that includes all of cub
-_CUB = {
-    "BlockReduce": "block/block_reduce.cuh",
-    "BlockScan": "block/block_scan.cuh",
-    "BlockRadixSort": "block/block_radix_sort.cuh",
-    "BlockLoad": "block/block_load.cuh",
-    "BlockStore": "block/block_store.cuh",
-    "BlockExchange": "block/block_exchange.cuh",
-    "BlockMergeSort": "block/block_merge_sort.cuh",
-    "WarpReduce": "warp/warp_reduce.cuh",
-    "WarpScan": "warp/warp_scan.cuh",
-    "WarpMergeSort": "warp/warp_merge_sort.cuh",
-}
-
-
 def preamble(
     reading: Reading,
     path: Path,
     instances: Sequence[str],
     files: Sequence[Path],
-    kept: Sequence[Item],
+    kept: Sequence[SourceItem],
 ) -> Text:
     """Begin a unit: a comment that says where it is from, includes, C++'s library for NVRTC."""
     masked = "\n".join(item.code for item in kept)
@@ -159,9 +289,11 @@ def preamble(
     others = [file.name for file in files if file != path]
     where = path.name + (f" with {_listed(others)}" if others else "")
     names = [instance.partition("<")[0] for instance in instances]
-    text.extend(_wrapped(f"{_listed(names)}: from {where}, extracted by `tune init`."))
+    sentence = f"{_listed(names)}: from {where}, extracted by `tune init`."
+    rows = wrap(sentence, 108, break_long_words=False, break_on_hyphens=False)
+    text.extend(f"// {row}" for row in rows)
     text.add("")
-    plain, standing = standard_library(masked)
+    plain, standing = _standard_library(masked)
     headers = list(dict.fromkeys([*_toolkit(reading, masked), *plain]))
     directives = [f"#include <{header}>" for header in headers]
     implied = implied_headers("\n".join([masked, *instances]), directives)
@@ -187,21 +319,71 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
             if only is not None and not re.search(only, masked):
                 continue
             if name == "cub/cub.cuh":
-                used = re.findall(r"\bcub\s*::\s*(\w+)", masked)
-                yield from (f"cub/{_CUB[part]}" for part in used if part in _CUB)
+                for part in re.findall(_CUB, masked):
+                    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).lower()
+                    yield f"cub/{snake.partition('_')[0]}/{snake}.cuh"
             else:
                 yield name
+
+
+def _standard_library(masked: str) -> tuple[list[str], list[str]]:
+    """Write what makes `std::` mean something in device code: plain includes, and a stand-in."""
+    names = {match[1] for match in _STD.finditer(masked)} - _BUILT_IN
+    plain = sorted({_ELSEWHERE[name] for name in names if name in _ELSEWHERE})
+    homes = {name: home for home, listed in _STANDARD.items() for name in listed.split()}
+    own = {name: homes.get(name, "type_traits") for name in sorted(names - _ELSEWHERE.keys())}
+    if not own:
+        return plain, []
+    headers = sorted(set(own.values()))
+    return plain, [
+        "#ifndef __CUDA_ON_HOST__",
+        *(f"#include <cuda/std/{header}>" for header in headers),
+        "namespace std {",
+        *(f"using ::cuda::std::{name};" for name in own),
+        "}  // namespace std",
+        "#else",
+        *(f"#include <{header}>" for header in headers),
+        "#endif",
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _wrapped(sentence: str) -> Iterator[str]:
-    line = "//"
-    for word in sentence.split():
-        if len(line) + len(word) > 110:
-            yield line
-            line = "//"
-        line += f" {word}"
-    yield line
+def left_out(
+    reading: Reading, path: Path, items: Sequence[SourceItem], kept: Sequence[SourceItem]
+) -> Iterator[str]:
+    """List what is not in the unit, each with its place and the reason.
+
+    These are headers, branches and host code; what is not needed is told as one number.
+    """
+    grouped: dict[tuple[Path, str], list[tuple[int, Include]]] = {}
+    for file, line, include in reading.unread(*_WHY):
+        grouped.setdefault((file, include.origin), []).append((line, include))
+    for (file, origin), found in sorted(grouped.items()):
+        what = ", ".join(str(include).removeprefix("#include ") for _, include in found)
+        yield f"{file}:{found[0][0]}: #include {what}: {_WHY[origin]}"
+    for file, line, condition in reading.dropped:
+        yield f"{file}:{line}: {condition}: does not hold here"
+    taken = {item.key for item in kept}
+    unused: Counter[Path] = Counter()
+    for item in items:
+        if item.key in taken or item.kind in ("directive", "assertion", "using"):
+            continue
+        if item.path == path and _is_host(item):
+            what = f"{item.kind} " if item.kind in ("function", "class") else ""
+            yield f"{item.path}:{item.line}: {what}{item.name}: host code"
+        else:
+            unused[item.path] += 1
+    for file, count in unused.items():
+        what = "1 definition" if count == 1 else f"{count} definitions"
+        yield f"{file}:1: {what}: not needed by the kernel"
+
+
+def _is_host(item: SourceItem) -> bool:
+    if item.kind == "function":
+        return "__global__" not in item.head and not is_marked(item.head)
+    if item.kind in ("class", "invocation"):
+        return says_host(item.code)
+    return item.kind == "instantiation" or (item.kind == "macro" and says_host(item.code))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tuner.cli import cli
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.draft.extract import Extraction, extract, failure
-from tuner.draft.production import compute
 from tuner.model.errors import KernelError
 
 DATA = Path(__file__).parent / "data"
@@ -81,7 +83,7 @@ def pool() -> Iterator[NvrtcPool]:
 
 
 def extracted(name: str, **asked: tuple[str, ...]) -> Extraction:
-    return extract(DATA / name, Path("unit.cu"), compute, **asked)  # type: ignore[arg-type]
+    return extract(DATA / name, Path("unit.cu"), **asked)  # type: ignore[arg-type]
 
 
 def error_of(pool: NvrtcPool, unit: Extraction, options: tuple[str, ...] = ()) -> str:
@@ -101,16 +103,12 @@ def test_the_unit_compiles_and_holds_nothing_of_a_framework(pool: NvrtcPool, sty
 
 
 def test_what_is_left_out_has_its_place_and_reason() -> None:
-    said = [
-        str(left).removeprefix(f"{DATA}/") for left in extracted("pybind/scale_shift.cu").left_out
-    ]
-    assert any(
-        text.startswith("pybind/scale_shift.cu:1: #include <ATen/Dispatch.h>, ")
-        and text.endswith(": of a framework")
-        for text in said
-    )
-    assert "pybind/scale_shift.cu:27: function scale_shift: host code" in said
-    assert "pybind/scale_shift.cu:41: PYBIND11_MODULE: host code" in said
+    left = [text.removeprefix(f"{DATA}/") for text in extracted("pybind/scale_shift.cu").left_out]
+    headers = next(text for text in left if "#include <ATen/Dispatch.h>, " in text)
+    assert headers.startswith("pybind/scale_shift.cu:1: ")
+    assert headers.endswith(": of a framework")
+    assert "pybind/scale_shift.cu:27: function scale_shift: host code" in left
+    assert "pybind/scale_shift.cu:41: PYBIND11_MODULE: host code" in left
 
 
 def test_only_what_a_kernel_needs_is_taken_of_a_header() -> None:
@@ -145,15 +143,10 @@ def test_host_functions_of_a_class_are_taken_out_of_it() -> None:
 def test_a_struct_becomes_parameters_and_a_void_pointer_gets_its_type() -> None:
     asked = ("rmsnorm_block<4096, true, bf16_t>",)
     unit = extracted("jit/csrc/elementwise/rmsnorm.cuh", instantiate=asked)
-    assert [p.declaration for p in unit.source.kernel("rmsnorm_block").parameters] == [
-        "const T* input",
-        "const T* weight",
-        "T* output",
-        "int64_t input_stride",
-        "int64_t output_stride",
-        "uint32_t num_tokens",
-        "float eps",
-    ]
+    parameters = [p.declaration for p in unit.source.kernel("rmsnorm_block").parameters]
+    assert parameters[:3] == ["const T* input", "const T* weight", "T* output"]
+    assert parameters[3:5] == ["int64_t input_stride", "int64_t output_stride"]
+    assert parameters[5:] == ["uint32_t num_tokens", "float eps"]
     assert unit.source.launches[0].arguments[-2:] == ("num_tokens", "eps")
 
 
@@ -183,15 +176,6 @@ def test_the_launch_is_of_the_instantiation() -> None:
     assert site.definitions["pack_size"] == "16 / sizeof(__nv_bfloat16)"
 
 
-def test_other_instantiations_that_are_launched_are_named() -> None:
-    others = extracted("pybind/scale_shift.cu").instances[0].others
-    assert others == (
-        "scale_shift_kernel<float>",
-        "scale_shift_kernel<double>",
-        "scale_shift_kernel<__half>",
-    )
-
-
 def test_another_instantiation_can_be_asked_for(pool: NvrtcPool) -> None:
     unit = extracted("pybind/scale_shift.cu", instantiate=("scale_shift_kernel<__half>",))
     assert unit.names == ("scale_shift_kernel<__half>",)
@@ -217,7 +201,7 @@ def test_a_missing_header_is_found_in_a_folder_that_is_given(tmp_path: Path) -> 
         "#pragma once\nnamespace rows {\n"
         "__device__ inline int index() { return blockIdx.x * blockDim.x + threadIdx.x; }\n}\n"
     )
-    unit = extract(DATA / "bad/missing.cu", Path("unit.cu"), compute, folders=(tmp_path,))
+    unit = extract(DATA / "bad/missing.cu", Path("unit.cu"), folders=(tmp_path,))
     assert "__device__ inline int index()" in unit.unit
 
 
@@ -253,3 +237,84 @@ def test_what_cannot_be_extracted_is_one_error(
     if line is not None:
         assert abs((told.value.line or 0) - line) <= 1
     assert told.value.exit_code == 2
+
+
+KERNEL = "template <typename T, int N> __global__ void k(T* x) { x[N] = 1; }\n"
+
+
+def written(folder: Path, host: str, kernel: str = KERNEL) -> Extraction:
+    path = folder / "source.cu"
+    path.write_text(kernel + host)
+    return extract(path, folder / "unit.cu")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "void run(float* x) { k<float, 8><<<1, 1>>>(x); }",
+        "void run(float* x) { auto f = &k<float, 8>; f<<<1, 1>>>(x); }",
+        "void run(float* x) { constexpr int v = 32 / sizeof(float); k<float, v><<<1, 1>>>(x); }",
+        "template <typename U, int V = 8> void go(U* x) { k<U, 8><<<1, 1>>>(x); }\n"
+        "void run(float* x) { go<float>(x); }",
+        "template <typename U, int V> void go(U* x) { k<U, V><<<1, 1>>>(x); }\n"
+        "void run(float* x) { const int two = 2; go<float, two * 4>(x); }",
+        "template <int V> struct Go { static void run(float* x) { k<float, V><<<1, 1>>>(x); } };\n"
+        "void run(float* x) { Go<8>::run(x); }",
+        "#define LAUNCH(V) k<float, V><<<1, 1>>>(x)\nvoid run(float* x) { LAUNCH(8); }",
+        "void run(float* x) {\n#define LAUNCH(V) k<float, V><<<1, 1>>>(x)\n  LAUNCH(8);\n}",
+        "#define VECS(V, ...) { constexpr int vec = V; __VA_ARGS__(); }\n"
+        "void run(float* x) { VECS(8, [&] { k<float, vec><<<1, 1>>>(x); }) }",
+        "using real = float;\nvoid run(real* x) { k<real, 8><<<1, 1>>>(x); }",
+    ],
+)  # fmt: skip
+def test_an_instantiation_is_found_on_the_way_of_the_launch(tmp_path: Path, host: str) -> None:
+    assert written(tmp_path, host + "\n").names == ("k<float, 8>",)
+
+
+def test_of_several_types_bfloat16_comes_first_and_the_others_are_named(tmp_path: Path) -> None:
+    host = (
+        "void run(at::Tensor x) { AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, "
+        'x.scalar_type(), "k", [&] { k<scalar_t, 4><<<1, 1>>>(x.data_ptr<scalar_t>()); }); }\n'
+    )
+    (instance,) = written(tmp_path, host).instances
+    assert instance.name == "k<__nv_bfloat16, 4>"
+    assert instance.others == ("k<float, 4>", "k<double, 4>", "k<__half, 4>")
+
+
+def test_a_type_may_be_told_by_what_is_passed(tmp_path: Path) -> None:
+    kernel = "template <typename T> __global__ void k(T* x) {}\n"
+    host = "void f(at::Tensor x) { k<<<1, 1>>>(reinterpret_cast<__nv_bfloat16*>(x.data_ptr())); }"
+    assert written(tmp_path, host, kernel).names == ("k<__nv_bfloat16>",)
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "drafts.md"
+# the header that the page does not show
+PACK = """\
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T values[N];
+};
+
+template <typename T>
+__device__ T warp_sum(T value);
+"""
+
+
+def test_the_example_in_the_page_on_drafts_is_what_tune_init_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("## Production sources")[2]
+    found = re.search(r"```cuda\n(.*?)```.*?```text\n(.*?)```", section, re.DOTALL)
+    assert found is not None
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "include").mkdir()
+    (tmp_path / "csrc/scale.cu").write_text(found[1])
+    (tmp_path / "include/pack.cuh").write_text(PACK)
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(cli, ["init", "csrc/scale.cu"], prog_name="tune")
+    assert told.exit_code == 0, told.output
+    assert told.output.startswith(found[2])

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.extract.items import Item, items_of
+from tuner.draft.extract.items import SourceItem, items_of
 from tuner.draft.extract.reading import read_all
 
 
-def items(folder: Path, text: str) -> list[Item]:
+def items(folder: Path, text: str) -> list[SourceItem]:
     path = folder / "source.cu"
     path.write_text(text)
     return list(items_of(read_all(path), path))

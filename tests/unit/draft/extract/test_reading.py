@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.extract.includes import is_plain, resolved
+from tuner.draft.extract.headers import is_plain, resolved
 from tuner.draft.extract.items import items_of
-from tuner.draft.extract.reading import read_all
+from tuner.draft.extract.reading import PREDEFINED, holds, read_all
 from tuner.model.errors import KernelError
 
 
@@ -26,7 +26,7 @@ def test_a_branch_that_does_not_hold_is_gone_and_its_lines_stay_counted(tmp_path
     path.write_text("#ifdef USE_ROCM\nint a;\n#elif 1\nint b;\n#else\nint c;\n#endif\nint d;\n")
     reading = read_all(path)
     assert [(i.name, i.line) for i in items_of(reading, path)] == [("b", 4), ("d", 8)]
-    assert [dropped.line for dropped in reading.dropped] == [1, 5]
+    assert [line for _, line, _ in reading.dropped] == [1, 5]
 
 
 def test_an_open_branch_keeps_its_condition(tmp_path: Path) -> None:
@@ -96,11 +96,9 @@ def test_an_include_leads_somewhere(tmp_path: Path, name: str, quoted: bool, ori
 
 
 def test_plain_sources_include_the_toolkit_and_the_host_compilers_headers_alone() -> None:
-    assert is_plain("cuda_fp16.h", False)
-    assert is_plain("vector", False)
-    assert is_plain("helper_cuda.h", True)
-    assert not is_plain("utils.h", True)
-    assert not is_plain("torch/extension.h", False)
+    plain = (("cuda_fp16.h", False), ("vector", False), ("helper_cuda.h", True))
+    assert all(is_plain(*include) for include in plain)
+    assert not any(is_plain(*include) for include in (("utils.h", True), ("torch/all.h", False)))
 
 
 @pytest.mark.parametrize(
@@ -119,3 +117,32 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path, text: str, message: str
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(KernelError, match="is not a folder"):
         read_all(tmp_path / "source.cu", (tmp_path / "nowhere",))
+
+
+MACROS: dict[str, str | None] = {**PREDEFINED, "WIDTH": "4", "TWICE": "(WIDTH * 2)", "MAYBE": None}
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        ("defined(USE_ROCM)", False),
+        ("!defined(USE_ROCM) && defined(WIDTH)", True),
+        ("defined __CUDACC__", True),
+        ("WIDTH == 4", True),
+        ("TWICE > 0x7u", True),
+        ("WIDTH * 2 % 3 == 010 - 6", True),
+        ("SOMETHING_UNSET", False),
+        ("CUDA_VERSION >= 12000", True),
+        ("__CUDA_ARCH__ >= 900", None),
+        ("defined(__CUDA_ARCH__) && defined(USE_ROCM)", False),
+        ("defined(__CUDA_ARCH__) || defined(WIDTH)", True),
+        ("defined(__CUDA_ARCH__) && WIDTH == 4", None),
+        ("defined(MAYBE)", None),
+        ("HAS(1)", None),
+        ("1 / 0", None),
+        ("WIDTH ==", None),
+        ("", None),
+    ],
+)
+def test_a_condition_holds_or_not_or_stays_open(condition: str, value: bool | None) -> None:
+    assert holds(condition, MACROS) is value

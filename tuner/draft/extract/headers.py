@@ -1,11 +1,103 @@
-"""What only frameworks have and kernels use all the same: their names for CUDA's own things."""
+"""Where an #include leads: to a file of the project, to the toolkit, or to what is not there."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from tuner.source.syntax import closing, split_list
+
+_NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
+# what NVRTC brings, or stands in for (tuner/compiler/shims.py)
+_TOOLKIT = re.compile(
+    r"cuda_(?:fp\d\w*|bf16)\.h(?:pp)?|math_constants\.h|vector_(?:types|functions)\.h|mma\.h"
+    r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h"
+    r"|cuda/.*|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
+    r"|c(?:assert|float|limits|math|stddef|stdint|stdio)|(?:sm_\d+|device)_\w+\.h(?:pp)?"
+)
+# cub's own list of everything, which NVRTC refuses
+_WHOLE = ("cub/cub.cuh",)
+_FRAMEWORK = re.compile(
+    r"(?:torch|ATen|c10|pybind11|tvm|dlpack|cutlass|cute|thrust|nccl\w*|nvToolsExt)\b"
+    r"|Python\.h|\w*extension\w*\.h|cu(?:blas|sparse|dnn|fft)\w*\.h"
+)
+_HOST = re.compile(
+    r"cuda(?:_runtime\w*|_profiler\w*|Typedefs)?\.h|curand\.h|device_launch_parameters\.h"
+    r"|[a-z_]+|(?:stdlib|string|time|unistd|getopt|errno|sys/\w+)\.h"
+)
+# how far above a file a folder `include` is looked for
+_LEVELS = 5
+
+Origin = Literal["own", "toolkit", "framework", "host", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """One #include: what it names, and where that is if it is a file of the project."""
+
+    name: str
+    quoted: bool
+    origin: Origin
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        marks = '""' if self.quoted else "<>"
+        return f"#include {marks[0]}{self.name}{marks[1]}"
+
+
+def parsed_include(directive: str) -> tuple[str, bool] | None:
+    """Read the name in an #include and whether it is quoted; None where a macro stands for it."""
+    match = _NAMED.match(directive.strip())
+    if match is None:
+        return None
+    return match["quoted"] or match["angled"], match["quoted"] is not None
+
+
+def resolved(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...]) -> Include:
+    """Find out where an #include leads.
+
+    Looked in are the includer's folder, `folders`, and each `include` beside a folder above.
+    """
+    places = _places(includer, quoted, folders)
+    found = next((place / name for place in places if (place / name).is_file()), None)
+    if found is not None:
+        shown = found if includer.is_absolute() else Path(os.path.relpath(found))
+        return Include(name, quoted, "own", shown)
+    if _TOOLKIT.fullmatch(name):
+        return Include(name, quoted, "toolkit")
+    if _FRAMEWORK.match(name):
+        return Include(name, quoted, "framework")
+    if not quoted and _HOST.fullmatch(name):
+        return Include(name, quoted, "host")
+    return Include(name, quoted, "missing")
+
+
+def is_plain(name: str, quoted: bool) -> bool:
+    """Whether a header is the toolkit's or the host compiler's, as plain CUDA files have them."""
+    if re.fullmatch(r"helper_\w+\.h", name):
+        # of CUDA's samples, for their host code
+        return True
+    whole = name in _WHOLE
+    host = not quoted and _HOST.fullmatch(name) is not None
+    return not whole and (host or _TOOLKIT.fullmatch(name) is not None)
+
+
+def _places(includer: Path, quoted: bool, folders: tuple[Path, ...]) -> Iterator[Path]:
+    folder = includer.parent
+    if quoted:
+        yield folder
+    yield from folders
+    above = folder.resolve()
+    for place in (above, *above.parents[:_LEVELS]):
+        yield place / "include"
+        if (place / ".git").exists():
+            yield place
+            return
+
 
 _TYPES = {
     "Half": "__half",
@@ -49,29 +141,6 @@ _MACROS = {
         "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += blockDim.x * gridDim.x)"
     ),
 }
-# C++'s own library: NVRTC has none, but what CUDA ships instead
-_STANDARD = {
-    "algorithm": "max min clamp",
-    "array": "array",
-    "bit": "bit_cast bit_ceil bit_floor countl_zero countr_zero has_single_bit popcount",
-    "concepts": "same_as integral floating_point convertible_to derived_from signed_integral"
-    " unsigned_integral",
-    "cstddef": "size_t ptrdiff_t byte nullptr_t",
-    "functional": "plus multiplies minus divides less greater",
-    "limits": "numeric_limits",
-    "tuple": "tuple make_tuple tie get apply tuple_size_v",
-    "utility": "pair make_pair swap exchange declval index_sequence make_index_sequence"
-    " integer_sequence make_integer_sequence index_sequence_for in_place",
-    "type_traits": "",
-}
-# from the stand-ins of tuner/compiler/shims.py, or built in
-_MATHS = "abs ceil cos erf exp fabs floor fma fmax fmin isfinite isinf isnan log pow sin sqrt tanh"
-_ELSEWHERE = {
-    **dict.fromkeys(_MATHS.split(), "cmath"),
-    **{f"{u}int{bits}_t": "cstdint" for u in ("", "u") for bits in (8, 16, 32, 64, "ptr")},
-}
-_BUILT_IN = frozenset(("move", "forward", "initializer_list"))
-_STD = re.compile(r"(?<![\w:])(?:::)?std\s*::\s*(\w+)")
 
 
 def replaced(text: str, masked: str, own: frozenset[str]) -> str:
@@ -114,24 +183,3 @@ def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
         return ()
     more = [_SCALARS[m[1]] for text in arguments for m in _SCALAR.finditer(text) if "." not in text]
     return tuple(dict.fromkeys((*_DISPATCHED[match[1]], *more)))
-
-
-def standard_library(masked: str) -> tuple[list[str], list[str]]:
-    """Write what makes `std::` mean something in device code: plain includes, and a stand-in."""
-    names = {match[1] for match in _STD.finditer(masked)} - _BUILT_IN
-    plain = sorted({_ELSEWHERE[name] for name in names if name in _ELSEWHERE})
-    homes = {name: home for home, listed in _STANDARD.items() for name in listed.split()}
-    own = {name: homes.get(name, "type_traits") for name in sorted(names - _ELSEWHERE.keys())}
-    if not own:
-        return plain, []
-    headers = sorted(set(own.values()))
-    return plain, [
-        "#ifndef __CUDA_ON_HOST__",
-        *(f"#include <cuda/std/{header}>" for header in headers),
-        "namespace std {",
-        *(f"using ::cuda::std::{name};" for name in own),
-        "}  // namespace std",
-        "#else",
-        *(f"#include <{header}>" for header in headers),
-        "#endif",
-    ]

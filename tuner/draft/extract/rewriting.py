@@ -1,0 +1,372 @@
+"""Definitions rewritten: macros expanded, and a struct parameter given as its members."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tuner.draft.extract.items import (
+    SourceItem,
+    chunks,
+    function_name,
+    is_function,
+    is_marked,
+    items_in,
+    listed,
+    template_end,
+)
+from tuner.draft.extract.reading import REMOVED, WRITTEN
+from tuner.source.facts import Span
+from tuner.source.syntax import closing, fold, split_list
+
+_DEFINE = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
+)
+_DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b")
+_LAUNCHES = re.compile(r"<<<|\bcudaLaunch\w*Kernel\w*\s*\(")
+# a function template with its arguments, which may launch
+_LEADS = re.compile(r"(?<!_cast)(?<![\w.])(?!\w*_cast\b)\w+\s*<[^;<>()]*>\s*\(")
+_FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*const)?)\s*$")
+_BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
+_VOID = re.compile(r"\bvoid\b")
+_MAX_COLUMNS = 110
+_MAX_DEPTH = 6
+# what stands for a piece of code that is handed to a macro
+_CODE = "the_code_that_is_passed"
+
+
+@dataclass(frozen=True, slots=True)
+class Macro:
+    """One macro: its parameters, None for one without a list, and its text."""
+
+    name: str
+    parameters: tuple[str, ...] | None
+    body: str
+
+
+def macros_of(items: Iterable[SourceItem]) -> dict[str, Macro]:
+    """Map names to the macros that the files define, the last of each name."""
+    return _macros_in("\n".join(item.code for item in items if item.kind == "macro"))
+
+
+def _macros_in(code: str) -> dict[str, Macro]:
+    found = {}
+    for match in _DEFINE.finditer(code):
+        parameters = listed(match[2], 0)[0] if match[2] else None
+        found[match[1]] = Macro(match[1], parameters, fold(match[3]))
+    return found
+
+
+def expanded(
+    macro: Macro, arguments: Sequence[str], known: Mapping[str, Macro], depth: int = 0
+) -> str:
+    """Expand one use of a macro, and the macros in it; code that is passed is left aside."""
+    passed = [_CODE if "{" in text else text for text in arguments]
+    values: dict[str, str] = {}
+    for place, name in enumerate(macro.parameters or ()):
+        if name.endswith("..."):
+            values[name.removesuffix("...").strip() or "__VA_ARGS__"] = ", ".join(passed[place:])
+        elif place < len(passed):
+            values[name] = passed[place]
+    text = re.sub(r"(?<!#)#\s*\w+", '""', macro.body)
+    text = re.sub(r"[A-Za-z_]\w*", lambda match: values.get(match[0], match[0]), text)
+    text = re.sub(r"\s*##\s*", "", text)
+    if depth >= _MAX_DEPTH:
+        return text
+    pieces, at = [], 0
+    for match in re.finditer(r"([A-Za-z_]\w*)\s*(?=\()", text):
+        inner = known.get(match[1])
+        if match.start() < at or inner is None or inner.parameters is None:
+            continue
+        if inner.name == macro.name:
+            continue
+        inside, end = listed(text, match.end())
+        if end:
+            pieces += [text[at : match.start()], expanded(inner, inside, known, depth + 1)]
+            at = end
+    return "".join([*pieces, text[at:]])
+
+
+def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
+    """Replace macros that make definitions for the device, and those in host code that launch."""
+    macros = macros_of(items)
+    host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
+    launching = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
+    leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
+    found: list[SourceItem] = []
+    for item in items:
+        if item.kind == "invocation":
+            found += _made(item, macros)
+        elif item.kind in ("function", "class") and not is_marked(item.head):
+            found.append(_launching(item, leading | launching, macros))
+        else:
+            found.append(item)
+    # a launch in a macro is one where the macro is used, not where it is defined
+    return tuple(item for item in found if item.kind != "macro" or item.name not in launching)
+
+
+def _made(item: SourceItem, macros: Mapping[str, Macro]) -> Iterator[SourceItem]:
+    macro = macros.get(item.name)
+    if macro is None or macro.parameters is None:
+        yield item
+        return
+    text = expanded(macro, listed(item.code, item.code.index("("))[0], macros)
+    if not (is_marked(text) or _DEFINES.search(text)):
+        yield item
+        return
+    for made in items_in(text, item):
+        lines = f"// {fold(item.code)}\n{_laid_out(made.code)}"
+        yield replace(made, text=lines, lead=lines.index("\n") + 1, is_made=True)
+
+
+def _laid_out(code: str) -> str:
+    lines: list[str] = []
+    line, depth, nested = "", 0, 0
+    for character in code:
+        nested += (character in "([") - (character in ")]")
+        if character == "}":
+            lines += ["  " * depth + line.strip()] if line.strip() else []
+            line, depth = "", depth - 1
+        line += character
+        if character in "{};" and nested == 0:
+            lines.append("  " * depth + line.strip())
+            line = ""
+        depth += character == "{"
+    return "\n".join([*lines, line.strip()]).rstrip()
+
+
+def _launching(
+    item: SourceItem, launching: Mapping[str, Macro], macros: Mapping[str, Macro]
+) -> SourceItem:
+    own = {
+        name: macro
+        for name, macro in _macros_in(item.code).items()
+        if _LAUNCHES.search(macro.body) or _LEADS.search(macro.body)
+    }
+    known = {**launching, **own}
+    if not known:
+        return item
+    code = item.code
+    if own:
+        code = _DEFINE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), code)
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, known))})\b(\s*\()?")
+    at = 0
+    while match := pattern.search(code, at):
+        macro = known[match[1]]
+        end: int = match.end(1)
+        arguments: tuple[str, ...] = ()
+        if macro.parameters is not None and match[2]:
+            arguments, end = listed(code, match.end() - 1)
+            end = end or match.end()
+        lines = code.count("\n", match.start(), end)
+        text = expanded(macro, arguments, {**macros, **own}) + "\n" * lines
+        code = code[: match.start()] + text + code[end:]
+        at = match.start() + len(text)
+    return replace(item, code=code, text=code, lead=0)
+
+
+@dataclass(frozen=True, slots=True)
+class StructMember:
+    """One member of a struct: its type as C++ writes it, and its name."""
+
+    c_type: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A struct parameter that was opened: its place in the kernel's list, and its members."""
+
+    place: int
+    parameter: str
+    struct: str
+    members: tuple[StructMember, ...]
+
+
+def opened(
+    kernel: SourceItem, items: Sequence[SourceItem], conversions: str
+) -> tuple[tuple[SourceItem, ...], Opened] | None:
+    """Give a kernel the members of a struct parameter in place of the struct.
+
+    Where its code has the members' names for something else, it becomes a device function that a
+    new kernel calls. None where there is no such struct, or where its members cannot be read.
+    `conversions` is code whose casts say what a `void*` points to.
+    """
+    span = _parameter_list(kernel)
+    structs = {name: item for item in items if item.kind == "class" for name in item.names[:1]}
+    if span is None:
+        return None
+    start, end = span
+    pieces = [fold(piece) for piece, _ in split_list(kernel.code[start + 1 : end - 1], angles=True)]
+    for place, piece in enumerate(pieces):
+        match = re.fullmatch(
+            r"(?:(?:const|__grid_constant__)\s+)*((?:\w+\s*::\s*)*(\w+))(?:\s+const)?"
+            r"(?:\s+__grid_constant__)?\s+(\w+)",
+            piece,
+        )
+        members = _members(structs[match[2]]) if match and match[2] in structs else ()
+        if match is not None and members:
+            known = tuple(_pointed(member, match[3], conversions) for member in members)
+            found = Opened(place, match[3], match[1], known)
+            if _is_free(kernel, found, span, pieces):
+                return (_rewritten(kernel, span, pieces, found),), found
+            return _split(kernel, span, pieces, found), found
+    return None
+
+
+def _is_free(kernel: SourceItem, found: Opened, span: Span, pieces: Sequence[str]) -> bool:
+    # whether the members' names mean nothing else in the kernel
+    names = "|".join(member.name for member in found.members)
+    others = [piece for place, piece in enumerate(pieces) if place != found.place]
+    texts = (kernel.code[: span[0]] + kernel.code[span[1] :], *others)
+    return not any(re.search(rf"(?<![\w.>])(?:{names})\b", text) for text in texts)
+
+
+def _with_members(pieces: Sequence[str], found: Opened) -> list[str]:
+    own = [f"{member.c_type} {member.name}" for member in found.members]
+    return [*pieces[: found.place], *own, *pieces[found.place + 1 :]]
+
+
+def _rewritten(kernel: SourceItem, span: Span, pieces: list[str], found: Opened) -> SourceItem:
+    start, end = span
+    brace = kernel.code.index("{", end)
+    made = ", ".join(member.name for member in found.members)
+    gone = f"\n{REMOVED}" * kernel.code.count("\n", start, end)
+    rows = f"({gone}" + "".join(
+        f"\n{WRITTEN}{row}" for row in _rows(_with_members(pieces, found), ")")
+    )
+    inside = f"{{\n{WRITTEN}  const {found.struct} {found.parameter}{{{made}}};"
+
+    def edited(text: str, lead: int) -> str:
+        head = text[: lead + start] + rows + text[lead + end : lead + brace]
+        return head + inside + text[lead + brace + 1 :]
+
+    head = kernel.code[:start] + rows + kernel.code[end:brace]
+    text, code = edited(kernel.text, kernel.lead), edited(kernel.code, 0)
+    return replace(kernel, text=text, code=code, head=head)
+
+
+def _parameter_list(kernel: SourceItem) -> Span | None:
+    name = function_name(kernel.head)
+    match = re.search(rf"\b{name[-1]}\s*(?:<[^()]*>)?\s*(?=\()", kernel.head) if name else None
+    end = closing(kernel.code, match.end()) if match is not None else None
+    return None if match is None or end is None else (match.end(), end)
+
+
+def _members(struct: SourceItem) -> tuple[StructMember, ...]:
+    if struct.code.startswith("template"):
+        return ()
+    start = struct.code.find("{", len(struct.head))
+    found: list[StructMember] = []
+    for chunk in chunks(struct.code, start + 1, struct.code.rfind("}")) if start >= 0 else ():
+        piece = struct.code[chunk.start : chunk.end].strip()
+        if chunk.what != "code" or not piece or re.match(r"(?:static|using|typedef)\b", piece):
+            continue
+        if is_function(piece.partition("{")[0]) or "(" in piece:
+            return ()
+        first = None
+        for text, _ in split_list(piece.rstrip(";"), angles=True):
+            declared = fold(re.split(r"=|\{", text)[0])
+            match = re.match(r"(.*?[\s*&])?(\w+)$", declared)
+            kind = (match[1] or first) if match else None
+            if match is None or not kind or not _FIELD.match(kind):
+                return ()
+            first = first or kind.strip()
+            found.append(StructMember(kind.strip(), match[2]))
+    return tuple(found)
+
+
+def _pointed(member: StructMember, parameter: str, code: str) -> StructMember:
+    # `static_cast<const T*>(params.x)` says what x points to
+    if not _VOID.search(member.c_type):
+        return member
+    name = rf"(?:\b{parameter}\s*\.\s*)?\b{member.name}\b"
+    cast = rf"_cast\s*<\s*(?:const\s+)?([\w:]+)\s*(?:const\s*)?\*[^<>]*>\s*\(\s*{name}"
+    offset = rf"\b(?:offset|load_as|ptr_cast)\s*<\s*(?:const\s+)?([\w:]+)\s*>\s*\(\s*{name}"
+    found = {match[1] for pattern in (cast, offset) for match in re.finditer(pattern, code)}
+    if len(found) != 1:
+        return member
+    return replace(member, c_type=_VOID.sub(found.pop(), member.c_type))
+
+
+def _split(
+    kernel: SourceItem, span: Span, pieces: list[str], found: Opened
+) -> tuple[SourceItem, SourceItem]:
+    name = function_name(kernel.head)[-1]
+    bounds = _BOUNDS.search(kernel.head)
+    bound_end = closing(kernel.head, bounds.end()) if bounds else None
+    bounds_text = kernel.head[bounds.start() : bound_end] + " " if bounds else ""
+    start, end = span
+    head = kernel.text[: kernel.lead + start]
+    head = re.sub(r"\b__global__\b", "__device__ __forceinline__", head)
+    head = head.replace(bounds_text.strip(), "") if bounds_text else head
+    head = re.sub(rf"\b{name}(\s*)$", rf"{name}_body\1", head.rstrip())
+    plain = [re.sub(r"\s*__grid_constant__\s*", " ", piece).strip() for piece in pieces]
+    body = f"{head}({', '.join(plain)}){kernel.text[kernel.lead + end :]}"
+    body = re.sub(r"[ \t]+\n", "\n", re.sub(r"(\w) {2,}(\w)", r"\1 \2", body))
+    at = template_end(kernel.code)
+    template = fold(kernel.code[:at])
+    passed = [re.search(r"(\w+)\s*$", piece) for piece in pieces]
+    arguments = [match[1] if match else "" for match in passed]
+    arguments[found.place] = f"{found.struct}{{{', '.join(m.name for m in found.members)}}}"
+    wrapper = "\n".join(
+        [
+            f"// {name} with the members of {found.struct} as its parameters.",
+            *([template] if template else []),
+            f"__global__ void {bounds_text}{name}(",
+            *_rows(_with_members(pieces, found), ") {"),
+            f"  {name}_body{_template_arguments(template)}(",
+            *_rows(arguments, ");"),
+            "}",
+        ]
+    )
+    code = wrapper.partition("\n")[2]
+    inner = replace(kernel, kind="function", text=body, head="__device__")
+    outer = replace(
+        kernel, text=wrapper, code=code, head=code.partition("{")[0], lead=len(wrapper) - len(code)
+    )
+    return inner, outer
+
+
+def _rows(texts: Sequence[str], end: str) -> list[str]:
+    rows, row = [], "   "
+    for at, text in enumerate(texts):
+        piece = f" {text}" + ("," if at + 1 < len(texts) else end)
+        if len(row) + len(piece) > _MAX_COLUMNS:
+            rows.append(row)
+            row = "   "
+        row += piece
+    return [*rows, row]
+
+
+def _template_arguments(template: str) -> str:
+    opening = template.find("<")
+    if opening < 0:
+        return ""
+    close = template.rfind(">") if "requires" not in template else template.find(">")
+    names = []
+    for piece, _ in split_list(template[opening + 1 : close], angles=True):
+        declared = piece.partition("=")[0].rstrip()
+        match = re.search(r"(\.\.\.\s*)?(\w+)$", declared)
+        if match is not None:
+            names.append(match[2] + ("..." if match[1] else ""))
+    return f"<{', '.join(names)}>" if names else ""
+
+
+def arguments_of(site_text: str, found: Opened) -> list[str]:
+    """Read what host code puts into the members: `Params{.x = a, .y = b}`, or braces in order.
+
+    A member that is not told is written as the struct's own, `params.x`.
+    """
+    inside = re.search(r"\{(.*)\}\s*\)*$", site_text, re.DOTALL)
+    pieces = [fold(piece) for piece, _ in split_list(inside[1])] if inside else []
+    named = {
+        match[1]: match[2].strip()
+        for piece in pieces
+        if (match := re.match(r"\.(\w+)\s*=\s*(.*)", piece, re.DOTALL))
+    }
+    if not named and len(pieces) == len(found.members):
+        return pieces
+    owner = site_text.strip() if re.fullmatch(r"\w+", site_text.strip()) else found.parameter
+    return [named.get(member.name, f"{owner}.{member.name}") for member in found.members]
