@@ -11,11 +11,10 @@ from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
-from tuner.device.cuda.worker import Worker
+from tuner.device.cuda.worker import CudaWorker
 from tuner.device.layout import lay_out
 from tuner.device.timing import SEARCH
-from tuner.device.verify.arena import CudaMemory
-from tuner.device.verify.verifier import Verifier
+from tuner.device.verify.verifier import CudaMemory, Verifier
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
@@ -123,7 +122,7 @@ def test_without_cuda_ipc_the_arena_goes_through_host_memory(
     judge = Verifier(CudaMemory(0), definition.spec, {"ACTIVATION": "silu"})
     arena = judge.open_arena(WORKLOAD, lay_out(definition.spec, WORKLOAD.values))
     assert arena.ipc_handle is None
-    worker, right = Worker(0), build(silu(), WORKLOAD, LAUNCH)
+    worker, right = CudaWorker(0), build(silu(), WORKLOAD, LAUNCH)
     wrong = build(silu(each="result = gate;"), WORKLOAD, LAUNCH)
     worker.attach(arena)
     judge.prepare(WORKLOAD, "normal", 1)

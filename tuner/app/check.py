@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.compiler.base import Compiler
-from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import lay_out
-from tuner.device.verify.arena import HostMemory
-from tuner.device.verify.verifier import Verifier
+from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architecture_for
@@ -70,7 +69,7 @@ class UnavailableDevice:
         """Say that nothing was run."""
         return self.run(program)
 
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Refuse: there is nothing to time."""
         raise DeviceError("nothing can be timed without a device")
 

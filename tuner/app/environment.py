@@ -25,7 +25,7 @@ GIT_TIMEOUT_S = 5.0
 
 def headline(device: Device) -> str:
     """Say what runs where; a recording is said to be one before anything else is said."""
-    from tuner.device.recorded.device import RecordedDevice
+    from tuner.device.recorded.recording import RecordedDevice
 
     info = device.info
     if info.on_cpu:
@@ -49,7 +49,7 @@ def article(noun: str) -> str:
 
 def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[str, str]:
     """Describe the hardware and the software of a run; `folder` is in the kernel's checkout."""
-    from tuner.device.recorded.device import RecordedDevice
+    from tuner.device.recorded.recording import RecordedDevice
 
     info = device.info
     described = {
@@ -73,7 +73,7 @@ def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[
 
 def require_same_device(session: Session, device: Device) -> None:
     """Raise `SessionError` unless the device answers as it did when the session began."""
-    from tuner.device.recorded.device import RecordedDevice
+    from tuner.device.recorded.recording import RecordedDevice
 
     now = {"device": device.info.name}
     if isinstance(device, RecordedDevice):

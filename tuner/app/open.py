@@ -231,7 +231,7 @@ def compiler_for(device: Device, jobs: int | None, stack: ExitStack) -> Compiler
     from tuner.compiler.cache import AnsweringCompiler, Cache
     from tuner.compiler.host import HostCompiler
     from tuner.compiler.pool import NvrtcPool
-    from tuner.device.recorded.device import RecordedDevice
+    from tuner.device.recorded.recording import RecordedDevice
 
     compiler: Compiler
     if device.info.on_cpu:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tuner.device.number_formats import LARGEST, SMALLEST_NORMAL, Array
+from tuner.device.layout import LARGEST, SMALLEST_NORMAL, Array
 from tuner.model.errors import KernelError
 from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Workload
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NORMAL, NONFINITE = "normal", "nonfinite"
 # Each must leave a correct kernel correct; `extreme` mixes in the ends of the dtype's range.
-FILLS = (NORMAL, "x3", "x0.01", "negated", "zeros", "extreme")
+INPUT_KINDS = (NORMAL, "x3", "x0.01", "negated", "zeros", "extreme")
 # Rows of an array that get NaN or infinities, and elements of such a row: the others must stay
 # as right as before.
 NONFINITE_SHARE = 0.25
@@ -90,10 +90,10 @@ def blamed_on(path: Path, what: str) -> Iterator[None]:
         raise KernelError(message, path=path, line=line) from error
 
 
-def fills_for(spec: KernelSpec) -> tuple[str, ...]:
+def input_kinds_for(spec: KernelSpec) -> tuple[str, ...]:
     """List the fills that the kernel is checked with, `normal` first."""
     special = any(argument.nonfinite for argument in spec.arguments)
-    return (*FILLS, NONFINITE) if special else FILLS
+    return (*INPUT_KINDS, NONFINITE) if special else INPUT_KINDS
 
 
 def generator(xp: Any, seed: int) -> Any:

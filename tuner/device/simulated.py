@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
 from tuner.model.errors import DeviceError
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Status
 
@@ -49,10 +49,10 @@ class SimulatedDevice:
         """Answer for one program, without a time."""
         return replace(self.run(program), measurement=None)
 
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Repeat each program's time in every round."""
         row = tuple(self._time_us(program) for program in programs)
-        return Rounds((row,) * rounds, paired=True, isolated_us=(None,) * len(row))
+        return ComparisonRounds((row,) * rounds, paired=True, isolated_us=(None,) * len(row))
 
     def close(self) -> None:
         """Remember that it was closed."""

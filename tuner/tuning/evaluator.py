@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from tuner.analysis.static_features import features
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
-from tuner.device.base import Device, Outcome, Partial, Program
-from tuner.device.target import CompileTarget
+from tuner.device.base import CompileTarget, Device, Outcome, Partial, Program
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Value

@@ -10,7 +10,7 @@ import pytest
 import tuner.app.scoring
 from tuner.agent.base import Answer
 from tuner.app.scoring import Effort, Scorer
-from tuner.device.base import Outcome, Rounds
+from tuner.device.base import ComparisonRounds, Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.export.training import REFUSED_REWARD
 from tuner.model.errors import DeviceError, InputError, KernelError
@@ -140,7 +140,7 @@ class Late(SimulatedDevice):
         if self.broken:
             raise DeviceError("a verified program failed when timed again")
         made = super().compare(programs, rounds=rounds)
-        return Rounds(made.times_us, True, made.isolated_us, self.faults)
+        return ComparisonRounds(made.times_us, True, made.isolated_us, self.faults)
 
 
 def test_a_kernel_that_is_wrong_once_it_was_timed_is_refused(scorer):

@@ -28,7 +28,7 @@ from tuner.device.cuda.sanitizer import (
     findings,
     read,
 )
-from tuner.device.cuda.under_tool import environment
+from tuner.device.cuda.tool_process import environment
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status

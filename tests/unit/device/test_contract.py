@@ -9,8 +9,8 @@ import pytest
 from device_contract import DeviceContract
 
 from tuner.device.base import Device, Program
-from tuner.device.recorded.device import RecordedDevice
 from tuner.device.recorded.recording import (
+    RecordedDevice,
     RecordedDeviceInfo,
     RecordedProgram,
     RecordedWorkload,

@@ -18,8 +18,7 @@ from tuner.device.cpu.device import HostDevice
 from tuner.device.cpu.memory import SharedMemory
 from tuner.device.cpu.wire import Code
 from tuner.device.cpu.worker import HostRunError, HostWorker
-from tuner.device.layout import lay_out
-from tuner.device.number_formats import encode, storage_dtype
+from tuner.device.layout import encode, lay_out, storage_dtype
 from tuner.device.verify.verifier import Verifier
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tuner.device.inputs import FILLS, NONFINITE, fill_values, generator, load_reference
-from tuner.device.number_formats import LARGEST, SMALLEST_NORMAL, decode, encode
+from tuner.device.inputs import INPUT_KINDS, NONFINITE, fill_values, generator, load_reference
+from tuner.device.layout import LARGEST, SMALLEST_NORMAL, decode, encode
 from tuner.model.errors import KernelError
 from tuner.model.kernel import FLOAT_DTYPES, Argument
 
@@ -63,7 +63,7 @@ def test_an_arguments_own_fill_bounds_its_numbers(kind: str, low: float, high: f
     assert low <= values.min() <= values.max() <= high
 
 
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("fill", INPUT_KINDS)
 @pytest.mark.parametrize("kind", ["normal", "uniform", "zeros", "ones"])
 def test_every_fill_keeps_the_shape(kind: str, fill: str) -> None:
     assert draw(fill, kind=kind).shape == SHAPE

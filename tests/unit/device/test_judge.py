@@ -7,11 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuner.device.inputs import FILLS
-from tuner.device.layout import lay_out
-from tuner.device.number_formats import decode, encode, storage_dtype
-from tuner.device.verify.arena import HostMemory
-from tuner.device.verify.verifier import Verifier
+from tuner.device.inputs import INPUT_KINDS
+from tuner.device.layout import decode, encode, lay_out, storage_dtype
+from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Tolerance, Workload
 from tuner.model.trial import Correctness
@@ -66,7 +64,7 @@ def nothing() -> None:
     pass
 
 
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("fill", INPUT_KINDS)
 def test_a_right_kernel_passes_with_every_fill(bench: Bench, fill: str) -> None:
     verdict = bench.checked(bench.double, fill)
     assert verdict.passed, verdict.reason
@@ -83,7 +81,7 @@ def test_equal_seeds_give_equal_inputs(bench: Bench) -> None:
     assert not np.array_equal(drawn[0], drawn[2])
 
 
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("fill", INPUT_KINDS)
 def test_a_kernel_that_skips_the_work_fails(bench: Bench, fill: str) -> None:
     verdict = bench.checked(nothing, fill, seed=77)
     assert not verdict.passed

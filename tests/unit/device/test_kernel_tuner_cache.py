@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 
 from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, entry, time_ms, written
 from tuner.device.recorded import foreign
-from tuner.device.recorded.foreign import UNKNOWN_DATE, Answer, MeasuredSpace, is_foreign
+from tuner.device.recorded.foreign import UNKNOWN_DATE, ForeignAnswer, MeasuredSpace, is_foreign
 from tuner.device.recorded.foreign_recordings import load_measured
-from tuner.device.recorded.kernel_tuner_cache import cache_text, measured_in_cache
-from tuner.device.recorded.t4 import measured_in_t4, t4_text
+from tuner.device.recorded.kernel_tuner_files import (
+    cache_text,
+    measured_in_cache,
+    measured_in_t4,
+    t4_text,
+)
 from tuner.model.config import Config, Parameter
 from tuner.model.errors import DeviceError
 from tuner.model.trial import Status
@@ -151,8 +155,8 @@ values = st.one_of(
 parameters = st.lists(
     st.lists(values, min_size=1, max_size=3, unique=True), min_size=1, max_size=3
 ).map(lambda lists: tuple(Parameter(f"p{i}", tuple(v)) for i, v in enumerate(lists)))
-failures = st.sampled_from([Status.CONSTRAINT, Status.COMPILE, Status.LAUNCH]).map(Answer)
-times = st.integers(1, 10**6).map(lambda n: Answer(Status.CORRECT, "", n * 0.5, (n * 0.5,)))
+failures = st.sampled_from([Status.CONSTRAINT, Status.COMPILE, Status.LAUNCH]).map(ForeignAnswer)
+times = st.integers(1, 10**6).map(lambda n: ForeignAnswer(Status.CORRECT, "", n * 0.5, (n * 0.5,)))
 
 
 @st.composite

@@ -7,8 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuner.device.layout import ALIGNMENT, GUARD_BYTES, Layout, lay_out, plausible_byte
-from tuner.device.number_formats import decode, storage_dtype
+from tuner.device.layout import (
+    ALIGNMENT,
+    GUARD_BYTES,
+    Layout,
+    decode,
+    lay_out,
+    plausible_byte,
+    storage_dtype,
+)
 from tuner.model.errors import ExpressionError, KernelError
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec
 

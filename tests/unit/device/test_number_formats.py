@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tuner.device.number_formats import (
+from tuner.device.layout import (
     LARGEST,
     SMALLEST_NORMAL,
     code_distance,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tuner.device.base import Program
-from tuner.device.recorded.device import RecordedDevice
 from tuner.device.recorded.recording import (
+    RecordedDevice,
     RecordedDeviceInfo,
     RecordedFinals,
     RecordedProgram,

@@ -13,14 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.device.base import Device, DeviceInfo, Outcome, Program, Rounds
+from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program
 from tuner.device.cpu.memory import host_judge
 from tuner.device.cpu.wire import Code
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import Arena, plausible_byte
-from tuner.device.restarting_worker import RestartingWorker, unless_killed
 from tuner.device.timing import TimingPolicy, finished, hopeless
-from tuner.device.verify.verified_device import RunFailedError, VerifiedDevice
+from tuner.device.verify.verified_device import (
+    RestartingWorker,
+    RunFailedError,
+    VerifiedDevice,
+    unless_killed,
+)
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
@@ -120,7 +124,7 @@ class HostRunner(RestartingWorker[HostWorker]):
         with self._blamed_on_the_program():
             self._ready_worker().run(program, 0)
 
-    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
         """Time programs in alternation, each in a process that waits while the others run."""
         order = list(range(len(programs)))
         rows = []
@@ -138,7 +142,7 @@ class HostRunner(RestartingWorker[HostWorker]):
                             Status.INCORRECT, "its output differs between timed calls"
                         )
                 rows.append(tuple(row))
-        return Rounds(tuple(rows), paired=True, isolated_us=tuple(None for _ in programs))
+        return ComparisonRounds(tuple(rows), paired=True, isolated_us=tuple(None for _ in programs))
 
     def _start(self) -> HostWorker:
         with unless_killed("no process can be started to run kernels", OSError):

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.layout import Arena, Layout
-from tuner.device.number_formats import Array
+from tuner.device.layout import Arena, Array, Layout
 from tuner.device.verify.verifier import Verifier
 from tuner.model.kernel import KernelSpec
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.number_formats import LARGEST, Array, storage_dtype
+from tuner.device.layout import LARGEST, Array, storage_dtype
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 
 _BLOCKS, _THREADS = 1056, 256

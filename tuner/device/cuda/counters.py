@@ -15,8 +15,15 @@ from tempfile import TemporaryDirectory
 
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Counted, LaunchCounts, Program
-from tuner.device.cuda.under_tool import NO_LEASH, Ended, ToolProcess, draw_arena, environment
-from tuner.device.cuda.watched import Job, Jobs
+from tuner.device.cuda.tool_process import (
+    NO_LEASH,
+    Ended,
+    Job,
+    Jobs,
+    ToolProcess,
+    draw_arena,
+    environment,
+)
 from tuner.device.layout import Layout
 from tuner.model.kernel import KernelSpec, Launch, Workload
 

@@ -11,23 +11,24 @@ from typing import Any
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
 from tuner.device.cuda.driver import CudaError, gpu_uuid
 from tuner.device.cuda.energy import ENERGY
 from tuner.device.cuda.peers import PeerHome
-from tuner.device.cuda.worker import Worker
+from tuner.device.cuda.worker import CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import Arena
 from tuner.device.peers import PeerError
-from tuner.device.restarting_worker import RestartingWorker, unless_killed
 from tuner.device.timing import FINALS, SEARCH, TimingPolicy
 from tuner.device.verify.verified_device import (
-    JUDGE_TIMEOUT_S,
+    VERIFIER_TIMEOUT_S,
+    RestartingWorker,
     RunFailedError,
     VerifiedDevice,
     fresh_seed,
+    unless_killed,
 )
-from tuner.device.verify.verifier import cuda_judge
+from tuner.device.verify.verifier import cuda_verifier
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
@@ -68,12 +69,12 @@ class CudaDevice(VerifiedDevice):
             self._lock = _lock(ordinal, uuid)
             undo.callback(self._lock.release)
             try:
-                judge = Child(cuda_judge, (ordinal, spec, dict(operators)), "tune-judge")
+                judge = Child(cuda_verifier, (ordinal, spec, dict(operators)), "tune-judge")
                 undo.callback(judge.kill)
                 runner = CudaRunner(ordinal, PeerHome(spec.reference, dict(operators)))
                 undo.callback(runner.close)
                 facts = runner.describe()
-                streaming = judge.call("streaming_gbps", timeout_s=JUDGE_TIMEOUT_S)
+                streaming = judge.call("streaming_gbps", timeout_s=VERIFIER_TIMEOUT_S)
             except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
                 raise DeviceError(f"the GPU's processes did not start: {error}") from error
             self._metered = runner
@@ -174,7 +175,7 @@ class CudaRunner(RestartingWorker[Child]):
             limit_s = _limit_s(RUN_TIMEOUT_S, program)
             self._ready_worker().call("rerun", program, policy, timeout_s=limit_s)
 
-    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
         """Time programs in alternation; any failure ends the worker."""
         replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
         timeout_s = _limit_s(TIMING_TIMEOUT_S * 5 + replays_s, *programs)
@@ -186,7 +187,9 @@ class CudaRunner(RestartingWorker[Child]):
         except RunFailedError:
             self._drop_worker()
             raise
-        return Rounds(tuple(tuple(row) for row in rows), paired=True, isolated_us=tuple(isolated))
+        return ComparisonRounds(
+            tuple(tuple(row) for row in rows), paired=True, isolated_us=tuple(isolated)
+        )
 
     def require_energy(self) -> None:
         """Raise `DeviceError` where the energy counter cannot be read."""
@@ -213,7 +216,7 @@ class CudaRunner(RestartingWorker[Child]):
         failed = f"no process can be started on GPU {self._ordinal}"
         remedy = "nvidia-smi tells whether the GPU still works"
         with unless_killed(failed, CudaError, remedy=remedy):
-            return Child(Worker, (self._ordinal, self._home), "tune-worker")
+            return Child(CudaWorker, (self._ordinal, self._home), "tune-worker")
 
     def _map(self, worker: Child, arena: Arena) -> None:
         try:

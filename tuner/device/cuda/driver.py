@@ -121,7 +121,7 @@ class LoadedProgram:
             call(driver.cuFuncSetAttribute, function, name, 1)
 
 
-class Arguments:
+class LaunchArguments:
     """A kernel's parameters for one place in memory, in the form that the driver reads."""
 
     def __init__(self, layout: Layout, base: int) -> None:
@@ -149,11 +149,11 @@ class Issuer(Protocol):
 
     relaxed: bool
 
-    def issue(self, arguments: Arguments) -> None:
+    def issue(self, arguments: LaunchArguments) -> None:
         """Enqueue the call; inside a capture it becomes part of the graph."""
         ...
 
-    def collect(self, arguments: Arguments) -> None:
+    def collect(self, arguments: LaunchArguments) -> None:
         """Enqueue what puts the results of the last call there into the outputs, untimed."""
         ...
 
@@ -176,7 +176,7 @@ class Launcher:
             for launch in launches
         ]
 
-    def issue(self, arguments: Arguments) -> None:
+    def issue(self, arguments: LaunchArguments) -> None:
         """Enqueue the launches; inside a capture they become graph nodes."""
         for config, function in self._launches:
             (status,) = driver.cuLaunchKernelEx(config, function, arguments.address, 0)
@@ -185,7 +185,7 @@ class Launcher:
                     f"cuLaunchKernelEx: {status.name}", sticky=status.name not in REFUSALS
                 )
 
-    def collect(self, arguments: Arguments) -> None:
+    def collect(self, arguments: LaunchArguments) -> None:
         """Nothing to do: a kernel writes its outputs itself."""
 
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Outcome, Program
-from tuner.device.cuda.under_tool import NO_LEASH, ToolProcess, environment, jobs_of
-from tuner.device.cuda.watched import Job, Jobs
+from tuner.device.cuda.tool_process import NO_LEASH, Job, Jobs, ToolProcess, environment, jobs_of
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
@@ -285,7 +284,7 @@ def _works(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SanitizerRun:
     """One process of the tool: what it reported and how it ended."""
 
     report: Report
@@ -349,7 +348,7 @@ class ComputeSanitizer:
         """End what runs."""
         self._process.close()
 
-    def _run(self, jobs: Sequence[Job], folder: Path) -> Run:
+    def _run(self, jobs: Sequence[Job], folder: Path) -> SanitizerRun:
         """Run jobs in one process of the tool and read what came of it."""
         secret = secrets.token_hex(8)
         signs = Signs(f"tool-{secret}", f"job-{secret}")
@@ -360,7 +359,7 @@ class ComputeSanitizer:
             self._command(signs), request, folder, timeout_s, environment(_VARIABLES)
         )
         report = read(ended.said, self.kind, len(jobs), signs)
-        return Run(report, ended.exit_code, timeout_s, ended.timed_out, ended.last_words)
+        return SanitizerRun(report, ended.exit_code, timeout_s, ended.timed_out, ended.last_words)
 
     def _command(self, signs: Signs) -> list[str]:
         options = {
@@ -389,7 +388,7 @@ def _smaller(group: Sequence[int], report: Report) -> list[list[int]]:
     return [*([index] for index in suspects), others]
 
 
-def _outcome(run: Run, kind: str) -> Outcome:
+def _outcome(run: SanitizerRun, kind: str) -> Outcome:
     """Judge by a process that ran one program, or by one in which nothing went wrong."""
     report = run.report
     if run.clean:
@@ -414,7 +413,7 @@ def _outcome(run: Run, kind: str) -> Outcome:
     return Outcome(Status.NOT_RECORDED, f"{kind} gave no verdict: {ended}")
 
 
-def _without_start(run: Run, kind: str) -> str:
+def _without_start(run: SanitizerRun, kind: str) -> str:
     if run.timed_out:
         return f"{kind} did not start within {run.timeout_s:g} s"
     words = "; ".join([*run.report.troubles, *filter(None, [run.last_words])])

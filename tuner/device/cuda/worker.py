@@ -15,10 +15,19 @@ from statistics import median
 from cuda.bindings import driver
 
 from tuner.device.base import Program
-from tuner.device.cuda.cache_flush import Scrub, SharedSpoiler
+from tuner.device.cuda.buffers import (
+    Buffers,
+    Graph,
+    LateWriter,
+    MappedArena,
+    QueuedReplays,
+    Scrub,
+    SharedSpoiler,
+    timing_events,
+)
 from tuner.device.cuda.driver import (
-    Arguments,
     Issuer,
+    LaunchArguments,
     Launcher,
     LoadedProgram,
     call,
@@ -26,9 +35,7 @@ from tuner.device.cuda.driver import (
     reset_persisting_l2,
 )
 from tuner.device.cuda.energy import IDLE_SETTLE_S, LOADED_SETTLE_S, NvmlCounter, Span, Window
-from tuner.device.cuda.pdl_race_probe import LateWriter
-from tuner.device.cuda.peers import PeerHome, Peers
-from tuner.device.cuda.rotating import Buffers, Graph, Load, MappedArena, timing_events
+from tuner.device.cuda.peers import PeerHome, PeerLaunchers
 from tuner.device.layout import Arena, plausible_byte
 from tuner.device.timing import (
     SECOND_LOOKS,
@@ -52,7 +59,7 @@ RERUN_SETS = 64
 BATCH_US = 60e3
 
 
-class Worker:
+class CudaWorker:
     """Load, launch and time programs on one GPU, and peers where their `home` is known."""
 
     def __init__(self, ordinal: int, home: PeerHome | None = None) -> None:
@@ -68,7 +75,7 @@ class Worker:
         self._scrub: Scrub | None = None
         self._late: LateWriter | None = None
         self._counter: NvmlCounter | None = None
-        self._peers = None if home is None else Peers(ordinal, self._stream, home)
+        self._peers = None if home is None else PeerLaunchers(ordinal, self._stream, home)
         self._shared = SharedSpoiler(
             self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             self._attribute("MULTIPROCESSOR_COUNT"),
@@ -116,7 +123,7 @@ class Worker:
         arena = self._mapped
         self._unload_oldest()
         arena.pull()
-        launcher, arguments = self._launcher(program), Arguments(arena.layout, arena.base)
+        launcher, arguments = self._launcher(program), LaunchArguments(arena.layout, arena.base)
         self._shared.issue(self._stream)
         overlaps = late and self._written_late(arena)
         try:
@@ -230,7 +237,7 @@ class Worker:
         with closing(self._graph(launcher, policy, buffers, None)) as graph:
             self._warm_up(graph, policy, buffers)
             replay_us = self._replay([graph, graph], buffers)[0][1]
-            with closing(Load(graph, ceil(BATCH_US / replay_us), self._stream)) as load:
+            with closing(QueuedReplays(graph, ceil(BATCH_US / replay_us), self._stream)) as load:
                 window = self._window(load.keep_up)
                 window.settle(LOADED_SETTLE_S)
                 first = _once_past(load, 0)
@@ -352,7 +359,7 @@ class Worker:
         return median(times) / graph.calls
 
 
-def _once_past(load: Load, batches: int) -> int:
+def _once_past(load: QueuedReplays, batches: int) -> int:
     """Wait until more batches than so many have ended; return how many."""
     while (done := load.batches_done()) <= batches:
         load.keep_up()

@@ -7,14 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.device.recorded.foreign import BASELINE, MeasuredSpace, device_info, load_json
-from tuner.device.recorded.kernel_tuner_cache import is_cache, measured_in_cache
+from tuner.device.recorded.kernel_tuner_files import (
+    is_cache,
+    is_t4,
+    measured_in_cache,
+    measured_in_t4,
+)
 from tuner.device.recorded.recording import (
     RecordedDeviceInfo,
     RecordedProgram,
     RecordedWorkload,
     Recording,
 )
-from tuner.device.recorded.t4 import is_t4, measured_in_t4
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload

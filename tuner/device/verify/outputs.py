@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from tuner.device.number_formats import LARGEST, Array, code_distance, decode, encode
+from tuner.device.layout import LARGEST, Array, code_distance, decode, encode
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 
 # Keeps the float64 temporaries of one comparison near 128 MB each.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
-from tuner.device.inputs import NORMAL, fills_for
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.device.inputs import NORMAL, input_kinds_for
 from tuner.device.layout import Arena, lay_out
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
 from tuner.model.errors import DeviceError, WorkerError
@@ -48,7 +49,7 @@ def judging() -> Iterator[None]:
         ) from error
 
 
-JUDGE_TIMEOUT_S = 120.0
+VERIFIER_TIMEOUT_S = 120.0
 CLOSING_TIMEOUT_S = 10.0
 _T = TypeVar("_T")
 
@@ -99,7 +100,7 @@ class Runner(Protocol):
         """
         ...
 
-    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
         """Time programs interleaved."""
         ...
 
@@ -117,7 +118,7 @@ class VerifiedDevice:
     def __init__(self, info: DeviceInfo, spec: KernelSpec, judge: Child, runner: Runner) -> None:
         self.info = info
         self._spec, self._judge, self._runner = spec, judge, runner
-        self._fills = fills_for(spec)
+        self._fills = input_kinds_for(spec)
         self._opened: Workload | None = None
         self._arena: Arena | None = None
 
@@ -143,7 +144,7 @@ class VerifiedDevice:
         status = Status.CORRECT if verdict.passed else Status.INCORRECT
         return Outcome(status, verdict.reason, correctness=verdict)
 
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Time verified programs interleaved."""
         workload = programs[0].workload
         try:
@@ -173,7 +174,9 @@ class VerifiedDevice:
         self._enter(program.workload)
         return self._verdict(program, thorough=True)
 
-    def _compared(self, workload: Workload, programs: Sequence[Program], rounds: int) -> Rounds:
+    def _compared(
+        self, workload: Workload, programs: Sequence[Program], rounds: int
+    ) -> ComparisonRounds:
         self._enter(workload)
         self._ask_judge("prepare", workload, NORMAL, fresh_seed())
         compared = self._runner.compare(programs, rounds)
@@ -222,7 +225,7 @@ class VerifiedDevice:
             return self._runner.run_once(program, order)
         finally:
             with judging():
-                self._judge.receive(JUDGE_TIMEOUT_S)
+                self._judge.receive(VERIFIER_TIMEOUT_S)
 
     def _judged_again(self, program: Program, thorough: bool) -> Correctness:
         """Judge what a timed call left, and the next call on other inputs: results may be kept.
@@ -243,7 +246,7 @@ class VerifiedDevice:
 
     def _ask_judge(self, method: str, *arguments: Any) -> Any:
         with judging():
-            return self._judge.call(method, *arguments, timeout_s=JUDGE_TIMEOUT_S)
+            return self._judge.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
 
     def _enter(self, workload: Workload) -> None:
         """Make both processes ready for one workload."""
@@ -298,3 +301,118 @@ def _too_large(workload: Workload, error: MemoryError) -> DeviceError:
         remedy="leave the workload out, or free the memory: checking it takes its arguments twice "
         "and float64 copies of them",
     )
+
+
+class Killable(Protocol):
+    """A worker process as its parent holds it."""
+
+    def kill(self) -> None:
+        """End the process at once."""
+        ...
+
+
+_W = TypeVar("_W", bound=Killable)
+
+
+class RestartingWorker(ABC, Generic[_W]):
+    """Keep one worker with the judge's memory mapped: what every `Runner` has in common.
+
+    A worker that died or gave no answer costs the program that it ran; it is replaced when the
+    next one is asked for, and maps the memory again.
+    """
+
+    # What a reason calls the worker.
+    _called: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._worker: _W | None = None
+        self._arena: Arena | None = None
+        self._attached = False
+        self._closed = False
+
+    def attach(self, arena: Arena) -> None:
+        """Map the judge's memory, unless it is mapped already."""
+        if self._arena is not arena:
+            self.detach()
+            self._arena = arena
+        with self._blamed_on_the_program():
+            self._ready_worker()
+
+    def detach(self) -> None:
+        """Let go of the judge's memory."""
+        if self._worker is not None and self._attached:
+            try:
+                self._unmap(self._worker)
+            except (ChildTimeoutError, ChildDiedError, WorkerError):
+                self._drop_worker()  # nothing ran in it: the next program is not to blame
+        self._attached, self._arena = False, None
+
+    def close(self) -> None:
+        """End the process, with it whatever runs; what another thread asks for then fails."""
+        self._closed = True
+        self._drop_worker()
+
+    @abstractmethod
+    def _start(self) -> _W:
+        """Start a worker; `unless_killed` makes of its failures what they are."""
+
+    @abstractmethod
+    def _map(self, worker: _W, arena: Arena) -> None: ...
+
+    @abstractmethod
+    def _unmap(self, worker: _W) -> None: ...
+
+    @abstractmethod
+    def _own_failures_blamed(self) -> AbstractContextManager[None]:
+        """Raise `RunFailedError` in place of the error in which a worker reports a program's."""
+
+    @contextmanager
+    def _blamed_on_the_program(self) -> Iterator[None]:
+        try:
+            with self._own_failures_blamed():
+                yield
+        except ChildTimeoutError as error:
+            self._drop_worker()
+            raise RunFailedError(Status.TIMEOUT, str(error)) from error
+        except ChildDiedError as error:
+            self._drop_worker()
+            reason = f"{self._called} died (exit code {error})"
+            raise RunFailedError(Status.LAUNCH, reason, killed=error.killed) from error
+
+    def _ready_worker(self) -> _W:
+        """Return the worker with the judge's memory mapped; a replaced one maps it again."""
+        worker = self._live_worker()
+        if self._arena is not None and not self._attached:
+            self._map(worker, self._arena)
+            self._attached = True
+        return worker
+
+    def _live_worker(self) -> _W:
+        if self._worker is None:
+            if self._closed:
+                raise WorkerError(f"{self._called} was ended")
+            self._worker = self._start()
+        return self._worker
+
+    def _drop_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+        self._worker, self._attached = None, False
+
+
+@contextmanager
+def unless_killed(
+    failed: str, *causes: type[Exception], remedy: str | None = None
+) -> Iterator[None]:
+    """Raise `WorkerError` where a worker fails, or for one of `causes`, before it runs anything.
+
+    `failed` says what did. One that SIGKILL ended may work when it is tried again: that stays a
+    `ChildDiedError`.
+    """
+    failures: tuple[type[Exception], ...] = (ChildTimeoutError, ChildDiedError, *causes)
+    try:
+        yield
+    except failures as error:
+        if isinstance(error, ChildDiedError) and error.killed:
+            raise
+        raise WorkerError(f"{failed}: {error}", remedy=remedy) from error

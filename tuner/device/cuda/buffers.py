@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import shared_memory
@@ -10,8 +11,16 @@ from typing import Any, Protocol
 
 from cuda.bindings import driver
 
-from tuner.device.cuda.driver import Arguments, CudaError, Issuer, allocate, call
-from tuner.device.layout import Arena
+from tuner.device.cuda.driver import (
+    TURNS,
+    CudaError,
+    Issuer,
+    LaunchArguments,
+    PtxKernel,
+    allocate,
+    call,
+)
+from tuner.device.layout import POISONS, Arena
 from tuner.device.timing import Rotation
 from tuner.model.errors import WorkerError
 
@@ -75,7 +84,8 @@ class Buffers:
         written_in_place = bool(arena.layout.with_role("inout"))
         self._pristine = allocate(self.size_bytes) if written_in_place else 0
         self.arguments = [
-            Arguments(arena.layout, self._base + index * self._size) for index in range(self.sets)
+            LaunchArguments(arena.layout, self._base + index * self._size)
+            for index in range(self.sets)
         ]
 
     @property
@@ -135,7 +145,7 @@ class Places(Protocol):
     """Where a graph's calls find their arrays, one place after the other."""
 
     sets: int
-    arguments: list[Arguments]
+    arguments: list[LaunchArguments]
 
 
 class Graph:
@@ -174,7 +184,7 @@ class Graph:
         driver.cuGraphExecDestroy(self._executable)
 
 
-class Load:
+class QueuedReplays:
     """Replays of one graph, enqueued ahead, so that the GPU never waits for this process."""
 
     def __init__(self, graph: Graph, replays: int, stream: Any) -> None:
@@ -228,3 +238,173 @@ def timing_events(count: int) -> Iterator[list[Any]]:
     finally:
         for event in events:
             driver.cuEventDestroy(event)
+
+
+_BLOCKS_PER_MULTIPROCESSOR = 8
+# Reads and keeps nothing: lines that were only read cost the kernel that evicts them no writing
+# back. The memory holds zeros, so that the store, which keeps the reads alive, never happens.
+_READ_ALL = f"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry read_all(.param .u64 address, .param .u64 size_bytes)
+{{
+  .reg .pred %p<3>;
+  .reg .b32 %r<12>;
+  .reg .b64 %d<6>;
+  ld.param.u64 %d1, [address];
+  ld.param.u64 %d2, [size_bytes];
+  cvta.to.global.u64 %d1, %d1;
+{TURNS}  mov.u32 %r7, 0;
+more:
+  setp.ge.u64 %p1, %d3, %d2;
+  @%p1 bra done;
+  add.u64 %d5, %d1, %d3;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
+  or.b32 %r8, %r8, %r9;
+  or.b32 %r10, %r10, %r11;
+  or.b32 %r7, %r7, %r8;
+  or.b32 %r7, %r7, %r10;
+  add.u64 %d3, %d3, %d4;
+  bra more;
+done:
+  setp.eq.u32 %p2, %r7, 0;
+  @%p2 ret;
+  st.global.u32 [%d1], %r7;
+  ret;
+}}
+"""
+_FILL_SHARED = """
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .shared .align 16 .b8 pool[];
+.visible .entry fill_shared(.param .u32 size_bytes, .param .u32 word)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<8>;
+  ld.param.u32 %r1, [size_bytes];
+  ld.param.u32 %r2, [word];
+  mov.u32 %r3, %tid.x;
+  shl.b32 %r3, %r3, 2;
+  mov.u32 %r4, %ntid.x;
+  shl.b32 %r4, %r4, 2;
+  mov.u32 %r5, pool;
+next:
+  setp.ge.u32 %p1, %r3, %r1;
+  @%p1 ret;
+  add.u32 %r6, %r5, %r3;
+  st.shared.u32 [%r6], %r2;
+  add.u32 %r3, %r3, %r4;
+  bra next;
+}
+"""
+
+
+class Scrub:
+    """Zeros in the GPU's memory that are read between two replays, in place of what was there."""
+
+    def __init__(self, size_bytes: int, multiprocessors: int) -> None:
+        base = allocate(size_bytes)
+        call(driver.cuMemsetD8, base, 0, size_bytes)
+        self._kernel = PtxKernel(_READ_ALL, "read_all")
+        self._blocks = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
+        self._values = (ctypes.c_uint64(base), ctypes.c_uint64(size_bytes))
+
+    def issue(self, stream: Any) -> None:
+        """Enqueue the reading."""
+        self._kernel.issue(stream, self._blocks, *self._values)
+
+
+class SharedSpoiler:
+    """Fill the shared memory of all multiprocessors: a kernel that reads it unset is wrong then."""
+
+    def __init__(self, shared_bytes: int, multiprocessors: int) -> None:
+        self._kernel = PtxKernel(_FILL_SHARED, "fill_shared")
+        self._shared_bytes, self._blocks = shared_bytes, 2 * multiprocessors
+        name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        call(driver.cuFuncSetAttribute, self._kernel.function, name, shared_bytes)
+
+    def issue(self, stream: Any) -> None:
+        """Enqueue the filling, with one of two patterns."""
+        word = secrets.choice(POISONS) * 0x01010101
+        values = (ctypes.c_uint32(self._shared_bytes), ctypes.c_uint32(word))
+        self._kernel.issue(stream, self._blocks, *values, shared_bytes=self._shared_bytes)
+
+
+# Larger arrays are not copied: a kernel that does not wait shows on smaller ones.
+MOST_BYTES = 256 << 20
+# Beside the microseconds in which a programmatic launch starts and reads.
+DELAY_NS = 50_000
+_STALE = 0xFF
+# Lets the next launch start at once, sleeps, and copies 16 bytes at a time.
+_WRITE_LATE = f"""
+.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry write_late(
+  .param .u64 to, .param .u64 from, .param .u64 size_bytes, .param .u64 delay_ns)
+{{
+  .reg .pred %p<3>;
+  .reg .b32 %r<12>;
+  .reg .b64 %d<14>;
+  griddepcontrol.launch_dependents;
+  ld.param.u64 %d1, [to];
+  ld.param.u64 %d2, [from];
+  ld.param.u64 %d5, [size_bytes];
+  ld.param.u64 %d6, [delay_ns];
+  cvta.to.global.u64 %d1, %d1;
+  cvta.to.global.u64 %d2, %d2;
+  mov.u64 %d7, %globaltimer;
+still:
+  mov.u64 %d8, %globaltimer;
+  sub.u64 %d8, %d8, %d7;
+  setp.lt.u64 %p1, %d8, %d6;
+  @%p1 bra still;
+{TURNS}more:
+  setp.ge.u64 %p2, %d3, %d5;
+  @%p2 ret;
+  add.u64 %d9, %d2, %d3;
+  add.u64 %d10, %d1, %d3;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d9];
+  st.global.v4.u32 [%d10], {{%r8, %r9, %r10, %r11}};
+  add.u64 %d3, %d3, %d4;
+  bra more;
+}}
+"""
+
+
+class LateWriter:
+    """Stand for the launch that makes a kernel's inputs while the kernel may already run.
+
+    What the next launch of the stream finds in memory is stale until this one ends. A programmatic
+    launch that reads before `griddepcontrol.wait` computes on that; what it writes is overwritten.
+    """
+
+    def __init__(self, multiprocessors: int) -> None:
+        # On the others a block starts at once, even one that needs a multiprocessor to itself.
+        self._blocks = max(1, multiprocessors // 4)
+        self._kernel = PtxKernel(_WRITE_LATE, "write_late")
+        self._copy, self._held_bytes = 0, 0
+
+    def issue(self, address: int, size_bytes: int, stream: Any) -> bool:
+        """Enqueue making the memory stale and writing it late; False where there is no room."""
+        if size_bytes > MOST_BYTES:
+            return False
+        if size_bytes > self._held_bytes:
+            self.close()
+            try:
+                self._copy, self._held_bytes = allocate(size_bytes), size_bytes
+            except MemoryError:  # a check less is better than a session less
+                return False
+        call(driver.cuMemcpyDtoDAsync, self._copy, address, size_bytes, stream)
+        call(driver.cuMemsetD8Async, address, _STALE, size_bytes, stream)
+        numbers = (address, self._copy, size_bytes, DELAY_NS)
+        self._kernel.issue(stream, self._blocks, *map(ctypes.c_uint64, numbers))
+        return True
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self._held_bytes:
+            call(driver.cuMemFree, self._copy)
+        self._copy, self._held_bytes = 0, 0
