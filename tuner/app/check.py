@@ -60,7 +60,7 @@ class UnavailableDevice:
         program: Program,
         *,
         incumbent_us: float | None = None,
-        thorough: bool = False,
+        full_verification: bool = False,
     ) -> Outcome:
         """Say that nothing was run."""
         return Outcome(Status.NOT_RECORDED, "compiled within the limits; not run")
@@ -91,13 +91,13 @@ def check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
     an output of zeros pass.
     """
     workload = min(spec.workloads, key=spec.footprint_bytes)
-    judge = Verifier(HostMemory(), spec, operators)
+    verifier = Verifier(HostMemory(), spec, operators)
     if spec.footprint_bytes(workload) > LARGEST_REFERENCE_BYTES:
         return
-    judge.open_arena(workload, lay_out(spec, workload.values))
-    judge.prepare(workload, NORMAL, seed=0)
-    judge.check()
-    judge.close_arena()
+    verifier.open_arena(workload, lay_out(spec, workload.values))
+    verifier.prepare(workload, NORMAL, seed=0)
+    verifier.check()
+    verifier.close_arena()
 
 
 def target_info(text: str) -> DeviceInfo:

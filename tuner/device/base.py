@@ -79,7 +79,7 @@ class ComparisonRounds:
 
     `isolated_us` holds, for programs launched with programmatic dependent launch, the median
     time without it, else None. `faults` says of each program what was wrong with its results
-    after the rounds, "" where nothing; it is empty where they are not judged again.
+    after the rounds, "" where nothing; it is empty where they are not verified again.
     """
 
     times_us: tuple[tuple[float, ...], ...]
@@ -97,16 +97,20 @@ class Device(Protocol):
         ...
 
     def run(
-        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        full_verification: bool = False,
     ) -> Outcome:
         """Verify, then time; may stop early when clearly slower than `incumbent_us`.
 
-        `thorough` verifies with every fill and twice for equal bits: for baselines and finalists.
+        `full_verification` is with every kind of input, and twice for equal bits.
         """
         ...
 
     def verify(self, program: Program) -> Outcome:
-        """Verify with every fill and twice for equal bits, without timing."""
+        """Verify with every kind of input and twice for equal bits, without timing."""
         ...
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:

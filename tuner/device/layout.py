@@ -84,7 +84,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """How the worker reaches the judge's memory: an IPC handle, or host memory by name."""
+    """How the worker reaches the verifier's memory: an IPC handle, or host memory by name."""
 
     key: str
     layout: Layout

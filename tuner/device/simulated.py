@@ -35,7 +35,11 @@ class SimulatedDevice:
         self._answer = answer
 
     def run(
-        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        full_verification: bool = False,
     ) -> Outcome:
         """Answer for one program."""
         self.ran.append(program)

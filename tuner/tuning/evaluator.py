@@ -118,7 +118,7 @@ class Evaluator:
         outcome = self._device.run(
             self._program(pending, result),
             incumbent_us=incumbent_us,
-            thorough=stage == "finals",
+            full_verification=stage == "finals",
         )
         status, reason = outcome.status, outcome.reason
         if status is Status.CORRECT and self._impossible(workload, outcome.measurement):
@@ -217,10 +217,10 @@ class Evaluator:
         self._require_right(workload, self._device.verify(self._baseline(workload)[0]))
 
     def baseline(self, workload: Workload) -> Trial:
-        """Verify and time the baseline, with every fill; raise `KernelError` where it is wrong."""
+        """Verify the baseline in full and time it; raise `KernelError` where it is wrong."""
         started_s = time.perf_counter()
         program, resources, share = self._baseline(workload)
-        outcome = self._device.run(program, thorough=True)
+        outcome = self._device.run(program, full_verification=True)
         self._require_right(workload, outcome)
         if outcome.status is Status.NOT_RECORDED:
             raise KernelError(

@@ -69,8 +69,8 @@ def test_the_best_config_is_compared_with_the_baseline_on_every_workload(scorer)
 class Unmeasured(SimulatedDevice):
     """A device on which nothing but the baseline can be timed on the large workload."""
 
-    def run(self, program, *, incumbent_us=None, thorough=False):
-        made = super().run(program, incumbent_us=incumbent_us, thorough=thorough)
+    def run(self, program, *, incumbent_us=None, full_verification=False):
+        made = super().run(program, incumbent_us=incumbent_us, full_verification=full_verification)
         small = program.workload.values["N"] < 50_000
         if small or program.launches[0].threads == BASELINE_THREADS:
             return made

@@ -51,7 +51,7 @@ def test_a_device_that_does_not_start_leaves_the_gpu_and_no_process(
         assert not [
             process
             for process in multiprocessing.active_children()
-            if process.name in ("tune-judge", "tune-worker")
+            if process.name in ("tune-verifier", "tune-worker")
         ]
 
 

@@ -31,7 +31,7 @@ BATCHES_AHEAD = 3
 
 
 class MappedArena:
-    """The judge's memory as this process sees it."""
+    """The verifier's memory as this process sees it."""
 
     def __init__(self, arena: Arena) -> None:
         self.layout = arena.layout
@@ -46,7 +46,7 @@ class MappedArena:
             self.base = allocate(arena.layout.total_bytes)
 
     def pull(self) -> None:
-        """Fetch the judge's inputs where memory is not shared on the GPU."""
+        """Fetch the verifier's inputs where memory is not shared on the GPU."""
         if self._host is not None:
             call(driver.cuMemcpyHtoD, self.base, self._address, self.layout.total_bytes)
             # It may return before the copy ends, and our stream does not wait for the default one.
@@ -129,7 +129,7 @@ class Buffers:
         return self._base, self.size_bytes
 
     def copy_to_arena(self, index: int) -> None:
-        """Put one set where the judge looks, with its inputs and guards."""
+        """Put one set where the verifier looks, with its inputs and guards."""
         base = self._base + index * self._size
         call(driver.cuMemcpyDtoDAsync, self._arena.base, base, self._size, self._stream)
         call(driver.cuStreamSynchronize, self._stream)

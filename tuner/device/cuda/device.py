@@ -58,7 +58,7 @@ EARLY = (
 class CudaDevice(VerifiedDevice):
     """Run programs on one NVIDIA GPU, which no other `tune` uses meanwhile.
 
-    The judge and the worker share the GPU. Raises `DeviceError` where it is in use or does not
+    The verifier and the worker share the GPU. Raises `DeviceError` where it is in use or does not
     answer.
     """
 
@@ -69,16 +69,16 @@ class CudaDevice(VerifiedDevice):
             self._lock = _lock(ordinal, uuid)
             undo.callback(self._lock.release)
             try:
-                judge = Child(cuda_verifier, (ordinal, spec, dict(operators)), "tune-judge")
-                undo.callback(judge.kill)
+                verifier = Child(cuda_verifier, (ordinal, spec, dict(operators)), "tune-verifier")
+                undo.callback(verifier.kill)
                 runner = CudaRunner(ordinal, PeerHome(spec.reference, dict(operators)))
                 undo.callback(runner.close)
                 facts = runner.describe()
-                streaming = judge.call("streaming_gbps", timeout_s=VERIFIER_TIMEOUT_S)
+                streaming = verifier.call("streaming_gbps", timeout_s=VERIFIER_TIMEOUT_S)
             except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
                 raise DeviceError(f"the GPU's processes did not start: {error}") from error
             self._metered = runner
-            super().__init__(_info(facts, streaming, _gpu_state(uuid)), spec, judge, runner)
+            super().__init__(_info(facts, streaming, _gpu_state(uuid)), spec, verifier, runner)
             undo.pop_all()
 
     def require_energy(self) -> None:
@@ -90,7 +90,7 @@ class CudaDevice(VerifiedDevice):
         return self._metered.idle_energy(seconds)
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
-        """Read the energy over replays of a verified program, and judge its next results."""
+        """Read the energy over replays of a verified program, and verify its next results."""
         for attempt in range(ENERGY_ATTEMPTS):
             try:
                 return self._energy(program, seconds)
@@ -107,7 +107,7 @@ class CudaDevice(VerifiedDevice):
 
     def _energy(self, program: Program, seconds: float) -> EnergyWindow | Outcome:
         self._enter(program.workload)
-        self._ask_judge("prepare", program.workload, NORMAL, fresh_seed())
+        self._ask("prepare", program.workload, NORMAL, fresh_seed())
         window = self._metered.energy(program, seconds)
         fault = self._fault(program)
         return Outcome(Status.INCORRECT, fault) if fault else window
@@ -168,9 +168,9 @@ class CudaRunner(RestartingWorker[Child]):
             )
         return measurement
 
-    def rerun(self, program: Program, *, thorough: bool) -> None:
+    def rerun(self, program: Program, *, full_verification: bool) -> None:
         """Run the program once more where it was timed."""
-        policy = FINALS if thorough else SEARCH
+        policy = FINALS if full_verification else SEARCH
         with self._blamed_on_the_program():
             limit_s = _limit_s(RUN_TIMEOUT_S, program)
             self._ready_worker().call("rerun", program, policy, timeout_s=limit_s)
@@ -220,7 +220,7 @@ class CudaRunner(RestartingWorker[Child]):
 
     def _map(self, worker: Child, arena: Arena) -> None:
         try:
-            with unless_killed("the judge's memory cannot be mapped", CudaError):
+            with unless_killed("the verifier's memory cannot be mapped", CudaError):
                 worker.call("attach", arena, timeout_s=RUN_TIMEOUT_S)
         except (ChildDiedError, WorkerError):
             self._drop_worker()

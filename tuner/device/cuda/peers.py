@@ -133,7 +133,7 @@ class PeerLauncher:
             self._returned[arguments.base] = _checked(self._torch, returned, tensors, arguments)
 
     def collect(self, arguments: LaunchArguments) -> None:
-        """Copy what the last call there returned into the outputs, for the judge to see."""
+        """Copy what the last call there returned into the outputs, for the verifier to see."""
         with self._running():
             tensors = self._views(arguments)
             for name, result in self._returned.get(arguments.base, {}).items():

@@ -389,7 +389,7 @@ def _smaller(group: Sequence[int], report: Report) -> list[list[int]]:
 
 
 def _outcome(run: SanitizerRun, kind: str) -> Outcome:
-    """Judge by a process that ran one program, or by one in which nothing went wrong."""
+    """Verify by a process that ran one program, or by one in which nothing went wrong."""
     report = run.report
     if run.clean:
         return Outcome(Status.CORRECT)

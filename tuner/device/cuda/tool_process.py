@@ -252,11 +252,11 @@ def draw_arena(
     """Write fresh inputs of a workload to a file, outputs poisoned, and say what lies where."""
     layout = lay_out(spec, workload.values)
     memory = HostMemory()
-    judge = Verifier(memory, spec, operators)
-    judge.open_arena(workload, layout)
-    judge.prepare(workload, NORMAL, fresh_seed())
+    verifier = Verifier(memory, spec, operators)
+    verifier.open_arena(workload, layout)
+    verifier.prepare(workload, NORMAL, fresh_seed())
     memory.data.tofile(path)
-    judge.close_arena()
+    verifier.close_arena()
     return layout
 
 

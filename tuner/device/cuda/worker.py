@@ -97,12 +97,12 @@ class CudaWorker:
         return int(call(driver.cuDeviceGetAttribute, full, self._device))
 
     def attach(self, arena: Arena) -> None:
-        """Map the judge's memory for one workload and forget the previous workload."""
+        """Map the verifier's memory for one workload and forget the previous workload."""
         self.detach()
         self._arena = MappedArena(arena)
 
     def detach(self) -> None:
-        """Unmap the judge's memory and free the copies of it."""
+        """Unmap the verifier's memory and free the copies of it."""
         if self._peers is not None:
             self._peers.clear()
         for buffers in self._buffers.values():
@@ -141,7 +141,7 @@ class CudaWorker:
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None = None
     ) -> Measurement:
-        """Time the program over rotating buffers; what one of its last calls made is judged."""
+        """Time the program over rotating buffers; what one of its last calls made is verified."""
         buffers = self._renewed(policy)
         launcher = self._launcher(program)
         reset_persisting_l2()
@@ -203,7 +203,7 @@ class CudaWorker:
         return rows, [self._isolated_us(program, policy, buffers) for program in programs]
 
     def rerun(self, program: Program, policy: TimingPolicy) -> None:
-        """Run the program where it was timed, on what the arena holds now; one result is judged."""
+        """Run the program where it was timed, on what the arena holds now; one result is read."""
         buffers = self._renewed(policy)
         buffers.spoil(plausible_byte())
         launcher = self._launcher(program)
@@ -254,7 +254,7 @@ class CudaWorker:
         return Window(self._counter, keep_busy)
 
     def _show(self, launcher: Issuer, buffers: Buffers, used: Sequence[int]) -> None:
-        """Put a set where the judge looks, chosen so that no kernel can know which."""
+        """Put a set where the verifier looks, chosen so that no kernel can know which."""
         chosen = secrets.choice(used)
         launcher.collect(buffers.arguments[chosen])
         buffers.copy_to_arena(chosen)

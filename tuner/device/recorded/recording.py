@@ -263,7 +263,7 @@ class RecordedDevice:
         program: Program,
         *,
         incumbent_us: float | None = None,
-        thorough: bool = False,
+        full_verification: bool = False,
     ) -> Outcome:
         """Look the program up; `not_recorded` where the recording has no answer."""
         workload = self._workload(program.workload)

@@ -1,4 +1,4 @@
-"""What every device with a judge does: verify, time, verify again; the worker's side differs."""
+"""What every device with a verifier does: verify, time, verify again; the worker's side differs."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def merged(verdicts: Sequence[Correctness]) -> Correctness:
     for verdict in verdicts:
         for name, error in verdict.errors:
             worst[name] = max(error, worst.get(name, 0.0))
-    fills = tuple(dict.fromkeys(fill for verdict in verdicts for fill in verdict.fills))
+    fills = tuple(dict.fromkeys(fill for verdict in verdicts for fill in verdict.input_kinds))
     return Correctness(True, fills, tuple(worst.items()))
 
 
 @contextmanager
-def judging() -> Iterator[None]:
-    """Tell the judge's end from a candidate's: without it no verdict is possible any more."""
+def blamed_on_verifier() -> Iterator[None]:
+    """Tell the verifier's end from a candidate's: without it no verdict is possible any more."""
     try:
         yield
     except ChildTimeoutError as error:
-        raise WorkerError(f"the process that judges results gave {error}") from error
+        raise WorkerError(f"the process that verifies results gave {error}") from error
     except ChildDiedError as error:
         raise WorkerError(
-            f"the process that judges results ended (exit code {error})",
+            f"the process that verifies results ended (exit code {error})",
             remedy="it holds the inputs and the float64 reference of a workload: the system may "
             "have run out of memory",
         ) from error
@@ -73,11 +73,11 @@ class Runner(Protocol):
     """
 
     def attach(self, arena: Arena) -> None:
-        """Map the judge's memory, unless it is mapped already; what was mapped is let go."""
+        """Map the verifier's memory, unless it is mapped already; what was mapped is let go."""
         ...
 
     def detach(self) -> None:
-        """Let go of the judge's memory."""
+        """Let go of the verifier's memory."""
         ...
 
     def run_once(self, program: Program, order: int) -> str:
@@ -94,9 +94,9 @@ class Runner(Protocol):
         """Time the program; the last call's output is left in the arena."""
         ...
 
-    def rerun(self, program: Program, *, thorough: bool) -> None:
+    def rerun(self, program: Program, *, full_verification: bool) -> None:
         """Run the program on what the arena holds now, in the process and the memory it was timed
-        in; the result that is judged is left in the arena.
+        in; the result that is verified is left in the arena.
         """
         ...
 
@@ -112,29 +112,33 @@ class Runner(Protocol):
 class VerifiedDevice:
     """Verify and time programs of one kernel; see `Device` for the contract.
 
-    The judge process owns inputs, reference and verdict, and no candidate's code runs in it.
+    The verifier process owns inputs, reference and verdict, and no candidate's code runs in it.
     """
 
-    def __init__(self, info: DeviceInfo, spec: KernelSpec, judge: Child, runner: Runner) -> None:
+    def __init__(self, info: DeviceInfo, spec: KernelSpec, verifier: Child, runner: Runner) -> None:
         self.info = info
-        self._spec, self._judge, self._runner = spec, judge, runner
-        self._fills = input_kinds_for(spec)
+        self._spec, self._verifier, self._runner = spec, verifier, runner
+        self._input_kinds = input_kinds_for(spec)
         self._opened: Workload | None = None
         self._arena: Arena | None = None
 
     def run(
-        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        full_verification: bool = False,
     ) -> Outcome:
-        """Verify, then time, then judge what the last timed call left behind."""
+        """Verify, then time, then verify what the last timed call left behind."""
         try:
-            return _once_more_if_killed(lambda: self._run(program, incumbent_us, thorough))
+            return _once_more_if_killed(lambda: self._run(program, incumbent_us, full_verification))
         except RunFailedError as error:
             return Outcome(error.status, str(error))
         except MemoryError as error:
             raise _too_large(program.workload, error) from error
 
     def verify(self, program: Program) -> Outcome:
-        """Verify with every fill and twice, without timing."""
+        """Verify with every kind of input and twice, without timing."""
         try:
             verdict = _once_more_if_killed(lambda: self._verified(program))
         except RunFailedError as error:
@@ -157,78 +161,82 @@ class VerifiedDevice:
     def close(self) -> None:
         """End both processes."""
         self._runner.close()
-        with suppress(ChildTimeoutError, ChildDiedError):  # memory may outlive a killed judge
-            self._judge.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
-        self._judge.kill()
+        with suppress(ChildTimeoutError, ChildDiedError):  # memory may outlive a killed verifier
+            self._verifier.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
+        self._verifier.kill()
 
-    def _run(self, program: Program, incumbent_us: float | None, thorough: bool) -> Outcome:
-        policy = FINALS if thorough else SEARCH
+    def _run(
+        self, program: Program, incumbent_us: float | None, full_verification: bool
+    ) -> Outcome:
+        policy = FINALS if full_verification else SEARCH
         self._enter(program.workload)
-        before = self._verdict(program, thorough)
+        before = self._verdict(program, full_verification)
         if not before.passed:
             return Outcome(Status.INCORRECT, before.reason, correctness=before)
         measurement = self._runner.time(program, policy, incumbent_us)
-        return _outcome(measurement, before, self._judged_again(program, thorough))
+        return _outcome(measurement, before, self._verified_again(program, full_verification))
 
     def _verified(self, program: Program) -> Correctness:
         self._enter(program.workload)
-        return self._verdict(program, thorough=True)
+        return self._verdict(program, full_verification=True)
 
     def _compared(
         self, workload: Workload, programs: Sequence[Program], rounds: int
     ) -> ComparisonRounds:
         self._enter(workload)
-        self._ask_judge("prepare", workload, NORMAL, fresh_seed())
+        self._ask("prepare", workload, NORMAL, fresh_seed())
         compared = self._runner.compare(programs, rounds)
         return replace(compared, faults=tuple(map(self._fault, programs)))
 
     def _fault(self, program: Program) -> str:
         """Say what is wrong with a program's results now that it has been compared."""
-        self._ask_judge("touch")
+        self._ask("touch")
         try:
-            self._runner.rerun(program, thorough=True)
+            self._runner.rerun(program, full_verification=True)
         except RunFailedError as error:
             return str(error)
-        verdict: Correctness = self._ask_judge("check")
+        verdict: Correctness = self._ask("check")
         return verdict.reason
 
-    def _verdict(self, program: Program, thorough: bool) -> Correctness:
+    def _verdict(self, program: Program, full_verification: bool) -> Correctness:
         """Check the fills, `normal` last so that its inputs are the ones that are timed."""
-        others = self._fills[1:] if thorough else (secrets.choice(self._fills[1:]),)
+        others = (
+            self._input_kinds[1:] if full_verification else (secrets.choice(self._input_kinds[1:]),)
+        )
         # Peers are not out to deceive: they may share inputs, and need not repeat their bits.
-        workload, stocked = program.workload, not thorough or bool(program.peer)
-        known = self._ask_judge("prepare", workload, others[0], fresh_seed(), stocked)
+        workload, cached = program.workload, not full_verification or bool(program.peer)
+        known = self._ask("prepare", workload, others[0], fresh_seed(), cached)
         verdicts: list[Correctness] = []
         for index, following in enumerate((*others[1:], NORMAL)):
             said = self._run_with_reference(program, _order(index), known)
-            verdict, known = self._ask_judge(
-                "check_then_prepare", workload, following, fresh_seed(), stocked
+            verdict, known = self._ask(
+                "check_then_prepare", workload, following, fresh_seed(), cached
             )
             verdicts.append(verdict)
             if not verdict.passed:
                 return _with(verdict, said)
         said = self._run_with_reference(program, _order(len(verdicts)), known)
-        verdicts.append(self._ask_judge("check", thorough))
-        if thorough and verdicts[-1].passed and not program.peer:
-            self._ask_judge("poison")
+        verdicts.append(self._ask("check", full_verification))
+        if full_verification and verdicts[-1].passed and not program.peer:
+            self._ask("poison")
             said = self._runner.run_once(program, _order(len(verdicts)))
-            verdicts.append(self._ask_judge("check_again"))
+            verdicts.append(self._ask("check_again"))
         return merged(verdicts) if verdicts[-1].passed else _with(verdicts[-1], said)
 
     def _run_with_reference(self, program: Program, order: int, known: bool) -> str:
-        """Run the program, while the judge computes the reference unless it is known."""
+        """Run the program, while the verifier computes the reference unless it is known."""
         if known:
             return self._runner.run_once(program, order)
-        with judging():
-            self._judge.send("compute_reference")
+        with blamed_on_verifier():
+            self._verifier.send("compute_reference")
         try:
             return self._runner.run_once(program, order)
         finally:
-            with judging():
-                self._judge.receive(VERIFIER_TIMEOUT_S)
+            with blamed_on_verifier():
+                self._verifier.receive(VERIFIER_TIMEOUT_S)
 
-    def _judged_again(self, program: Program, thorough: bool) -> Correctness:
-        """Judge what a timed call left, and the next call on other inputs: results may be kept.
+    def _verified_again(self, program: Program, full_verification: bool) -> Correctness:
+        """Verify what a timed call left, and the next call on other inputs: results may be kept.
 
         Where arrays are written in place, timing applied the program to its own results over and
         over, and only the next call can be judged.
@@ -236,27 +244,27 @@ class VerifiedDevice:
         assert self._arena is not None
         in_place = bool(self._arena.layout.with_role("inout"))
         if not in_place:
-            left: Correctness = self._ask_judge("check")
-            if not (left.passed and thorough):
+            left: Correctness = self._ask("check")
+            if not (left.passed and full_verification):
                 return left
-        self._ask_judge("touch" if thorough else "poison")
-        self._runner.rerun(program, thorough=thorough)
-        verdict: Correctness = self._ask_judge("check")
+        self._ask("touch" if full_verification else "poison")
+        self._runner.rerun(program, full_verification=full_verification)
+        verdict: Correctness = self._ask("check")
         return verdict
 
-    def _ask_judge(self, method: str, *arguments: Any) -> Any:
-        with judging():
-            return self._judge.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        with blamed_on_verifier():
+            return self._verifier.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
 
     def _enter(self, workload: Workload) -> None:
         """Make both processes ready for one workload."""
         if self._opened != workload:
             self._opened = None
-            # The runner lets go first: the judge may not free what another process has mapped.
+            # The runner lets go first: the verifier may not free what another process has mapped.
             self._runner.detach()
             layout = lay_out(self._spec, workload.values)
-            self._arena = self._ask_judge("open_arena", workload, layout)
-            self._ask_judge("prepare", workload, NORMAL, fresh_seed())
+            self._arena = self._ask("open_arena", workload, layout)
+            self._ask("prepare", workload, NORMAL, fresh_seed())
             self._opened = workload
         assert self._arena is not None
         self._runner.attach(self._arena)
@@ -315,7 +323,7 @@ _W = TypeVar("_W", bound=Killable)
 
 
 class RestartingWorker(ABC, Generic[_W]):
-    """Keep one worker with the judge's memory mapped: what every `Runner` has in common.
+    """Keep one worker with the verifier's memory mapped: what every `Runner` has in common.
 
     A worker that died or gave no answer costs the program that it ran; it is replaced when the
     next one is asked for, and maps the memory again.
@@ -331,7 +339,7 @@ class RestartingWorker(ABC, Generic[_W]):
         self._closed = False
 
     def attach(self, arena: Arena) -> None:
-        """Map the judge's memory, unless it is mapped already."""
+        """Map the verifier's memory, unless it is mapped already."""
         if self._arena is not arena:
             self.detach()
             self._arena = arena
@@ -339,7 +347,7 @@ class RestartingWorker(ABC, Generic[_W]):
             self._ready_worker()
 
     def detach(self) -> None:
-        """Let go of the judge's memory."""
+        """Let go of the verifier's memory."""
         if self._worker is not None and self._attached:
             try:
                 self._unmap(self._worker)
@@ -380,7 +388,7 @@ class RestartingWorker(ABC, Generic[_W]):
             raise RunFailedError(Status.LAUNCH, reason, killed=error.killed) from error
 
     def _ready_worker(self) -> _W:
-        """Return the worker with the judge's memory mapped; a replaced one maps it again."""
+        """Return the worker with the verifier's memory mapped; a replaced one maps it again."""
         worker = self._live_worker()
         if self._arena is not None and not self._attached:
             self._map(worker, self._arena)

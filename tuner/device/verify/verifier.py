@@ -1,4 +1,4 @@
-"""The judge's memory, and how another process reaches it."""
+"""The verifier's memory, and how another process reaches it."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from tuner.model.trial import Correctness
 # Smaller allocations share a block of this size, and an IPC handle opens the whole block.
 BLOCK_BYTES = 2 << 20
 # One in so many bytes of a GPU's memory holds inputs and references for use again.
-STOCK_SHARE = 16
+CACHE_SHARE = 16
 
 
 class ArenaMemory(Protocol):
-    """Bytes that the judge fills and reads and that a kernel is launched on.
+    """Bytes that the verifier fills and reads and that a kernel is launched on.
 
-    `xp` is the array library of `data`, which exists between `open` and `close`; `stock_bytes`
-    is what the judge may keep beside it.
+    `xp` is the array library of `data`, which exists between `open` and `close`; `cache_bytes`
+    is what the verifier may keep beside it.
     """
 
     xp: Any
     data: Array
-    stock_bytes: int
+    cache_bytes: int
 
     def open(self, key: str, layout: Layout) -> Arena:
         """Allocate for one workload, releasing what was open, and say how to reach it."""
@@ -79,7 +79,7 @@ class HostMemory:
     def __init__(self) -> None:
         self.xp: Any = np
         self.data: Array = None
-        self.stock_bytes = 0
+        self.cache_bytes = 0
 
     def open(self, key: str, layout: Layout) -> Arena:
         """Allocate; no other process can reach it."""
@@ -109,7 +109,7 @@ class CudaMemory:
         cupy.cuda.Device(ordinal).use()
         self.xp: Any = cupy
         self.data: Array = None
-        self.stock_bytes = cupy.cuda.Device(ordinal).mem_info[1] // STOCK_SHARE
+        self.cache_bytes = cupy.cuda.Device(ordinal).mem_info[1] // CACHE_SHARE
         self._host: shared_memory.SharedMemory | None = None
 
     def open(self, key: str, layout: Layout) -> Arena:
@@ -165,15 +165,15 @@ PROBE_REPEATS = 20
 
 
 def cuda_verifier(ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
-    """Make a judge whose memory is on a GPU, in a process of its own."""
+    """Make a verifier whose memory is on a GPU, in a process of its own."""
     # CuPy compiles a reduction by CUB for 1.4 s when it first meets it, an own one for 0.1 s: in a
-    # first run that is more time than all else that is judged.
+    # first run that is more time than all else that is verified.
     os.environ.setdefault("CUPY_ACCELERATORS", "")
     return Verifier(CudaMemory(ordinal), spec, operators)
 
 
 class Verifier:
-    """Prepare inputs in a shared arena, and judge what a kernel made of them.
+    """Prepare inputs in a shared arena, and verify what a kernel made of them.
 
     `prepare` fills the inputs and poisons the rest; the worker launches; `check` compares. The
     worker reaches only the arena: reference values and the copies of the inputs stay here.
@@ -186,7 +186,7 @@ class Verifier:
         self._reference = load_reference(spec.reference)
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
-        self._stock = InputCache(memory.stock_bytes)
+        self._cache = InputCache(memory.cache_bytes)
         self._guards: Array = None
         self._poison = self._guard = 0
 
@@ -200,20 +200,20 @@ class Verifier:
     def close_arena(self) -> None:
         """Release the shared memory."""
         self._prepared = self._arena = None
-        self._stock.clear()
+        self._cache.clear()
         self._memory.close()
 
-    def prepare(self, workload: Workload, fill: str, seed: int, stocked: bool = False) -> bool:
+    def prepare(self, workload: Workload, fill: str, seed: int, cached: bool = False) -> bool:
         """Put inputs into the arena, poison outputs and scratch, renew the guards.
 
-        `stocked` allows inputs that other configs were checked with; true where their reference is
+        `cached` allows inputs that other configs were checked with; true where their reference is
         known already.
         """
-        prepared = self._stock.take(fill) if stocked else None
+        prepared = self._cache.take(fill) if cached else None
         if prepared is None:
             prepared = self._drawn(workload, fill, seed)
-            if stocked:
-                self._stock.put(prepared)
+            if cached:
+                self._cache.put(prepared)
         self._use(prepared)
         return prepared.reference is not None
 
@@ -293,7 +293,7 @@ class Verifier:
         self._memory.synchronize()
 
     def check(self, keep: bool = False) -> Correctness:
-        """Judge the outputs in the arena; `keep` them for `check_again`."""
+        """Verify the outputs in the arena; `keep` them for `check_again`."""
         errors, reason = self._checked()
         if keep:
             outputs = self._layout.with_role("output", "inout")
@@ -301,14 +301,14 @@ class Verifier:
         return self._correctness(errors, reason)
 
     def check_then_prepare(
-        self, workload: Workload, fill: str, seed: int, stocked: bool
+        self, workload: Workload, fill: str, seed: int, cached: bool
     ) -> tuple[Correctness, bool]:
-        """Judge the outputs and, where they are right, prepare for the next run, in one call."""
+        """Verify the outputs and, where they are right, prepare for the next run, in one call."""
         verdict = self.check()
-        return verdict, verdict.passed and self.prepare(workload, fill, seed, stocked)
+        return verdict, verdict.passed and self.prepare(workload, fill, seed, cached)
 
     def check_again(self) -> Correctness:
-        """Judge the outputs of a second run, which must have the bits of the first."""
+        """Verify the outputs of a second run, which must have the bits of the first."""
         errors, reason = self._checked()
         return self._correctness(errors, reason or self._changed_output())
 
