@@ -188,8 +188,7 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
     from tuner.app.check import UnavailableDevice, target_info
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.device.cuda.counters import NsightCompute
-    from tuner.device.cuda.device import CudaDevice
+    from tuner.device.base import CanCount
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.profiling import Profiling
 
@@ -200,9 +199,7 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
         compiler = NvrtcPool(cache=Cache())
         stack.callback(compiler.close)
     timed = not device.info.on_cpu
-    counters = None
-    if isinstance(device, CudaDevice):
-        counters = NsightCompute(device.ordinal, plan.spec, plan.operators)
+    counters = device.counters() if isinstance(device, CanCount) else None
     profiler = find_profiler(profiled.info, counters, timed=timed)
     stack.callback(profiler.close)
     evaluators = partial(evaluator_of, compiler=compiler, device=profiled)

@@ -231,14 +231,14 @@ def compiler_for(device: Device, jobs: int | None, stack: ExitStack) -> Compiler
     from tuner.compiler.cache import AnsweringCompiler, Cache
     from tuner.compiler.host import HostCompiler
     from tuner.compiler.pool import NvrtcPool
-    from tuner.device.recorded.recording import RecordedDevice
+    from tuner.device.base import FromRecording
 
     compiler: Compiler
     if device.info.on_cpu:
         compiler = HostCompiler(jobs, cache=Cache())
     else:
         compiler = NvrtcPool(workers=jobs, cache=Cache())
-    if isinstance(device, RecordedDevice) and (known := device.compiled()):
+    if isinstance(device, FromRecording) and (known := device.compiled()):
         version = device.info.environment.get("recorded_compiler", compiler.version)
         compiler = AnsweringCompiler(known, version, compiler)
     stack.callback(compiler.close)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from tuner.compiler.base import Compiler
-    from tuner.device.base import Device
+    from tuner.device.base import Device, Watchers
     from tuner.model.kernel import KernelSpec
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Evaluator
@@ -26,36 +26,28 @@ def watches_for(
     plan: Plan, device: Device, compiler: Compiler, stack: ExitStack
 ) -> tuple[Watch, ...]:
     """Open the tools for a device; none for a recording. The stack closes them."""
-    if device.info.recorded:
-        return ()
-    return _on_host(plan, stack) if device.info.on_cpu else _on_gpu(plan, device, compiler, stack)
+    from tuner.device.base import CanWatch
+
+    if isinstance(device, CanWatch):
+        return _by_device(plan, device, device.watchers(), compiler, stack)
+    return _on_host(plan, stack) if device.info.on_cpu else ()
 
 
-def _on_gpu(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> tuple[Watch, ...]:
-    from tuner.device.cuda.device import CudaDevice
-    from tuner.device.cuda.sanitizer import (
-        COMPILE_OPTIONS,
-        KINDS,
-        LARGEST_BYTES,
-        ComputeSanitizer,
-        find_compute_sanitizer,
-    )
+def _by_device(
+    plan: Plan, device: Device, watchers: Watchers, compiler: Compiler, stack: ExitStack
+) -> tuple[Watch, ...]:
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.verification import Watch
 
-    if find_compute_sanitizer() is None or not isinstance(device, CudaDevice):
-        return ()
-
     def evaluator(of: Plan) -> Evaluator:
-        spec = replace(of.spec, compile_options=(*of.spec.compile_options, *COMPILE_OPTIONS))
-        return evaluator_of(replace(of, spec=spec), compiler, device)
+        options = (*of.spec.compile_options, *watchers.compile_options)
+        return evaluator_of(
+            replace(of, spec=replace(of.spec, compile_options=options)), compiler, device
+        )
 
-    watches = []
-    for kind in KINDS:
-        watcher = ComputeSanitizer(kind, device.ordinal, plan.spec, plan.operators)
-        stack.callback(watcher.close)
-        watches.append(Watch(watcher, evaluator, LARGEST_BYTES))
-    return tuple(watches)
+    for tool in watchers.tools:
+        stack.callback(tool.close)
+    return tuple(Watch(tool, evaluator, watchers.largest_bytes) for tool in watchers.tools)
 
 
 def _on_host(plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tuner.compiler.base import CompileRequest, CompileResult, source_key
@@ -89,12 +90,15 @@ class ComparisonRounds:
 
 
 class Device(Protocol):
-    """Verify and time programs. Close it when done; a crash costs one outcome, never the device."""
+    """Verify and time programs. Close it when done; a crash costs one outcome, never the device.
+
+    What only some devices can do is a protocol of its own: `FromRecording`, `CanWatch`, `CanCount`,
+    `EnergyMeter`. Ask `isinstance(device, CanWatch)`, never for the class of a device.
+    """
 
     @property
     def info(self) -> DeviceInfo:
         """The hardware and its environment."""
-        ...
 
     def run(
         self,
@@ -107,31 +111,37 @@ class Device(Protocol):
 
         `full_verification` is with every kind of input, and twice for equal bits.
         """
-        ...
 
     def verify(self, program: Program) -> Outcome:
         """Verify with every kind of input and twice for equal bits, without timing."""
-        ...
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Time verified programs of one workload interleaved; the first is the baseline.
 
         Raises `DeviceError` where a program fails although it was verified before.
         """
-        ...
 
     def close(self) -> None:
         """Release the hardware and end the processes."""
-        ...
 
 
 @runtime_checkable
-class Partial(Protocol):
-    """A device that has answers for some configs only; some devices are."""
+class FromRecording(Protocol):
+    """A device that answers from a file, which may hold some configs only."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def created(self) -> str:
+        """When its measurements were made (ISO 8601)."""
 
     def configs_of(self, workload: Workload) -> Sequence[Config] | None:
-        """List the configs it has answers for; None where it may have one for any."""
-        ...
+        """List the configs that were tried; None where all valid ones were."""
+
+    def compiled(self) -> Mapping[str, CompileResult]:
+        """Tell what the compiler said of each source, by its key, without machine code."""
 
 
 class Watcher(Protocol):
@@ -140,50 +150,29 @@ class Watcher(Protocol):
     @property
     def kind(self) -> str:
         """The tool's name, `memcheck`."""
-        ...
 
     def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
         """Run each once: `correct`, `incorrect` with what the tool found, `timeout` or `launch`."""
-        ...
 
     def close(self) -> None:
         """End the processes."""
-        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Watchers:
+    """A device's tools, how sources are compiled for them, and the largest arrays they take."""
+
+    tools: tuple[Watcher, ...]
+    compile_options: tuple[str, ...]
+    largest_bytes: int
 
 
 @runtime_checkable
-class EnergyMeter(Protocol):
-    """Tell what verified programs cost in energy; some devices can."""
+class CanWatch(Protocol):
+    """A device whose programs can be watched."""
 
-    def require_energy(self) -> None:
-        """Raise `DeviceError` with a remedy where the energy cannot be read here."""
-        ...
-
-    def idle_energy(self, *, seconds: float) -> EnergyWindow:
-        """Read the energy over at least `seconds` in which the GPU, open for use, has no work."""
-        ...
-
-    def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
-        """Read the energy over at least `seconds` in which the GPU repeats a verified program.
-
-        Where it fails, or its results are wrong afterwards, that comes back.
-        """
-        ...
-
-
-_INSTEAD = "use a GPU (--device cuda), or --objective time"
-
-
-def open_meter(device: Device) -> EnergyMeter:
-    """Return the device's energy meter; raise `DeviceError` where it has none or cannot read it."""
-    if device.info.recorded:
-        raise DeviceError("a recording holds times, but no energy", remedy=_INSTEAD)
-    if device.info.on_cpu:
-        raise DeviceError("a CPU says nothing of a GPU's energy", remedy=_INSTEAD)
-    if not isinstance(device, EnergyMeter):
-        raise DeviceError(f"{device.info.name} has no energy meter", remedy=_INSTEAD)
-    device.require_energy()
-    return device
+    def watchers(self) -> Watchers:
+        """Open the tools that this machine has; none is no error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +202,51 @@ class Counters(Protocol):
 
     def refusal(self) -> str:
         """Say why nothing can be counted here, "" where it can; tried once, on a kernel."""
-        ...
 
     def count(self, program: Program, names: Sequence[str]) -> Counted:
         """Run a program on real inputs and count each of its launches once, after a warm-up."""
-        ...
 
     def close(self) -> None:
         """End the processes."""
-        ...
+
+
+@runtime_checkable
+class CanCount(Protocol):
+    """A device with hardware counters."""
+
+    def counters(self) -> Counters:
+        """Open them; whether they can be read is theirs to say."""
+
+
+@runtime_checkable
+class EnergyMeter(Protocol):
+    """A device that tells what verified programs cost in energy."""
+
+    def require_energy(self) -> None:
+        """Raise `DeviceError` with a remedy where the energy cannot be read here."""
+
+    def idle_energy(self, *, seconds: float) -> EnergyWindow:
+        """Read the energy over at least `seconds` in which the GPU, open for use, has no work."""
+
+    def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
+        """Read the energy over at least `seconds` in which the GPU repeats a verified program.
+
+        Where it fails, or its results are wrong afterwards, that comes back.
+        """
+
+
+def open_meter(device: Device) -> EnergyMeter:
+    """Return the device's energy meter; raise `DeviceError` where it has none or cannot read it."""
+    if isinstance(device, EnergyMeter):
+        device.require_energy()
+        return device
+    if device.info.recorded:
+        why = "a recording holds times, but no energy"
+    elif device.info.on_cpu:
+        why = "a CPU says nothing of a GPU's energy"
+    else:
+        why = f"{device.info.name} has no energy meter"
+    raise DeviceError(why, remedy="use a GPU (--device cuda), or --objective time")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tuner.analysis.static_features import features
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
-from tuner.device.base import CompileTarget, Device, Outcome, Partial, Program
+from tuner.device.base import CompileTarget, Device, FromRecording, Outcome, Program
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Value
@@ -71,7 +71,7 @@ class Evaluator:
 
     def answered(self, workload: Workload) -> Sequence[Config] | None:
         """List the configs that the device has answers for; None where it takes any."""
-        if self._candidate.name != INITIAL or not isinstance(self._device, Partial):
+        if self._candidate.name != INITIAL or not isinstance(self._device, FromRecording):
             return None
         return self._device.configs_of(workload)
 

@@ -11,10 +11,18 @@ from typing import Any
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, Watchers
+from tuner.device.cuda.counters import NsightCompute
 from tuner.device.cuda.driver import CudaError, gpu_uuid
 from tuner.device.cuda.energy import ENERGY
 from tuner.device.cuda.peers import PeerHome
+from tuner.device.cuda.sanitizer import (
+    COMPILE_OPTIONS,
+    KINDS,
+    LARGEST_BYTES,
+    ComputeSanitizer,
+    find_compute_sanitizer,
+)
 from tuner.device.cuda.worker import CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import Arena
@@ -63,7 +71,7 @@ class CudaDevice(VerifiedDevice):
     """
 
     def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
-        self.ordinal = ordinal
+        self._ordinal, self._operators = ordinal, dict(operators)
         uuid = gpu_uuid(ordinal)
         with ExitStack() as undo:
             self._lock = _lock(ordinal, uuid)
@@ -80,6 +88,16 @@ class CudaDevice(VerifiedDevice):
             self._metered = runner
             super().__init__(_info(facts, streaming, _gpu_state(uuid)), spec, verifier, runner)
             undo.pop_all()
+
+    def watchers(self) -> Watchers:
+        """Open compute-sanitizer's tools, where it is installed."""
+        opened = (self._ordinal, self._spec, self._operators)
+        tools = [ComputeSanitizer(kind, *opened) for kind in KINDS if find_compute_sanitizer()]
+        return Watchers(tuple(tools), COMPILE_OPTIONS, LARGEST_BYTES)
+
+    def counters(self) -> NsightCompute:
+        """Open Nsight Compute."""
+        return NsightCompute(self._ordinal, self._spec, self._operators)
 
     def require_energy(self) -> None:
         """Raise `DeviceError` where the energy counter of this GPU cannot be read."""
