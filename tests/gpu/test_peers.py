@@ -12,7 +12,7 @@ from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
-from tuner.device.peers import peer_program
+from tuner.device.reference import peer_program
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status
 from tuner.space.load import Definition

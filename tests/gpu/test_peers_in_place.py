@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner.device.cuda.device import CudaDevice
-from tuner.device.peers import peer_program
+from tuner.device.reference import peer_program
 from tuner.model.trial import Status
 from tuner.space.load import load_definition
 

@@ -175,7 +175,7 @@ def _agent_fields(options: AgentOptions) -> dict[str, Any]:
 
 def asked_peers(spec: KernelSpec, request: Request) -> tuple[str, ...]:
     """Name the peers that a request asks for; raise where there are none or they can't run."""
-    from tuner.device.peers import chosen_peers, require_gpu
+    from tuner.device.reference import chosen_peers, require_gpu
 
     if not (request.peers or request.peer):
         return ()

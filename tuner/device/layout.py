@@ -74,11 +74,9 @@ class Layout:
 
     @property
     def footprint_bytes(self) -> int:
-        """Bytes of all arrays, guards left out."""
         return sum(slot.size_bytes for slot in self.slots)
 
     def with_role(self, *roles: Role) -> tuple[Slot, ...]:
-        """List the slots that have one of the roles."""
         return tuple(slot for slot in self.slots if slot.role in roles)
 
 
@@ -184,7 +182,6 @@ SMALLEST_NORMAL: dict[str, float] = {
 
 
 def storage_dtype(dtype: str) -> np.dtype[Any]:
-    """Name the NumPy type that holds the bits of `dtype`."""
     return np.dtype(STORAGE.get(dtype, dtype))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program
-from tuner.device.peers import peer_program
+from tuner.device.reference import peer_program
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload
 from tuner.model.trial import PeerTrial, Status

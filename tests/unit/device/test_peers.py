@@ -18,7 +18,7 @@ from tuner.device.cuda import peers
 from tuner.device.cuda.driver import CudaError, LaunchArguments
 from tuner.device.cuda.peers import WARM_UP_CALLS, PeerHome, PeerLaunchers
 from tuner.device.layout import lay_out
-from tuner.device.peers import PeerError, chosen_peers, load_peers, peer_program, require_gpu
+from tuner.device.reference import PeerError, chosen_peers, load_peers, peer_program, require_gpu
 from tuner.model.errors import DeviceError, KernelError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status

@@ -14,7 +14,7 @@ from tuner.device.cuda import buffers as rotating
 from tuner.device.cuda.buffers import Graph
 from tuner.device.cuda.device import PEER_WARM_UP_S, RUN_TIMEOUT_S, TIMING_TIMEOUT_S, CudaRunner
 from tuner.device.cuda.worker import CudaWorker
-from tuner.device.peers import PeerError
+from tuner.device.reference import PeerError
 from tuner.device.timing import SEARCH
 from tuner.device.verify.verified_device import RunFailedError
 from tuner.model.kernel import Workload

@@ -13,7 +13,8 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
 from tuner.device.cpu.device import HostDevice
-from tuner.device.inputs import INPUT_KINDS, load_reference
+from tuner.device.inputs import INPUT_KINDS
+from tuner.device.reference import load_reference
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs

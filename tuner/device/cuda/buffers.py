@@ -58,7 +58,6 @@ class MappedArena:
             call(driver.cuMemcpyDtoH, self._address, self.base, self.layout.total_bytes)
 
     def close(self) -> None:
-        """Unmap."""
         if self._host is None:
             call(driver.cuIpcCloseMemHandle, self.base)
             return
@@ -90,11 +89,9 @@ class Buffers:
 
     @property
     def held_bytes(self) -> int:
-        """All that was allocated, the copy of arrays that are written in place included."""
         return 2 * self.size_bytes if self._pristine else self.size_bytes
 
     def renew(self) -> None:
-        """Give every set what the arena holds."""
         call(driver.cuMemcpyDtoDAsync, self._base, self._arena.base, self._size, self._stream)
         made = 1
         while made < self.sets:  # each copy doubles what there is: few calls for many sets
@@ -135,7 +132,6 @@ class Buffers:
         call(driver.cuStreamSynchronize, self._stream)
 
     def close(self) -> None:
-        """Free the copies."""
         call(driver.cuMemFree, self._base)
         if self._pristine:
             call(driver.cuMemFree, self._pristine)
@@ -176,7 +172,6 @@ class Graph:
         call(driver.cuGraphUpload, self._executable, stream)
 
     def launch(self, stream: Any) -> None:
-        """Enqueue one replay."""
         call(driver.cuGraphLaunch, self._executable, stream)
 
     def close(self) -> None:
@@ -204,7 +199,6 @@ class QueuedReplays:
             call(driver.cuEventRecord, end, self._stream)
 
     def batches_done(self) -> int:
-        """Count the batches that have ended."""
         while self._done < len(self._ends):
             (status,) = driver.cuEventQuery(self._ends[self._done])
             if status == driver.CUresult.CUDA_ERROR_NOT_READY:
@@ -229,7 +223,6 @@ class QueuedReplays:
 
 @contextmanager
 def timing_events(count: int) -> Iterator[list[Any]]:
-    """Make events for the time of a block."""
     events: list[Any] = []
     try:
         for _ in range(count):
@@ -312,7 +305,6 @@ class Scrub:
         self._values = (ctypes.c_uint64(base), ctypes.c_uint64(size_bytes))
 
     def issue(self, stream: Any) -> None:
-        """Enqueue the reading."""
         self._kernel.issue(stream, self._blocks, *self._values)
 
 
@@ -404,7 +396,6 @@ class LateWriter:
         return True
 
     def close(self) -> None:
-        """Free the memory."""
         if self._held_bytes:
             call(driver.cuMemFree, self._copy)
         self._copy, self._held_bytes = 0, 0

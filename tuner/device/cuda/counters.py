@@ -98,7 +98,6 @@ def source_samples(text: str) -> list[tuple[str, dict[int, int]]]:
 
 
 def unknown_counters(text: str) -> list[str]:
-    """List the counters that the tool does not know for this chip; it then counts none."""
     return [name.replace("\\", "") for name in _UNKNOWN.findall(text)]
 
 
@@ -122,7 +121,6 @@ def _counters(cells: Mapping[str, str]) -> dict[str, float]:
 
 
 def _number(cell: str) -> float | None:
-    """Read a number with or without separators of thousands; None for what isn't one."""
     if not _NUMBER.fullmatch(cell.strip()):
         return None
     value = float(cell.replace(",", ""))
@@ -180,7 +178,6 @@ class NsightCompute:
         self._refusal: str | None = None
 
     def refusal(self) -> str:
-        """Say why nothing can be counted here, "" where it can; tried once, on a kernel."""
         if self._refusal is None:
             self._refusal = self._tried()
         return self._refusal
@@ -201,7 +198,6 @@ class NsightCompute:
         return self._counted(report, program.launches, wanted)
 
     def close(self) -> None:
-        """End what runs and remove the files."""
         self._process.close()
         self._folder.cleanup()
 
@@ -210,7 +206,6 @@ class NsightCompute:
         return Path(self._folder.name, "arena")
 
     def _layout(self, workload: Workload) -> Layout:
-        """Draw the inputs of a workload; those of the last one are kept."""
         if self._drawn is None or self._drawn[0] != workload:
             layout = draw_arena(workload, self._spec, self._operators, self._arena)
             self._drawn = workload, layout
@@ -232,7 +227,6 @@ class NsightCompute:
         return self._counted(report, (_PROBE_LAUNCH,), [_PROBE_COUNTER]).reason
 
     def _report(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> _Report:
-        """Run the jobs and count the launches of the last one."""
         folder = Path(self._folder.name)
         file = folder / "report.ncu-rep"
         file.unlink(missing_ok=True)
@@ -293,13 +287,11 @@ class NsightCompute:
 
 
 def _environment() -> dict[str, str]:
-    """Let numbers be printed the same everywhere, and put no files into the user's folder."""
     quiet = {"NV_COMPUTE_PROFILER_DISABLE_STOCK_FILE_DEPLOYMENT": "1"}
     return {**environment(_VARIABLES), "LC_ALL": "C", **quiet}
 
 
 def _reason(ended: Ended, sign: str) -> str:
-    """Say what kept the tool or the jobs from their end, "" where nothing did."""
     if ended.timed_out:
         return f"Nsight Compute did not end within {TIMEOUT_S:g} s"
     if said := trouble(f"{ended.said}\n{ended.words}"):

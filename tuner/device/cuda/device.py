@@ -26,7 +26,7 @@ from tuner.device.cuda.sanitizer import (
 from tuner.device.cuda.worker import CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import Arena
-from tuner.device.peers import PeerError
+from tuner.device.reference import PeerError
 from tuner.device.timing import FINALS, SEARCH, TimingPolicy
 from tuner.device.verify.verified_device import (
     VERIFIER_TIMEOUT_S,
@@ -49,8 +49,6 @@ TIMING_TIMEOUT_S = 60.0
 REPLAY_TIMEOUT_S = 2.0
 # Beside the window itself: to settle, to wait for two ticks, and for calls of seconds to end.
 ENERGY_TIMEOUT_S = 60.0
-# SIGKILL may have come from whoever is short of memory: a second one is the program's fault.
-ENERGY_ATTEMPTS = 2
 # What a peer's first call in a process may take on top: PyTorch is imported, torch.compile and
 # Triton compile, FlashInfer builds an extension with nvcc where its cache has none.
 PEER_WARM_UP_S = 300.0
@@ -96,11 +94,9 @@ class CudaDevice(VerifiedDevice):
         return Watchers(tuple(tools), COMPILE_OPTIONS, LARGEST_BYTES)
 
     def counters(self) -> NsightCompute:
-        """Open Nsight Compute."""
         return NsightCompute(self._ordinal, self._spec, self._operators)
 
     def require_energy(self) -> None:
-        """Raise `DeviceError` where the energy counter of this GPU cannot be read."""
         self._metered.require_energy()
 
     def idle_energy(self, *, seconds: float) -> EnergyWindow:
@@ -109,29 +105,17 @@ class CudaDevice(VerifiedDevice):
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
         """Read the energy over replays of a verified program, and verify its next results."""
-        for attempt in range(ENERGY_ATTEMPTS):
-            try:
-                return self._energy(program, seconds)
-            except RunFailedError as error:
-                failed = Outcome(error.status, str(error))
-                if not error.killed or attempt:
-                    break
-            except MemoryError as error:
-                raise DeviceError(
-                    f"not enough memory to measure the energy on {program.workload}: {error}",
-                    remedy="leave the workload out, or free the memory",
-                ) from error
-        return failed
 
-    def _energy(self, program: Program, seconds: float) -> EnergyWindow | Outcome:
-        self._enter(program.workload)
-        self._ask("prepare", program.workload, NORMAL, fresh_seed())
-        window = self._metered.energy(program, seconds)
-        fault = self._fault(program)
-        return Outcome(Status.INCORRECT, fault) if fault else window
+        def attempt() -> EnergyWindow | Outcome:
+            self._enter(program.workload)
+            self._ask("prepare", program.workload, NORMAL, fresh_seed())
+            window = self._metered.energy(program, seconds)
+            fault = self._fault(program)
+            return Outcome(Status.INCORRECT, fault) if fault else window
+
+        return self._outcome_of(program, attempt)
 
     def close(self) -> None:
-        """End both processes and release the GPU for others."""
         super().close()
         self._lock.release()
 
@@ -153,7 +137,6 @@ class CudaRunner(RestartingWorker[Child]):
         super().close()
 
     def describe(self) -> Mapping[str, Any]:
-        """Name the GPU and its numbers."""
         facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
         return facts
 
@@ -178,7 +161,6 @@ class CudaRunner(RestartingWorker[Child]):
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None
     ) -> Measurement:
-        """Time the program over rotating buffers."""
         with self._blamed_on_the_program():
             measurement: Measurement = self._ready_worker().call(
                 *("time", program, policy, incumbent_us),
@@ -187,7 +169,6 @@ class CudaRunner(RestartingWorker[Child]):
         return measurement
 
     def rerun(self, program: Program, *, full_verification: bool) -> None:
-        """Run the program once more where it was timed."""
         policy = FINALS if full_verification else SEARCH
         with self._blamed_on_the_program():
             limit_s = _limit_s(RUN_TIMEOUT_S, program)
@@ -210,12 +191,10 @@ class CudaRunner(RestartingWorker[Child]):
         )
 
     def require_energy(self) -> None:
-        """Raise `DeviceError` where the energy counter cannot be read."""
         with _blamed_on_the_worker():
             self._live_worker().call("require_energy", timeout_s=RUN_TIMEOUT_S)
 
     def idle_energy(self, seconds: float) -> EnergyWindow:
-        """Read the energy over a time without work."""
         with _blamed_on_the_worker():
             window: EnergyWindow = self._live_worker().call(
                 "idle_energy", seconds, timeout_s=ENERGY_TIMEOUT_S + seconds
@@ -223,7 +202,6 @@ class CudaRunner(RestartingWorker[Child]):
         return window
 
     def energy(self, program: Program, seconds: float) -> EnergyWindow:
-        """Read the energy over replays of a program."""
         with self._blamed_on_the_program():
             window: EnergyWindow = self._ready_worker().call(
                 "energy", program, ENERGY, seconds, timeout_s=ENERGY_TIMEOUT_S + seconds

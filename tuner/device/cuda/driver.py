@@ -102,11 +102,9 @@ class LoadedProgram:
             raise
 
     def function(self, kernel: str) -> Any:
-        """Return the driver's handle of one kernel."""
         return self._functions[kernel]
 
     def unload(self) -> None:
-        """Release the module."""
         call(driver.cuModuleUnload, self._module)
 
     def _permit(self, launch: Launch) -> None:
@@ -140,7 +138,6 @@ class LaunchArguments:
 
     @property
     def address(self) -> int:
-        """Address of the array of pointers to the parameters."""
         return ctypes.addressof(self._pointers)
 
 
@@ -151,11 +148,9 @@ class Issuer(Protocol):
 
     def issue(self, arguments: LaunchArguments) -> None:
         """Enqueue the call; inside a capture it becomes part of the graph."""
-        ...
 
     def collect(self, arguments: LaunchArguments) -> None:
         """Enqueue what puts the results of the last call there into the outputs, untimed."""
-        ...
 
 
 class Launcher:
@@ -177,7 +172,6 @@ class Launcher:
         ]
 
     def issue(self, arguments: LaunchArguments) -> None:
-        """Enqueue the launches; inside a capture they become graph nodes."""
         for config, function in self._launches:
             (status,) = driver.cuLaunchKernelEx(config, function, arguments.address, 0)
             if status != driver.CUresult.CUDA_SUCCESS:

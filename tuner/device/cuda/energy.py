@@ -53,7 +53,6 @@ class Sampled:
 
     @property
     def clock_mhz(self) -> int | None:
-        """The median clock."""
         return median_low(self.clocks_mhz) if self.clocks_mhz else None
 
 
@@ -70,11 +69,9 @@ class Counter(Protocol):
 
     def energy_mj(self) -> int:
         """Read the energy since the driver was loaded."""
-        ...
 
     def sample(self, sampled: Sampled) -> None:
         """Add clock, temperature and limits as they are now."""
-        ...
 
 
 class NvmlCounter:
@@ -88,7 +85,6 @@ class NvmlCounter:
         self.energy_mj()
 
     def energy_mj(self) -> int:
-        """Read the energy of the whole GPU since the driver was loaded."""
         with _explained(self._nvml):
             return int(self._nvml.device_get_total_energy_consumption(self._gpu))
 
@@ -120,7 +116,6 @@ class Window:
         self.sampled = Sampled()
 
     def settle(self, seconds: float) -> None:
-        """Let that time pass."""
         self._pass(self._clock_s() + seconds)
 
     def take(self, seconds: float) -> Span:
@@ -188,7 +183,6 @@ def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _explained(nvml: Any) -> Iterator[None]:
-    """Turn what NVML raises into a `DeviceError` that says what to do."""
     try:
         yield
     except (nvml.NvmlError, RuntimeError) as error:  # the latter where there is no library

@@ -19,7 +19,7 @@ from tuner.device.base import Program
 from tuner.device.cuda.buffers import Graph, MappedArena
 from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
 from tuner.device.layout import Layout, Slot
-from tuner.device.peers import PeerError, PeerFunction, load_peers
+from tuner.device.reference import PeerError, PeerFunction, load_peers
 from tuner.model.errors import KernelError, WorkerError
 from tuner.model.trial import Status
 
@@ -126,7 +126,6 @@ class PeerLauncher:
         self._returned: dict[int, Mapping[str, Any]] = {}
 
     def issue(self, arguments: LaunchArguments) -> None:
-        """Call the peer on the worker's stream; inside a capture its work goes into the graph."""
         with self._running():
             tensors = self._views(arguments)
             returned = self._function(dict(tensors), dict(self._axes), **self._home.operators)
@@ -140,7 +139,6 @@ class PeerLauncher:
                 tensors[name].copy_(result)
 
     def forget(self, arguments: LaunchArguments) -> None:
-        """Let go of arrays that are about to be freed."""
         self._tensors.pop(arguments.base, None)
         self._returned.pop(arguments.base, None)
 
@@ -241,7 +239,6 @@ def _warm_up(launcher: PeerLauncher, arena: MappedArena, stream: Any) -> None:
 
 @contextmanager
 def _blamed_on_peer(reference: Path) -> Iterator[None]:
-    """Make of whatever a peer raises one `PeerError`, with the line of the reference file."""
     try:
         yield
     except WorkerError:

@@ -95,7 +95,6 @@ class Report:
 
     @property
     def findings(self) -> list[str]:
-        """Everything that was found, in the order of the jobs."""
         return [text for job in self.jobs for text in job.findings] + self.stray
 
     @property
@@ -111,7 +110,6 @@ def findings(text: str, kind: str, jobs: int, signs: Signs | None = None) -> lis
 
 
 def read(text: str, kind: str, jobs: int, signs: Signs | None = None) -> Report:
-    """Read a whole output of `jobs` jobs under the tool `kind`."""
     report = Report([JobReport() for _ in range(jobs)])
     running: int | None = None
     for block in _blocks(text, signs or Signs()):
@@ -174,7 +172,6 @@ def _note_block(report: Report, block: list[str], kind: str, running: int | None
 
 
 def _is_warning_of_race(title: str) -> bool:
-    """Tell threads of one warp that rely on running together, which may be meant so."""
     return title.lower().startswith("warning") and (_RACE in title or "hazard detected" in title)
 
 
@@ -218,7 +215,6 @@ def _race(title: str, details: list[str], kind: str) -> str:
 
 
 def _other_side(line: str) -> str:
-    """End with the place, in the form in which compilers name a second one."""
     place = _PLACE.search(line)
     if place is None:
         return f"  {line}"
@@ -233,7 +229,6 @@ def _without_host(details: list[str]) -> list[str]:
 
 
 def _with_names(text: str, arrays: Mapping[str, tuple[int, int]]) -> str:
-    """Write addresses inside an array as its name and an offset."""
 
     def named(match: re.Match[str]) -> str:
         address = int(match[0], 16)
@@ -295,7 +290,6 @@ class SanitizerRun:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing at all is wrong with any job."""
         return self.report.clean and self.exit_code == 0 and not self.timed_out
 
 
@@ -345,11 +339,9 @@ class ComputeSanitizer:
         return [outcomes[index] for index in range(len(programs))]
 
     def close(self) -> None:
-        """End what runs."""
         self._process.close()
 
     def _run(self, jobs: Sequence[Job], folder: Path) -> SanitizerRun:
-        """Run jobs in one process of the tool and read what came of it."""
         secret = secrets.token_hex(8)
         signs = Signs(f"tool-{secret}", f"job-{secret}")
         timeout_s = START_TIMEOUT_S + JOB_TIMEOUT_S * len(jobs)
@@ -377,7 +369,6 @@ class ComputeSanitizer:
 
 
 def _smaller(group: Sequence[int], report: Report) -> list[list[int]]:
-    """Divide jobs of which one is suspect: each that looks so alone, the others together."""
     pairs = list(zip(group, report.jobs, strict=True))
     odd = (State.STARTED, State.FAILED)
     suspects = [index for index, job in pairs if job.findings or job.state in odd]
@@ -389,7 +380,6 @@ def _smaller(group: Sequence[int], report: Report) -> list[list[int]]:
 
 
 def _outcome(run: SanitizerRun, kind: str) -> Outcome:
-    """Verify by a process that ran one program, or by one in which nothing went wrong."""
     report = run.report
     if run.clean:
         return Outcome(Status.CORRECT)
@@ -421,7 +411,6 @@ def _without_start(run: SanitizerRun, kind: str) -> str:
 
 
 def _with_count(report: Report) -> str:
-    """Give the first finding and how many more there are."""
     first = report.findings[0]
     others = max(report.errors or 0, len(report.findings)) - 1
     return f"{first}\n(and {others} more)" if others else first

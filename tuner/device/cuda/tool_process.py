@@ -104,7 +104,6 @@ class Voice:
         os.close(nowhere)
 
     def say(self, event: str, **content: Any) -> None:
-        """Write one line at once."""
         line = f"{self._sign} {json.dumps({'event': event, **content})}\n"
         os.write(self._file, line.encode())
 
@@ -175,7 +174,6 @@ class Ended:
 
     @property
     def last_words(self) -> str:
-        """The last line of standard error."""
         return self.words.strip().rpartition("\n")[2]
 
 
@@ -268,14 +266,12 @@ def environment(without: str) -> dict[str, str]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process with all that it started, and wait for it."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _ended_late(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait, and leave nothing behind, whatever happens meanwhile."""
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:

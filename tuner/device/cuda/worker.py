@@ -82,7 +82,6 @@ class CudaWorker:
         )
 
     def describe(self) -> Mapping[str, int | str]:
-        """Name the GPU and its numbers."""
         return {
             "name": call(driver.cuDeviceGetName, 256, self._device).split(b"\0")[0].decode(),
             "major": self._attribute("COMPUTE_CAPABILITY_MAJOR"),
@@ -97,12 +96,10 @@ class CudaWorker:
         return int(call(driver.cuDeviceGetAttribute, full, self._device))
 
     def attach(self, arena: Arena) -> None:
-        """Map the verifier's memory for one workload and forget the previous workload."""
         self.detach()
         self._arena = MappedArena(arena)
 
     def detach(self) -> None:
-        """Unmap the verifier's memory and free the copies of it."""
         if self._peers is not None:
             self._peers.clear()
         for buffers in self._buffers.values():
@@ -215,7 +212,6 @@ class CudaWorker:
         self._show(launcher, buffers, used)
 
     def require_energy(self) -> None:
-        """Raise `DeviceError` where the energy counter cannot be read."""
         self._counter = self._counter or NvmlCounter(gpu_uuid(self._ordinal))
 
     def idle_energy(self, seconds: float) -> EnergyWindow:
@@ -309,7 +305,6 @@ class CudaWorker:
     def _graph(
         self, launcher: Issuer, policy: TimingPolicy, buffers: Buffers, guess_us: float | None
     ) -> Graph:
-        """Capture a graph long enough to time, measuring a first one where nothing is known."""
         if guess_us is None:
             first = Graph(launcher, buffers, max(buffers.sets, policy.min_calls), self._stream)
             guess_us = self._replay([first, first], buffers)[0][1] / first.calls
@@ -360,7 +355,6 @@ class CudaWorker:
 
 
 def _once_past(load: QueuedReplays, batches: int) -> int:
-    """Wait until more batches than so many have ended; return how many."""
     while (done := load.batches_done()) <= batches:
         load.keep_up()
         time.sleep(1e-3)

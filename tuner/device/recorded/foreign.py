@@ -181,7 +181,6 @@ def device_info(name: str) -> RecordedDeviceInfo:
 
 
 def l2_bytes_of(name: str) -> int:
-    """Look up the size of a GPU's L2 cache; 0 where the GPU is not known."""
     gpu = GPUS.get(_short(name))
     return 0 if gpu is None else int(gpu.l2_mib * MIB)
 
@@ -217,7 +216,6 @@ class ForeignAnswer:
     seconds: float = 0.0
 
     def program(self) -> RecordedProgram:
-        """Return it as a recording holds it."""
         if self.status is not Status.CORRECT or self.time_us is None:
             return RecordedProgram(status=self.status, reason=self.reason)
         return RecordedProgram(
@@ -268,7 +266,6 @@ class MeasuredSpace:
 
 
 def ticks(time_us: float) -> int:
-    """Count the ticks of a recording in a time; at least one."""
     return max(1, round(time_us / TICK_US))
 
 
@@ -289,7 +286,6 @@ def correct(
 
 
 def damaged(path: Path, what: str) -> NoReturn:
-    """Raise the `DeviceError` of a file whose content cannot be right."""
     raise DeviceError(
         f"is damaged: {what}",
         path=path,

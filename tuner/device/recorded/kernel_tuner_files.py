@@ -63,7 +63,6 @@ class _Cache(BaseModel):
 
 
 def is_cache(content: Mapping[str, Any]) -> bool:
-    """Tell a cache from other JSON."""
     return "cache" in content
 
 
@@ -117,7 +116,6 @@ def cache_text(space: MeasuredSpace) -> str:
 
 
 def own_content(space: MeasuredSpace) -> dict[str, Any]:
-    """Make what our own files keep under `OWN_KEY`."""
     assert space.own is not None
     programs = {
         config_key(config): answer.program().model_copy(update={"ticks": ()})
@@ -128,7 +126,6 @@ def own_content(space: MeasuredSpace) -> dict[str, Any]:
 
 
 def earliest(stamps: Iterable[object]) -> str:
-    """Return the first of the times at which a file's entries were measured."""
     texts = [stamp for stamp in stamps if isinstance(stamp, str) and stamp[:4].isdecimal()]
     return min(texts).replace(" ", "T", 1) if texts else UNKNOWN_DATE
 
@@ -160,12 +157,10 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def positive(value: object) -> TypeGuard[float]:
-    """Tell a number that can be a time."""
     return is_number(value) and 0 < value < FAILED_TIME
 
 
 def plain(value: object) -> bool:
-    """Tell a value that a parameter can have."""
     return isinstance(value, _Plain) and not (isinstance(value, float) and not math.isfinite(value))
 
 
@@ -304,7 +299,6 @@ class _Results(BaseModel):
 
 
 def is_t4(content: Mapping[str, Any]) -> bool:
-    """Tell T4 results from other JSON."""
     return "results" in content
 
 

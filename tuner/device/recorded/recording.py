@@ -40,7 +40,6 @@ class RecordedProgram(BaseModel):
     stopped_early: bool = False
 
     def outcome(self) -> Outcome:
-        """Return it as the device said it."""
         if not self.ticks:
             return Outcome(self.status, self.reason)
         times = tuple(tick * TICK_US for tick in self.ticks)
@@ -77,7 +76,6 @@ class RecordedWorkload(BaseModel):
     peers: dict[str, RecordedProgram] = Field(default_factory=dict)
 
     def tried(self) -> list[Config] | None:
-        """List the configs that were tried; None where all valid ones were."""
         if self.configs is None:
             return None
         return [Config.of(json.loads(text)) for text in self.configs]
@@ -97,12 +95,10 @@ class RecordedCompilation(BaseModel):
 
     @classmethod
     def of(cls, result: CompileResult) -> RecordedCompilation:
-        """Keep a result without its machine code."""
         resources = {name: astuple(one) for name, one in result.resources.items()}
         return cls(error=result.error, timed_out=result.timed_out, resources=resources)
 
     def result(self) -> CompileResult:
-        """Return it as the compiler's."""
         resources = {name: Resources(*numbers) for name, numbers in self.resources.items()}
         return CompileResult(error=self.error, timed_out=self.timed_out, resources=resources)
 
@@ -121,7 +117,6 @@ class RecordedDeviceInfo(BaseModel):
     environment: dict[str, str]
 
     def info(self) -> DeviceInfo:
-        """Return it as a device that says it is recorded."""
         return DeviceInfo(**self.model_dump(), recorded=True)
 
 
@@ -242,20 +237,16 @@ class RecordedDevice:
 
     @property
     def path(self) -> Path:
-        """The file that answers."""
         return self._path
 
     @property
     def created(self) -> str:
-        """When the measurements were made (ISO 8601)."""
         return self._recording.created
 
     def configs_of(self, workload: Workload) -> Sequence[Config] | None:
-        """List the configs that were tried; None where all valid ones were."""
         return self._workload(workload).tried()
 
     def compiled(self) -> Mapping[str, CompileResult]:
-        """Tell what the compiler said of each source, by its key, without machine code."""
         return {key: known.result() for key, known in self._recording.compiled.items()}
 
     def run(

@@ -27,7 +27,6 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether every element is within the tolerance."""
         return self.error <= 1.0
 
     def describe(self, name: str, shape: tuple[int, ...]) -> str:

@@ -18,44 +18,12 @@ from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Correctness, Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
-
-def fresh_seed() -> int:
-    """Draw a seed for inputs that no candidate can know."""
-    return secrets.randbits(62)
-
-
-def merged(verdicts: Sequence[Correctness]) -> Correctness:
-    """Put the verdicts of several fills, all passed, into one: the worst error of each output."""
-    worst: dict[str, float] = {}
-    for verdict in verdicts:
-        for name, error in verdict.errors:
-            worst[name] = max(error, worst.get(name, 0.0))
-    fills = tuple(dict.fromkeys(fill for verdict in verdicts for fill in verdict.input_kinds))
-    return Correctness(True, fills, tuple(worst.items()))
-
-
-@contextmanager
-def blamed_on_verifier() -> Iterator[None]:
-    """Tell the verifier's end from a candidate's: without it no verdict is possible any more."""
-    try:
-        yield
-    except ChildTimeoutError as error:
-        raise WorkerError(f"the process that verifies results gave {error}") from error
-    except ChildDiedError as error:
-        raise WorkerError(
-            f"the process that verifies results ended (exit code {error})",
-            remedy="it holds the inputs and the float64 reference of a workload: the system may "
-            "have run out of memory",
-        ) from error
-
-
 VERIFIER_TIMEOUT_S = 120.0
 CLOSING_TIMEOUT_S = 10.0
-_T = TypeVar("_T")
 
 
 class RunFailedError(Exception):
-    """A program did not end as it should; the runner works again, or will when it is asked.
+    """A program did not end as it should; the worker works again, or will when it is asked.
 
     `killed` says that SIGKILL ended its process, which whoever is short of memory may have sent:
     the program is to blame only if that happens again.
@@ -66,267 +34,21 @@ class RunFailedError(Exception):
         self.status, self.killed = status, killed
 
 
-class Runner(Protocol):
-    """Run candidate code in a process that may die; raise `RunFailedError` where a program fails.
-
-    Whatever a program does costs that program alone: the runner replaces its process by itself.
-    """
-
-    def attach(self, arena: Arena) -> None:
-        """Map the verifier's memory, unless it is mapped already; what was mapped is let go."""
-        ...
-
-    def detach(self) -> None:
-        """Let go of the verifier's memory."""
-        ...
-
-    def run_once(self, program: Program, order: int) -> str:
-        """Run the program on the arena; return what to say of this run where its result is wrong.
-
-        `order` is that of blocks and threads where the hardware leaves a choice: 0 ascending, 1
-        descending, else the seed of a random one.
-        """
-        ...
-
-    def time(
-        self, program: Program, policy: TimingPolicy, incumbent_us: float | None
-    ) -> Measurement:
-        """Time the program; the last call's output is left in the arena."""
-        ...
-
-    def rerun(self, program: Program, *, full_verification: bool) -> None:
-        """Run the program on what the arena holds now, in the process and the memory it was timed
-        in; the result that is verified is left in the arena.
-        """
-        ...
-
-    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
-        """Time programs interleaved."""
-        ...
-
-    def close(self) -> None:
-        """End the process."""
-        ...
-
-
-class VerifiedDevice:
-    """Verify and time programs of one kernel; see `Device` for the contract.
-
-    The verifier process owns inputs, reference and verdict, and no candidate's code runs in it.
-    """
-
-    def __init__(self, info: DeviceInfo, spec: KernelSpec, verifier: Child, runner: Runner) -> None:
-        self.info = info
-        self._spec, self._verifier, self._runner = spec, verifier, runner
-        self._input_kinds = input_kinds_for(spec)
-        self._opened: Workload | None = None
-        self._arena: Arena | None = None
-
-    def run(
-        self,
-        program: Program,
-        *,
-        incumbent_us: float | None = None,
-        full_verification: bool = False,
-    ) -> Outcome:
-        """Verify, then time, then verify what the last timed call left behind."""
-        try:
-            return _once_more_if_killed(lambda: self._run(program, incumbent_us, full_verification))
-        except RunFailedError as error:
-            return Outcome(error.status, str(error))
-        except MemoryError as error:
-            raise _too_large(program.workload, error) from error
-
-    def verify(self, program: Program) -> Outcome:
-        """Verify with every kind of input and twice, without timing."""
-        try:
-            verdict = _once_more_if_killed(lambda: self._verified(program))
-        except RunFailedError as error:
-            return Outcome(error.status, str(error))
-        except MemoryError as error:
-            raise _too_large(program.workload, error) from error
-        status = Status.CORRECT if verdict.passed else Status.INCORRECT
-        return Outcome(status, verdict.reason, correctness=verdict)
-
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
-        """Time verified programs interleaved."""
-        workload = programs[0].workload
-        try:
-            return _once_more_if_killed(lambda: self._compared(workload, programs, rounds))
-        except RunFailedError as error:
-            raise DeviceError(f"a verified program failed when timed again: {error}") from error
-        except MemoryError as error:
-            raise _too_large(workload, error) from error
-
-    def close(self) -> None:
-        """End both processes."""
-        self._runner.close()
-        with suppress(ChildTimeoutError, ChildDiedError):  # memory may outlive a killed verifier
-            self._verifier.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
-        self._verifier.kill()
-
-    def _run(
-        self, program: Program, incumbent_us: float | None, full_verification: bool
-    ) -> Outcome:
-        policy = FINALS if full_verification else SEARCH
-        self._enter(program.workload)
-        before = self._verdict(program, full_verification)
-        if not before.passed:
-            return Outcome(Status.INCORRECT, before.reason, correctness=before)
-        measurement = self._runner.time(program, policy, incumbent_us)
-        return _outcome(measurement, before, self._verified_again(program, full_verification))
-
-    def _verified(self, program: Program) -> Correctness:
-        self._enter(program.workload)
-        return self._verdict(program, full_verification=True)
-
-    def _compared(
-        self, workload: Workload, programs: Sequence[Program], rounds: int
-    ) -> ComparisonRounds:
-        self._enter(workload)
-        self._ask("prepare", workload, NORMAL, fresh_seed())
-        compared = self._runner.compare(programs, rounds)
-        return replace(compared, faults=tuple(map(self._fault, programs)))
-
-    def _fault(self, program: Program) -> str:
-        """Say what is wrong with a program's results now that it has been compared."""
-        self._ask("touch")
-        try:
-            self._runner.rerun(program, full_verification=True)
-        except RunFailedError as error:
-            return str(error)
-        verdict: Correctness = self._ask("check")
-        return verdict.reason
-
-    def _verdict(self, program: Program, full_verification: bool) -> Correctness:
-        """Check the fills, `normal` last so that its inputs are the ones that are timed."""
-        others = (
-            self._input_kinds[1:] if full_verification else (secrets.choice(self._input_kinds[1:]),)
-        )
-        # Peers are not out to deceive: they may share inputs, and need not repeat their bits.
-        workload, cached = program.workload, not full_verification or bool(program.peer)
-        known = self._ask("prepare", workload, others[0], fresh_seed(), cached)
-        verdicts: list[Correctness] = []
-        for index, following in enumerate((*others[1:], NORMAL)):
-            said = self._run_with_reference(program, _order(index), known)
-            verdict, known = self._ask(
-                "check_then_prepare", workload, following, fresh_seed(), cached
-            )
-            verdicts.append(verdict)
-            if not verdict.passed:
-                return _with(verdict, said)
-        said = self._run_with_reference(program, _order(len(verdicts)), known)
-        verdicts.append(self._ask("check", full_verification))
-        if full_verification and verdicts[-1].passed and not program.peer:
-            self._ask("poison")
-            said = self._runner.run_once(program, _order(len(verdicts)))
-            verdicts.append(self._ask("check_again"))
-        return merged(verdicts) if verdicts[-1].passed else _with(verdicts[-1], said)
-
-    def _run_with_reference(self, program: Program, order: int, known: bool) -> str:
-        """Run the program, while the verifier computes the reference unless it is known."""
-        if known:
-            return self._runner.run_once(program, order)
-        with blamed_on_verifier():
-            self._verifier.send("compute_reference")
-        try:
-            return self._runner.run_once(program, order)
-        finally:
-            with blamed_on_verifier():
-                self._verifier.receive(VERIFIER_TIMEOUT_S)
-
-    def _verified_again(self, program: Program, full_verification: bool) -> Correctness:
-        """Verify what a timed call left, and the next call on other inputs: results may be kept.
-
-        Where arrays are written in place, timing applied the program to its own results over and
-        over, and only the next call can be judged.
-        """
-        assert self._arena is not None
-        in_place = bool(self._arena.layout.with_role("inout"))
-        if not in_place:
-            left: Correctness = self._ask("check")
-            if not (left.passed and full_verification):
-                return left
-        self._ask("touch" if full_verification else "poison")
-        self._runner.rerun(program, full_verification=full_verification)
-        verdict: Correctness = self._ask("check")
-        return verdict
-
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        with blamed_on_verifier():
-            return self._verifier.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
-
-    def _enter(self, workload: Workload) -> None:
-        """Make both processes ready for one workload."""
-        if self._opened != workload:
-            self._opened = None
-            # The runner lets go first: the verifier may not free what another process has mapped.
-            self._runner.detach()
-            layout = lay_out(self._spec, workload.values)
-            self._arena = self._ask("open_arena", workload, layout)
-            self._ask("prepare", workload, NORMAL, fresh_seed())
-            self._opened = workload
-        assert self._arena is not None
-        self._runner.attach(self._arena)
-
-
-def _once_more_if_killed(attempt: Callable[[], _T]) -> _T:
-    try:
-        return attempt()
-    except RunFailedError as error:
-        if not error.killed:
-            raise
-    return attempt()
-
-
-def _with(verdict: Correctness, said: str) -> Correctness:
-    return replace(verdict, reason=verdict.reason + said)
-
-
-def _order(index: int) -> int:
-    """Take turns: a race that one order of threads hides shows in another."""
-    return index if index < 2 else fresh_seed() & 0xFFFFFFFF | 2
-
-
-def _outcome(measurement: Measurement, before: Correctness, after: Correctness) -> Outcome:
-    if not after.passed:
-        return Outcome(Status.INCORRECT, f"after timing, {after.reason}", correctness=after)
-    ratio = measurement.wall_ratio
-    if ratio is not None and ratio > WALL_RATIO:
-        return Outcome(
-            Status.INCORRECT,
-            f"wall time is {ratio:.2f} times the event time (at most {WALL_RATIO}): "
-            "work runs outside the timed stream",
-            measurement,
-            before,
-        )
-    return Outcome(Status.CORRECT, "", measurement, before)
-
-
-def _too_large(workload: Workload, error: MemoryError) -> DeviceError:
-    return DeviceError(
-        f"not enough memory for {workload}: {error}",
-        remedy="leave the workload out, or free the memory: checking it takes its arguments twice "
-        "and float64 copies of them",
-    )
-
-
 class Killable(Protocol):
     """A worker process as its parent holds it."""
 
-    def kill(self) -> None:
-        """End the process at once."""
-        ...
+    def kill(self) -> None: ...
 
 
 _W = TypeVar("_W", bound=Killable)
+_T = TypeVar("_T")
 
 
 class RestartingWorker(ABC, Generic[_W]):
-    """Keep one worker with the verifier's memory mapped: what every `Runner` has in common.
+    """Run candidate code in a process that may die; raise `RunFailedError` where a program fails.
 
-    A worker that died or gave no answer costs the program that it ran; it is replaced when the
-    next one is asked for, and maps the memory again.
+    The process has the verifier's memory mapped. One that died or gave no answer costs the program
+    that it ran; it is replaced when the next one is asked for, and maps the memory again.
     """
 
     # What a reason calls the worker.
@@ -338,8 +60,32 @@ class RestartingWorker(ABC, Generic[_W]):
         self._attached = False
         self._closed = False
 
+    @abstractmethod
+    def run_once(self, program: Program, order: int) -> str:
+        """Run the program on the arena; return what to say of this run where its result is wrong.
+
+        `order` is that of blocks and threads where the hardware leaves a choice: 0 ascending, 1
+        descending, else the seed of a random one.
+        """
+
+    @abstractmethod
+    def time(
+        self, program: Program, policy: TimingPolicy, incumbent_us: float | None
+    ) -> Measurement:
+        """Time the program; the last call's output is left in the arena."""
+
+    @abstractmethod
+    def rerun(self, program: Program, *, full_verification: bool) -> None:
+        """Run the program on what the arena holds now, in the process and the memory it was timed
+        in; the result that is verified is left in the arena.
+        """
+
+    @abstractmethod
+    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
+        """Time programs interleaved."""
+
     def attach(self, arena: Arena) -> None:
-        """Map the verifier's memory, unless it is mapped already."""
+        """Map the verifier's memory, unless it is mapped already; what was mapped is let go."""
         if self._arena is not arena:
             self.detach()
             self._arena = arena
@@ -424,3 +170,228 @@ def unless_killed(
         if isinstance(error, ChildDiedError) and error.killed:
             raise
         raise WorkerError(f"{failed}: {error}", remedy=remedy) from error
+
+
+class VerifiedDevice:
+    """Verify and time programs of one kernel; see `Device` for the contract.
+
+    The verifier process owns inputs, reference and verdict, and no candidate's code runs in it.
+    """
+
+    def __init__(
+        self, info: DeviceInfo, spec: KernelSpec, verifier: Child, runner: RestartingWorker[Any]
+    ) -> None:
+        self.info = info
+        self._spec, self._verifier, self._runner = spec, verifier, runner
+        self._input_kinds = input_kinds_for(spec)
+        self._opened: Workload | None = None
+        self._arena: Arena | None = None
+
+    def run(
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        full_verification: bool = False,
+    ) -> Outcome:
+        """Verify, then time, then verify what the last timed call left behind."""
+        return self._outcome_of(
+            program, lambda: self._run(program, incumbent_us, full_verification)
+        )
+
+    def verify(self, program: Program) -> Outcome:
+        """Verify with every kind of input and twice, without timing."""
+
+        def attempt() -> Outcome:
+            self._enter(program.workload)
+            return _outcome(self._verdict(program, full_verification=True))
+
+        return self._outcome_of(program, attempt)
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
+        """Time verified programs interleaved."""
+        workload = programs[0].workload
+
+        def attempt() -> ComparisonRounds:
+            self._enter(workload)
+            self._ask("prepare", workload, NORMAL, fresh_seed())
+            compared = self._runner.compare(programs, rounds)
+            return replace(compared, faults=tuple(map(self._fault, programs)))
+
+        try:
+            return _once_more_if_killed(workload, attempt)
+        except RunFailedError as error:
+            raise DeviceError(f"a verified program failed when timed again: {error}") from error
+
+    def close(self) -> None:
+        """End both processes."""
+        self._runner.close()
+        with suppress(ChildTimeoutError, ChildDiedError):  # memory may outlive a killed verifier
+            self._verifier.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
+        self._verifier.kill()
+
+    def _outcome_of(self, program: Program, attempt: Callable[[], _T]) -> _T | Outcome:
+        try:
+            return _once_more_if_killed(program.workload, attempt)
+        except RunFailedError as error:
+            return Outcome(error.status, str(error))
+
+    def _run(
+        self, program: Program, incumbent_us: float | None, full_verification: bool
+    ) -> Outcome:
+        policy = FINALS if full_verification else SEARCH
+        self._enter(program.workload)
+        before = self._verdict(program, full_verification)
+        if not before.passed:
+            return _outcome(before)
+        measurement = self._runner.time(program, policy, incumbent_us)
+        after = self._verified_again(program, full_verification)
+        if not after.passed:
+            return replace(_outcome(after), reason=f"after timing, {after.reason}")
+        ratio = measurement.wall_ratio
+        if ratio is not None and ratio > WALL_RATIO:
+            reason = (
+                f"wall time is {ratio:.2f} times the event time (at most {WALL_RATIO}): "
+                "work runs outside the timed stream"
+            )
+            return Outcome(Status.INCORRECT, reason, measurement, before)
+        return Outcome(Status.CORRECT, "", measurement, before)
+
+    def _fault(self, program: Program) -> str:
+        """Say what is wrong with a program's results now that it has been timed."""
+        self._ask("touch")
+        try:
+            self._runner.rerun(program, full_verification=True)
+        except RunFailedError as error:
+            return str(error)
+        verdict: Correctness = self._ask("check")
+        return verdict.reason
+
+    def _verdict(self, program: Program, full_verification: bool) -> Correctness:
+        """Check kinds of input, `normal` last so that its inputs are the ones that are timed."""
+        others = self._input_kinds[1:]
+        if not full_verification:
+            others = (secrets.choice(others),)
+        # Peers are not out to deceive: they may share inputs, and need not repeat their bits.
+        workload, cached = program.workload, not full_verification or bool(program.peer)
+        known: bool = self._ask("prepare", workload, others[0], fresh_seed(), cached)
+        verdict: Correctness
+        verdicts: list[Correctness] = []
+        for index, following in enumerate((*others[1:], NORMAL)):
+            said = self._run_with_reference(program, _order(index), known)
+            verdict, known = self._ask(
+                "check_then_prepare", workload, following, fresh_seed(), cached
+            )
+            verdicts.append(verdict)
+            if not verdict.passed:
+                return replace(verdict, reason=verdict.reason + said)
+        said = self._run_with_reference(program, _order(len(verdicts)), known)
+        verdicts.append(self._ask("check", full_verification))
+        if full_verification and verdicts[-1].passed and not program.peer:
+            self._ask("poison")
+            said = self._runner.run_once(program, _order(len(verdicts)))
+            verdicts.append(self._ask("check_again"))
+        last: Correctness = verdicts[-1]
+        return _merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
+
+    def _run_with_reference(self, program: Program, order: int, known: bool) -> str:
+        """Run the program, while the verifier computes the reference unless it is known."""
+        if known:
+            return self._runner.run_once(program, order)
+        with _blamed_on_verifier():
+            self._verifier.send("compute_reference")
+        try:
+            return self._runner.run_once(program, order)
+        finally:
+            with _blamed_on_verifier():
+                self._verifier.receive(VERIFIER_TIMEOUT_S)
+
+    def _verified_again(self, program: Program, full_verification: bool) -> Correctness:
+        """Verify what a timed call left, and the next call on other inputs: results may be kept.
+
+        Where arrays are written in place, timing applied the program to its own results over and
+        over, and only the next call can be verified.
+        """
+        assert self._arena is not None
+        in_place = bool(self._arena.layout.with_role("inout"))
+        if not in_place:
+            left: Correctness = self._ask("check")
+            if not (left.passed and full_verification):
+                return left
+        self._ask("touch" if full_verification else "poison")
+        self._runner.rerun(program, full_verification=full_verification)
+        verdict: Correctness = self._ask("check")
+        return verdict
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        with _blamed_on_verifier():
+            return self._verifier.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
+
+    def _enter(self, workload: Workload) -> None:
+        """Make both processes ready for one workload."""
+        if self._opened != workload:
+            self._opened = None
+            # The worker lets go first: the verifier may not free what another process has mapped.
+            self._runner.detach()
+            layout = lay_out(self._spec, workload.values)
+            self._arena = self._ask("open_arena", workload, layout)
+            self._ask("prepare", workload, NORMAL, fresh_seed())
+            self._opened = workload
+        assert self._arena is not None
+        self._runner.attach(self._arena)
+
+
+def fresh_seed() -> int:
+    """Draw a seed for inputs that no candidate can know."""
+    return secrets.randbits(62)
+
+
+@contextmanager
+def _blamed_on_verifier() -> Iterator[None]:
+    """Tell the verifier's end from a candidate's: without it no verdict is possible any more."""
+    try:
+        yield
+    except ChildTimeoutError as error:
+        raise WorkerError(f"the process that verifies results gave {error}") from error
+    except ChildDiedError as error:
+        raise WorkerError(
+            f"the process that verifies results ended (exit code {error})",
+            remedy="it holds the inputs and the float64 reference of a workload: the system may "
+            "have run out of memory",
+        ) from error
+
+
+def _once_more_if_killed(workload: Workload, attempt: Callable[[], _T]) -> _T:
+    try:
+        try:
+            return attempt()
+        except RunFailedError as error:
+            if not error.killed:
+                raise
+        return attempt()
+    except MemoryError as error:
+        raise DeviceError(
+            f"not enough memory for {workload}: {error}",
+            remedy="leave the workload out, or free the memory: checking it takes its arguments "
+            "twice and float64 copies of them",
+        ) from error
+
+
+def _merged(verdicts: Sequence[Correctness]) -> Correctness:
+    """Put verdicts of several kinds of input, all passed, into one: each output's worst error."""
+    worst: dict[str, float] = {}
+    for verdict in verdicts:
+        for name, error in verdict.errors:
+            worst[name] = max(error, worst.get(name, 0.0))
+    kinds = tuple(dict.fromkeys(kind for verdict in verdicts for kind in verdict.input_kinds))
+    return Correctness(True, kinds, tuple(worst.items()))
+
+
+def _order(index: int) -> int:
+    """Take turns: a race that one order of threads hides shows in another."""
+    return index if index < 2 else fresh_seed() & 0xFFFFFFFF | 2
+
+
+def _outcome(verdict: Correctness) -> Outcome:
+    status = Status.CORRECT if verdict.passed else Status.INCORRECT
+    return Outcome(status, verdict.reason, correctness=verdict)
