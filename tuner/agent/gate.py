@@ -65,7 +65,7 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
         own = SpaceText.of(plan.spec.path.read_text(encoding="utf-8-sig"), plan.spec.path)
         merged = rewritten(own, SpaceText.of(answer.space, space_path), space_path, TEMPLATE)
         space_path.write_text(merged, encoding="utf-8")
-        definition = load_definition(space_path, plan.operators)
+        definition = load_definition(space_path, plan.config.operators)
         template = Template.from_text(answer.template, template_path)
         template.check(definition.space, definition.spec)
         _require_searchable(definition.space, space_path)
