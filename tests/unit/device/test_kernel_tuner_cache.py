@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, entry, time_ms, written
 from tuner.device.recorded import foreign
 from tuner.device.recorded.foreign import UNKNOWN_DATE, ForeignAnswer, MeasuredSpace, is_foreign
-from tuner.device.recorded.foreign_recordings import load_measured
 from tuner.device.recorded.kernel_tuner_files import (
     cache_text,
+    load_measured,
     measured_in_cache,
     measured_in_t4,
     t4_text,

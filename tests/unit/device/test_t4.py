@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.caches import cache, written
-from tuner.device.recorded.foreign_recordings import load_measured
-from tuner.device.recorded.kernel_tuner_files import t4_text
+from tuner.device.recorded.kernel_tuner_files import load_measured, t4_text
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.trial import Status

@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -262,7 +262,7 @@ class MeasuredSpace:
     parameters: tuple[Parameter, ...]
     answers: Mapping[Config, ForeignAnswer]
     created: str = UNKNOWN_DATE
-    own: Own | None = field(default=None)
+    own: Own | None = None
 
 
 def ticks(time_us: float) -> int:
@@ -272,17 +272,6 @@ def ticks(time_us: float) -> int:
 def config_key(config: Mapping[str, Value]) -> str:
     """Write a config as Kernel Tuner keys it: its values, joined by commas."""
     return ",".join(str(value) for value in config.values())
-
-
-def correct(
-    time_us: float, samples_us: tuple[float, ...], seconds: float, own: RecordedProgram | None
-) -> ForeignAnswer:
-    """Make the answer of a correct config; `own` tells how we measured it, None that others did."""
-    if own is None:
-        return ForeignAnswer(Status.CORRECT, "", time_us, samples_us, seconds=seconds)
-    return ForeignAnswer(
-        Status.CORRECT, "", time_us, samples_us, own.calls, own.sets, own.stopped_early, seconds
-    )
 
 
 def damaged(path: Path, what: str) -> NoReturn:

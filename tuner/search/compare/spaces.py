@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.device.base import CompileTarget
 from tuner.device.recorded.foreign import ForeignAnswer, MeasuredSpace, is_foreign
-from tuner.device.recorded.foreign_recordings import load_measured
+from tuner.device.recorded.kernel_tuner_files import load_measured
 from tuner.device.recorded.recording import RecordedWorkload, Recording, load_recording
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import InputError
