@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Counted, LaunchCounts, Program
 from tuner.device.cuda.tool_process import (
-    NO_LEASH,
     Ended,
     Job,
     Jobs,
@@ -237,7 +236,7 @@ class NsightCompute:
             f"--export={file.with_suffix('')}",
         ]
         sign = f"job-{secrets.token_hex(8)}"
-        request = Jobs(self._ordinal, sign, False, NO_LEASH, jobs)
+        request = Jobs(self._ordinal, sign, jobs)
         ended = self._process.run(command, request, folder, TIMEOUT_S, _environment())
         text = f"{ended.said}\n{ended.words}"
         reason = _reason(ended, sign)

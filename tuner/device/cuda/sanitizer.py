@@ -15,7 +15,7 @@ from typing import Any
 
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Outcome, Program
-from tuner.device.cuda.tool_process import NO_LEASH, Job, Jobs, ToolProcess, environment, jobs_of
+from tuner.device.cuda.tool_process import Job, Jobs, ToolProcess, environment, jobs_of
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
@@ -346,7 +346,7 @@ class ComputeSanitizer:
         signs = Signs(f"tool-{secret}", f"job-{secret}")
         timeout_s = START_TIMEOUT_S + JOB_TIMEOUT_S * len(jobs)
         written_only = self.kind == "initcheck"
-        request = Jobs(self._ordinal, signs.program, written_only, NO_LEASH, tuple(jobs))
+        request = Jobs(self._ordinal, signs.program, tuple(jobs), written_only)
         ended = self._process.run(
             self._command(signs), request, folder, timeout_s, environment(_VARIABLES)
         )

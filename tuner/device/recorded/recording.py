@@ -1,4 +1,4 @@
-"""Measurements made on a GPU, in one compressed file that a machine without one answers from."""
+"""Measurements made on a GPU, in one compressed file, and the device that answers from it."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def recordings_of(source: Path) -> list[Path]:
 class RecordedDevice:
     """Answer for the programs of one recording; see `Device` for the contract.
 
-    `recording` is what was read from `path` already: a foreign file (tuner/device/foreign).
+    `recording` is what was read from `path` already: a foreign file.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class RecordedDevice:
         operators: Mapping[str, str],
         recording: Recording | None = None,
     ) -> None:
-        self._path = path
+        self.path = path
         self._recording = recording or load_recording(path)
         if self._recording.kernel != kernel:
             raise DeviceError(
@@ -234,14 +234,7 @@ class RecordedDevice:
                 remedy="choose what was recorded, or measure on a GPU with --device cuda",
             )
         self.info = self._recording.device.info()
-
-    @property
-    def path(self) -> Path:
-        return self._path
-
-    @property
-    def created(self) -> str:
-        return self._recording.created
+        self.created = self._recording.created
 
     def configs_of(self, workload: Workload) -> Sequence[Config] | None:
         return self._workload(workload).tried()
@@ -259,20 +252,23 @@ class RecordedDevice:
         """Look the program up; `not_recorded` where the recording has no answer."""
         workload = self._workload(program.workload)
         if program.peer:
-            return self._peer(program.peer, workload)
+            return self.verify(program)
         found = workload.programs.get(self._key(program, workload))
         if found is None:
             what = "config" if self._by_config else "source, launch and workload"
             return Outcome(
-                Status.NOT_RECORDED, f"{self._path.name} has no measurement of this {what}"
+                Status.NOT_RECORDED, f"{self.path.name} has no measurement of this {what}"
             )
         return found.outcome()
 
     def verify(self, program: Program) -> Outcome:
         """Say that a recording can't: what it holds was verified when it was made, peers too."""
-        if program.peer:
-            return self._peer(program.peer, self._workload(program.workload))
-        return Outcome(Status.NOT_RECORDED, "a recording cannot run a kernel")
+        if not program.peer:
+            return Outcome(Status.NOT_RECORDED, "a recording cannot run a kernel")
+        found = self._workload(program.workload).peers.get(program.peer)
+        if found is None:
+            return Outcome(Status.NOT_RECORDED, f"{self.path.name} was recorded without it")
+        return found.outcome()
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Return the recorded rounds if all programs were in them, else separate samples."""
@@ -295,12 +291,6 @@ class RecordedDevice:
     def _by_config(self) -> bool:
         return self._recording.keyed_by == "config"
 
-    def _peer(self, name: str, workload: RecordedWorkload) -> Outcome:
-        found = workload.peers.get(name)
-        if found is None:
-            return Outcome(Status.NOT_RECORDED, f"{self._path.name} was recorded without it")
-        return found.outcome()
-
     def _key(self, program: Program, workload: RecordedWorkload) -> str:
         if program.peer:
             return peer_key(program.peer)
@@ -309,28 +299,23 @@ class RecordedDevice:
         return workload.baseline if program.config is None else program.config.key
 
     def _unpaired(self, workload: RecordedWorkload, keys: Sequence[str]) -> ComparisonRounds:
-        peers = {peer_key(name): peer for name, peer in workload.peers.items()}
-        programs = {**workload.programs, **peers}
+        programs = workload.programs | {peer_key(n): peer for n, peer in workload.peers.items()}
         samples = [programs[key].ticks for key in keys if key in programs and programs[key].ticks]
         if len(samples) != len(keys):
             raise DeviceError(
                 "a finalist has no recorded samples",
-                path=self._path,
+                path=self.path,
                 remedy="only programs that `run` answered can be compared",
             )
-        rows = zip(*samples, strict=False)
-        return ComparisonRounds(
-            tuple(tuple(tick * TICK_US for tick in row) for row in rows),
-            paired=False,
-            isolated_us=(None,) * len(keys),
-        )
+        rows = tuple(tuple(tick * TICK_US for tick in row) for row in zip(*samples, strict=False))
+        return ComparisonRounds(rows, paired=False, isolated_us=(None,) * len(keys))
 
     def _workload(self, workload: Workload) -> RecordedWorkload:
         found = self._recording.workloads.get(workload.key)
         if found is None:
             raise DeviceError(
                 f"has no measurements for workload {workload.key}",
-                path=self._path,
+                path=self.path,
                 remedy="recorded workloads: " + " ".join(self._recording.workloads),
             )
         return found
