@@ -241,7 +241,7 @@ class Reader(pickle.Unpickler):  # without the package, which takes long to impo
 options, watched = sys.argv[1:-5], sys.argv[-5:]
 kind = options[options.index("--tool") + 1]
 tool = options[options.index("--prefix") + 1]
-_, sign, written_only, _, jobs = Reader(open(watched[-1], "rb")).load().values
+_, sign, jobs, written_only, _ = Reader(open(watched[-1], "rb")).load().values
 keys = [job.values[0].values[0] for job in jobs]
 with open({log!r}, "a") as log:
     sizes = [os.path.getsize(job.values[2]) for job in jobs]

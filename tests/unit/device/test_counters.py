@@ -52,7 +52,7 @@ class Reader(pickle.Unpickler):  # without the package, which takes long to impo
     def find_class(self, module, name):
         return Values
 
-_, sign, _, _, jobs = Reader(open(sys.argv[-1], "rb")).load().values
+_, sign, jobs, *_ = Reader(open(sys.argv[-1], "rb")).load().values
 programs = [job.values[0].values for job in jobs]
 what, kernels = programs[-1][0], [launch.values[0] for launch in programs[-1][2]]
 names = options["metrics"].split(",")

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.device.cuda import buffers
-from tuner.device.cuda.buffers import BATCHES_AHEAD, QueuedReplays
+from tuner.device.cuda import energy
 from tuner.device.cuda.driver import CudaError
+from tuner.device.cuda.energy import BATCHES_AHEAD, QueuedReplays
 
-RESULTS = buffers.driver.CUresult
+RESULTS = energy.driver.CUresult
 REPLAY_MS = 2.0
 
 
@@ -56,7 +56,7 @@ class Gpu:
 @pytest.fixture
 def gpu(monkeypatch) -> Gpu:
     gpu = Gpu()
-    monkeypatch.setattr(buffers, "driver", gpu)
+    monkeypatch.setattr(energy, "driver", gpu)
     return gpu
 
 

@@ -1,4 +1,4 @@
-"""Copies of a workload's arrays on the GPU, and captured graphs of calls that rotate over them."""
+"""Memory for timed calls: copies to rotate over, graphs of calls, and what flushes and delays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from cuda.bindings import driver
 
 from tuner.device.cuda.driver import (
     TURNS,
-    CudaError,
     Issuer,
     LaunchArguments,
     PtxKernel,
@@ -26,8 +25,105 @@ from tuner.model.errors import WorkerError
 
 # The driver limits the pitch of a two-dimensional fill: large arrays, of few sets, go one by one.
 FEW_SETS = 8
-# Two could end while this process is held up for the length of one.
-BATCHES_AHEAD = 3
+_BLOCKS_PER_MULTIPROCESSOR = 8
+# Reads and keeps nothing: lines that were only read cost the kernel that evicts them no writing
+# back. The memory holds zeros, so that the store, which keeps the reads alive, never happens.
+_READ_ALL = f"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry read_all(.param .u64 address, .param .u64 size_bytes)
+{{
+  .reg .pred %p<3>;
+  .reg .b32 %r<12>;
+  .reg .b64 %d<6>;
+  ld.param.u64 %d1, [address];
+  ld.param.u64 %d2, [size_bytes];
+  cvta.to.global.u64 %d1, %d1;
+{TURNS}  mov.u32 %r7, 0;
+more:
+  setp.ge.u64 %p1, %d3, %d2;
+  @%p1 bra done;
+  add.u64 %d5, %d1, %d3;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
+  or.b32 %r8, %r8, %r9;
+  or.b32 %r10, %r10, %r11;
+  or.b32 %r7, %r7, %r8;
+  or.b32 %r7, %r7, %r10;
+  add.u64 %d3, %d3, %d4;
+  bra more;
+done:
+  setp.eq.u32 %p2, %r7, 0;
+  @%p2 ret;
+  st.global.u32 [%d1], %r7;
+  ret;
+}}
+"""
+_FILL_SHARED = """
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .shared .align 16 .b8 pool[];
+.visible .entry fill_shared(.param .u32 size_bytes, .param .u32 word)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<8>;
+  ld.param.u32 %r1, [size_bytes];
+  ld.param.u32 %r2, [word];
+  mov.u32 %r3, %tid.x;
+  shl.b32 %r3, %r3, 2;
+  mov.u32 %r4, %ntid.x;
+  shl.b32 %r4, %r4, 2;
+  mov.u32 %r5, pool;
+next:
+  setp.ge.u32 %p1, %r3, %r1;
+  @%p1 ret;
+  add.u32 %r6, %r5, %r3;
+  st.shared.u32 [%r6], %r2;
+  add.u32 %r3, %r3, %r4;
+  bra next;
+}
+"""
+# Larger arrays are not copied: a kernel that does not wait shows on smaller ones.
+MOST_BYTES = 256 << 20
+# Beside the microseconds in which a programmatic launch starts and reads.
+DELAY_NS = 50_000
+_STALE = 0xFF
+# Lets the next launch start at once, sleeps, and copies 16 bytes at a time.
+_WRITE_LATE = f"""
+.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry write_late(
+  .param .u64 to, .param .u64 from, .param .u64 size_bytes, .param .u64 delay_ns)
+{{
+  .reg .pred %p<3>;
+  .reg .b32 %r<12>;
+  .reg .b64 %d<14>;
+  griddepcontrol.launch_dependents;
+  ld.param.u64 %d1, [to];
+  ld.param.u64 %d2, [from];
+  ld.param.u64 %d5, [size_bytes];
+  ld.param.u64 %d6, [delay_ns];
+  cvta.to.global.u64 %d1, %d1;
+  cvta.to.global.u64 %d2, %d2;
+  mov.u64 %d7, %globaltimer;
+still:
+  mov.u64 %d8, %globaltimer;
+  sub.u64 %d8, %d8, %d7;
+  setp.lt.u64 %p1, %d8, %d6;
+  @%p1 bra still;
+{TURNS}more:
+  setp.ge.u64 %p2, %d3, %d5;
+  @%p2 ret;
+  add.u64 %d9, %d2, %d3;
+  add.u64 %d10, %d1, %d3;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d9];
+  st.global.v4.u32 [%d10], {{%r8, %r9, %r10, %r11}};
+  add.u64 %d3, %d3, %d4;
+  bra more;
+}}
+"""
 
 
 class MappedArena:
@@ -179,48 +275,6 @@ class Graph:
         driver.cuGraphExecDestroy(self._executable)
 
 
-class QueuedReplays:
-    """Replays of one graph, enqueued ahead, so that the GPU never waits for this process."""
-
-    def __init__(self, graph: Graph, replays: int, stream: Any) -> None:
-        self._graph, self._stream = graph, stream
-        self._replays = replays
-        # One at the end of each batch of replays, in order.
-        self._ends: list[Any] = []
-        self._done = 0
-
-    def keep_up(self) -> None:
-        """Enqueue batches until enough are under way; waits for nothing."""
-        while len(self._ends) - self.batches_done() < BATCHES_AHEAD:
-            for _ in range(self._replays):
-                self._graph.launch(self._stream)
-            end = call(driver.cuEventCreate, 0)
-            self._ends.append(end)
-            call(driver.cuEventRecord, end, self._stream)
-
-    def batches_done(self) -> int:
-        while self._done < len(self._ends):
-            (status,) = driver.cuEventQuery(self._ends[self._done])
-            if status == driver.CUresult.CUDA_ERROR_NOT_READY:
-                break
-            if status != driver.CUresult.CUDA_SUCCESS:
-                raise CudaError(f"cuEventQuery: {status.name}")
-            self._done += 1
-        return self._done
-
-    def time_us(self, first: int, last: int) -> float:
-        """Compute the time per call between the ends of two batches, counted from 1."""
-        ends = self._ends[first - 1], self._ends[last - 1]
-        calls = self._graph.calls * self._replays * (last - first)
-        return float(call(driver.cuEventElapsedTime, *ends)) * 1e3 / calls
-
-    def close(self) -> None:
-        """Wait for what is under way, and release the events."""
-        driver.cuStreamSynchronize(self._stream)
-        for end in self._ends:
-            driver.cuEventDestroy(end)
-
-
 @contextmanager
 def timing_events(count: int) -> Iterator[list[Any]]:
     events: list[Any] = []
@@ -231,67 +285,6 @@ def timing_events(count: int) -> Iterator[list[Any]]:
     finally:
         for event in events:
             driver.cuEventDestroy(event)
-
-
-_BLOCKS_PER_MULTIPROCESSOR = 8
-# Reads and keeps nothing: lines that were only read cost the kernel that evicts them no writing
-# back. The memory holds zeros, so that the store, which keeps the reads alive, never happens.
-_READ_ALL = f"""
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry read_all(.param .u64 address, .param .u64 size_bytes)
-{{
-  .reg .pred %p<3>;
-  .reg .b32 %r<12>;
-  .reg .b64 %d<6>;
-  ld.param.u64 %d1, [address];
-  ld.param.u64 %d2, [size_bytes];
-  cvta.to.global.u64 %d1, %d1;
-{TURNS}  mov.u32 %r7, 0;
-more:
-  setp.ge.u64 %p1, %d3, %d2;
-  @%p1 bra done;
-  add.u64 %d5, %d1, %d3;
-  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
-  or.b32 %r8, %r8, %r9;
-  or.b32 %r10, %r10, %r11;
-  or.b32 %r7, %r7, %r8;
-  or.b32 %r7, %r7, %r10;
-  add.u64 %d3, %d3, %d4;
-  bra more;
-done:
-  setp.eq.u32 %p2, %r7, 0;
-  @%p2 ret;
-  st.global.u32 [%d1], %r7;
-  ret;
-}}
-"""
-_FILL_SHARED = """
-.version 7.0
-.target sm_70
-.address_size 64
-.extern .shared .align 16 .b8 pool[];
-.visible .entry fill_shared(.param .u32 size_bytes, .param .u32 word)
-{
-  .reg .pred %p<2>;
-  .reg .b32 %r<8>;
-  ld.param.u32 %r1, [size_bytes];
-  ld.param.u32 %r2, [word];
-  mov.u32 %r3, %tid.x;
-  shl.b32 %r3, %r3, 2;
-  mov.u32 %r4, %ntid.x;
-  shl.b32 %r4, %r4, 2;
-  mov.u32 %r5, pool;
-next:
-  setp.ge.u32 %p1, %r3, %r1;
-  @%p1 ret;
-  add.u32 %r6, %r5, %r3;
-  st.shared.u32 [%r6], %r2;
-  add.u32 %r3, %r3, %r4;
-  bra next;
-}
-"""
 
 
 class Scrub:
@@ -322,48 +315,6 @@ class SharedSpoiler:
         word = secrets.choice(POISONS) * 0x01010101
         values = (ctypes.c_uint32(self._shared_bytes), ctypes.c_uint32(word))
         self._kernel.issue(stream, self._blocks, *values, shared_bytes=self._shared_bytes)
-
-
-# Larger arrays are not copied: a kernel that does not wait shows on smaller ones.
-MOST_BYTES = 256 << 20
-# Beside the microseconds in which a programmatic launch starts and reads.
-DELAY_NS = 50_000
-_STALE = 0xFF
-# Lets the next launch start at once, sleeps, and copies 16 bytes at a time.
-_WRITE_LATE = f"""
-.version 7.8
-.target sm_90
-.address_size 64
-.visible .entry write_late(
-  .param .u64 to, .param .u64 from, .param .u64 size_bytes, .param .u64 delay_ns)
-{{
-  .reg .pred %p<3>;
-  .reg .b32 %r<12>;
-  .reg .b64 %d<14>;
-  griddepcontrol.launch_dependents;
-  ld.param.u64 %d1, [to];
-  ld.param.u64 %d2, [from];
-  ld.param.u64 %d5, [size_bytes];
-  ld.param.u64 %d6, [delay_ns];
-  cvta.to.global.u64 %d1, %d1;
-  cvta.to.global.u64 %d2, %d2;
-  mov.u64 %d7, %globaltimer;
-still:
-  mov.u64 %d8, %globaltimer;
-  sub.u64 %d8, %d8, %d7;
-  setp.lt.u64 %p1, %d8, %d6;
-  @%p1 bra still;
-{TURNS}more:
-  setp.ge.u64 %p2, %d3, %d5;
-  @%p2 ret;
-  add.u64 %d9, %d2, %d3;
-  add.u64 %d10, %d1, %d3;
-  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d9];
-  st.global.v4.u32 [%d10], {{%r8, %r9, %r10, %r11}};
-  add.u64 %d3, %d3, %d4;
-  bra more;
-}}
-"""
 
 
 class LateWriter:

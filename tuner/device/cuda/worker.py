@@ -20,7 +20,6 @@ from tuner.device.cuda.buffers import (
     Graph,
     LateWriter,
     MappedArena,
-    QueuedReplays,
     Scrub,
     SharedSpoiler,
     timing_events,
@@ -34,7 +33,14 @@ from tuner.device.cuda.driver import (
     gpu_uuid,
     reset_persisting_l2,
 )
-from tuner.device.cuda.energy import IDLE_SETTLE_S, LOADED_SETTLE_S, NvmlCounter, Span, Window
+from tuner.device.cuda.energy import (
+    IDLE_SETTLE_S,
+    LOADED_SETTLE_S,
+    NvmlCounter,
+    QueuedReplays,
+    Span,
+    Window,
+)
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
 from tuner.device.layout import Arena, plausible_byte
 from tuner.device.timing import (
