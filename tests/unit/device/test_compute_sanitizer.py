@@ -406,6 +406,7 @@ def test_a_machine_on_which_the_tool_cannot_work_is_no_verdict(
     assert runs(log) == [["a", "b"]]
 
 
+@pytest.mark.slow
 def test_a_hang_is_ended_with_all_that_it_started(
     watch: Watch, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
