@@ -89,9 +89,10 @@ class CudaDevice(VerifiedDevice):
 
     def watchers(self) -> Watchers:
         """Open compute-sanitizer's tools, where it is installed."""
+        kinds = KINDS if find_compute_sanitizer() else ()
         opened = (self._ordinal, self._spec, self._operators)
-        tools = [ComputeSanitizer(kind, *opened) for kind in KINDS if find_compute_sanitizer()]
-        return Watchers(tuple(tools), COMPILE_OPTIONS, LARGEST_BYTES)
+        tools = tuple(ComputeSanitizer(kind, *opened) for kind in kinds)
+        return Watchers(tools, COMPILE_OPTIONS, LARGEST_BYTES)
 
     def counters(self) -> NsightCompute:
         return NsightCompute(self._ordinal, self._spec, self._operators)
