@@ -1,4 +1,4 @@
-"""Where each array lies in one allocation, with guard zones on both sides."""
+"""How arrays are stored: each one's place between guard zones, and its numbers as raw bits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,33 @@ from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Role
 
 if TYPE_CHECKING:
     from tuner.model.expressions import Value
+
+Array = Any  # numpy.ndarray or cupy.ndarray: the same code runs on both
+
+# The types NumPy lacks are stored as the unsigned integer of their size.
+STORAGE: dict[str, str] = {
+    "bfloat16": "uint16",
+    "float8_e4m3": "uint8",
+    "float8_e5m2": "uint8",
+}
+
+# Largest finite value: IEEE 754 for NumPy's types, OCP 8-bit floating point for fp8.
+LARGEST: dict[str, float] = {
+    "float16": 65504.0,
+    "bfloat16": float(np.array(0x7F7F0000, np.uint32).view(np.float32)),
+    "float32": float(np.finfo(np.float32).max),
+    "float64": float(np.finfo(np.float64).max),
+    "float8_e4m3": 448.0,
+    "float8_e5m2": 57344.0,
+}
+SMALLEST_NORMAL: dict[str, float] = {
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-126,
+    "float32": 2.0**-126,
+    "float64": 2.0**-1022,
+    "float8_e4m3": 2.0**-6,
+    "float8_e5m2": 2.0**-14,
+}
 
 GUARD_BYTES = 4096
 # Whoever reads there gets NaN or a huge number, in turn, and shows it.
@@ -151,34 +178,6 @@ def _listed(names: Mapping[str, Value]) -> str:
 
 def _align(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
-
-
-Array = Any  # numpy.ndarray or cupy.ndarray: the same code runs on both
-
-# The types NumPy lacks are stored as the unsigned integer of their size.
-STORAGE: dict[str, str] = {
-    "bfloat16": "uint16",
-    "float8_e4m3": "uint8",
-    "float8_e5m2": "uint8",
-}
-
-# Largest finite value: IEEE 754 for NumPy's types, OCP 8-bit floating point for fp8.
-LARGEST: dict[str, float] = {
-    "float16": 65504.0,
-    "bfloat16": float(np.array(0x7F7F0000, np.uint32).view(np.float32)),
-    "float32": float(np.finfo(np.float32).max),
-    "float64": float(np.finfo(np.float64).max),
-    "float8_e4m3": 448.0,
-    "float8_e5m2": 57344.0,
-}
-SMALLEST_NORMAL: dict[str, float] = {
-    "float16": 2.0**-14,
-    "bfloat16": 2.0**-126,
-    "float32": 2.0**-126,
-    "float64": 2.0**-1022,
-    "float8_e4m3": 2.0**-6,
-    "float8_e5m2": 2.0**-14,
-}
 
 
 def storage_dtype(dtype: str) -> np.dtype[Any]:

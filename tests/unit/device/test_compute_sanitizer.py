@@ -25,7 +25,6 @@ from tuner.device.cuda.sanitizer import (
     Signs,
     State,
     find_compute_sanitizer,
-    findings,
     read,
 )
 from tuner.device.cuda.tool_process import environment
@@ -112,6 +111,10 @@ job: {"event": "started", "job": 0}
 job: {"event": "done", "job": 0}
 ========= ERROR SUMMARY: 0 errors
 """
+
+
+def findings(text: str, kind: str, jobs: int) -> list[list[str]]:
+    return [job.findings for job in read(text, kind, jobs).jobs]
 
 
 def test_a_bad_access_names_its_line_thread_and_array() -> None:

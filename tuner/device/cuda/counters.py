@@ -26,6 +26,30 @@ from tuner.device.cuda.tool_process import (
 from tuner.device.layout import Layout
 from tuner.model.kernel import KernelSpec, Launch, Workload
 
+# Each launch runs some twenty times, and what it wrote is put back in between.
+TIMEOUT_S = 120.0
+PAGE_TIMEOUT_S = 60.0
+# A counter that this chip lacks ends a run before anything is counted; the next goes without it.
+MOST_ATTEMPTS = 8
+
+_NAME = "ncu"
+# Some of them would change what is counted.
+_VARIABLES = "NV_COMPUTE_PROFILER"
+# A kernel that does nothing, in a form that every driver compiles itself: a tool that may count
+# nothing still starts and ends well as long as no kernel runs under it.
+_PROBE = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry probe()\n{\nret;\n}\n\0"
+_PROBE_LAUNCH = Launch("probe", (1, 1, 1), (32, 1, 1))
+_PROBE_COUNTER = "smsp__inst_executed.sum"
+_OPTIONS = (
+    "--target-processes=all",
+    "--clock-control=none",  # the default sets the clocks, of a GPU that others may use
+    "--cache-control=all",
+    "--replay-mode=kernel",
+    "--apply-rules=no",
+    "--section=SourceCounters",
+    "--force-overwrite",
+)
+
 # Columns that tell a launch from others; all else is a counter.
 _FIRST_COLUMN = "ID"
 _NAME_COLUMN = "Kernel Name"
@@ -124,31 +148,6 @@ def _number(cell: str) -> float | None:
         return None
     value = float(cell.replace(",", ""))
     return value if math.isfinite(value) else None
-
-
-# Each launch runs some twenty times, and what it wrote is put back in between.
-TIMEOUT_S = 120.0
-PAGE_TIMEOUT_S = 60.0
-# A counter that this chip lacks ends a run before anything is counted; the next goes without it.
-MOST_ATTEMPTS = 8
-
-_NAME = "ncu"
-# Some of them would change what is counted.
-_VARIABLES = "NV_COMPUTE_PROFILER"
-# A kernel that does nothing, in a form that every driver compiles itself: a tool that may count
-# nothing still starts and ends well as long as no kernel runs under it.
-_PROBE = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry probe()\n{\nret;\n}\n\0"
-_PROBE_LAUNCH = Launch("probe", (1, 1, 1), (32, 1, 1))
-_PROBE_COUNTER = "smsp__inst_executed.sum"
-_OPTIONS = (
-    "--target-processes=all",
-    "--clock-control=none",  # the default sets the clocks, of a GPU that others may use
-    "--cache-control=all",
-    "--replay-mode=kernel",
-    "--apply-rules=no",
-    "--section=SourceCounters",
-    "--force-overwrite",
-)
 
 
 def find_ncu() -> Path | None:

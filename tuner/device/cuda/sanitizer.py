@@ -20,6 +20,28 @@ from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
 
+KINDS = ("memcheck", "racecheck", "synccheck", "initcheck")
+# Reports name lines of the source only where the compiler wrote them down; the code is the same.
+COMPILE_OPTIONS = ("-lineinfo",)
+# Larger workloads take the tools minutes: they follow every access.
+LARGEST_BYTES = 128 << 20
+START_TIMEOUT_S = 60.0
+JOB_TIMEOUT_S = 10.0
+
+_NAME = "compute-sanitizer"
+_FOUND_SOMETHING = 97
+_OPTIONS = {
+    # The bindings ask the driver for functions that an older one lacks: no fault of a kernel's.
+    # With padding, whatever lies past the end of an array isn't the beginning of another.
+    "memcheck": ("--report-api-errors", "no", "--padding", "4096"),
+    # Warnings are about threads of one warp that count on running together.
+    "racecheck": ("--racecheck-report", "analysis", "--racecheck-detect-level", "error"),
+    "synccheck": (),
+    "initcheck": (),
+}
+# Some of them would switch the tool's work off.
+_VARIABLES = "NV_COMPUTE_SANITIZER"
+
 # How the compiler names the source: equal to `compiler.includes.UNIT_NAME`.
 UNIT = "kernel.cu"
 
@@ -102,11 +124,6 @@ class Report:
         """Whether every job ran to its end and the tool has nothing to say against any."""
         done = all(job.state is State.DONE for job in self.jobs)
         return done and self.errors == 0 and not self.findings and not self.troubles
-
-
-def findings(text: str, kind: str, jobs: int, signs: Signs | None = None) -> list[list[str]]:
-    """List what was found while each job ran, each as `kernel.cu(LINE): KIND: what`."""
-    return [job.findings for job in read(text, kind, jobs, signs).jobs]
 
 
 def read(text: str, kind: str, jobs: int, signs: Signs | None = None) -> Report:
@@ -239,29 +256,6 @@ def _with_names(text: str, arrays: Mapping[str, tuple[int, int]]) -> str:
         return match[0]
 
     return _ADDRESS.sub(named, text)
-
-
-KINDS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# Reports name lines of the source only where the compiler wrote them down; the code is the same.
-COMPILE_OPTIONS = ("-lineinfo",)
-# Larger workloads take the tools minutes: they follow every access.
-LARGEST_BYTES = 128 << 20
-START_TIMEOUT_S = 60.0
-JOB_TIMEOUT_S = 10.0
-
-_NAME = "compute-sanitizer"
-_FOUND_SOMETHING = 97
-_OPTIONS = {
-    # The bindings ask the driver for functions that an older one lacks: no fault of a kernel's.
-    # With padding, whatever lies past the end of an array isn't the beginning of another.
-    "memcheck": ("--report-api-errors", "no", "--padding", "4096"),
-    # Warnings are about threads of one warp that count on running together.
-    "racecheck": ("--racecheck-report", "analysis", "--racecheck-detect-level", "error"),
-    "synccheck": (),
-    "initcheck": (),
-}
-# Some of them would switch the tool's work off.
-_VARIABLES = "NV_COMPUTE_SANITIZER"
 
 
 def find_compute_sanitizer() -> Path | None:
