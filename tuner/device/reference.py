@@ -82,11 +82,16 @@ def blamed_on(path: Path, what: str) -> Iterator[None]:
     except (KernelError, MemoryError):
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        line = error.lineno if isinstance(error, SyntaxError) else line_in(path, error)
         message = f"{what}: {type(error).__name__}: {error}"
         raise KernelError(message, path=path, line=line) from error
+
+
+def line_in(path: Path, error: Exception) -> int | None:
+    """Find the last line of a file that an error came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return lines[-1] if lines else None
 
 
 class PeerError(WorkerError):

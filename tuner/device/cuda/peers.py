@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from tuner.device.base import Program
 from tuner.device.cuda.buffers import Graph, MappedArena
 from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
 from tuner.device.layout import Layout, Slot
-from tuner.device.reference import PeerError, PeerFunction, load_peers
+from tuner.device.reference import PeerError, PeerFunction, line_in, load_peers
 from tuner.model.errors import KernelError, WorkerError
 from tuner.model.trial import Status
 
@@ -250,8 +249,7 @@ def _blamed_on_peer(reference: Path) -> Iterator[None]:
     except KernelError as error:
         raise PeerError(str(error)) from error
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(reference)]
-        place = f"{reference}:{lines[-1]}: " if lines else ""
+        line = line_in(reference, error)
+        place = f"{reference}:{line}: " if line else ""
         text = f"{place}{type(error).__name__}: {error}"
         raise PeerError(text[:_LONGEST_REASON]) from error
