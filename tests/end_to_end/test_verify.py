@@ -37,7 +37,7 @@ RESULT = {
 def small(project: Project) -> Project:
     """The project with sizes that a CPU verifies at once, and one that is only verified."""
     project.edit(project.space, "tuned: [{N: 4096}, {N: 1048576}]", "tuned: [{N: 512}]")
-    held_out = "held_out: [{N: 1000}]\n  boundary: [{N: 127}]"
+    held_out = "held_out: [{N: 1000}]\n  edge_cases: [{N: 127}]"
     project.edit(project.space, "held_out: [{N: 100000}]", held_out)
     return project
 

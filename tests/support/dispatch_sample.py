@@ -33,7 +33,7 @@ arguments:
 workloads:
   tuned: [{T: 1, D: 4096}, {T: 64, D: 4096}, {T: 1024, D: 4096}]
   held_out: [{T: 3, D: 4096}, {T: 500, D: 8192}]
-traffic: T * D * 6
+min_bytes: T * D * 6
 baseline:
   launch:
     - {kernel: "reduce<float>", grid: [T], block: [128]}
@@ -57,7 +57,7 @@ launch:
     block: ["block // 2", 2]
     shared_memory: block * 400 if wide else 0
     cluster: ["2 if wide else 1"]
-    programmatic: programmatic
+    pdl: programmatic
 tolerance: {out: {relative: 1.0e-6}}
 """
 BODY = """\

@@ -43,7 +43,7 @@ axes: [T, E]
 arguments:
   - {{name: x, dtype: float32, shape: [T, E], role: inout}}
 workloads: {{tuned: [{{T: 16, E: 256}}, {{T: 8192, E: 256}}]}}
-traffic: T * E * 4
+min_bytes: T * E * 4
 baseline: {{launch: [{{kernel: topk, grid: [T], block: [32]}}]}}
 parameters: {parameters}
 launch: [{{kernel: topk, grid: [T], block: [block], shared_memory: {shared}}}]

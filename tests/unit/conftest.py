@@ -47,7 +47,7 @@ arguments:
   - {name: in, dtype: float32, shape: [N]}
   - {name: N, dtype: int32, value: N}
 workloads: {tuned: [{N: 1000}, {N: 100000}], held_out: [{N: 3000}]}
-traffic: N * 8
+min_bytes: N * 8
 baseline: {launch: [{kernel: scale, grid: ["ceil_div(N, 128)"], block: [128]}]}
 parameters:
   block: [32, 64, 128, 256, 512]

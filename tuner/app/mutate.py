@@ -19,21 +19,21 @@ from tuner.device.cpu.device import HostDevice
 from tuner.mutation.examine import (
     Bench,
     Examiner,
-    Findings,
-    Verdict,
+    MutantVerdict,
+    MutationReport,
     require_same_sources,
     save_score,
     score_of,
 )
 from tuner.mutation.marks import default_path, read_marks
 from tuner.mutation.mutants import Mutant, sampled
-from tuner.mutation.subject import Subject
+from tuner.mutation.subject import MutationSubject
 from tuner.space.choices import chosen_operators
 
 # A mutant that never ends is found out in this time.
 RUN_TIMEOUT_S = 2.0
 
-Progress = Callable[[Iterable[Verdict], int], Iterable[Verdict]]
+Progress = Callable[[Iterable[MutantVerdict], int], Iterable[MutantVerdict]]
 
 
 def mutate(
@@ -45,10 +45,10 @@ def mutate(
     seed: int = 0,
     equivalent: Path | None = None,
     session: Path | None = None,
-    progress: Callable[[Iterable[Verdict], int], Iterable[Verdict]] = lambda verdicts, count: (
-        verdicts
-    ),
-) -> Findings:
+    progress: Callable[
+        [Iterable[MutantVerdict], int], Iterable[MutantVerdict]
+    ] = lambda verdicts, count: verdicts,
+) -> MutationReport:
     """Examine mutants of the baseline, or of the template at a config; no GPU is needed.
 
     `config` names parameters whose values aren't the default's. `limit` mutants are tried, spread
@@ -65,12 +65,12 @@ def mutate(
         mutated = None
         if config is not None:
             mutated = chosen_config(definition.spec, definition.space, config)
-        subject = Subject(definition.spec, definition.space, chosen, device.info, mutated)
+        subject = MutationSubject(definition.spec, definition.space, chosen, device.info, mutated)
         if session is not None:
             require_same_sources(session, subject)
         marks_path, marks = _marks(space, equivalent, subject)
         started_s = time.perf_counter()
-        verdicts: list[Verdict] = []
+        verdicts: list[MutantVerdict] = []
         complete = False
         examiner = _examiner(subject, device, stack)
         try:
@@ -82,7 +82,7 @@ def mutate(
         except KeyboardInterrupt:
             pass
         seconds = time.perf_counter() - started_s
-    found = Findings(
+    found = MutationReport(
         subject=subject,
         score=score_of(subject, verdicts, datetime.now(UTC).date().isoformat()),
         verdicts=tuple(verdicts),
@@ -96,7 +96,7 @@ def mutate(
     return found
 
 
-def _examiner(subject: Subject, device: Device, stack: ExitStack) -> Examiner:
+def _examiner(subject: MutationSubject, device: Device, stack: ExitStack) -> Examiner:
     """Put compilers, devices and the subject together; `stack` closes them."""
     compiler = compiler_for(device, None, stack)
     twin = NvrtcPool(workers=1, cache=Cache())
@@ -105,7 +105,7 @@ def _examiner(subject: Subject, device: Device, stack: ExitStack) -> Examiner:
     return Examiner(subject, plain, twin, lambda: _sanitized(subject, stack))
 
 
-def _sanitized(subject: Subject, stack: ExitStack) -> Bench:
+def _sanitized(subject: MutationSubject, stack: ExitStack) -> Bench:
     """Make the bench for those that survive the plain one; `DeviceError` without sanitizers."""
     environment = preload(SANITIZERS)
     compiler, device = sanitized_host(subject.spec, subject.operators, environment, stack)
@@ -113,7 +113,7 @@ def _sanitized(subject: Subject, stack: ExitStack) -> Bench:
 
 
 def _marks(
-    space: Path, equivalent: Path | None, subject: Subject
+    space: Path, equivalent: Path | None, subject: MutationSubject
 ) -> tuple[Path, Mapping[Mutant, str]]:
     path = equivalent or default_path(space)
     if equivalent is None and not path.exists():

@@ -105,7 +105,7 @@ def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDevic
 def _best_gbps(spec: KernelSpec, session: Session) -> float:
     """The highest rate of any program whose buffers cannot stay in a cache: a roofline seen."""
     rates = [
-        spec.traffic.integer(trial.workload.values) / trial.time_us / 1e3
+        spec.min_bytes.integer(trial.workload.values) / trial.time_us / 1e3
         for trial in session.trials(INITIAL)
         if trial.time_us is not None and spec.footprint_bytes(trial.workload) >= CACHE_FREE_BYTES
     ]

@@ -109,7 +109,7 @@ class Scorer:
         self._numbers = count(1)
         self._candidates = Candidates(self._plan, compiler, self._device)
         self._baseline = self._candidates.evaluator(self._plan.candidate)
-        for workload in (*self._plan.tuned, *self._plan.spec.boundary):
+        for workload in (*self._plan.tuned, *self._plan.spec.edge_cases):
             self._baseline.verify_baseline(workload)
 
     @property

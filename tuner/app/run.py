@@ -123,7 +123,7 @@ def tune(
     try:
         _measure_baseline(plan, session, evaluator, tracker)
         if not (device.info.recorded or session.trials()):
-            for workload in plan.spec.boundary:
+            for workload in plan.spec.edge_cases:
                 evaluator.verify_baseline(workload)
         _search(plan, session, evaluator, tracker, pools, knowledge)
         if author is not None:

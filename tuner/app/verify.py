@@ -45,7 +45,7 @@ def verify(
         verification = Verification(
             plan, session, opened, candidates, watches, repeat=True, largest_bytes=most
         )
-        for workload in plan.spec.boundary:
+        for workload in plan.spec.edge_cases:
             candidates.evaluator(plan.candidate).verify_baseline(workload)
         verification.verify(pairs)
         verification.on_boundaries(variant for _, variant in pairs)

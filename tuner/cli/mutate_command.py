@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tuner.mutation.examine import Findings, Verdict
+    from tuner.mutation.examine import MutantVerdict, MutationReport
 
 PLAIN_EVERY_S = 5.0
 BELOW = 1
@@ -115,7 +115,7 @@ def _assignments(text: str) -> tuple[tuple[str, str], ...]:
     return () if text == "default" else tuple(map(options.assignment, text.split(",")))
 
 
-def _require_share(found: Findings, at_least: float) -> None:
+def _require_share(found: MutationReport, at_least: float) -> None:
     from tuner.mutation.examine import share_text
 
     share = found.score.share
@@ -125,7 +125,9 @@ def _require_share(found: Findings, at_least: float) -> None:
         raise Exit(BELOW)
 
 
-def _shown(verdicts: Iterable[Verdict], count: int, console: Console) -> Iterator[Verdict]:
+def _shown(
+    verdicts: Iterable[MutantVerdict], count: int, console: Console
+) -> Iterator[MutantVerdict]:
     """Pass verdicts on, showing how far they are: a bar on a terminal, else a line at times."""
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 

@@ -117,7 +117,7 @@ def _with_spec(data: ReportData, spec: KernelSpec, workloads: Sequence[Workload]
     operations = spec.operations
     return replace(
         data,
-        traffic_bytes={w.key: spec.traffic.integer(w.values) for w in workloads},
+        traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
         declared=_declared(spec),
     )
@@ -126,7 +126,7 @@ def _with_spec(data: ReportData, spec: KernelSpec, workloads: Sequence[Workload]
 def _declared(spec: KernelSpec) -> Declared:
     varying = (one.name for one in spec.arguments if not one.deterministic)
     nonfinite = (one.name for one in spec.arguments if one.nonfinite)
-    return Declared(spec.boundary, tuple(varying), tuple(nonfinite))
+    return Declared(spec.edge_cases, tuple(varying), tuple(nonfinite))
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:

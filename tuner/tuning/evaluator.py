@@ -228,9 +228,9 @@ class Evaluator:
             )
         if self._impossible(workload, outcome.measurement):
             raise KernelError(
-                f"the baseline is faster on {workload} than its `traffic` can be moved",
+                f"the baseline is faster on {workload} than its `min_bytes` can be moved",
                 path=self._spec.path,
-                remedy="`traffic` is the fewest bytes that the operator must read and write",
+                remedy="`min_bytes` is the fewest bytes that the operator must read and write",
             )
         return Trial(
             candidate="baseline",
@@ -311,7 +311,7 @@ class Evaluator:
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
         if measurement is None or measurement.buffer_sets < 2:
             return False  # a hot cache may well be faster than memory
-        traffic = self._spec.traffic.integer(workload.values)
+        traffic = self._spec.min_bytes.integer(workload.values)
         rate = self._device.info.streaming_gbps
         return below_floor(measurement.median_us, traffic, rate, FLOOR_SLACK)
 

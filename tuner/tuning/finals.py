@@ -312,7 +312,7 @@ class Finals:
         interval = paired_interval if comparison.paired else unpaired_interval
         speedup, bounds = interval(baseline_us, tuned_us, self._plan.config.seed)
         workload, trial = comparison.workload, finalists[winner]
-        traffic = self._plan.spec.traffic.integer(workload.values)
+        traffic = self._plan.spec.min_bytes.integer(workload.values)
         middle_us = median(tuned_us)
         isolated = comparison.isolated_us
         return Result(

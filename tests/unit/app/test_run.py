@@ -277,7 +277,7 @@ def test_a_baseline_below_what_memory_allows_ends_the_run(
     plan = make_plan()
     with make_session(plan) as session, pytest.raises(KernelError) as caught:
         run(plan, session, compiler, listener, lambda program: 1e-4)
-    assert "faster on N=1000 than its `traffic`" in caught.value.message
+    assert "faster on N=1000 than its `min_bytes`" in caught.value.message
 
 
 def test_a_config_without_a_launch_is_a_failed_trial(

@@ -43,9 +43,9 @@ arguments:
   - {name: x, dtype: float32, shape: [T], role: inout, deterministic: false}
 workloads:
   tuned: [{T: 1024}]
-  boundary: [{T: 7}]
+  edge_cases: [{T: 7}]
   held_out: [{T: 100}]
-traffic: T * 8
+min_bytes: T * 8
 operations: T * 3
 baseline:
   launch: [{kernel: scale, grid: [T], block: [32]}]
@@ -216,7 +216,7 @@ def test_checks_the_mutation_score_and_what_is_declared_are_read(finished):
     assert data.mutation is not None
     assert data.mutation.share == 39 / 40
     assert data.declared is not None
-    assert data.declared.boundary == (Workload.of({"T": 7}),)
+    assert data.declared.edge_cases == (Workload.of({"T": 7}),)
     assert (data.declared.varying, data.declared.nonfinite) == (("x",), ())
 
 

@@ -70,7 +70,7 @@ class Picky:
 @pytest.fixture
 def plan(make_plan, project):
     space = project / "scale.yaml"
-    declared = "held_out: [{N: 3000}], boundary: [{N: 127}]}"
+    declared = "held_out: [{N: 3000}], edge_cases: [{N: 127}]}"
     space.write_text(space.read_text().replace("held_out: [{N: 3000}]}", declared))
     return make_plan()
 
