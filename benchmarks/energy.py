@@ -63,7 +63,7 @@ def programs(evaluator, space, workload, device):
         config = Config.of({**space.default, **changes})
         made[config] = evaluator.program(workload, config)
     for config, program in made.items():
-        outcome = device.run(program, thorough=True)
+        outcome = device.run(program, full_verification=True)
         assert outcome.status is Status.CORRECT, (config, outcome.reason)
     return made
 

@@ -3,7 +3,7 @@
     python benchmarks/host_verification.py
 
 Each config is rendered, compiled with g++ (what all kernels share is compiled before, a config's
-own code is in no cache), loaded into a process of its own and verified with every fill and twice.
+own code is in no cache), loaded into a process of its own and verified in full.
 """
 
 from __future__ import annotations

@@ -71,8 +71,7 @@ def recorded(space):
 
 def evaluator_of(space, compiler=None):
     """Make what tries a space's own template on its recording; keys need no compiler."""
-    from tuner.device.recorded.device import RecordedDevice
-    from tuner.device.recorded.recording import recordings_of
+    from tuner.device.recorded.recording import RecordedDevice, recordings_of
     from tuner.model.trial import INITIAL
     from tuner.space.load import load_definition
     from tuner.space.template import Template

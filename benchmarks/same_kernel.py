@@ -101,7 +101,7 @@ def main() -> None:
         for workload in workloads:
             plain, again, slowed = programs(definition, workload, compiler, device)
             for program in (plain, again, slowed):
-                outcome = device.run(program, thorough=True)
+                outcome = device.run(program, full_verification=True)
                 assert outcome.status is Status.CORRECT, outcome.reason
             rounds = device.compare([plain, slowed], rounds=LONG_ROUNDS).times_us
             same = compare(device, plain, again, share)

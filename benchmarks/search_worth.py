@@ -16,8 +16,9 @@ unequal it is in favour of rewriting alone: it takes the best of all its candida
 workload, and what an agent read before later rounds was learned by searching. A session without an
 agent has one candidate, and its default is what the template's author chose.
 
-A default counts only where it is right with every fill. Where none is, the baseline stands in. The
-intervals are bootstraps over rounds: they hold for these workloads and say nothing of others.
+A default counts only where it is right with every kind of input. Where none is, the baseline
+stands in. The intervals are bootstraps over rounds: they hold for these workloads and say nothing
+of others.
 
 The sessions of benchmarks/results/h200/search_worth.json: docs/examples/topk_softmax as its page
 says; `tune kernels/sglang/K.cu --agent files --rounds 1 --exchange COPY --trials 100` with a copy

@@ -46,7 +46,9 @@ def measure(device, evaluator, space, workload, count):
     configs = spread(valid_configs(space, evaluator.names(workload)), count)
     pending = [evaluator.start(workload, config) for config in configs]
     programs = [p for p in map(evaluator.ready, pending) if not hasattr(p, "status")]
-    device.run(programs[0], thorough=True)  # opens the workload, has CuPy compile for every fill
+    device.run(
+        programs[0], full_verification=True
+    )  # opens the workload, has CuPy compile for every kind of input
     rows = []
     for program in programs:
         began_s = time.perf_counter()
@@ -61,7 +63,7 @@ def measure(device, evaluator, space, workload, count):
         rows.append((program, outcome.measurement.median_us, alone_s, total_s))
     ratios = []
     for program, median_us, _, _ in rows:
-        long = device.run(program, thorough=True).measurement
+        long = device.run(program, full_verification=True).measurement
         ratios.append(median_us / long.median_us)
     shift = median(ratios)  # of the whole workload: it moves no config against another
     errors = [abs(ratio / shift - 1) for ratio in ratios]

@@ -159,7 +159,7 @@ def assert_complete(session: Path, undisturbed: set[str]) -> None:
 
 
 def kernel_runners(pid: int) -> list[Process]:
-    """List the processes that run kernels and hold the judge's memory."""
+    """List the processes that run kernels and hold the verifier's memory."""
     below = [one for one in descendants(pid) if one.runs_kernels]
     servers = {one.pid for one in below if one.maps("memfd:arena")}
     return [one for one in below if one.pid in servers or one.parent in servers]
@@ -240,8 +240,8 @@ def test_a_killed_judge_ends_the_run_which_can_be_resumed(
 ) -> None:
     run = bench.search()
     wait_until(lambda: len(searched(bench.session)) > 5, "some trials")
-    next(one for one in descendants(run.pid) if one.judges).kill()
-    assert "the process that judges results ended" in said(run, 1)
+    next(one for one in descendants(run.pid) if one.verifies).kill()
+    assert "the process that verifies results ended" in said(run, 1)
     ended(bench.resume())
     assert_complete(bench.session, undisturbed)
 
@@ -272,7 +272,7 @@ def test_a_signal_before_the_session_exists_ends_the_run_with_one_line(
     bench: Bench, number: signal.Signals
 ) -> None:
     run = bench.search(FEW)
-    wait_until(lambda: any(one.judges for one in descendants(run.pid)), "the judge")
+    wait_until(lambda: any(one.verifies for one in descendants(run.pid)), "the verifier")
     run.send_signal(number)
     assert ended(run, 130).startswith("interrupted")
 

@@ -45,7 +45,7 @@ def device(definition: Definition) -> Iterator[CudaDevice]:
     device.close()
     device.close()
     assert not processes("tune-worker")
-    assert not processes("tune-judge")
+    assert not processes("tune-verifier")
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_more_shared_memory_than_the_default_can_be_had(device: CudaDevice, buil
 def test_an_operator_may_need_several_launches(device: CudaDevice, build: Build) -> None:
     odd = replace(LAUNCH, kernel="odd")
     both = build(EVEN_AND_ODD, WORKLOAD, LAUNCH, odd)
-    outcome = device.run(both, thorough=True)
+    outcome = device.run(both, full_verification=True)
     assert outcome.status is Status.CORRECT, outcome.reason
     assert device.run(replace(both, launches=(LAUNCH,))).status is Status.INCORRECT
 
@@ -184,7 +184,7 @@ def test_programmatic_launches_overlap_and_have_an_isolated_time(
 ) -> None:
     launch = replace(LAUNCH, pdl=True)
     dependent = build(silu(before=DEPENDENT), WORKLOAD, launch)
-    assert device.run(dependent, thorough=True).status is Status.CORRECT
+    assert device.run(dependent, full_verification=True).status is Status.CORRECT
     rounds = device.compare([honest, dependent], rounds=15)
     overlapped = statistics.median(row[1] for row in rounds.times_us)
     assert rounds.isolated_us[0] is None
@@ -194,9 +194,9 @@ def test_programmatic_launches_overlap_and_have_an_isolated_time(
 
 
 @pytest.mark.usefixtures("newer_than_8")
-@pytest.mark.parametrize("thorough", [False, True])
+@pytest.mark.parametrize("full_verification", [False, True])
 def test_a_programmatic_launch_that_reads_before_its_wait_is_wrong(
-    device: CudaDevice, build: Build, thorough: bool
+    device: CudaDevice, build: Build, full_verification: bool
 ) -> None:
     launch = replace(LAUNCH, pdl=True)
     hasty = build(
@@ -204,7 +204,7 @@ def test_a_programmatic_launch_that_reads_before_its_wait_is_wrong(
         WORKLOAD,
         launch,
     )
-    outcome = device.run(hasty, thorough=thorough)
+    outcome = device.run(hasty, full_verification=full_verification)
     assert outcome.status is Status.INCORRECT
     assert "griddepcontrol.wait" in outcome.reason
 

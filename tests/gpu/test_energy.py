@@ -58,7 +58,7 @@ def test_a_call_takes_as_long_in_a_window_as_when_it_is_timed(
     device: CudaDevice, build: Build
 ) -> None:
     program = build(silu(), WORKLOAD, LAUNCH)
-    outcome = device.run(program, thorough=True)
+    outcome = device.run(program, full_verification=True)
     assert outcome.measurement is not None
     window = measured(device, program)
     assert window.time_us == pytest.approx(outcome.measurement.median_us, rel=0.2)

@@ -11,11 +11,10 @@ from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
-from tuner.device.cuda.worker import Worker
+from tuner.device.cuda.worker import CudaWorker
 from tuner.device.layout import lay_out
 from tuner.device.timing import SEARCH
-from tuner.device.verify.arena import CudaMemory
-from tuner.device.verify.verifier import Verifier
+from tuner.device.verify.verifier import CudaMemory, Verifier
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
@@ -89,13 +88,13 @@ def test_a_kernel_may_work_in_place(accumulate: KernelSpec, build: Build) -> Non
     forgetful = build(SOURCE.replace("sum[i] = total;", ""), ROWS, BLOCKS)
     unsaturated = build(SOURCE.replace("__NV_SATFINITE", "__NV_NOSAT"), ROWS, BLOCKS)
     with closing(CudaDevice(0, accumulate, {})) as device:
-        for thorough in (False, True):
-            outcome = device.run(right, thorough=thorough)
+        for full_verification in (False, True):
+            outcome = device.run(right, full_verification=full_verification)
             assert outcome.status is Status.CORRECT, outcome.reason
         lost = device.run(forgetful)
         assert lost.status is Status.INCORRECT
         assert "sum[" in lost.reason
-        overflowing = device.run(unsaturated, thorough=True)
+        overflowing = device.run(unsaturated, full_verification=True)
         assert overflowing.status is Status.INCORRECT
         assert "inputs 'extreme'" in overflowing.reason
         assert len(device.compare([right, right], rounds=7).times_us) == 7
@@ -120,19 +119,19 @@ def test_without_cuda_ipc_the_arena_goes_through_host_memory(
         raise cupy.cuda.runtime.CUDARuntimeError(801)  # cudaErrorNotSupported
 
     monkeypatch.setattr(cupy.cuda.runtime, "ipcGetMemHandle", unsupported)
-    judge = Verifier(CudaMemory(0), definition.spec, {"ACTIVATION": "silu"})
-    arena = judge.open_arena(WORKLOAD, lay_out(definition.spec, WORKLOAD.values))
+    verifier = Verifier(CudaMemory(0), definition.spec, {"ACTIVATION": "silu"})
+    arena = verifier.open_arena(WORKLOAD, lay_out(definition.spec, WORKLOAD.values))
     assert arena.ipc_handle is None
-    worker, right = Worker(0), build(silu(), WORKLOAD, LAUNCH)
+    worker, right = CudaWorker(0), build(silu(), WORKLOAD, LAUNCH)
     wrong = build(silu(each="result = gate;"), WORKLOAD, LAUNCH)
     worker.attach(arena)
-    judge.prepare(WORKLOAD, "normal", 1)
+    verifier.prepare(WORKLOAD, "normal", 1)
     worker.run_once(right)
-    assert judge.check().passed
+    assert verifier.check().passed
     assert worker.time(right, SEARCH).times_us
-    assert judge.check().passed
-    judge.poison()
+    assert verifier.check().passed
+    verifier.poison()
     worker.run_once(wrong)
-    assert not judge.check().passed
+    assert not verifier.check().passed
     worker.detach()
-    judge.close_arena()
+    verifier.close_arena()

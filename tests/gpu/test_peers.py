@@ -12,7 +12,7 @@ from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
-from tuner.device.peers import peer_program
+from tuner.device.reference import peer_program
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status
 from tuner.space.load import Definition
@@ -132,8 +132,8 @@ def test_a_right_one_is_verified_with_every_fill_and_timed(
     outcome = device.verify(peer(name))
     assert outcome.status is Status.CORRECT, outcome.reason
     assert outcome.correctness is not None
-    assert {"normal", "extreme", "negated"} <= set(outcome.correctness.fills)
-    timed = device.run(peer(name), thorough=True)
+    assert {"normal", "extreme", "negated"} <= set(outcome.correctness.input_kinds)
+    timed = device.run(peer(name), full_verification=True)
     assert timed.status is Status.CORRECT, timed.reason
     assert timed.measurement is not None
     assert timed.measurement.median_us > 0.1
@@ -201,7 +201,7 @@ def test_a_kernel_is_timed_alike_before_and_after(
     device: CudaDevice, peer: Callable[..., Program], honest: Program
 ) -> None:
     def median_us() -> float:
-        outcome = device.run(honest, thorough=True)
+        outcome = device.run(honest, full_verification=True)
         assert outcome.measurement is not None, outcome.reason
         return outcome.measurement.median_us
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner.device.cuda.device import CudaDevice
-from tuner.device.peers import peer_program
+from tuner.device.reference import peer_program
 from tuner.model.trial import Status
 from tuner.space.load import load_definition
 
@@ -63,7 +63,7 @@ def test_what_is_written_in_place_starts_anew_in_every_call(tmp_path: Path) -> N
     device = CudaDevice(0, definition.spec, {})
     try:
         program = peer_program("adding", definition.spec.reference, definition.spec.tuned[0])
-        outcome = device.run(program, thorough=True)
+        outcome = device.run(program, full_verification=True)
         assert outcome.status is Status.CORRECT, outcome.reason
     finally:
         device.close()

@@ -9,7 +9,7 @@ import pytest
 
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cuda.device import CudaDevice
-from tuner.device.inputs import fills_for
+from tuner.device.inputs import input_kinds_for
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
@@ -48,7 +48,7 @@ def test_the_baseline_is_right_with_every_fill(
     trial = evaluator.baseline(workload)
     assert trial.status is Status.CORRECT
     assert trial.correctness is not None
-    assert set(trial.correctness.fills) == set(fills_for(definition.spec))
+    assert set(trial.correctness.input_kinds) == set(input_kinds_for(definition.spec))
     assert all(error <= 1.0 for _, error in trial.correctness.errors)
     assert trial.time_us is not None
     assert 0.5 < trial.time_us < 1000

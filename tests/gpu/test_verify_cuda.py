@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tuner.device.cuda.comparison import Output, largest_error, look
-from tuner.device.number_formats import LARGEST, decode, storage_dtype
+from tuner.device.layout import LARGEST, decode, storage_dtype
 from tuner.device.verify.outputs import compare
 from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, Tolerance
 

@@ -31,7 +31,7 @@ from tuner.model.trial import Status
 Stage = Literal["verify", "run", "compare"]
 # The compilation or the part of the protocol that finds it.
 Check = Literal[
-    "fills",
+    "input kinds",
     "zero rows",
     "poison",
     "guards",
@@ -113,31 +113,31 @@ COUNTED = """
 POISONED = "__float_as_uint(y[i]) == 0xFFFFFFFFu || __float_as_uint(y[i]) == 0x7B7B7B7Bu"
 
 WRONG_NUMBERS = (
-    wrong("skips the work", "fills", in_scale(before="return;"), "expected"),
-    wrong("writes zeros", "fills", in_scale(each="result = 0;"), "is 0, expected"),
-    wrong("returns its input", "fills", in_scale(each="result = x[i];"), "expected"),
+    wrong("skips the work", "input kinds", in_scale(before="return;"), "expected"),
+    wrong("writes zeros", "input kinds", in_scale(each="result = 0;"), "is 0, expected"),
+    wrong("returns its input", "input kinds", in_scale(each="result = x[i];"), "expected"),
     wrong(
         "returns its input at the benchmarked shape only",
-        "fills",
+        "input kinds",
         in_scale(each="if (T == 1000) result = x[i];"),
         "expected",
         passes_on=Workload.of({"T": 127}),
     ),
     wrong(
         "is right for positive numbers only",
-        "fills",
+        "input kinds",
         in_scale(each="if (x[i] < 0) result = -result;"),
         "expected",
     ),
     wrong(
         "is right for moderate numbers only",
-        "fills",
+        "input kinds",
         in_scale(each="if (fabsf(x[i]) > 5.7f) result = 11.4f;"),
         "with inputs '(x3|extreme|nonfinite)'",
     ),
     Adversary(
         "takes small numbers for zeros",
-        "fills",
+        "input kinds",
         SCALE,
         in_scale(each="if (fabsf(x[i]) < 0x1p-126f) result = 0;"),
         Caught(Status.INCORRECT, "with inputs 'extreme'"),
@@ -145,13 +145,13 @@ WRONG_NUMBERS = (
     ),
     wrong(
         "keeps ten bits of the mantissa",
-        "fills",
+        "input kinds",
         in_scale(each="result = __uint_as_float(__float_as_uint(result) & 0xFFFFE000u);"),
         "expected",
     ),
     wrong(
         "sums in half precision",
-        "fills",
+        "input kinds",
         in_energy(
             zero="__half total = __float2half(0.0f);",
             add="total = __hadd(total, __float2half(value * value));",
@@ -162,28 +162,28 @@ WRONG_NUMBERS = (
     ),
     wrong(
         "sums in bfloat16",
-        "fills",
+        "input kinds",
         in_energy(add="sum = __bfloat162float(__float2bfloat16(sum + value * value));"),
         "times the tolerance",
         ENERGY,
     ),
     wrong(
         "does every eighth row and guesses the others",
-        "fills",
+        "input kinds",
         in_energy(store="y[row] = row % 8 ? float(D) : sum;"),
         "expected",
         ENERGY,
     ),
     wrong(
         "overflows where a maximum should have been taken off",
-        "fills",
+        "input kinds",
         in_softmax(shift="0.0f"),
         "is -?nan, expected",
         SOFTMAX,
     ),
     wrong(
         "leaves out what is small",
-        "fills",
+        "input kinds",
         in_softmax(each="if (result < 1e-3f) result = 0;"),
         "is 0, expected",
         SOFTMAX,
@@ -197,19 +197,19 @@ WRONG_NUMBERS = (
     ),
     wrong(
         "writes NaN where a number belongs",
-        "fills",
+        "input kinds",
         in_scale(each="if (i == T / 2) result = result / 0.0f * 0.0f;"),
         r"y\[500\] is -?nan, expected",
     ),
     wrong(
         "writes a number where NaN belongs",
-        "fills",
+        "input kinds",
         in_scale(each="if (result != result) result = 0;"),
         r"with inputs 'nonfinite'.* is 0, expected nan",
     ),
     wrong(
         "writes the largest number where infinity belongs",
-        "fills",
+        "input kinds",
         in_scale(each="if (isinf(result)) result = copysignf(3.402823466e38f, result);"),
         r"with inputs 'nonfinite'.*expected -?inf",
     ),

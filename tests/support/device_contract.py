@@ -20,12 +20,12 @@ class DeviceContract:
         assert limits_for(info.compute_capability).warps_per_multiprocessor > 0
         assert min(info.multiprocessors, info.l2_bytes, info.streaming_gbps) > 0
 
-    @pytest.mark.parametrize("thorough", [False, True])
+    @pytest.mark.parametrize("full_verification", [False, True])
     def test_a_working_program_has_times(
-        self, device: Device, working: list[Program], thorough: bool
+        self, device: Device, working: list[Program], full_verification: bool
     ) -> None:
         for program in working:
-            outcome = device.run(program, thorough=thorough)
+            outcome = device.run(program, full_verification=full_verification)
             assert outcome.status is Status.CORRECT, outcome.reason
             assert outcome.measurement is not None
             assert all(time > 0 for time in outcome.measurement.times_us)

@@ -109,8 +109,8 @@ class Process:
         return self.name in ("g++", "cc1plus", "as", "ld") or "compiler.worker" in self.command
 
     @property
-    def judges(self) -> bool:
-        """Whether it is the judge."""
+    def verifies(self) -> bool:
+        """Whether it is the verifier."""
         return "spawn_main" in self.command
 
     @property

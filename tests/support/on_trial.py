@@ -54,7 +54,9 @@ def check_caught(device: Device, build: Build, adversary: Adversary, expected: C
         _check_caught_comparing(device, build, adversary, program, expected)
     else:
         verify_only = adversary.stage == "verify"
-        outcome = device.verify(program) if verify_only else device.run(program, thorough=True)
+        outcome = (
+            device.verify(program) if verify_only else device.run(program, full_verification=True)
+        )
         assert outcome.status is expected.status, outcome.reason or "nothing was wrong with it"
         assert re.search(expected.reason, outcome.reason, re.DOTALL), outcome.reason
         assert outcome.measurement is None
@@ -70,7 +72,7 @@ def check_passes(device: Device, program: Program) -> None:
 def check_unusual_passes(device: Device, build: Build, unusual: Unusual) -> None:
     """Fail unless the kernel is right in every respect, and timed."""
     program = build(unusual.source, unusual.operator.workload, unusual.launched, ())
-    outcome = device.run(program, thorough=True)
+    outcome = device.run(program, full_verification=True)
     assert outcome.status is Status.CORRECT, outcome.reason
     assert outcome.measurement is not None
     assert outcome.measurement.median_us > 0
@@ -92,7 +94,7 @@ def _check_caught_comparing(
     program: Program,
     expected: Caught,
 ) -> None:
-    outcome = device.run(program, thorough=True)
+    outcome = device.run(program, full_verification=True)
     assert outcome.status is Status.CORRECT, outcome.reason
     time.sleep(PAUSE_S)
     programs = [honest(build, adversary.operator), program]

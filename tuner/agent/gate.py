@@ -29,7 +29,7 @@ from tuner.tuning.pools import no_valid_config
 
 TEMPLATE, SPACE = "template.cu.j2", "space.yaml"
 RANDOM_CONFIGS = 4
-# Each is verified with every fill, twice, on several workloads.
+# Each is verified with every kind of input, twice, on several workloads.
 VERIFIED_CONFIGS = 3
 # On a CPU a large problem takes seconds, and most of what is found there shows in a small one.
 LARGEST_HOST_BYTES = 16 << 20
@@ -107,7 +107,7 @@ def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: 
     """Try a drafted candidate's corner and random configs; raise `RefusedError` with problems.
 
     Every one has to render, to take the kernel's arguments and to compile; the first few of them
-    are verified with all fills where `verify` says that the device runs kernels.
+    are verified with all kinds of input where `verify` says that the device runs kernels.
     """
     folder = plan.template.path.parent
     try:

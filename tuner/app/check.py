@@ -12,11 +12,10 @@ from tuner.app.plan import check_signature, read_space
 from tuner.compiler.base import Compiler
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import lay_out
-from tuner.device.verify.arena import HostMemory
-from tuner.device.verify.verifier import Verifier
+from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architecture_for
@@ -66,7 +65,7 @@ class UnavailableDevice:
         program: Program,
         *,
         incumbent_us: float | None = None,
-        thorough: bool = False,
+        full_verification: bool = False,
     ) -> Outcome:
         """Say that nothing was run."""
         return Outcome(Status.NOT_RECORDED, "compiled within the limits; not run")
@@ -75,7 +74,7 @@ class UnavailableDevice:
         """Say that nothing was run."""
         return self.run(program)
 
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Refuse: there is nothing to time."""
         raise DeviceError("nothing can be timed without a device")
 
@@ -90,13 +89,13 @@ def check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
     an output of zeros pass.
     """
     workload = min(spec.workloads, key=spec.footprint_bytes)
-    judge = Verifier(HostMemory(), spec, operators)
+    verifier = Verifier(HostMemory(), spec, operators)
     if spec.footprint_bytes(workload) > LARGEST_REFERENCE_BYTES:
         return
-    judge.open_arena(workload, lay_out(spec, workload.values))
-    judge.prepare(workload, NORMAL, seed=0)
-    judge.check()
-    judge.close_arena()
+    verifier.open_arena(workload, lay_out(spec, workload.values))
+    verifier.prepare(workload, NORMAL, seed=0)
+    verifier.check()
+    verifier.close_arena()
 
 
 def target_info(text: str) -> DeviceInfo:

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.device.base import FromRecording
 from tuner.model.errors import Interrupted, SessionError
 from tuner.model.version import TUNER_VERSION
 
@@ -26,15 +27,13 @@ GIT_TIMEOUT_S = 5.0
 
 def headline(device: Device) -> str:
     """Say what runs where; a recording is said to be one before anything else is said."""
-    from tuner.device.recorded.device import RecordedDevice
-
     info = device.info
     if info.on_cpu:
         return (
             f"ON THE CPU: {info.name} runs the kernels; its times are its own and say nothing of "
             "a GPU's"
         )
-    if not isinstance(device, RecordedDevice):
+    if not isinstance(device, FromRecording):
         return f"{info.name} ({info.architecture}): everything is measured here"
     return (
         "RECORDED: no GPU is used; answers come from measurements made on "
@@ -50,8 +49,6 @@ def article(noun: str) -> str:
 
 def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[str, str]:
     """Describe the hardware and the software of a run; `folder` is in the kernel's checkout."""
-    from tuner.device.recorded.device import RecordedDevice
-
     info = device.info
     described = {
         "device": info.name,
@@ -66,7 +63,7 @@ def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[
         "python": platform.python_version(),
         "commit": _commit(folder),
     }
-    if isinstance(device, RecordedDevice):
+    if isinstance(device, FromRecording):
         described["date"] = _date(device.created)
         described["recording"] = _identity(device.path)
     return {name: value for name, value in described.items() if value}
@@ -74,10 +71,8 @@ def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[
 
 def require_same_device(session: Session, device: Device) -> None:
     """Raise `SessionError` unless the device answers as it did when the session began."""
-    from tuner.device.recorded.device import RecordedDevice
-
     now = {"device": device.info.name}
-    if isinstance(device, RecordedDevice):
+    if isinstance(device, FromRecording):
         now["recording"] = _identity(device.path)
     for name, found in now.items():
         before = session.environment.get(name, "unknown")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from tuner.compiler.base import Compiler
-    from tuner.device.base import Device, EnergyMeter
+    from tuner.device.base import Device, EnergyMeter, Watchers
     from tuner.model.kernel import KernelSpec
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Evaluator
@@ -30,14 +30,14 @@ def compiler_for(device: Device, jobs: int | None, stack: ExitStack) -> Compiler
     from tuner.compiler.cache import AnsweringCompiler, Cache
     from tuner.compiler.host import HostCompiler
     from tuner.compiler.pool import NvrtcPool
-    from tuner.device.recorded.device import RecordedDevice
+    from tuner.device.base import FromRecording
 
     compiler: Compiler
     if device.info.on_cpu:
         compiler = HostCompiler(jobs, cache=Cache())
     else:
         compiler = NvrtcPool(workers=jobs, cache=Cache())
-    if isinstance(device, RecordedDevice) and (known := device.compiled()):
+    if isinstance(device, FromRecording) and (known := device.compiled()):
         version = device.info.environment.get("recorded_compiler", compiler.version)
         compiler = AnsweringCompiler(known, version, compiler)
     stack.callback(compiler.close)
@@ -62,8 +62,7 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
     from tuner.app.check import UnavailableDevice, target_info
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.device.cuda.counters import NsightCompute
-    from tuner.device.cuda.device import CudaDevice
+    from tuner.device.base import CanCount
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.profiling import Profiling
 
@@ -74,9 +73,7 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
         compiler = NvrtcPool(cache=Cache())
         stack.callback(compiler.close)
     timed = not device.info.on_cpu
-    counters = None
-    if isinstance(device, CudaDevice):
-        counters = NsightCompute(device.ordinal, plan.spec, plan.config.operators)
+    counters = device.counters() if isinstance(device, CanCount) else None
     profiler = find_profiler(profiled.info, counters, timed=timed)
     stack.callback(profiler.close)
     evaluators = partial(evaluator_of, compiler=compiler, device=profiled)
@@ -86,37 +83,28 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
 def watches_for(
     plan: Plan, device: Device, compiler: Compiler, stack: ExitStack
 ) -> tuple[Watch, ...]:
-    """Open the tools for a device; none for a recording. The stack closes them."""
-    if device.info.recorded:
-        return ()
-    return _on_host(plan, stack) if device.info.on_cpu else _on_gpu(plan, device, compiler, stack)
+    """Open the tools that can watch a device's programs. The stack closes them."""
+    from tuner.device.base import CanWatch
+
+    if isinstance(device, CanWatch):
+        return _by_device(plan, device, device.watchers(), compiler, stack)
+    return _on_host(plan, stack) if device.info.on_cpu else ()
 
 
-def _on_gpu(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> tuple[Watch, ...]:
-    from tuner.device.cuda.device import CudaDevice
-    from tuner.device.cuda.sanitizer import (
-        COMPILE_OPTIONS,
-        KINDS,
-        LARGEST_BYTES,
-        ComputeSanitizer,
-        find_compute_sanitizer,
-    )
+def _by_device(
+    plan: Plan, device: Device, watchers: Watchers, compiler: Compiler, stack: ExitStack
+) -> tuple[Watch, ...]:
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.verification import Watch
 
-    if find_compute_sanitizer() is None or not isinstance(device, CudaDevice):
-        return ()
-
     def evaluator(of: Plan) -> Evaluator:
-        spec = replace(of.spec, compile_options=(*of.spec.compile_options, *COMPILE_OPTIONS))
+        options = (*of.spec.compile_options, *watchers.compile_options)
+        spec = replace(of.spec, compile_options=options)
         return evaluator_of(replace(of, spec=spec), compiler, device)
 
-    watches = []
-    for kind in KINDS:
-        watcher = ComputeSanitizer(kind, device.ordinal, plan.spec, plan.config.operators)
-        stack.callback(watcher.close)
-        watches.append(Watch(watcher, evaluator, LARGEST_BYTES))
-    return tuple(watches)
+    for tool in watchers.tools:
+        stack.callback(tool.close)
+    return tuple(Watch(tool, evaluator, watchers.largest_bytes) for tool in watchers.tools)
 
 
 def _on_host(plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:

@@ -230,7 +230,7 @@ def _operators(spec: KernelSpec, given: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _peers(spec: KernelSpec, settings: RunSettings) -> tuple[str, ...]:
-    from tuner.device.peers import chosen_peers, require_gpu
+    from tuner.device.reference import chosen_peers, require_gpu
 
     asked = settings["peers"]
     if not asked:

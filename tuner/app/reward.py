@@ -172,7 +172,7 @@ class Scorer:
         return min(timed, key=lambda pair: pair[0])[1] if timed else None
 
     def _compared(self, evaluator: Evaluator, workload: Workload, config: Config) -> float:
-        """Verify with every fill, time in alternation with the baseline, and judge once more."""
+        """Verify in full, time in alternation with the baseline, and verify once more."""
         trial = evaluator.finish(evaluator.start(workload, config), stage="finals")
         if trial.status is not Status.CORRECT:
             raise RefusedError(f"{trial.status} with {config} on {workload}: {trial.reason}")

@@ -6,11 +6,15 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from tuner.compiler.base import CompileRequest, CompileResult, source_key
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
-from tuner.model.kernel import Launch, Workload
+from tuner.model.expressions import Value
+from tuner.model.hardware import DeviceLimits, limits_for
+from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Status
 
 
@@ -71,12 +75,12 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class ComparisonRounds:
     """Interleaved times of several programs: `times_us[round][program]`, first the baseline.
 
     `isolated_us` holds, for programs launched with programmatic dependent launch, the median
     time without it, else None. `faults` says of each program what was wrong with its results
-    after the rounds, "" where nothing; it is empty where they are not judged again.
+    after the rounds, "" where nothing; it is empty where they are not verified again.
     """
 
     times_us: tuple[tuple[float, ...], ...]
@@ -86,45 +90,58 @@ class Rounds:
 
 
 class Device(Protocol):
-    """Verify and time programs. Close it when done; a crash costs one outcome, never the device."""
+    """Verify and time programs. Close it when done; a crash costs one outcome, never the device.
+
+    What only some devices can do is a protocol of its own: `FromRecording`, `CanWatch`, `CanCount`,
+    `EnergyMeter`. Ask `isinstance(device, CanWatch)`, never for the class of a device.
+    """
 
     @property
     def info(self) -> DeviceInfo:
         """The hardware and its environment."""
-        ...
 
     def run(
-        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        full_verification: bool = False,
     ) -> Outcome:
         """Verify, then time; may stop early when clearly slower than `incumbent_us`.
 
-        `thorough` verifies with every fill and twice for equal bits: for baselines and finalists.
+        `full_verification` is with every kind of input, and twice for equal bits.
         """
-        ...
 
     def verify(self, program: Program) -> Outcome:
-        """Verify with every fill and twice for equal bits, without timing."""
-        ...
+        """Verify with every kind of input and twice for equal bits, without timing."""
 
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Time verified programs of one workload interleaved; the first is the baseline.
 
         Raises `DeviceError` where a program fails although it was verified before.
         """
-        ...
 
     def close(self) -> None:
         """Release the hardware and end the processes."""
-        ...
 
 
 @runtime_checkable
-class Partial(Protocol):
-    """A device that has answers for some configs only; some devices are."""
+class FromRecording(Protocol):
+    """A device that answers from a file, which may hold some configs only."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def created(self) -> str:
+        """When its measurements were made (ISO 8601)."""
 
     def configs_of(self, workload: Workload) -> Sequence[Config] | None:
-        """List the configs it has answers for; None where it may have one for any."""
-        ...
+        """List the configs that were tried; None where all valid ones were."""
+
+    def compiled(self) -> Mapping[str, CompileResult]:
+        """Tell what the compiler said of each source, by its key, without machine code."""
 
 
 class Watcher(Protocol):
@@ -133,50 +150,29 @@ class Watcher(Protocol):
     @property
     def kind(self) -> str:
         """The tool's name, `memcheck`."""
-        ...
 
     def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
         """Run each once: `correct`, `incorrect` with what the tool found, `timeout` or `launch`."""
-        ...
 
     def close(self) -> None:
         """End the processes."""
-        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Watchers:
+    """A device's tools, how sources are compiled for them, and the largest arrays they take."""
+
+    tools: tuple[Watcher, ...]
+    compile_options: tuple[str, ...]
+    largest_bytes: int
 
 
 @runtime_checkable
-class EnergyMeter(Protocol):
-    """Tell what verified programs cost in energy; some devices can."""
+class CanWatch(Protocol):
+    """A device whose programs can be watched."""
 
-    def require_energy(self) -> None:
-        """Raise `DeviceError` with a remedy where the energy cannot be read here."""
-        ...
-
-    def idle_energy(self, *, seconds: float) -> EnergyWindow:
-        """Read the energy over at least `seconds` in which the GPU, open for use, has no work."""
-        ...
-
-    def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
-        """Read the energy over at least `seconds` in which the GPU repeats a verified program.
-
-        Where it fails, or its results are wrong afterwards, that comes back.
-        """
-        ...
-
-
-_INSTEAD = "use a GPU (--device cuda), or --objective time"
-
-
-def open_meter(device: Device) -> EnergyMeter:
-    """Return the device's energy meter; raise `DeviceError` where it has none or cannot read it."""
-    if device.info.recorded:
-        raise DeviceError("a recording holds times, but no energy", remedy=_INSTEAD)
-    if device.info.on_cpu:
-        raise DeviceError("a CPU says nothing of a GPU's energy", remedy=_INSTEAD)
-    if not isinstance(device, EnergyMeter):
-        raise DeviceError(f"{device.info.name} has no energy meter", remedy=_INSTEAD)
-    device.require_energy()
-    return device
+    def watchers(self) -> Watchers:
+        """Open the tools that this machine has; none is no error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +202,117 @@ class Counters(Protocol):
 
     def refusal(self) -> str:
         """Say why nothing can be counted here, "" where it can; tried once, on a kernel."""
-        ...
 
     def count(self, program: Program, names: Sequence[str]) -> Counted:
         """Run a program on real inputs and count each of its launches once, after a warm-up."""
-        ...
 
     def close(self) -> None:
         """End the processes."""
-        ...
+
+
+@runtime_checkable
+class CanCount(Protocol):
+    """A device with hardware counters."""
+
+    def counters(self) -> Counters:
+        """Open them; whether they can be read is theirs to say."""
+
+
+@runtime_checkable
+class EnergyMeter(Protocol):
+    """A device that tells what verified programs cost in energy."""
+
+    def require_energy(self) -> None:
+        """Raise `DeviceError` with a remedy where the energy cannot be read here."""
+
+    def idle_energy(self, *, seconds: float) -> EnergyWindow:
+        """Read the energy over at least `seconds` in which the GPU, open for use, has no work."""
+
+    def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
+        """Read the energy over at least `seconds` in which the GPU repeats a verified program.
+
+        Where it fails, or its results are wrong afterwards, that comes back.
+        """
+
+
+def open_meter(device: Device) -> EnergyMeter:
+    """Return the device's energy meter; raise `DeviceError` where it has none or cannot read it."""
+    if isinstance(device, EnergyMeter):
+        device.require_energy()
+        return device
+    if device.info.recorded:
+        why = "a recording holds times, but no energy"
+    elif device.info.on_cpu:
+        why = "a CPU says nothing of a GPU's energy"
+    else:
+        why = f"{device.info.name} has no energy meter"
+    raise DeviceError(why, remedy="use a GPU (--device cuda), or --objective time")
+
+
+@dataclass(frozen=True, slots=True)
+class CompileTarget:
+    """Turn sources of one kernel into requests and programs, and say what a recording calls them.
+
+    `operators` holds the value chosen for each of the operator's macros.
+    """
+
+    spec: KernelSpec
+    operators: Mapping[str, str]
+    device: DeviceInfo
+
+    @property
+    def limits(self) -> DeviceLimits:
+        """The limits of the device's compute capability."""
+        return limits_for(self.device.compute_capability)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The compile options, the operator's macros included."""
+        defines = tuple(f"-D{name}={value}" for name, value in self.operators.items())
+        return (*self.spec.compile_options, *defines)
+
+    def names(self, workload: Workload) -> dict[str, Value]:
+        """Collect what constraints and launches may use besides parameters."""
+        limits = self.limits
+        return {
+            **workload.values,
+            "max_threads": limits.threads_per_block,
+            "max_shared_bytes": limits.shared_bytes_per_block,
+            "multiprocessors": self.device.multiprocessors,
+            "warp_size": limits.threads_per_warp,
+        }
+
+    def request(self, source: str, launches: tuple[Launch, ...]) -> CompileRequest:
+        """Make the request that compiles a source for the launches' kernels."""
+        return CompileRequest(
+            source=source,
+            kernels=tuple(dict.fromkeys(launch.kernel for launch in launches)),
+            architecture=self.device.architecture,
+            options=self.options,
+            include_dirs=tuple(str(folder) for folder in self.spec.include_dirs),
+        )
+
+    def program(
+        self,
+        source: str,
+        workload: Workload,
+        launches: tuple[Launch, ...],
+        result: CompileResult,
+        config: Config | None = None,
+    ) -> Program:
+        """Make what a device runs of a compiled source."""
+        return Program(
+            source_key=self._source_key(source),
+            workload=workload,
+            launches=launches,
+            cubin=result.cubin,
+            lowered=result.lowered,
+            config=config,
+        )
+
+    def key(self, source: str, workload: Workload, launches: tuple[Launch, ...]) -> str:
+        """Compute what a recording keys the program by, without compiling."""
+        return Program(self._source_key(source), workload, launches).key
+
+    def _source_key(self, source: str) -> str:
+        return source_key(source, self.options, self.device.architecture)

@@ -2,135 +2,67 @@
 
 from __future__ import annotations
 
-import importlib.util
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tuner.device.number_formats import LARGEST, SMALLEST_NORMAL, Array
+from tuner.device.layout import LARGEST, SMALLEST_NORMAL, Array
 from tuner.model.errors import KernelError
 from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Workload
 
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
-
 NORMAL, NONFINITE = "normal", "nonfinite"
 # Each must leave a correct kernel correct; `extreme` mixes in the ends of the dtype's range.
-FILLS = (NORMAL, "x3", "x0.01", "negated", "zeros", "extreme")
+INPUT_KINDS = (NORMAL, "x3", "x0.01", "negated", "zeros", "extreme")
 # Rows of an array that get NaN or infinities, and elements of such a row: the others must stay
 # as right as before.
 NONFINITE_SHARE = 0.25
-# Rows that the fill `zeros` leaves without any number.
+# Rows that `zeros` leaves without any number.
 EMPTY_ROWS = 0.25
 _SCALE = {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}
-
-Inputs = dict[str, Array]
-ReferenceFunction = Callable[..., Mapping[str, Array]]
-InputsFunction = Callable[[Any, Any, Mapping[str, int], str], Mapping[str, Array]]
-CanonicalFunction = Callable[[Any, Mapping[str, Array], Mapping[str, int]], Mapping[str, Array]]
+# A config sees a set once, so to its code the numbers are as new as freshly drawn ones.
+USES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """The independent float64 reference and, where the operator needs them, its own inputs.
-
-    `canonical` brings outputs of which several are right into the form that the reference gives.
-    """
-
-    compute: ReferenceFunction
-    inputs: InputsFunction | None = None
-    canonical: CanonicalFunction | None = None
-
-
-def load_reference(path: Path) -> Reference:
-    """Import a kernel's reference file; raise `KernelError` where it cannot serve.
-
-    The file defines `reference(xp, inputs, axes, **operator)` and may define
-    `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names, and
-    `canonical(xp, outputs, axes)`, which returns stored outputs in the reference's order.
-    """
-    module = load_module(path)
-    compute = getattr(module, "reference", None)
-    if not callable(compute):
-        raise KernelError(
-            "defines no `reference` function",
-            path=path,
-            remedy="define reference(xp, inputs, axes, **operator) -> {output name: array}",
-        )
-    own = (getattr(module, name, None) for name in ("inputs", "canonical"))
-    return Reference(compute, *own)
-
-
-def load_module(path: Path) -> ModuleType:
-    """Import a reference file; raise `KernelError` at the line where that fails."""
-    module_spec = importlib.util.spec_from_file_location(f"reference_{path.stem}", path)
-    if module_spec is None or module_spec.loader is None:
-        raise KernelError("is not a Python file", path=path)
-    module = importlib.util.module_from_spec(module_spec)
-    with blamed_on(path, "cannot be imported"):
-        module_spec.loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def blamed_on(path: Path, what: str) -> Iterator[None]:
-    """Turn whatever code of the user's file raises into one `KernelError` at its line."""
-    try:
-        yield
-    except (KernelError, MemoryError):
-        raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-        message = f"{what}: {type(error).__name__}: {error}"
-        raise KernelError(message, path=path, line=line) from error
-
-
-def fills_for(spec: KernelSpec) -> tuple[str, ...]:
-    """List the fills that the kernel is checked with, `normal` first."""
+def input_kinds_for(spec: KernelSpec) -> tuple[str, ...]:
+    """List the kinds of input that the kernel is checked with, `normal` first."""
     special = any(argument.nonfinite for argument in spec.arguments)
-    return (*FILLS, NONFINITE) if special else FILLS
+    return (*INPUT_KINDS, NONFINITE) if special else INPUT_KINDS
 
 
 def generator(xp: Any, seed: int) -> Any:
-    """Make a random generator of the array library."""
     if xp.__name__ == "numpy":
         return xp.random.default_rng(seed)
     # Philox is CuPy's counter-based generator: cheap to seed, unlike XORWOW's per-thread states.
     return xp.random.Generator(xp.random.Philox4x3210(seed))
 
 
-def fill_values(xp: Any, rng: Any, argument: Argument, fill: str, shape: tuple[int, ...]) -> Any:
-    """Draw float values for one input: the argument's own fill, varied by `fill`."""
+def draw_values(xp: Any, rng: Any, argument: Argument, kind: str, shape: tuple[int, ...]) -> Any:
+    """Draw float values for one input: the argument's own `fill`, varied as `kind` says."""
     values = _base(xp, rng, argument.fill, shape)
     dtype = argument.dtype
-    if fill in _SCALE:
-        values *= _SCALE[fill]
-    if fill == "zeros":
+    if kind in _SCALE:
+        values *= _SCALE[kind]
+    if kind == "zeros":
         values *= rng.random(shape, dtype=xp.float32) < 0.5
         # Whole rows as well: what is divided by a row's sum is divided by zero there.
         rows = (*shape[:1], *(1 for _ in shape[1:]))
         values *= rng.random(rows, dtype=xp.float32) >= EMPTY_ROWS
-    if fill == "extreme" and dtype in FLOAT_DTYPES:
+    if kind == "extreme" and dtype in FLOAT_DTYPES:
         return _with_extremes(xp, rng, values, dtype)
-    if fill == NONFINITE and argument.nonfinite:
+    if kind == NONFINITE and argument.nonfinite:
         return _with_nonfinite(xp, rng, values)
     return values
 
 
-def _base(xp: Any, rng: Any, kind: str, shape: tuple[int, ...]) -> Any:
-    if kind == "normal":
+def _base(xp: Any, rng: Any, fill: str, shape: tuple[int, ...]) -> Any:
+    if fill == "normal":
         return rng.standard_normal(shape, dtype=xp.float32)
-    if kind == "uniform":
+    if fill == "uniform":
         return rng.random(shape, dtype=xp.float32)
-    if kind in ("zeros", "ones"):
-        return xp.full(shape, float(kind == "ones"), dtype=xp.float32)
+    if fill in ("zeros", "ones"):
+        return xp.full(shape, float(fill == "ones"), dtype=xp.float32)
     raise KernelError(
-        f"unknown fill {kind!r}",
+        f"unknown fill {fill!r}",
         remedy="use normal, uniform, zeros or ones, or define inputs(xp, rng, axes, fill) "
         "in the reference file",
     )
@@ -158,54 +90,45 @@ def _with_nonfinite(xp: Any, rng: Any, values: Any) -> Any:
     return xp.where(chosen, kinds[xp.minimum(kind, len(kinds) - 1)], rows).reshape(values.shape)
 
 
-# A config sees a set once, so to its code the numbers are as new as freshly drawn ones.
-USES = 32
-
-
 @dataclass(slots=True)
 class Prepared:
     """Inputs as they are stored, their float64 reference once computed, and a run's outputs."""
 
     workload: Workload
-    fill: str
+    kind: str
     seed: int
     inputs: dict[str, Array]
     reference: Mapping[str, Array] | None = None
     first_output: dict[str, Array] | None = None
     telling: set[str] = field(default_factory=set)  # outputs that zeros were seen not to pass
+    uses: int = 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of inputs and reference."""
         arrays = (*self.inputs.values(), *(self.reference or {}).values())
         return sum(int(array.nbytes) for array in arrays)
 
 
 class InputCache:
-    """Keep one prepared set of each fill for at most `USES` checks, within `limit_bytes` in all."""
+    """Keep one prepared set of each kind for at most `USES` checks, within `limit_bytes` in all."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._kept: dict[str, tuple[Prepared, int]] = {}
+        self._kept: dict[str, Prepared] = {}
 
-    def take(self, fill: str) -> Prepared | None:
-        """Return the set of this fill, None where there is none or it is used up."""
-        kept = self._kept.pop(fill, None)
-        if kept is None or kept[0].reference is None or kept[1] >= USES:
+    def take(self, kind: str) -> Prepared | None:
+        """Return the set of this kind, None where there is none or it is used up."""
+        kept = self._kept.pop(kind, None)
+        if kept is None or kept.reference is None or kept.uses >= USES:
             return None
-        prepared, uses = kept
-        self._keep(prepared, uses + 1)
-        return prepared
+        self.put(kept)
+        return kept
 
     def put(self, prepared: Prepared) -> None:
-        """Keep a set that was drawn and is about to be used."""
-        self._keep(prepared, 1)
+        prepared.uses += 1
+        others = sum(other.size_bytes for other in self._kept.values())
+        if others + prepared.size_bytes <= self._limit_bytes:
+            self._kept[prepared.kind] = prepared
 
     def clear(self) -> None:
-        """Forget everything: another workload follows."""
         self._kept.clear()
-
-    def _keep(self, prepared: Prepared, uses: int) -> None:
-        others = sum(other.size_bytes for other, _ in self._kept.values())
-        if others + prepared.size_bytes <= self._limit_bytes:
-            self._kept[prepared.fill] = (prepared, uses)

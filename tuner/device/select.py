@@ -84,8 +84,8 @@ def _recorded(
     file: str = "",
     workloads: Sequence[Workload] | None = None,
 ) -> Device:
-    from tuner.device.recorded.device import RecordedDevice
     from tuner.device.recorded.foreign import is_foreign
+    from tuner.device.recorded.recording import RecordedDevice
 
     if file and is_foreign(Path(file)):
         from tuner.device.recorded.foreign_recordings import recording_from

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
 from tuner.model.errors import DeviceError
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Status
 
@@ -35,9 +35,12 @@ class SimulatedDevice:
         self._answer = answer
 
     def run(
-        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        full_verification: bool = False,
     ) -> Outcome:
-        """Answer for one program."""
         self.ran.append(program)
         answer = self._answer(program)
         if isinstance(answer, Status):
@@ -46,16 +49,13 @@ class SimulatedDevice:
         return Outcome(Status.CORRECT, "", measurement, Correctness(True, ("normal",)))
 
     def verify(self, program: Program) -> Outcome:
-        """Answer for one program, without a time."""
         return replace(self.run(program), measurement=None)
 
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
-        """Repeat each program's time in every round."""
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         row = tuple(self._time_us(program) for program in programs)
-        return Rounds((row,) * rounds, paired=True, isolated_us=(None,) * len(row))
+        return ComparisonRounds((row,) * rounds, paired=True, isolated_us=(None,) * len(row))
 
     def close(self) -> None:
-        """Remember that it was closed."""
         self.closed = True
 
     def _time_us(self, program: Program) -> float:
@@ -86,12 +86,10 @@ class MeteredDevice(SimulatedDevice):
         """Nothing stands against it."""
 
     def idle_energy(self, *, seconds: float) -> EnergyWindow:
-        """Draw the idle power."""
         self.metered.append(None)
         return EnergyWindow(self._idle_w * seconds, seconds)
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
-        """Draw a program's power for as long as it takes."""
         self.metered.append(program)
         power = self._power(program)
         if isinstance(power, Status):

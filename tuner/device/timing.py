@@ -100,7 +100,6 @@ def finished(
 
 
 def hopeless(policy: TimingPolicy, times_us: Sequence[float], incumbent_us: float | None) -> bool:
-    """Tell whether the config is clearly slower than the incumbent."""
     if incumbent_us is None:
         return False
     return clearly_slower(times_us, incumbent_us, policy.slower_margin)

@@ -7,16 +7,15 @@ from pathlib import Path
 
 from tuner.device.recorded.foreign import (
     BASELINE,
-    Answer,
+    ForeignAnswer,
     MeasuredSpace,
     Own,
     device_info,
     l2_bytes_of,
     ticks,
 )
-from tuner.device.recorded.kernel_tuner_cache import cache_text
+from tuner.device.recorded.kernel_tuner_files import cache_text, t4_text
 from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
-from tuner.device.recorded.t4 import t4_text
 from tuner.model.config import Parameter
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.kernel import Workload
@@ -103,7 +102,7 @@ def measured_in(session: Session, workload: Workload, candidate: str = INITIAL) 
     if baseline is None or not answers:
         raise _nothing(session.directory)
     measured = baseline.measurement
-    answer = Answer(
+    answer = ForeignAnswer(
         Status.CORRECT,
         "",
         measured.median_us,
@@ -132,13 +131,13 @@ def measured_in(session: Session, workload: Workload, candidate: str = INITIAL) 
     )
 
 
-def _answer(session: Session, trial: Trial) -> Answer:
+def _answer(session: Session, trial: Trial) -> ForeignAnswer:
     final = session.trial(trial.candidate, trial.workload, trial.config, stage="finals")
     last = trial if final is None or final.status is Status.CORRECT else final
     measured = last.measurement
     if last.status is not Status.CORRECT or measured is None:
-        return Answer(last.status, last.reason, seconds=trial.seconds)
-    return Answer(
+        return ForeignAnswer(last.status, last.reason, seconds=trial.seconds)
+    return ForeignAnswer(
         last.status,
         last.reason,
         measured.median_us,

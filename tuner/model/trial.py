@@ -11,7 +11,7 @@ from typing import Literal
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 
-# `search`: checked with a few fills and timed briefly; `finals`: with all, twice, and for longer.
+# `search`: checked with few kinds of input, timed briefly; `finals`: with all, twice, for longer.
 Stage = Literal["search", "finals"]
 # A smaller difference is not claimed, however narrow the interval: where code and graphs happen to
 # lie in memory makes as much (benchmarks/same_kernel.py compares kernels with themselves).
@@ -92,7 +92,7 @@ class Correctness:
     """
 
     passed: bool
-    fills: tuple[str, ...] = ()
+    input_kinds: tuple[str, ...] = ()
     errors: tuple[tuple[str, float], ...] = ()
     reason: str = ""
 
@@ -141,10 +141,10 @@ class Trial:
 class Check:
     """One further check of a config that may win, on the workload that it was run on.
 
-    `kind` is `verify` (every fill, twice), `boundary` (the same on a boundary workload), `compare`
-    (once more after the final comparison) or a tool's name, such as `memcheck`. `passed` is None
-    where it could not be run, and `reason` says why. `device` is what it was run on, `created`
-    when (ISO 8601).
+    `kind` is `verify` (every kind of input, twice), `boundary` (the same on a boundary workload),
+    `compare` (once more after the final comparison) or a tool's name, such as `memcheck`. `passed`
+    is None where it could not be run, and `reason` says why. `device` is what it was run on,
+    `created` when (ISO 8601).
     """
 
     kind: str

@@ -91,7 +91,7 @@ class Bench(Compilations):
             yield workload, text, results[request]
 
     def verified(self, text: str, workload: Workload, result: CompileResult) -> tuple[Status, str]:
-        """Verify what was compiled with every fill."""
+        """Verify what was compiled with every kind of input."""
         program = self._subject.program(text, workload, result)
         outcome = self._device.verify(program)
         return outcome.status, outcome.reason

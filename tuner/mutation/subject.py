@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tuner.compiler.base import CompileRequest, CompileResult
-from tuner.device.base import DeviceInfo, Program
-from tuner.device.target import CompileTarget
+from tuner.device.base import CompileTarget, DeviceInfo, Program
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Launch, Workload

@@ -403,4 +403,4 @@ def _correctness_of(row: Row) -> Correctness | None:
         return None
     fields = json.loads(row["correctness"])
     errors = tuple((name, error) for name, error in fields["errors"])
-    return Correctness(**{**fields, "fills": tuple(fields["fills"]), "errors": errors})
+    return Correctness(**{**fields, "input_kinds": tuple(fields["input_kinds"]), "errors": errors})

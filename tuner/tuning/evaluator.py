@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from tuner.analysis.static_features import features
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
-from tuner.device.base import Device, Outcome, Partial, Program
-from tuner.device.target import CompileTarget
+from tuner.device.base import CompileTarget, Device, FromRecording, Outcome, Program
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Value
@@ -72,7 +71,7 @@ class Evaluator:
 
     def answered(self, workload: Workload) -> Sequence[Config] | None:
         """List the configs that the device has answers for; None where it takes any."""
-        if self._candidate.name != INITIAL or not isinstance(self._device, Partial):
+        if self._candidate.name != INITIAL or not isinstance(self._device, FromRecording):
             return None
         return self._device.configs_of(workload)
 
@@ -119,7 +118,7 @@ class Evaluator:
         outcome = self._device.run(
             self._program(pending, result),
             incumbent_us=incumbent_us,
-            thorough=stage == "finals",
+            full_verification=stage == "finals",
         )
         status, reason = outcome.status, outcome.reason
         if status is Status.CORRECT and self._impossible(workload, outcome.measurement):
@@ -218,10 +217,10 @@ class Evaluator:
         self._require_right(workload, self._device.verify(self._baseline(workload)[0]))
 
     def baseline(self, workload: Workload) -> Trial:
-        """Verify and time the baseline, with every fill; raise `KernelError` where it is wrong."""
+        """Verify the baseline in full and time it; raise `KernelError` where it is wrong."""
         started_s = time.perf_counter()
         program, resources, share = self._baseline(workload)
-        outcome = self._device.run(program, thorough=True)
+        outcome = self._device.run(program, full_verification=True)
         self._require_right(workload, outcome)
         if outcome.status is Status.NOT_RECORDED:
             raise KernelError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from tuner.device.base import Device, Outcome, Program, Rounds
-from tuner.device.peers import peer_program
+from tuner.device.base import ComparisonRounds, Device, Outcome, Program
+from tuner.device.reference import peer_program
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload
 from tuner.model.trial import PeerTrial, Status
@@ -38,7 +38,7 @@ class Peers:
 
     def compared(
         self, programs: Sequence[Program], peers: Mapping[str, Program], rounds: int
-    ) -> tuple[Rounds, tuple[str, ...]]:
+    ) -> tuple[ComparisonRounds, tuple[str, ...]]:
         """Time programs, first the baseline, interleaved with peers; tell which peers took part.
 
         A peer that fails costs nobody else the comparison.

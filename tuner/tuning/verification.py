@@ -63,7 +63,7 @@ class Verification:
         return variant in self._failed
 
     def verify(self, pairs: Iterable[Pair], kind: str = VERIFY) -> None:
-        """Verify variants with every fill and twice, untimed; a recording can't."""
+        """Verify variants with every kind of input and twice, untimed; a recording can't."""
         if self._device.info.recorded:
             return
         wanted = []

@@ -8,8 +8,7 @@ from tuner.app.record import record, recording_plan
 from tuner.app.run import tune
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import AnsweringCompiler
-from tuner.device.recorded.device import RecordedDevice
-from tuner.device.recorded.recording import load_recording, save_recording
+from tuner.device.recorded.recording import RecordedDevice, load_recording, save_recording
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.trial import Status
 

@@ -10,9 +10,8 @@ import pytest
 from tuner.app.record import record, recording_plan
 from tuner.app.run import tune
 from tuner.device.base import Outcome
-from tuner.device.peers import peer_program
-from tuner.device.recorded.device import RecordedDevice
-from tuner.device.recorded.recording import load_recording, save_recording
+from tuner.device.recorded.recording import RecordedDevice, load_recording, save_recording
+from tuner.device.reference import peer_program
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.trial import Status
 

@@ -149,10 +149,16 @@ def test_a_finalist_that_fails_all_checks_is_not_reported(
     make_plan, make_session, compiler, listener
 ):
     class Picky(SimulatedDevice):
-        def run(self, program, *, incumbent_us=None, thorough=False):
-            outcome = super().run(program, incumbent_us=incumbent_us, thorough=thorough)
-            fails = thorough and program.launches[0].threads == 32
-            return type(outcome)(Status.INCORRECT, "only with all fills") if fails else outcome
+        def run(self, program, *, incumbent_us=None, full_verification=False):
+            outcome = super().run(
+                program, incumbent_us=incumbent_us, full_verification=full_verification
+            )
+            fails = full_verification and program.launches[0].threads == 32
+            return (
+                type(outcome)(Status.INCORRECT, "only with all kinds of input")
+                if fails
+                else outcome
+            )
 
     plan = make_plan()
     with make_session(plan) as session:

@@ -10,7 +10,7 @@ import pytest
 import tuner.app.reward
 from tuner.agent.base import Answer
 from tuner.app.reward import Effort, Scorer
-from tuner.device.base import Outcome, Rounds
+from tuner.device.base import ComparisonRounds, Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.export.training import REFUSED_REWARD
 from tuner.model.errors import DeviceError, InputError, KernelError
@@ -69,8 +69,8 @@ def test_the_best_config_is_compared_with_the_baseline_on_every_workload(scorer)
 class Unmeasured(SimulatedDevice):
     """A device on which nothing but the baseline can be timed on the large workload."""
 
-    def run(self, program, *, incumbent_us=None, thorough=False):
-        made = super().run(program, incumbent_us=incumbent_us, thorough=thorough)
+    def run(self, program, *, incumbent_us=None, full_verification=False):
+        made = super().run(program, incumbent_us=incumbent_us, full_verification=full_verification)
         small = program.workload.values["N"] < 50_000
         if small or program.launches[0].threads == BASELINE_THREADS:
             return made
@@ -140,7 +140,7 @@ class Late(SimulatedDevice):
         if self.broken:
             raise DeviceError("a verified program failed when timed again")
         made = super().compare(programs, rounds=rounds)
-        return Rounds(made.times_us, True, made.isolated_us, self.faults)
+        return ComparisonRounds(made.times_us, True, made.isolated_us, self.faults)
 
 
 def test_a_kernel_that_is_wrong_once_it_was_timed_is_refused(scorer):

@@ -10,8 +10,12 @@ from manifests import manifest
 from tuner.app import environment
 from tuner.app.check import UnavailableDevice, target_info
 from tuner.compiler.base import Compiler
-from tuner.device.recorded.device import RecordedDevice
-from tuner.device.recorded.recording import RecordedDeviceInfo, Recording, save_recording
+from tuner.device.recorded.recording import (
+    RecordedDevice,
+    RecordedDeviceInfo,
+    Recording,
+    save_recording,
+)
 from tuner.model.errors import SessionError
 from tuner.session.session import Session
 

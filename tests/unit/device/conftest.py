@@ -1,4 +1,4 @@
-"""Kernels to lay out and judge: specs made from a few lines."""
+"""Kernels to lay out and verify: specs made from a few lines."""
 
 from __future__ import annotations
 

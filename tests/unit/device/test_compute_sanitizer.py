@@ -25,10 +25,9 @@ from tuner.device.cuda.sanitizer import (
     Signs,
     State,
     find_compute_sanitizer,
-    findings,
     read,
 )
-from tuner.device.cuda.under_tool import environment
+from tuner.device.cuda.tool_process import environment
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
@@ -112,6 +111,10 @@ job: {"event": "started", "job": 0}
 job: {"event": "done", "job": 0}
 ========= ERROR SUMMARY: 0 errors
 """
+
+
+def findings(text: str, kind: str, jobs: int) -> list[list[str]]:
+    return [job.findings for job in read(text, kind, jobs).jobs]
 
 
 def test_a_bad_access_names_its_line_thread_and_array() -> None:
@@ -241,7 +244,7 @@ class Reader(pickle.Unpickler):  # without the package, which takes long to impo
 options, watched = sys.argv[1:-5], sys.argv[-5:]
 kind = options[options.index("--tool") + 1]
 tool = options[options.index("--prefix") + 1]
-_, sign, written_only, _, jobs = Reader(open(watched[-1], "rb")).load().values
+_, sign, jobs, written_only, _ = Reader(open(watched[-1], "rb")).load().values
 keys = [job.values[0].values[0] for job in jobs]
 with open({log!r}, "a") as log:
     sizes = [os.path.getsize(job.values[2]) for job in jobs]
@@ -406,6 +409,7 @@ def test_a_machine_on_which_the_tool_cannot_work_is_no_verdict(
     assert runs(log) == [["a", "b"]]
 
 
+@pytest.mark.slow
 def test_a_hang_is_ended_with_all_that_it_started(
     watch: Watch, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

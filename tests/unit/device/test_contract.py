@@ -9,8 +9,8 @@ import pytest
 from device_contract import DeviceContract
 
 from tuner.device.base import Device, Program
-from tuner.device.recorded.device import RecordedDevice
 from tuner.device.recorded.recording import (
+    RecordedDevice,
     RecordedDeviceInfo,
     RecordedProgram,
     RecordedWorkload,
@@ -66,13 +66,7 @@ class TestRecorded(WithPrograms):
             kernel="example",
             created="2026-11-20T12:00:00+00:00",
             device=RecordedDeviceInfo(
-                name=H200_LIKE.name,
-                architecture=H200_LIKE.architecture,
-                compute_capability=H200_LIKE.compute_capability,
-                multiprocessors=H200_LIKE.multiprocessors,
-                l2_bytes=H200_LIKE.l2_bytes,
-                streaming_gbps=H200_LIKE.streaming_gbps,
-                environment={},
+                **{name: getattr(H200_LIKE, name) for name in RecordedDeviceInfo.model_fields}
             ),
             workloads={
                 WORKLOAD.key: RecordedWorkload(baseline=program("baseline").key, programs=programs)

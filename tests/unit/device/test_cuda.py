@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from tuner.device.cuda.buffers import Buffers, MappedArena
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.cuda.driver import CudaError
-from tuner.device.cuda.rotating import Buffers, MappedArena
 from tuner.device.layout import lay_out
 from tuner.device.select import gpu_count
 from tuner.device.timing import Rotation
@@ -51,7 +51,7 @@ def test_a_device_that_does_not_start_leaves_the_gpu_and_no_process(
         assert not [
             process
             for process in multiprocessing.active_children()
-            if process.name in ("tune-judge", "tune-worker")
+            if process.name in ("tune-verifier", "tune-worker")
         ]
 
 
@@ -70,7 +70,7 @@ def test_buffers_count_all_the_memory_that_they_hold(
     role: str, monkeypatch: pytest.MonkeyPatch, make_spec: Callable[..., KernelSpec]
 ) -> None:
     allocated: list[int] = []
-    where = "tuner.device.cuda.rotating.allocate"
+    where = "tuner.device.cuda.buffers.allocate"
     monkeypatch.setattr(where, lambda size_bytes: allocated.append(size_bytes) or 4096)
     arena = MappedArena.__new__(MappedArena)  # mapping one needs a GPU
     spec = make_spec(ARGUMENTS[0], ("x", "float32", ("T",), role))

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.caches import BLOCKS, cache, written
 from tuner.device.base import Program
-from tuner.device.recorded.device import RecordedDevice
 from tuner.device.recorded.foreign import GPUS, device_info
 from tuner.device.recorded.foreign_recordings import recording_from
+from tuner.device.recorded.recording import RecordedDevice
 from tuner.device.select import open_device
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError

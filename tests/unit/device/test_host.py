@@ -18,8 +18,7 @@ from tuner.device.cpu.device import HostDevice
 from tuner.device.cpu.memory import SharedMemory
 from tuner.device.cpu.wire import Code
 from tuner.device.cpu.worker import HostRunError, HostWorker
-from tuner.device.layout import lay_out
-from tuner.device.number_formats import encode, storage_dtype
+from tuner.device.layout import encode, lay_out, storage_dtype
 from tuner.device.verify.verifier import Verifier
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload
@@ -58,11 +57,11 @@ def compiled(compiler: HostCompiler, source: str, *kernels: str, **more: object)
 
 
 class Bench:
-    """Compile a source, run it in the worker, judge it here."""
+    """Compile a source, run it in the worker, verify it here."""
 
     def __init__(self, compiler: HostCompiler, worker: HostWorker) -> None:
         self._compiler, self._worker = compiler, worker
-        self.judge: Verifier | None = None
+        self.verifier: Verifier | None = None
         self.memory = SharedMemory()
 
     def program(self, source: str, workload: Workload, *launches: Launch) -> Program:
@@ -79,12 +78,12 @@ class Bench:
         order: int = 0,
     ) -> Correctness:
         program = self.program(source, workload, *launches)
-        self.judge = Verifier(self.memory, spec, {})
-        arena = self.judge.open_arena(workload, lay_out(spec, workload.values))
+        self.verifier = Verifier(self.memory, spec, {})
+        arena = self.verifier.open_arena(workload, lay_out(spec, workload.values))
         self._worker.attach(arena)
-        self.judge.prepare(workload, "normal", 1)
+        self.verifier.prepare(workload, "normal", 1)
         self._worker.run(program, order)
-        return self.judge.check()
+        return self.verifier.check()
 
     def output(self, spec: KernelSpec, name: str, workload: Workload) -> np.ndarray:
         slots = lay_out(spec, workload.values).slots
@@ -98,8 +97,8 @@ def bench(compiler: HostCompiler, worker: HostWorker) -> Iterator[Bench]:
     bench = Bench(compiler, worker)
     yield bench
     worker.detach()
-    if bench.judge is not None:
-        bench.judge.close_arena()
+    if bench.verifier is not None:
+        bench.verifier.close_arena()
 
 
 def launch(
@@ -283,8 +282,8 @@ def test_warp_operations_of_every_kind(bench: Bench, make_spec: MakeSpec) -> Non
     spec = make_spec(("y", "int32", ("T",), "output"), tolerances=EXACT)
     workload = Workload.of({"T": len(rows) * 32})
     program = bench.program(WARP, workload, launch())
-    bench.judge = Verifier(bench.memory, spec, {})
-    arena = bench.judge.open_arena(workload, lay_out(spec, workload.values))
+    bench.verifier = Verifier(bench.memory, spec, {})
+    arena = bench.verifier.open_arena(workload, lay_out(spec, workload.values))
     bench._worker.attach(arena)
     bench._worker.run(program, 0)
     np.testing.assert_array_equal(bench.output(spec, "y", workload).reshape(-1, 32), rows)

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tuner.device.inputs import FILLS, NONFINITE, fill_values, generator, load_reference
-from tuner.device.number_formats import LARGEST, SMALLEST_NORMAL, decode, encode
+from tuner.device.inputs import INPUT_KINDS, NONFINITE, draw_values, generator
+from tuner.device.layout import LARGEST, SMALLEST_NORMAL, decode, encode
+from tuner.device.reference import load_reference
 from tuner.model.errors import KernelError
 from tuner.model.kernel import FLOAT_DTYPES, Argument
 
@@ -17,7 +18,7 @@ SHAPE = (100, 200)
 
 def draw(fill: str, *, kind: str = "normal", dtype: str = "float32", seed: int = 1) -> np.ndarray:
     argument = Argument("x", dtype, fill=kind, nonfinite=fill == NONFINITE)
-    return fill_values(np, generator(np, seed), argument, fill, SHAPE)
+    return draw_values(np, generator(np, seed), argument, fill, SHAPE)
 
 
 def test_equal_seeds_give_equal_inputs_and_others_do_not() -> None:
@@ -63,7 +64,7 @@ def test_an_arguments_own_fill_bounds_its_numbers(kind: str, low: float, high: f
     assert low <= values.min() <= values.max() <= high
 
 
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("fill", INPUT_KINDS)
 @pytest.mark.parametrize("kind", ["normal", "uniform", "zeros", "ones"])
 def test_every_fill_keeps_the_shape(kind: str, fill: str) -> None:
     assert draw(fill, kind=kind).shape == SHAPE
@@ -82,7 +83,7 @@ def test_the_fill_nonfinite_spoils_some_rows_and_leaves_the_others() -> None:
 def test_the_fill_nonfinite_spoils_even_a_single_row() -> None:
     argument = Argument("x", "float32", nonfinite=True)
     for seed in range(20):
-        values = fill_values(np, generator(np, seed), argument, NONFINITE, (1, 64))
+        values = draw_values(np, generator(np, seed), argument, NONFINITE, (1, 64))
         assert not np.isfinite(values).all()
 
 

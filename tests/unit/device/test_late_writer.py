@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tuner.device.cuda import buffers
 from tuner.device.cuda import driver as ptx
-from tuner.device.cuda import pdl_race_probe
-from tuner.device.cuda.pdl_race_probe import DELAY_NS, MOST_BYTES, LateWriter
+from tuner.device.cuda.buffers import DELAY_NS, MOST_BYTES, LateWriter
 
 FIRST_COPY = 1 << 40
 
@@ -41,8 +41,8 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     fake = Driver()
     monkeypatch.setattr(ptx, "call", fake.call)
-    monkeypatch.setattr(pdl_race_probe, "call", fake.call)
-    monkeypatch.setattr(pdl_race_probe, "allocate", fake.allocate)
+    monkeypatch.setattr(buffers, "call", fake.call)
+    monkeypatch.setattr(buffers, "allocate", fake.allocate)
     return fake
 
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.device.cuda import rotating
+from tuner.device.cuda import energy
 from tuner.device.cuda.driver import CudaError
-from tuner.device.cuda.rotating import BATCHES_AHEAD, Load
+from tuner.device.cuda.energy import BATCHES_AHEAD, QueuedReplays
 
-RESULTS = rotating.driver.CUresult
+RESULTS = energy.driver.CUresult
 REPLAY_MS = 2.0
 
 
@@ -56,12 +56,12 @@ class Gpu:
 @pytest.fixture
 def gpu(monkeypatch) -> Gpu:
     gpu = Gpu()
-    monkeypatch.setattr(rotating, "driver", gpu)
+    monkeypatch.setattr(energy, "driver", gpu)
     return gpu
 
 
-def load_on(gpu: Gpu, replays: int = 5) -> Load:
-    return Load(SimpleNamespace(launch=gpu.launch, calls=40), replays, stream=0)
+def load_on(gpu: Gpu, replays: int = 5) -> QueuedReplays:
+    return QueuedReplays(SimpleNamespace(launch=gpu.launch, calls=40), replays, stream=0)
 
 
 def test_it_stays_so_many_batches_ahead_and_no_more(gpu):

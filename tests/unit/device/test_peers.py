@@ -15,10 +15,10 @@ import pytest
 
 from tests.support.fake_torch import FakeTorch
 from tuner.device.cuda import peers
-from tuner.device.cuda.driver import Arguments, CudaError
-from tuner.device.cuda.peers import WARM_UP_CALLS, PeerHome, Peers
+from tuner.device.cuda.driver import CudaError, LaunchArguments
+from tuner.device.cuda.peers import WARM_UP_CALLS, PeerHome, PeerLaunchers
 from tuner.device.layout import lay_out
-from tuner.device.peers import PeerError, chosen_peers, load_peers, peer_program, require_gpu
+from tuner.device.reference import PeerError, chosen_peers, load_peers, peer_program, require_gpu
 from tuner.model.errors import DeviceError, KernelError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status
@@ -195,17 +195,17 @@ class TestLauncher:
         return PeerHome(file(FILE), {"SCALE": "3"})
 
     @pytest.fixture
-    def made(self, home: PeerHome) -> Peers:
-        return Peers(0, STREAM, home)
+    def made(self, home: PeerHome) -> PeerLaunchers:
+        return PeerLaunchers(0, STREAM, home)
 
     def program(self, name: str, home: PeerHome):
         return peer_program(name, home.reference, WORKLOAD)
 
     def test_results_are_copied_only_when_they_are_collected(
-        self, made: Peers, home: PeerHome, arena: SimpleNamespace, torch: FakeTorch
+        self, made: PeerLaunchers, home: PeerHome, arena: SimpleNamespace, torch: FakeTorch
     ) -> None:
         launcher = made.launcher(self.program("torch", home), arena)
-        arguments = Arguments(arena.layout, arena.base)
+        arguments = LaunchArguments(arena.layout, arena.base)
         launcher.issue(arguments)
         assert not view(arena, "y", np.uint16).any(), "what is returned is not in the outputs"
         assert (view(arena, "z", np.uint8) == 8).all(), "what is written in place is"
@@ -214,7 +214,7 @@ class TestLauncher:
         assert set(torch.on_stream) == {STREAM}
 
     def test_it_is_warmed_up_once_on_memory_of_its_own(
-        self, made: Peers, home: PeerHome, arena: SimpleNamespace, memory: Memory
+        self, made: PeerLaunchers, home: PeerHome, arena: SimpleNamespace, memory: Memory
     ) -> None:
         launcher = made.launcher(self.program("torch", home), arena)
         assert made.launcher(self.program("torch", home), arena) is launcher
@@ -226,12 +226,12 @@ class TestLauncher:
         assert (view(place, "state", np.int32) == 1).all(), f"{WARM_UP_CALLS} times the same inputs"
 
     def test_each_set_of_arrays_keeps_its_own_results(
-        self, made: Peers, home: PeerHome, arena: SimpleNamespace, memory: Memory
+        self, made: PeerLaunchers, home: PeerHome, arena: SimpleNamespace, memory: Memory
     ) -> None:
         launcher = made.launcher(self.program("torch", home), arena)
         other = SimpleNamespace(layout=arena.layout, base=memory.allocate(arena.layout.total_bytes))
         view(other, "x", np.float32)[:] = 100
-        places = [Arguments(one.layout, one.base) for one in (arena, other)]
+        places = [LaunchArguments(one.layout, one.base) for one in (arena, other)]
         for place in places:
             launcher.issue(place)
         for place in places:
@@ -254,7 +254,7 @@ class TestLauncher:
     )
     def test_a_failure_has_a_status_and_a_reason(
         self,
-        made: Peers,
+        made: PeerLaunchers,
         home: PeerHome,
         arena: SimpleNamespace,
         memory: Memory,
@@ -269,7 +269,7 @@ class TestLauncher:
 
     def test_one_that_harms_the_context_is_not_taken_for_harmless(
         self,
-        made: Peers,
+        made: PeerLaunchers,
         home: PeerHome,
         arena: SimpleNamespace,
         memory: Memory,
@@ -289,7 +289,7 @@ class TestLauncher:
 
     def test_one_that_fails_later_may_have_harmed_a_capture(
         self,
-        made: Peers,
+        made: PeerLaunchers,
         home: PeerHome,
         arena: SimpleNamespace,
         monkeypatch: pytest.MonkeyPatch,
@@ -297,12 +297,12 @@ class TestLauncher:
         launcher = made.launcher(self.program("torch", home), arena)
         monkeypatch.setattr(launcher, "_function", lambda *given, **more: [])
         with pytest.raises(PeerError, match="returns a list") as caught:
-            launcher.issue(Arguments(arena.layout, arena.base))
+            launcher.issue(LaunchArguments(arena.layout, arena.base))
         assert caught.value.sticky
 
     def test_without_pytorch_it_is_missing(
         self,
-        made: Peers,
+        made: PeerLaunchers,
         home: PeerHome,
         arena: SimpleNamespace,
         monkeypatch: pytest.MonkeyPatch,
@@ -315,7 +315,7 @@ class TestLauncher:
 
     def test_another_workload_finds_nothing_compiled_for_this_one(
         self,
-        made: Peers,
+        made: PeerLaunchers,
         home: PeerHome,
         arena: SimpleNamespace,
         torch: FakeTorch,

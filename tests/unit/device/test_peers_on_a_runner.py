@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tuner.device.base import Program
-from tuner.device.cuda import rotating
+from tuner.device.cuda import buffers as rotating
+from tuner.device.cuda.buffers import Graph
 from tuner.device.cuda.device import PEER_WARM_UP_S, RUN_TIMEOUT_S, TIMING_TIMEOUT_S, CudaRunner
-from tuner.device.cuda.rotating import Graph
-from tuner.device.cuda.worker import Worker
-from tuner.device.peers import PeerError
+from tuner.device.cuda.worker import CudaWorker
+from tuner.device.reference import PeerError
 from tuner.device.timing import SEARCH
 from tuner.device.verify.verified_device import RunFailedError
 from tuner.model.kernel import Workload
@@ -73,7 +73,7 @@ def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(
     calls: list[tuple[Callable[[Program], object], float]] = [
         (lambda program: runner.run_once(program, 0), RUN_TIMEOUT_S),
         (lambda program: runner.time(program, SEARCH, None), TIMING_TIMEOUT_S),
-        (lambda program: runner.rerun(program, thorough=True), RUN_TIMEOUT_S),
+        (lambda program: runner.rerun(program, full_verification=True), RUN_TIMEOUT_S),
     ]
     for call, limit_s in calls:
         call(KERNEL)
@@ -144,7 +144,7 @@ def test_a_peer_that_fails_in_a_capture_ends_it(driver: Capturing) -> None:
 
 
 def test_a_worker_collects_results_of_the_set_that_it_shows() -> None:
-    worker = Worker.__new__(Worker)  # starting one needs a GPU
+    worker = CudaWorker.__new__(CudaWorker)  # starting one needs a GPU
     done: list[str] = []
     worker._arena = SimpleNamespace(push=lambda: done.append("push"))  # type: ignore[assignment]
     buffers: Any = SimpleNamespace(
@@ -156,7 +156,7 @@ def test_a_worker_collects_results_of_the_set_that_it_shows() -> None:
 
 
 def test_a_worker_makes_a_peers_launcher_from_its_name(tmp_path: Path) -> None:
-    worker = Worker.__new__(Worker)
+    worker = CudaWorker.__new__(CudaWorker)
     worker._arena = SimpleNamespace()  # type: ignore[assignment]
     made: list[tuple[Program, object]] = []
     launcher = SimpleNamespace(relaxed=True)

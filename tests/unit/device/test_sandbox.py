@@ -529,11 +529,11 @@ def main():
     while not children.read_text():
         time.sleep(0.01)
     time.sleep(0.3)
-    pids = [server, device._judge._process.pid, *map(int, children.read_text().split())]
+    pids = [server, device._verifier._process.pid, *map(int, children.read_text().split())]
     print(json.dumps(pids), flush=True)
     time.sleep(60)
 
-if __name__ == '__main__':  # the judge's process imports this
+if __name__ == '__main__':  # the verifier's process imports this
     main()
 """
 

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tuner.device.recorded.device import RecordedDevice
-from tuner.device.recorded.recording import RecordedDeviceInfo, Recording, save_recording
+from tuner.device.recorded.recording import (
+    RecordedDevice,
+    RecordedDeviceInfo,
+    Recording,
+    save_recording,
+)
 from tuner.device.select import gpu_count, open_device
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec

@@ -8,7 +8,7 @@ import pytest
 
 from tuner.app.check import target_info
 from tuner.compiler.base import CompileResult
-from tuner.device.target import CompileTarget
+from tuner.device.base import CompileTarget
 
 
 @pytest.fixture

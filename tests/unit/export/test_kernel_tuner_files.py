@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tuner.app.run import tune
-from tuner.device.recorded.foreign_recordings import load_measured
+from tuner.device.recorded.kernel_tuner_files import load_measured
 from tuner.device.select import open_device
 from tuner.device.simulated import H200_LIKE, SimulatedDevice
 from tuner.export.kernel_tuner_files import write_both, write_cache, write_t4

@@ -13,7 +13,8 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
 from tuner.device.cpu.device import HostDevice
-from tuner.device.inputs import FILLS, NONFINITE, load_reference
+from tuner.device.inputs import INPUT_KINDS, NONFINITE
+from tuner.device.reference import load_reference
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
@@ -105,7 +106,7 @@ def test_two_parts_without_keys_give_nan(a: float, b: float) -> None:
     assert np.isnan(s_merged).all()
 
 
-@pytest.mark.parametrize("fill", [*FILLS, NONFINITE])
+@pytest.mark.parametrize("fill", [*INPUT_KINDS, NONFINITE])
 def test_only_where_nan_is_told_from_untouched_memory_both_parts_are_empty(fill: str) -> None:
     given = drawn(fill)
     empty = {name: np.isinf(s) for name, s in given.items()}

@@ -13,7 +13,8 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
 from tuner.device.cpu.device import HostDevice
-from tuner.device.inputs import FILLS, load_reference
+from tuner.device.inputs import INPUT_KINDS
+from tuner.device.reference import load_reference
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
@@ -105,7 +106,7 @@ def test_experts_with_full_tiles_have_no_padding() -> None:
     assert outputs["expert_ids"] == [0, 1, -1, -1]
 
 
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("fill", INPUT_KINDS)
 def test_inputs_name_experts_and_a_token_has_none_twice_in_all_fills_but_one(fill: str) -> None:
     ids = drawn(fill, {"T": 50, "E": 20, "k": 6, "B": 16})
     assert ids.shape == (50, 6)
@@ -117,7 +118,7 @@ def test_inputs_name_experts_and_a_token_has_none_twice_in_all_fills_but_one(fil
 
 def test_inputs_hold_even_and_uneven_loads_and_experts_without_any() -> None:
     axes = {"T": 100, "E": 20, "k": 4, "B": 16}
-    counts = {fill: np.bincount(drawn(fill, axes).ravel(), minlength=20) for fill in FILLS}
+    counts = {fill: np.bincount(drawn(fill, axes).ravel(), minlength=20) for fill in INPUT_KINDS}
     assert np.ptp(counts["x0.01"]) <= 1
     assert counts["x3"].max() > 3 * counts["x3"].mean()
     assert np.flatnonzero(counts["negated"]).tolist() == [16, 17, 18, 19]

@@ -13,7 +13,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
 from tuner.device.cpu.device import HostDevice
-from tuner.device.inputs import load_reference
+from tuner.device.reference import load_reference
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs

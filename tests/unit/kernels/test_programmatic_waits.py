@@ -18,7 +18,7 @@ from tuner.analysis.sass import disassemble
 from tuner.app.check import target_info
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.target import CompileTarget
+from tuner.device.base import CompileTarget
 from tuner.model.kernel import Launch
 from tuner.search.pool import valid_configs
 from tuner.space.choices import chosen_operators

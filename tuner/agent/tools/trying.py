@@ -32,10 +32,10 @@ def verified(choice: Choice) -> str:
     if outcome.status is not Status.CORRECT:
         return f"{choice}: {_why(choice, outcome.status, outcome.reason)}"
     verdict = outcome.correctness
-    if verdict is None or not verdict.fills:
+    if verdict is None or not verdict.input_kinds:
         return f"{choice}: correct"
     errors = ", ".join(f"{name} {error:.3g}" for name, error in verdict.errors)
-    text = f"{choice}: correct with the inputs {', '.join(verdict.fills)}"
+    text = f"{choice}: correct with the inputs {', '.join(verdict.input_kinds)}"
     return f"{text}\nlargest errors, as shares of what is tolerated: {errors}" if errors else text
 
 

@@ -1,4 +1,4 @@
-"""The `host` device: kernels run on the CPU, verified by the same judge as on a GPU."""
+"""The `host` device: kernels run on the CPU, verified by the same verifier as on a GPU."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.device.base import Device, DeviceInfo, Outcome, Program, Rounds
-from tuner.device.cpu.memory import host_judge
+from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program
+from tuner.device.cpu.memory import host_verifier
 from tuner.device.cpu.wire import Code
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import Arena, plausible_byte
-from tuner.device.restarting_worker import RestartingWorker, unless_killed
 from tuner.device.timing import TimingPolicy, finished, hopeless
-from tuner.device.verify.verified_device import RunFailedError, VerifiedDevice
+from tuner.device.verify.verified_device import (
+    RestartingWorker,
+    RunFailedError,
+    VerifiedDevice,
+    unless_killed,
+)
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
@@ -57,13 +61,13 @@ class HostDevice(VerifiedDevice):
         deterministic = frozenset(one.name for one in spec.arguments if one.deterministic)
         with ExitStack() as undo:
             try:
-                judge = Child(host_judge, (spec, dict(operators)), "tune-judge")
+                verifier = Child(host_verifier, (spec, dict(operators)), "tune-verifier")
             except (ChildDiedError, ChildTimeoutError) as error:
-                raise DeviceError(f"the judging process did not start: {error}") from error
-            undo.callback(judge.kill)
+                raise DeviceError(f"the verifying process did not start: {error}") from error
+            undo.callback(verifier.kill)
             runner = HostRunner(run_timeout_s, environment or {}, finding, deterministic)
             undo.callback(runner.close)
-            super().__init__(_info(runner.limits), spec, judge, runner)
+            super().__init__(_info(runner.limits), spec, verifier, runner)
             undo.pop_all()
 
 
@@ -100,7 +104,7 @@ class HostRunner(RestartingWorker[HostWorker]):
     ) -> Measurement:
         """Time the program by the server's wall clock, the outputs spoiled before every call.
 
-        A call that leaves other bits than the one before is the last: the judge sees its output.
+        A call that leaves other bits than the one before is the last: the verifier sees its output.
         """
         times: list[float] = []
         with self._blamed_on_the_program():
@@ -115,12 +119,12 @@ class HostRunner(RestartingWorker[HostWorker]):
                     break
         return Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
 
-    def rerun(self, program: Program, *, thorough: bool) -> None:
+    def rerun(self, program: Program, *, full_verification: bool) -> None:
         """Run the program once more in the process that was timed."""
         with self._blamed_on_the_program():
             self._ready_worker().run(program, 0)
 
-    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
         """Time programs in alternation, each in a process that waits while the others run."""
         order = list(range(len(programs)))
         rows = []
@@ -138,7 +142,7 @@ class HostRunner(RestartingWorker[HostWorker]):
                             Status.INCORRECT, "its output differs between timed calls"
                         )
                 rows.append(tuple(row))
-        return Rounds(tuple(rows), paired=True, isolated_us=tuple(None for _ in programs))
+        return ComparisonRounds(tuple(rows), paired=True, isolated_us=tuple(None for _ in programs))
 
     def _start(self) -> HostWorker:
         with unless_killed("no process can be started to run kernels", OSError):
@@ -232,7 +236,7 @@ class HostWatcher:
         self._device = device
 
     def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
-        """Verify each with every fill; the first access out of bounds ends it."""
+        """Verify each with every kind of input; the first access out of bounds ends it."""
         return [self._device.verify(program) for program in programs]
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ class ParentGoneError(Exception):
 
 
 class Forked:
-    """One child of the server; between commands it is stopped, and so cannot touch what is judged.
+    """One child of the server; between commands it is stopped, and cannot touch what is verified.
 
     `parent` is watched while a command runs: the child ends with it.
     """

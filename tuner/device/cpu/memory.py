@@ -1,4 +1,4 @@
-"""Memory of the `host` device: the judge makes it, the process that runs kernels maps it."""
+"""Memory of the `host` device: the verifier makes it, the process that runs kernels maps it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.layout import Arena, Layout
-from tuner.device.number_formats import Array
+from tuner.device.layout import Arena, Array, Layout
 from tuner.device.verify.verifier import Verifier
 from tuner.model.kernel import KernelSpec
 
 # Inputs and references that are kept for use again.
-STOCK_BYTES = 256 << 20
+CACHE_BYTES = 256 << 20
 
 
 class SharedMemory:
@@ -30,7 +29,7 @@ class SharedMemory:
     def __init__(self) -> None:
         self.xp: Any = np
         self.data: Array = None
-        self.stock_bytes = STOCK_BYTES
+        self.cache_bytes = CACHE_BYTES
         self._descriptor: int | None = None
 
     def open(self, key: str, layout: Layout) -> Arena:
@@ -41,7 +40,7 @@ class SharedMemory:
         self._descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(self._descriptor, 0, size)
-            # Or a kernel could cut it off under the judge.
+            # Or a kernel could cut it off under the verifier.
             fcntl.fcntl(
                 self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
             )
@@ -89,8 +88,8 @@ def _numbers(path: Path) -> dict[str, int]:
     return {words[0]: int(words[1]) for words in lines}
 
 
-def host_judge(spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
-    """Make a judge whose memory another process can map."""
+def host_verifier(spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
+    """Make a verifier whose memory another process can map."""
     return Verifier(SharedMemory(), spec, operators)
 
 

@@ -61,7 +61,7 @@ def serve(descriptor: int, memory_bytes: int, readable: Sequence[str]) -> None:
 
 
 class Server:
-    """Hold the judge's memory and one child for each loaded program."""
+    """Hold the verifier's memory and one child for each loaded program."""
 
     def __init__(self, parent: socket.socket, limits: confinement.Limits) -> None:
         self._parent, self._limits = parent, limits

@@ -107,7 +107,7 @@ class HostWorker:
         return self._process.pid
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
-        """Map the judge's memory for one workload and end the programs of the previous one."""
+        """Map the verifier's memory for one workload and end the programs of the previous one."""
         assert arena.host_name is not None
         descriptor = os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -117,7 +117,7 @@ class HostWorker:
         self._loaded.clear()
 
     def detach(self) -> None:
-        """Unmap the judge's memory and end the programs."""
+        """Unmap the verifier's memory and end the programs."""
         self._loaded.clear()
         self._ask(Detach(), GRACE_S)
 

@@ -1,4 +1,4 @@
-"""The judge's comparisons as single passes on the GPU; equal to those in NumPy, tested."""
+"""The verifier's comparisons as single passes on the GPU; equal to those in NumPy, tested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.number_formats import LARGEST, Array, storage_dtype
+from tuner.device.layout import LARGEST, Array, storage_dtype
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 
 _BLOCKS, _THREADS = 1056, 256
@@ -97,7 +97,7 @@ def look(
     pairs: Iterable[tuple[Array, Array]],
     outputs: Sequence[Output],
 ) -> tuple[bool, tuple[float, ...]]:
-    """Judge everything at once, with one answer fetched from the GPU.
+    """Verify everything at once, with one answer fetched from the GPU.
 
     The first part tells whether all bytes of `data` in the ranges `guards` are `guard`, and each
     pair of arrays has equal bytes; the second is each output's `largest_error`.

@@ -15,10 +15,40 @@ from tempfile import TemporaryDirectory
 
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Counted, LaunchCounts, Program
-from tuner.device.cuda.under_tool import NO_LEASH, Ended, ToolProcess, draw_arena, environment
-from tuner.device.cuda.watched import Job, Jobs
+from tuner.device.cuda.tool_process import (
+    Ended,
+    Job,
+    Jobs,
+    ToolProcess,
+    draw_arena,
+    environment,
+)
 from tuner.device.layout import Layout
 from tuner.model.kernel import KernelSpec, Launch, Workload
+
+# Each launch runs some twenty times, and what it wrote is put back in between.
+TIMEOUT_S = 120.0
+PAGE_TIMEOUT_S = 60.0
+# A counter that this chip lacks ends a run before anything is counted; the next goes without it.
+MOST_ATTEMPTS = 8
+
+_NAME = "ncu"
+# Some of them would change what is counted.
+_VARIABLES = "NV_COMPUTE_PROFILER"
+# A kernel that does nothing, in a form that every driver compiles itself: a tool that may count
+# nothing still starts and ends well as long as no kernel runs under it.
+_PROBE = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry probe()\n{\nret;\n}\n\0"
+_PROBE_LAUNCH = Launch("probe", (1, 1, 1), (32, 1, 1))
+_PROBE_COUNTER = "smsp__inst_executed.sum"
+_OPTIONS = (
+    "--target-processes=all",
+    "--clock-control=none",  # the default sets the clocks, of a GPU that others may use
+    "--cache-control=all",
+    "--replay-mode=kernel",
+    "--apply-rules=no",
+    "--section=SourceCounters",
+    "--force-overwrite",
+)
 
 # Columns that tell a launch from others; all else is a counter.
 _FIRST_COLUMN = "ID"
@@ -91,7 +121,6 @@ def source_samples(text: str) -> list[tuple[str, dict[int, int]]]:
 
 
 def unknown_counters(text: str) -> list[str]:
-    """List the counters that the tool does not know for this chip; it then counts none."""
     return [name.replace("\\", "") for name in _UNKNOWN.findall(text)]
 
 
@@ -115,36 +144,10 @@ def _counters(cells: Mapping[str, str]) -> dict[str, float]:
 
 
 def _number(cell: str) -> float | None:
-    """Read a number with or without separators of thousands; None for what isn't one."""
     if not _NUMBER.fullmatch(cell.strip()):
         return None
     value = float(cell.replace(",", ""))
     return value if math.isfinite(value) else None
-
-
-# Each launch runs some twenty times, and what it wrote is put back in between.
-TIMEOUT_S = 120.0
-PAGE_TIMEOUT_S = 60.0
-# A counter that this chip lacks ends a run before anything is counted; the next goes without it.
-MOST_ATTEMPTS = 8
-
-_NAME = "ncu"
-# Some of them would change what is counted.
-_VARIABLES = "NV_COMPUTE_PROFILER"
-# A kernel that does nothing, in a form that every driver compiles itself: a tool that may count
-# nothing still starts and ends well as long as no kernel runs under it.
-_PROBE = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry probe()\n{\nret;\n}\n\0"
-_PROBE_LAUNCH = Launch("probe", (1, 1, 1), (32, 1, 1))
-_PROBE_COUNTER = "smsp__inst_executed.sum"
-_OPTIONS = (
-    "--target-processes=all",
-    "--clock-control=none",  # the default sets the clocks, of a GPU that others may use
-    "--cache-control=all",
-    "--replay-mode=kernel",
-    "--apply-rules=no",
-    "--section=SourceCounters",
-    "--force-overwrite",
-)
 
 
 def find_ncu() -> Path | None:
@@ -173,7 +176,6 @@ class NsightCompute:
         self._refusal: str | None = None
 
     def refusal(self) -> str:
-        """Say why nothing can be counted here, "" where it can; tried once, on a kernel."""
         if self._refusal is None:
             self._refusal = self._tried()
         return self._refusal
@@ -194,7 +196,6 @@ class NsightCompute:
         return self._counted(report, program.launches, wanted)
 
     def close(self) -> None:
-        """End what runs and remove the files."""
         self._process.close()
         self._folder.cleanup()
 
@@ -203,7 +204,6 @@ class NsightCompute:
         return Path(self._folder.name, "arena")
 
     def _layout(self, workload: Workload) -> Layout:
-        """Draw the inputs of a workload; those of the last one are kept."""
         if self._drawn is None or self._drawn[0] != workload:
             layout = draw_arena(workload, self._spec, self._operators, self._arena)
             self._drawn = workload, layout
@@ -225,7 +225,6 @@ class NsightCompute:
         return self._counted(report, (_PROBE_LAUNCH,), [_PROBE_COUNTER]).reason
 
     def _report(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> _Report:
-        """Run the jobs and count the launches of the last one."""
         folder = Path(self._folder.name)
         file = folder / "report.ncu-rep"
         file.unlink(missing_ok=True)
@@ -236,7 +235,7 @@ class NsightCompute:
             f"--export={file.with_suffix('')}",
         ]
         sign = f"job-{secrets.token_hex(8)}"
-        request = Jobs(self._ordinal, sign, False, NO_LEASH, jobs)
+        request = Jobs(self._ordinal, sign, jobs)
         ended = self._process.run(command, request, folder, TIMEOUT_S, _environment())
         text = f"{ended.said}\n{ended.words}"
         reason = _reason(ended, sign)
@@ -286,13 +285,11 @@ class NsightCompute:
 
 
 def _environment() -> dict[str, str]:
-    """Let numbers be printed the same everywhere, and put no files into the user's folder."""
     quiet = {"NV_COMPUTE_PROFILER_DISABLE_STOCK_FILE_DEPLOYMENT": "1"}
     return {**environment(_VARIABLES), "LC_ALL": "C", **quiet}
 
 
 def _reason(ended: Ended, sign: str) -> str:
-    """Say what kept the tool or the jobs from their end, "" where nothing did."""
     if ended.timed_out:
         return f"Nsight Compute did not end within {TIMEOUT_S:g} s"
     if said := trouble(f"{ended.said}\n{ended.words}"):

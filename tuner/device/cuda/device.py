@@ -11,23 +11,32 @@ from typing import Any
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, Watchers
+from tuner.device.cuda.counters import NsightCompute
 from tuner.device.cuda.driver import CudaError, gpu_uuid
 from tuner.device.cuda.energy import ENERGY
 from tuner.device.cuda.peers import PeerHome
-from tuner.device.cuda.worker import Worker
+from tuner.device.cuda.sanitizer import (
+    COMPILE_OPTIONS,
+    KINDS,
+    LARGEST_BYTES,
+    ComputeSanitizer,
+    find_compute_sanitizer,
+)
+from tuner.device.cuda.worker import CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import Arena
-from tuner.device.peers import PeerError
-from tuner.device.restarting_worker import RestartingWorker, unless_killed
+from tuner.device.reference import PeerError
 from tuner.device.timing import FINALS, SEARCH, TimingPolicy
 from tuner.device.verify.verified_device import (
-    JUDGE_TIMEOUT_S,
+    VERIFIER_TIMEOUT_S,
+    RestartingWorker,
     RunFailedError,
     VerifiedDevice,
     fresh_seed,
+    unless_killed,
 )
-from tuner.device.verify.verifier import cuda_judge
+from tuner.device.verify.verifier import cuda_verifier
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
@@ -40,8 +49,6 @@ TIMING_TIMEOUT_S = 60.0
 REPLAY_TIMEOUT_S = 2.0
 # Beside the window itself: to settle, to wait for two ticks, and for calls of seconds to end.
 ENERGY_TIMEOUT_S = 60.0
-# SIGKILL may have come from whoever is short of memory: a second one is the program's fault.
-ENERGY_ATTEMPTS = 2
 # What a peer's first call in a process may take on top: PyTorch is imported, torch.compile and
 # Triton compile, FlashInfer builds an extension with nvcc where its cache has none.
 PEER_WARM_UP_S = 300.0
@@ -57,31 +64,40 @@ EARLY = (
 class CudaDevice(VerifiedDevice):
     """Run programs on one NVIDIA GPU, which no other `tune` uses meanwhile.
 
-    The judge and the worker share the GPU. Raises `DeviceError` where it is in use or does not
+    The verifier and the worker share the GPU. Raises `DeviceError` where it is in use or does not
     answer.
     """
 
     def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
-        self.ordinal = ordinal
+        self._ordinal, self._operators = ordinal, dict(operators)
         uuid = gpu_uuid(ordinal)
         with ExitStack() as undo:
             self._lock = _lock(ordinal, uuid)
             undo.callback(self._lock.release)
             try:
-                judge = Child(cuda_judge, (ordinal, spec, dict(operators)), "tune-judge")
-                undo.callback(judge.kill)
+                verifier = Child(cuda_verifier, (ordinal, spec, dict(operators)), "tune-verifier")
+                undo.callback(verifier.kill)
                 runner = CudaRunner(ordinal, PeerHome(spec.reference, dict(operators)))
                 undo.callback(runner.close)
                 facts = runner.describe()
-                streaming = judge.call("streaming_gbps", timeout_s=JUDGE_TIMEOUT_S)
+                streaming = verifier.call("streaming_gbps", timeout_s=VERIFIER_TIMEOUT_S)
             except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
                 raise DeviceError(f"the GPU's processes did not start: {error}") from error
             self._metered = runner
-            super().__init__(_info(facts, streaming, _gpu_state(uuid)), spec, judge, runner)
+            super().__init__(_info(facts, streaming, _gpu_state(uuid)), spec, verifier, runner)
             undo.pop_all()
 
+    def watchers(self) -> Watchers:
+        """Open compute-sanitizer's tools, where it is installed."""
+        kinds = KINDS if find_compute_sanitizer() else ()
+        opened = (self._ordinal, self._spec, self._operators)
+        tools = tuple(ComputeSanitizer(kind, *opened) for kind in kinds)
+        return Watchers(tools, COMPILE_OPTIONS, LARGEST_BYTES)
+
+    def counters(self) -> NsightCompute:
+        return NsightCompute(self._ordinal, self._spec, self._operators)
+
     def require_energy(self) -> None:
-        """Raise `DeviceError` where the energy counter of this GPU cannot be read."""
         self._metered.require_energy()
 
     def idle_energy(self, *, seconds: float) -> EnergyWindow:
@@ -89,30 +105,18 @@ class CudaDevice(VerifiedDevice):
         return self._metered.idle_energy(seconds)
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
-        """Read the energy over replays of a verified program, and judge its next results."""
-        for attempt in range(ENERGY_ATTEMPTS):
-            try:
-                return self._energy(program, seconds)
-            except RunFailedError as error:
-                failed = Outcome(error.status, str(error))
-                if not error.killed or attempt:
-                    break
-            except MemoryError as error:
-                raise DeviceError(
-                    f"not enough memory to measure the energy on {program.workload}: {error}",
-                    remedy="leave the workload out, or free the memory",
-                ) from error
-        return failed
+        """Read the energy over replays of a verified program, and verify its next results."""
 
-    def _energy(self, program: Program, seconds: float) -> EnergyWindow | Outcome:
-        self._enter(program.workload)
-        self._ask_judge("prepare", program.workload, NORMAL, fresh_seed())
-        window = self._metered.energy(program, seconds)
-        fault = self._fault(program)
-        return Outcome(Status.INCORRECT, fault) if fault else window
+        def attempt() -> EnergyWindow | Outcome:
+            self._enter(program.workload)
+            self._ask("prepare", program.workload, NORMAL, fresh_seed())
+            window = self._metered.energy(program, seconds)
+            fault = self._fault(program)
+            return Outcome(Status.INCORRECT, fault) if fault else window
+
+        return self._outcome_of(program, attempt)
 
     def close(self) -> None:
-        """End both processes and release the GPU for others."""
         super().close()
         self._lock.release()
 
@@ -134,7 +138,6 @@ class CudaRunner(RestartingWorker[Child]):
         super().close()
 
     def describe(self) -> Mapping[str, Any]:
-        """Name the GPU and its numbers."""
         facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
         return facts
 
@@ -159,7 +162,6 @@ class CudaRunner(RestartingWorker[Child]):
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None
     ) -> Measurement:
-        """Time the program over rotating buffers."""
         with self._blamed_on_the_program():
             measurement: Measurement = self._ready_worker().call(
                 *("time", program, policy, incumbent_us),
@@ -167,14 +169,13 @@ class CudaRunner(RestartingWorker[Child]):
             )
         return measurement
 
-    def rerun(self, program: Program, *, thorough: bool) -> None:
-        """Run the program once more where it was timed."""
-        policy = FINALS if thorough else SEARCH
+    def rerun(self, program: Program, *, full_verification: bool) -> None:
+        policy = FINALS if full_verification else SEARCH
         with self._blamed_on_the_program():
             limit_s = _limit_s(RUN_TIMEOUT_S, program)
             self._ready_worker().call("rerun", program, policy, timeout_s=limit_s)
 
-    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
         """Time programs in alternation; any failure ends the worker."""
         replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
         timeout_s = _limit_s(TIMING_TIMEOUT_S * 5 + replays_s, *programs)
@@ -186,15 +187,15 @@ class CudaRunner(RestartingWorker[Child]):
         except RunFailedError:
             self._drop_worker()
             raise
-        return Rounds(tuple(tuple(row) for row in rows), paired=True, isolated_us=tuple(isolated))
+        return ComparisonRounds(
+            tuple(tuple(row) for row in rows), paired=True, isolated_us=tuple(isolated)
+        )
 
     def require_energy(self) -> None:
-        """Raise `DeviceError` where the energy counter cannot be read."""
         with _blamed_on_the_worker():
             self._live_worker().call("require_energy", timeout_s=RUN_TIMEOUT_S)
 
     def idle_energy(self, seconds: float) -> EnergyWindow:
-        """Read the energy over a time without work."""
         with _blamed_on_the_worker():
             window: EnergyWindow = self._live_worker().call(
                 "idle_energy", seconds, timeout_s=ENERGY_TIMEOUT_S + seconds
@@ -202,7 +203,6 @@ class CudaRunner(RestartingWorker[Child]):
         return window
 
     def energy(self, program: Program, seconds: float) -> EnergyWindow:
-        """Read the energy over replays of a program."""
         with self._blamed_on_the_program():
             window: EnergyWindow = self._ready_worker().call(
                 "energy", program, ENERGY, seconds, timeout_s=ENERGY_TIMEOUT_S + seconds
@@ -213,11 +213,11 @@ class CudaRunner(RestartingWorker[Child]):
         failed = f"no process can be started on GPU {self._ordinal}"
         remedy = "nvidia-smi tells whether the GPU still works"
         with unless_killed(failed, CudaError, remedy=remedy):
-            return Child(Worker, (self._ordinal, self._home), "tune-worker")
+            return Child(CudaWorker, (self._ordinal, self._home), "tune-worker")
 
     def _map(self, worker: Child, arena: Arena) -> None:
         try:
-            with unless_killed("the judge's memory cannot be mapped", CudaError):
+            with unless_killed("the verifier's memory cannot be mapped", CudaError):
                 worker.call("attach", arena, timeout_s=RUN_TIMEOUT_S)
         except (ChildDiedError, WorkerError):
             self._drop_worker()

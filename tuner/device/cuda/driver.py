@@ -102,11 +102,9 @@ class LoadedProgram:
             raise
 
     def function(self, kernel: str) -> Any:
-        """Return the driver's handle of one kernel."""
         return self._functions[kernel]
 
     def unload(self) -> None:
-        """Release the module."""
         call(driver.cuModuleUnload, self._module)
 
     def _permit(self, launch: Launch) -> None:
@@ -121,7 +119,7 @@ class LoadedProgram:
             call(driver.cuFuncSetAttribute, function, name, 1)
 
 
-class Arguments:
+class LaunchArguments:
     """A kernel's parameters for one place in memory, in the form that the driver reads."""
 
     def __init__(self, layout: Layout, base: int) -> None:
@@ -140,7 +138,6 @@ class Arguments:
 
     @property
     def address(self) -> int:
-        """Address of the array of pointers to the parameters."""
         return ctypes.addressof(self._pointers)
 
 
@@ -149,13 +146,11 @@ class Issuer(Protocol):
 
     relaxed: bool
 
-    def issue(self, arguments: Arguments) -> None:
+    def issue(self, arguments: LaunchArguments) -> None:
         """Enqueue the call; inside a capture it becomes part of the graph."""
-        ...
 
-    def collect(self, arguments: Arguments) -> None:
+    def collect(self, arguments: LaunchArguments) -> None:
         """Enqueue what puts the results of the last call there into the outputs, untimed."""
-        ...
 
 
 class Launcher:
@@ -176,8 +171,7 @@ class Launcher:
             for launch in launches
         ]
 
-    def issue(self, arguments: Arguments) -> None:
-        """Enqueue the launches; inside a capture they become graph nodes."""
+    def issue(self, arguments: LaunchArguments) -> None:
         for config, function in self._launches:
             (status,) = driver.cuLaunchKernelEx(config, function, arguments.address, 0)
             if status != driver.CUresult.CUDA_SUCCESS:
@@ -185,7 +179,7 @@ class Launcher:
                     f"cuLaunchKernelEx: {status.name}", sticky=status.name not in REFUSALS
                 )
 
-    def collect(self, arguments: Arguments) -> None:
+    def collect(self, arguments: LaunchArguments) -> None:
         """Nothing to do: a kernel writes its outputs itself."""
 
 

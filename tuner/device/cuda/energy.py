@@ -9,6 +9,10 @@ from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import Any, Protocol
 
+from cuda.bindings import driver
+
+from tuner.device.cuda.buffers import Graph
+from tuner.device.cuda.driver import CudaError, call
 from tuner.device.timing import FINALS
 from tuner.model.errors import DeviceError
 
@@ -20,6 +24,8 @@ LONGEST_TICK_S = 5.0
 # Until the clocks and what they draw are steady. Without work they take longer to come down.
 LOADED_SETTLE_S, IDLE_SETTLE_S = 1.0, 3.0
 WATCH_S, SAMPLE_S = 1e-3, 50e-3
+# Two could end while this process is held up for the length of one.
+BATCHES_AHEAD = 3
 # nvml.h: NVML_CLOCK_SM, NVML_TEMPERATURE_GPU. The names in the bindings have changed.
 CLOCK_SM, SENSOR_GPU = 1, 0
 # nvml.h: nvmlClocksEventReason*, without those that say that nothing is held back.
@@ -53,7 +59,6 @@ class Sampled:
 
     @property
     def clock_mhz(self) -> int | None:
-        """The median clock."""
         return median_low(self.clocks_mhz) if self.clocks_mhz else None
 
 
@@ -70,11 +75,9 @@ class Counter(Protocol):
 
     def energy_mj(self) -> int:
         """Read the energy since the driver was loaded."""
-        ...
 
     def sample(self, sampled: Sampled) -> None:
         """Add clock, temperature and limits as they are now."""
-        ...
 
 
 class NvmlCounter:
@@ -88,7 +91,6 @@ class NvmlCounter:
         self.energy_mj()
 
     def energy_mj(self) -> int:
-        """Read the energy of the whole GPU since the driver was loaded."""
         with _explained(self._nvml):
             return int(self._nvml.device_get_total_energy_consumption(self._gpu))
 
@@ -120,7 +122,6 @@ class Window:
         self.sampled = Sampled()
 
     def settle(self, seconds: float) -> None:
-        """Let that time pass."""
         self._pass(self._clock_s() + seconds)
 
     def take(self, seconds: float) -> Span:
@@ -150,6 +151,48 @@ class Window:
             f"the GPU's energy counter stood still for {LONGEST_TICK_S:g} s",
             remedy=f"`nvidia-smi -q -d POWER` tells whether it reports power at all; {_WITHOUT}",
         )
+
+
+class QueuedReplays:
+    """Replays of one graph, enqueued ahead, so that the GPU never waits for this process."""
+
+    def __init__(self, graph: Graph, replays: int, stream: Any) -> None:
+        self._graph, self._stream = graph, stream
+        self._replays = replays
+        # One at the end of each batch of replays, in order.
+        self._ends: list[Any] = []
+        self._done = 0
+
+    def keep_up(self) -> None:
+        """Enqueue batches until enough are under way; waits for nothing."""
+        while len(self._ends) - self.batches_done() < BATCHES_AHEAD:
+            for _ in range(self._replays):
+                self._graph.launch(self._stream)
+            end = call(driver.cuEventCreate, 0)
+            self._ends.append(end)
+            call(driver.cuEventRecord, end, self._stream)
+
+    def batches_done(self) -> int:
+        while self._done < len(self._ends):
+            (status,) = driver.cuEventQuery(self._ends[self._done])
+            if status == driver.CUresult.CUDA_ERROR_NOT_READY:
+                break
+            if status != driver.CUresult.CUDA_SUCCESS:
+                raise CudaError(f"cuEventQuery: {status.name}")
+            self._done += 1
+        return self._done
+
+    def time_us(self, first: int, last: int) -> float:
+        """Compute the time per call between the ends of two batches, counted from 1."""
+        ends = self._ends[first - 1], self._ends[last - 1]
+        calls = self._graph.calls * self._replays * (last - first)
+        return float(call(driver.cuEventElapsedTime, *ends)) * 1e3 / calls
+
+    def close(self) -> None:
+        """Wait for what is under way, and release the events."""
+        driver.cuStreamSynchronize(self._stream)
+        for end in self._ends:
+            driver.cuEventDestroy(end)
 
 
 def _library() -> Any:
@@ -188,7 +231,6 @@ def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _explained(nvml: Any) -> Iterator[None]:
-    """Turn what NVML raises into a `DeviceError` that says what to do."""
     try:
         yield
     except (nvml.NvmlError, RuntimeError) as error:  # the latter where there is no library

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,10 +15,10 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.base import Program
-from tuner.device.cuda.driver import Arguments, CudaError, allocate, call
-from tuner.device.cuda.rotating import Graph, MappedArena
+from tuner.device.cuda.buffers import Graph, MappedArena
+from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
 from tuner.device.layout import Layout, Slot
-from tuner.device.peers import PeerError, PeerFunction, load_peers
+from tuner.device.reference import PeerError, PeerFunction, line_in, load_peers
 from tuner.model.errors import KernelError, WorkerError
 from tuner.model.trial import Status
 
@@ -39,7 +38,7 @@ class PeerHome:
     operators: Mapping[str, str] = field(default_factory=dict)
 
 
-class Peers:
+class PeerLaunchers:
     """Make the launchers of one kernel's peers; PyTorch is imported for the first of them."""
 
     def __init__(self, ordinal: int, stream: Any, home: PeerHome) -> None:
@@ -63,7 +62,7 @@ class Peers:
                 error.sticky = not self._unharmed()
                 raise
             # On the arrays themselves: what is captured does not run.
-            place = _Place([Arguments(arena.layout, arena.base)])
+            place = _Place([LaunchArguments(arena.layout, arena.base)])
             Graph(launcher, place, 1, self._stream).close()
             self._launchers[name] = launcher
         return self._launchers[name]
@@ -125,22 +124,20 @@ class PeerLauncher:
         self._tensors: dict[int, dict[str, Any]] = {}
         self._returned: dict[int, Mapping[str, Any]] = {}
 
-    def issue(self, arguments: Arguments) -> None:
-        """Call the peer on the worker's stream; inside a capture its work goes into the graph."""
+    def issue(self, arguments: LaunchArguments) -> None:
         with self._running():
             tensors = self._views(arguments)
             returned = self._function(dict(tensors), dict(self._axes), **self._home.operators)
             self._returned[arguments.base] = _checked(self._torch, returned, tensors, arguments)
 
-    def collect(self, arguments: Arguments) -> None:
-        """Copy what the last call there returned into the outputs, for the judge to see."""
+    def collect(self, arguments: LaunchArguments) -> None:
+        """Copy what the last call there returned into the outputs, for the verifier to see."""
         with self._running():
             tensors = self._views(arguments)
             for name, result in self._returned.get(arguments.base, {}).items():
                 tensors[name].copy_(result)
 
-    def forget(self, arguments: Arguments) -> None:
-        """Let go of arrays that are about to be freed."""
+    def forget(self, arguments: LaunchArguments) -> None:
         self._tensors.pop(arguments.base, None)
         self._returned.pop(arguments.base, None)
 
@@ -154,7 +151,7 @@ class PeerLauncher:
         ):
             yield
 
-    def _views(self, arguments: Arguments) -> dict[str, Any]:
+    def _views(self, arguments: LaunchArguments) -> dict[str, Any]:
         known = self._tensors.get(arguments.base)
         if known is None:
             slots, base = arguments.layout.slots, arguments.base
@@ -165,7 +162,7 @@ class PeerLauncher:
 
 @dataclass(slots=True)
 class _Place:
-    arguments: list[Arguments]
+    arguments: list[LaunchArguments]
     sets: int = 1
 
 
@@ -192,7 +189,7 @@ def _tensor(torch: Any, slot: Slot, base: int, stream: Any) -> Any:
 
 
 def _checked(
-    torch: Any, returned: Any, tensors: Mapping[str, Any], arguments: Arguments
+    torch: Any, returned: Any, tensors: Mapping[str, Any], arguments: LaunchArguments
 ) -> Mapping[str, Any]:
     """Require outputs of the right type and shape: a conversion would be part of the work."""
     if returned is None:
@@ -226,7 +223,7 @@ def _warm_up(launcher: PeerLauncher, arena: MappedArena, stream: Any) -> None:
         base = allocate(size_bytes)
     except MemoryError as error:
         raise PeerError(f"not enough memory to warm it up: {error}") from error
-    arguments = Arguments(arena.layout, base)
+    arguments = LaunchArguments(arena.layout, base)
     try:
         for _ in range(WARM_UP_CALLS):
             # Each on fresh inputs: what is written in place may have no sense a second time.
@@ -241,7 +238,6 @@ def _warm_up(launcher: PeerLauncher, arena: MappedArena, stream: Any) -> None:
 
 @contextmanager
 def _blamed_on_peer(reference: Path) -> Iterator[None]:
-    """Make of whatever a peer raises one `PeerError`, with the line of the reference file."""
     try:
         yield
     except WorkerError:
@@ -253,8 +249,7 @@ def _blamed_on_peer(reference: Path) -> Iterator[None]:
     except KernelError as error:
         raise PeerError(str(error)) from error
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(reference)]
-        place = f"{reference}:{lines[-1]}: " if lines else ""
+        line = line_in(reference, error)
+        place = f"{reference}:{line}: " if line else ""
         text = f"{place}{type(error).__name__}: {error}"
         raise PeerError(text[:_LONGEST_REASON]) from error

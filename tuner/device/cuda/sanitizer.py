@@ -15,11 +15,32 @@ from typing import Any
 
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Outcome, Program
-from tuner.device.cuda.under_tool import NO_LEASH, ToolProcess, environment, jobs_of
-from tuner.device.cuda.watched import Job, Jobs
+from tuner.device.cuda.tool_process import Job, Jobs, ToolProcess, environment, jobs_of
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
+
+KINDS = ("memcheck", "racecheck", "synccheck", "initcheck")
+# Reports name lines of the source only where the compiler wrote them down; the code is the same.
+COMPILE_OPTIONS = ("-lineinfo",)
+# Larger workloads take the tools minutes: they follow every access.
+LARGEST_BYTES = 128 << 20
+START_TIMEOUT_S = 60.0
+JOB_TIMEOUT_S = 10.0
+
+_NAME = "compute-sanitizer"
+_FOUND_SOMETHING = 97
+_OPTIONS = {
+    # The bindings ask the driver for functions that an older one lacks: no fault of a kernel's.
+    # With padding, whatever lies past the end of an array isn't the beginning of another.
+    "memcheck": ("--report-api-errors", "no", "--padding", "4096"),
+    # Warnings are about threads of one warp that count on running together.
+    "racecheck": ("--racecheck-report", "analysis", "--racecheck-detect-level", "error"),
+    "synccheck": (),
+    "initcheck": (),
+}
+# Some of them would switch the tool's work off.
+_VARIABLES = "NV_COMPUTE_SANITIZER"
 
 # How the compiler names the source: equal to `compiler.includes.UNIT_NAME`.
 UNIT = "kernel.cu"
@@ -96,7 +117,6 @@ class Report:
 
     @property
     def findings(self) -> list[str]:
-        """Everything that was found, in the order of the jobs."""
         return [text for job in self.jobs for text in job.findings] + self.stray
 
     @property
@@ -106,13 +126,7 @@ class Report:
         return done and self.errors == 0 and not self.findings and not self.troubles
 
 
-def findings(text: str, kind: str, jobs: int, signs: Signs | None = None) -> list[list[str]]:
-    """List what was found while each job ran, each as `kernel.cu(LINE): KIND: what`."""
-    return [job.findings for job in read(text, kind, jobs, signs).jobs]
-
-
 def read(text: str, kind: str, jobs: int, signs: Signs | None = None) -> Report:
-    """Read a whole output of `jobs` jobs under the tool `kind`."""
     report = Report([JobReport() for _ in range(jobs)])
     running: int | None = None
     for block in _blocks(text, signs or Signs()):
@@ -175,7 +189,6 @@ def _note_block(report: Report, block: list[str], kind: str, running: int | None
 
 
 def _is_warning_of_race(title: str) -> bool:
-    """Tell threads of one warp that rely on running together, which may be meant so."""
     return title.lower().startswith("warning") and (_RACE in title or "hazard detected" in title)
 
 
@@ -219,7 +232,6 @@ def _race(title: str, details: list[str], kind: str) -> str:
 
 
 def _other_side(line: str) -> str:
-    """End with the place, in the form in which compilers name a second one."""
     place = _PLACE.search(line)
     if place is None:
         return f"  {line}"
@@ -234,7 +246,6 @@ def _without_host(details: list[str]) -> list[str]:
 
 
 def _with_names(text: str, arrays: Mapping[str, tuple[int, int]]) -> str:
-    """Write addresses inside an array as its name and an offset."""
 
     def named(match: re.Match[str]) -> str:
         address = int(match[0], 16)
@@ -245,29 +256,6 @@ def _with_names(text: str, arrays: Mapping[str, tuple[int, int]]) -> str:
         return match[0]
 
     return _ADDRESS.sub(named, text)
-
-
-KINDS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# Reports name lines of the source only where the compiler wrote them down; the code is the same.
-COMPILE_OPTIONS = ("-lineinfo",)
-# Larger workloads take the tools minutes: they follow every access.
-LARGEST_BYTES = 128 << 20
-START_TIMEOUT_S = 60.0
-JOB_TIMEOUT_S = 10.0
-
-_NAME = "compute-sanitizer"
-_FOUND_SOMETHING = 97
-_OPTIONS = {
-    # The bindings ask the driver for functions that an older one lacks: no fault of a kernel's.
-    # With padding, whatever lies past the end of an array isn't the beginning of another.
-    "memcheck": ("--report-api-errors", "no", "--padding", "4096"),
-    # Warnings are about threads of one warp that count on running together.
-    "racecheck": ("--racecheck-report", "analysis", "--racecheck-detect-level", "error"),
-    "synccheck": (),
-    "initcheck": (),
-}
-# Some of them would switch the tool's work off.
-_VARIABLES = "NV_COMPUTE_SANITIZER"
 
 
 def find_compute_sanitizer() -> Path | None:
@@ -285,7 +273,7 @@ def _works(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SanitizerRun:
     """One process of the tool: what it reported and how it ended."""
 
     report: Report
@@ -296,7 +284,6 @@ class Run:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing at all is wrong with any job."""
         return self.report.clean and self.exit_code == 0 and not self.timed_out
 
 
@@ -346,21 +333,19 @@ class ComputeSanitizer:
         return [outcomes[index] for index in range(len(programs))]
 
     def close(self) -> None:
-        """End what runs."""
         self._process.close()
 
-    def _run(self, jobs: Sequence[Job], folder: Path) -> Run:
-        """Run jobs in one process of the tool and read what came of it."""
+    def _run(self, jobs: Sequence[Job], folder: Path) -> SanitizerRun:
         secret = secrets.token_hex(8)
         signs = Signs(f"tool-{secret}", f"job-{secret}")
         timeout_s = START_TIMEOUT_S + JOB_TIMEOUT_S * len(jobs)
         written_only = self.kind == "initcheck"
-        request = Jobs(self._ordinal, signs.program, written_only, NO_LEASH, tuple(jobs))
+        request = Jobs(self._ordinal, signs.program, tuple(jobs), written_only)
         ended = self._process.run(
             self._command(signs), request, folder, timeout_s, environment(_VARIABLES)
         )
         report = read(ended.said, self.kind, len(jobs), signs)
-        return Run(report, ended.exit_code, timeout_s, ended.timed_out, ended.last_words)
+        return SanitizerRun(report, ended.exit_code, timeout_s, ended.timed_out, ended.last_words)
 
     def _command(self, signs: Signs) -> list[str]:
         options = {
@@ -378,7 +363,6 @@ class ComputeSanitizer:
 
 
 def _smaller(group: Sequence[int], report: Report) -> list[list[int]]:
-    """Divide jobs of which one is suspect: each that looks so alone, the others together."""
     pairs = list(zip(group, report.jobs, strict=True))
     odd = (State.STARTED, State.FAILED)
     suspects = [index for index, job in pairs if job.findings or job.state in odd]
@@ -389,8 +373,7 @@ def _smaller(group: Sequence[int], report: Report) -> list[list[int]]:
     return [*([index] for index in suspects), others]
 
 
-def _outcome(run: Run, kind: str) -> Outcome:
-    """Judge by a process that ran one program, or by one in which nothing went wrong."""
+def _outcome(run: SanitizerRun, kind: str) -> Outcome:
     report = run.report
     if run.clean:
         return Outcome(Status.CORRECT)
@@ -414,7 +397,7 @@ def _outcome(run: Run, kind: str) -> Outcome:
     return Outcome(Status.NOT_RECORDED, f"{kind} gave no verdict: {ended}")
 
 
-def _without_start(run: Run, kind: str) -> str:
+def _without_start(run: SanitizerRun, kind: str) -> str:
     if run.timed_out:
         return f"{kind} did not start within {run.timeout_s:g} s"
     words = "; ".join([*run.report.troubles, *filter(None, [run.last_words])])
@@ -422,7 +405,6 @@ def _without_start(run: Run, kind: str) -> str:
 
 
 def _with_count(report: Report) -> str:
-    """Give the first finding and how many more there are."""
     first = report.findings[0]
     others = max(report.errors or 0, len(report.findings)) - 1
     return f"{first}\n(and {others} more)" if others else first

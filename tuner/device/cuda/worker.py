@@ -15,20 +15,33 @@ from statistics import median
 from cuda.bindings import driver
 
 from tuner.device.base import Program
-from tuner.device.cuda.cache_flush import Scrub, SharedSpoiler
+from tuner.device.cuda.buffers import (
+    Buffers,
+    Graph,
+    LateWriter,
+    MappedArena,
+    Scrub,
+    SharedSpoiler,
+    timing_events,
+)
 from tuner.device.cuda.driver import (
-    Arguments,
     Issuer,
+    LaunchArguments,
     Launcher,
     LoadedProgram,
     call,
     gpu_uuid,
     reset_persisting_l2,
 )
-from tuner.device.cuda.energy import IDLE_SETTLE_S, LOADED_SETTLE_S, NvmlCounter, Span, Window
-from tuner.device.cuda.pdl_race_probe import LateWriter
-from tuner.device.cuda.peers import PeerHome, Peers
-from tuner.device.cuda.rotating import Buffers, Graph, Load, MappedArena, timing_events
+from tuner.device.cuda.energy import (
+    IDLE_SETTLE_S,
+    LOADED_SETTLE_S,
+    NvmlCounter,
+    QueuedReplays,
+    Span,
+    Window,
+)
+from tuner.device.cuda.peers import PeerHome, PeerLaunchers
 from tuner.device.layout import Arena, plausible_byte
 from tuner.device.timing import (
     SECOND_LOOKS,
@@ -52,7 +65,7 @@ RERUN_SETS = 64
 BATCH_US = 60e3
 
 
-class Worker:
+class CudaWorker:
     """Load, launch and time programs on one GPU, and peers where their `home` is known."""
 
     def __init__(self, ordinal: int, home: PeerHome | None = None) -> None:
@@ -68,14 +81,13 @@ class Worker:
         self._scrub: Scrub | None = None
         self._late: LateWriter | None = None
         self._counter: NvmlCounter | None = None
-        self._peers = None if home is None else Peers(ordinal, self._stream, home)
+        self._peers = None if home is None else PeerLaunchers(ordinal, self._stream, home)
         self._shared = SharedSpoiler(
             self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             self._attribute("MULTIPROCESSOR_COUNT"),
         )
 
     def describe(self) -> Mapping[str, int | str]:
-        """Name the GPU and its numbers."""
         return {
             "name": call(driver.cuDeviceGetName, 256, self._device).split(b"\0")[0].decode(),
             "major": self._attribute("COMPUTE_CAPABILITY_MAJOR"),
@@ -90,12 +102,10 @@ class Worker:
         return int(call(driver.cuDeviceGetAttribute, full, self._device))
 
     def attach(self, arena: Arena) -> None:
-        """Map the judge's memory for one workload and forget the previous workload."""
         self.detach()
         self._arena = MappedArena(arena)
 
     def detach(self) -> None:
-        """Unmap the judge's memory and free the copies of it."""
         if self._peers is not None:
             self._peers.clear()
         for buffers in self._buffers.values():
@@ -116,7 +126,7 @@ class Worker:
         arena = self._mapped
         self._unload_oldest()
         arena.pull()
-        launcher, arguments = self._launcher(program), Arguments(arena.layout, arena.base)
+        launcher, arguments = self._launcher(program), LaunchArguments(arena.layout, arena.base)
         self._shared.issue(self._stream)
         overlaps = late and self._written_late(arena)
         try:
@@ -134,7 +144,7 @@ class Worker:
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None = None
     ) -> Measurement:
-        """Time the program over rotating buffers; what one of its last calls made is judged."""
+        """Time the program over rotating buffers; what one of its last calls made is verified."""
         buffers = self._renewed(policy)
         launcher = self._launcher(program)
         reset_persisting_l2()
@@ -196,7 +206,7 @@ class Worker:
         return rows, [self._isolated_us(program, policy, buffers) for program in programs]
 
     def rerun(self, program: Program, policy: TimingPolicy) -> None:
-        """Run the program where it was timed, on what the arena holds now; one result is judged."""
+        """Run the program where it was timed, on what the arena holds now; one result is read."""
         buffers = self._renewed(policy)
         buffers.spoil(plausible_byte())
         launcher = self._launcher(program)
@@ -208,7 +218,6 @@ class Worker:
         self._show(launcher, buffers, used)
 
     def require_energy(self) -> None:
-        """Raise `DeviceError` where the energy counter cannot be read."""
         self._counter = self._counter or NvmlCounter(gpu_uuid(self._ordinal))
 
     def idle_energy(self, seconds: float) -> EnergyWindow:
@@ -230,7 +239,7 @@ class Worker:
         with closing(self._graph(launcher, policy, buffers, None)) as graph:
             self._warm_up(graph, policy, buffers)
             replay_us = self._replay([graph, graph], buffers)[0][1]
-            with closing(Load(graph, ceil(BATCH_US / replay_us), self._stream)) as load:
+            with closing(QueuedReplays(graph, ceil(BATCH_US / replay_us), self._stream)) as load:
                 window = self._window(load.keep_up)
                 window.settle(LOADED_SETTLE_S)
                 first = _once_past(load, 0)
@@ -247,7 +256,7 @@ class Worker:
         return Window(self._counter, keep_busy)
 
     def _show(self, launcher: Issuer, buffers: Buffers, used: Sequence[int]) -> None:
-        """Put a set where the judge looks, chosen so that no kernel can know which."""
+        """Put a set where the verifier looks, chosen so that no kernel can know which."""
         chosen = secrets.choice(used)
         launcher.collect(buffers.arguments[chosen])
         buffers.copy_to_arena(chosen)
@@ -302,7 +311,6 @@ class Worker:
     def _graph(
         self, launcher: Issuer, policy: TimingPolicy, buffers: Buffers, guess_us: float | None
     ) -> Graph:
-        """Capture a graph long enough to time, measuring a first one where nothing is known."""
         if guess_us is None:
             first = Graph(launcher, buffers, max(buffers.sets, policy.min_calls), self._stream)
             guess_us = self._replay([first, first], buffers)[0][1] / first.calls
@@ -352,8 +360,7 @@ class Worker:
         return median(times) / graph.calls
 
 
-def _once_past(load: Load, batches: int) -> int:
-    """Wait until more batches than so many have ended; return how many."""
+def _once_past(load: QueuedReplays, batches: int) -> int:
     while (done := load.batches_done()) <= batches:
         load.keep_up()
         time.sleep(1e-3)

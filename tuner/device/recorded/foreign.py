@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ _AMD = ("amd", "radeon", "instinct", "gfx")
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class ForeignGpu:
     """Compute capability, multiprocessors, L2 cache and the peak rate of the memory."""
 
     compute_capability: tuple[int, int]
@@ -120,32 +120,32 @@ class Gpu:
 # products' data sheets; the H200's L2 is what its driver says (kernels/sglang/recordings/h200).
 # By the driver's name without "NVIDIA", "GeForce" and "Tesla", in lower case, blanks for hyphens.
 GPUS = {
-    "t4": Gpu((7, 5), 40, 4, 320.0),
-    "rtx 2080 ti": Gpu((7, 5), 68, 5.5, 616.0),
-    "titan rtx": Gpu((7, 5), 72, 6, 672.0),
-    "a100 pcie 40gb": Gpu((8, 0), 108, 40, 1555.0),
-    "a100 sxm4 40gb": Gpu((8, 0), 108, 40, 1555.0),
-    "a100 80gb pcie": Gpu((8, 0), 108, 40, 1935.0),
-    "a100 sxm4 80gb": Gpu((8, 0), 108, 40, 2039.0),
-    "a30": Gpu((8, 0), 56, 24, 933.0),
-    "a10": Gpu((8, 6), 72, 6, 600.0),
-    "a40": Gpu((8, 6), 84, 6, 696.0),
-    "rtx a4000": Gpu((8, 6), 48, 4, 448.0),
-    "rtx a5000": Gpu((8, 6), 64, 6, 768.0),
-    "rtx a6000": Gpu((8, 6), 84, 6, 768.0),
-    "rtx 3060": Gpu((8, 6), 28, 3, 360.0),
-    "rtx 3070": Gpu((8, 6), 46, 4, 448.0),
-    "rtx 3080": Gpu((8, 6), 68, 5, 760.0),
-    "rtx 3090": Gpu((8, 6), 82, 6, 936.0),
-    "rtx 3090 ti": Gpu((8, 6), 84, 6, 1008.0),
-    "l4": Gpu((8, 9), 58, 48, 300.0),
-    "l40": Gpu((8, 9), 142, 96, 864.0),
-    "l40s": Gpu((8, 9), 142, 96, 864.0),
-    "rtx 4090": Gpu((8, 9), 128, 72, 1008.0),
-    "h100 pcie": Gpu((9, 0), 114, 50, 2039.0),
-    "h100 80gb hbm3": Gpu((9, 0), 132, 50, 3352.0),
-    "h200": Gpu((9, 0), 132, 60, 4800.0),
-    "rtx 5090": Gpu((12, 0), 170, 96, 1792.0),
+    "t4": ForeignGpu((7, 5), 40, 4, 320.0),
+    "rtx 2080 ti": ForeignGpu((7, 5), 68, 5.5, 616.0),
+    "titan rtx": ForeignGpu((7, 5), 72, 6, 672.0),
+    "a100 pcie 40gb": ForeignGpu((8, 0), 108, 40, 1555.0),
+    "a100 sxm4 40gb": ForeignGpu((8, 0), 108, 40, 1555.0),
+    "a100 80gb pcie": ForeignGpu((8, 0), 108, 40, 1935.0),
+    "a100 sxm4 80gb": ForeignGpu((8, 0), 108, 40, 2039.0),
+    "a30": ForeignGpu((8, 0), 56, 24, 933.0),
+    "a10": ForeignGpu((8, 6), 72, 6, 600.0),
+    "a40": ForeignGpu((8, 6), 84, 6, 696.0),
+    "rtx a4000": ForeignGpu((8, 6), 48, 4, 448.0),
+    "rtx a5000": ForeignGpu((8, 6), 64, 6, 768.0),
+    "rtx a6000": ForeignGpu((8, 6), 84, 6, 768.0),
+    "rtx 3060": ForeignGpu((8, 6), 28, 3, 360.0),
+    "rtx 3070": ForeignGpu((8, 6), 46, 4, 448.0),
+    "rtx 3080": ForeignGpu((8, 6), 68, 5, 760.0),
+    "rtx 3090": ForeignGpu((8, 6), 82, 6, 936.0),
+    "rtx 3090 ti": ForeignGpu((8, 6), 84, 6, 1008.0),
+    "l4": ForeignGpu((8, 9), 58, 48, 300.0),
+    "l40": ForeignGpu((8, 9), 142, 96, 864.0),
+    "l40s": ForeignGpu((8, 9), 142, 96, 864.0),
+    "rtx 4090": ForeignGpu((8, 9), 128, 72, 1008.0),
+    "h100 pcie": ForeignGpu((9, 0), 114, 50, 2039.0),
+    "h100 80gb hbm3": ForeignGpu((9, 0), 132, 50, 3352.0),
+    "h200": ForeignGpu((9, 0), 132, 60, 4800.0),
+    "rtx 5090": ForeignGpu((12, 0), 170, 96, 1792.0),
 }
 
 
@@ -181,7 +181,6 @@ def device_info(name: str) -> RecordedDeviceInfo:
 
 
 def l2_bytes_of(name: str) -> int:
-    """Look up the size of a GPU's L2 cache; 0 where the GPU is not known."""
     gpu = GPUS.get(_short(name))
     return 0 if gpu is None else int(gpu.l2_mib * MIB)
 
@@ -199,7 +198,7 @@ UNKNOWN_DATE = "an unknown date"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ForeignAnswer:
     """What became of one config.
 
     `time_us` is what the file says the config takes, `samples_us` the single times behind it where
@@ -217,7 +216,6 @@ class Answer:
     seconds: float = 0.0
 
     def program(self) -> RecordedProgram:
-        """Return it as a recording holds it."""
         if self.status is not Status.CORRECT or self.time_us is None:
             return RecordedProgram(status=self.status, reason=self.reason)
         return RecordedProgram(
@@ -262,13 +260,12 @@ class MeasuredSpace:
     device: str
     problem_size: tuple[int, ...]
     parameters: tuple[Parameter, ...]
-    answers: Mapping[Config, Answer]
+    answers: Mapping[Config, ForeignAnswer]
     created: str = UNKNOWN_DATE
-    own: Own | None = field(default=None)
+    own: Own | None = None
 
 
 def ticks(time_us: float) -> int:
-    """Count the ticks of a recording in a time; at least one."""
     return max(1, round(time_us / TICK_US))
 
 
@@ -277,19 +274,7 @@ def config_key(config: Mapping[str, Value]) -> str:
     return ",".join(str(value) for value in config.values())
 
 
-def correct(
-    time_us: float, samples_us: tuple[float, ...], seconds: float, own: RecordedProgram | None
-) -> Answer:
-    """Make the answer of a correct config; `own` tells how we measured it, None that others did."""
-    if own is None:
-        return Answer(Status.CORRECT, "", time_us, samples_us, seconds=seconds)
-    return Answer(
-        Status.CORRECT, "", time_us, samples_us, own.calls, own.sets, own.stopped_early, seconds
-    )
-
-
 def damaged(path: Path, what: str) -> NoReturn:
-    """Raise the `DeviceError` of a file whose content cannot be right."""
     raise DeviceError(
         f"is damaged: {what}",
         path=path,

@@ -6,33 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.device.recorded.foreign import BASELINE, MeasuredSpace, device_info, load_json
-from tuner.device.recorded.kernel_tuner_cache import is_cache, measured_in_cache
+from tuner.device.recorded.foreign import BASELINE, MeasuredSpace, device_info
+from tuner.device.recorded.kernel_tuner_files import load_measured
 from tuner.device.recorded.recording import (
     RecordedDeviceInfo,
     RecordedProgram,
     RecordedWorkload,
     Recording,
 )
-from tuner.device.recorded.t4 import is_t4, measured_in_t4
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status
-
-
-def load_measured(path: Path) -> MeasuredSpace:
-    """Read a Kernel Tuner cache or T4 results; raise `DeviceError` for anything else."""
-    content = load_json(path)
-    if is_cache(content):
-        return measured_in_cache(content, path)
-    if is_t4(content):
-        return measured_in_t4(content, path)
-    raise DeviceError(
-        "is neither a Kernel Tuner cache nor T4 results",
-        path=path,
-        remedy="a cache has the key `cache`, T4 results have `results`",
-    )
 
 
 def recording_from(

@@ -1,10 +1,11 @@
-"""Measurements made on a GPU, in one compressed file that a machine without one answers from."""
+"""Measurements made on a GPU, in one compressed file, and the device that answers from it."""
 
 from __future__ import annotations
 
 import json
 import lzma
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Literal
@@ -12,9 +13,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.compiler.base import CompileResult
-from tuner.device.base import DeviceInfo, Outcome
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
+from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Resources, Status
 
 VERSION = 2
@@ -38,7 +40,6 @@ class RecordedProgram(BaseModel):
     stopped_early: bool = False
 
     def outcome(self) -> Outcome:
-        """Return it as the device said it."""
         if not self.ticks:
             return Outcome(self.status, self.reason)
         times = tuple(tick * TICK_US for tick in self.ticks)
@@ -75,7 +76,6 @@ class RecordedWorkload(BaseModel):
     peers: dict[str, RecordedProgram] = Field(default_factory=dict)
 
     def tried(self) -> list[Config] | None:
-        """List the configs that were tried; None where all valid ones were."""
         if self.configs is None:
             return None
         return [Config.of(json.loads(text)) for text in self.configs]
@@ -95,12 +95,10 @@ class RecordedCompilation(BaseModel):
 
     @classmethod
     def of(cls, result: CompileResult) -> RecordedCompilation:
-        """Keep a result without its machine code."""
         resources = {name: astuple(one) for name, one in result.resources.items()}
         return cls(error=result.error, timed_out=result.timed_out, resources=resources)
 
     def result(self) -> CompileResult:
-        """Return it as the compiler's."""
         resources = {name: Resources(*numbers) for name, numbers in self.resources.items()}
         return CompileResult(error=self.error, timed_out=self.timed_out, resources=resources)
 
@@ -119,7 +117,6 @@ class RecordedDeviceInfo(BaseModel):
     environment: dict[str, str]
 
     def info(self) -> DeviceInfo:
-        """Return it as a device that says it is recorded."""
         return DeviceInfo(**self.model_dump(), recorded=True)
 
 
@@ -206,3 +203,127 @@ def save_recording(recording: Recording, path: Path) -> None:
 def recordings_of(source: Path) -> list[Path]:
     """List the recordings beside a kernel: `recordings/<gpu>/<kernel>.json.xz`."""
     return sorted(source.parent.glob(f"recordings/*/{source.stem}{SUFFIX}"))
+
+
+class RecordedDevice:
+    """Answer for the programs of one recording; see `Device` for the contract.
+
+    `recording` is what was read from `path` already: a foreign file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kernel: str,
+        operators: Mapping[str, str],
+        recording: Recording | None = None,
+    ) -> None:
+        self.path = path
+        self._recording = recording or load_recording(path)
+        if self._recording.kernel != kernel:
+            raise DeviceError(
+                f"is a recording of {self._recording.kernel}, not of {kernel}",
+                path=path,
+                remedy="`tune devices` lists the recordings and their kernels",
+            )
+        if self._recording.operators != dict(operators):
+            raise DeviceError(
+                f"was recorded with {_choices(self._recording.operators)}, "
+                f"not with {_choices(operators)}",
+                path=path,
+                remedy="choose what was recorded, or measure on a GPU with --device cuda",
+            )
+        self.info = self._recording.device.info()
+        self.created = self._recording.created
+
+    def configs_of(self, workload: Workload) -> Sequence[Config] | None:
+        return self._workload(workload).tried()
+
+    def compiled(self) -> Mapping[str, CompileResult]:
+        return {key: known.result() for key, known in self._recording.compiled.items()}
+
+    def run(
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        full_verification: bool = False,
+    ) -> Outcome:
+        """Look the program up; `not_recorded` where the recording has no answer."""
+        workload = self._workload(program.workload)
+        if program.peer:
+            return self.verify(program)
+        found = workload.programs.get(self._key(program, workload))
+        if found is None:
+            what = "config" if self._by_config else "source, launch and workload"
+            return Outcome(
+                Status.NOT_RECORDED, f"{self.path.name} has no measurement of this {what}"
+            )
+        return found.outcome()
+
+    def verify(self, program: Program) -> Outcome:
+        """Say that a recording can't: what it holds was verified when it was made, peers too."""
+        if not program.peer:
+            return Outcome(Status.NOT_RECORDED, "a recording cannot run a kernel")
+        found = self._workload(program.workload).peers.get(program.peer)
+        if found is None:
+            return Outcome(Status.NOT_RECORDED, f"{self.path.name} was recorded without it")
+        return found.outcome()
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
+        """Return the recorded rounds if all programs were in them, else separate samples."""
+        workload = self._workload(programs[0].workload)
+        keys = [self._key(program, workload) for program in programs]
+        finals = workload.finals
+        if finals is not None and set(keys) <= set(finals.programs):
+            columns = [finals.programs.index(key) for key in keys]
+            return ComparisonRounds(
+                tuple(tuple(row[k] * TICK_US for k in columns) for row in finals.rounds[:rounds]),
+                paired=True,
+                isolated_us=tuple(_microseconds(finals.isolated[k]) for k in columns),
+            )
+        return self._unpaired(workload, keys)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    @property
+    def _by_config(self) -> bool:
+        return self._recording.keyed_by == "config"
+
+    def _key(self, program: Program, workload: RecordedWorkload) -> str:
+        if program.peer:
+            return peer_key(program.peer)
+        if not self._by_config:
+            return program.key
+        return workload.baseline if program.config is None else program.config.key
+
+    def _unpaired(self, workload: RecordedWorkload, keys: Sequence[str]) -> ComparisonRounds:
+        programs = workload.programs | {peer_key(n): peer for n, peer in workload.peers.items()}
+        samples = [programs[key].ticks for key in keys if key in programs and programs[key].ticks]
+        if len(samples) != len(keys):
+            raise DeviceError(
+                "a finalist has no recorded samples",
+                path=self.path,
+                remedy="only programs that `run` answered can be compared",
+            )
+        rows = tuple(tuple(tick * TICK_US for tick in row) for row in zip(*samples, strict=False))
+        return ComparisonRounds(rows, paired=False, isolated_us=(None,) * len(keys))
+
+    def _workload(self, workload: Workload) -> RecordedWorkload:
+        found = self._recording.workloads.get(workload.key)
+        if found is None:
+            raise DeviceError(
+                f"has no measurements for workload {workload.key}",
+                path=self.path,
+                remedy="recorded workloads: " + " ".join(self._recording.workloads),
+            )
+        return found
+
+
+def _choices(operators: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in operators.items()) or "no operator choice"
+
+
+def _microseconds(ticks: int | None) -> float | None:
+    return None if ticks is None else ticks * TICK_US

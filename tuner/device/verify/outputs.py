@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from tuner.device.number_formats import LARGEST, Array, code_distance, decode, encode
+from tuner.device.layout import LARGEST, Array, code_distance, decode, encode
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 
 # Keeps the float64 temporaries of one comparison near 128 MB each.
@@ -27,7 +27,6 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether every element is within the tolerance."""
         return self.error <= 1.0
 
     def describe(self, name: str, shape: tuple[int, ...]) -> str:

@@ -1,15 +1,16 @@
-"""What every device with a judge does: verify, time, verify again; the worker's side differs."""
+"""What every device with a verifier does: verify, time, verify again; the worker's side differs."""
 
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
-from tuner.device.inputs import NORMAL, fills_for
+from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
+from tuner.device.inputs import NORMAL, input_kinds_for
 from tuner.device.layout import Arena, lay_out
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
 from tuner.model.errors import DeviceError, WorkerError
@@ -17,44 +18,12 @@ from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Correctness, Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
-
-def fresh_seed() -> int:
-    """Draw a seed for inputs that no candidate can know."""
-    return secrets.randbits(62)
-
-
-def merged(verdicts: Sequence[Correctness]) -> Correctness:
-    """Put the verdicts of several fills, all passed, into one: the worst error of each output."""
-    worst: dict[str, float] = {}
-    for verdict in verdicts:
-        for name, error in verdict.errors:
-            worst[name] = max(error, worst.get(name, 0.0))
-    fills = tuple(dict.fromkeys(fill for verdict in verdicts for fill in verdict.fills))
-    return Correctness(True, fills, tuple(worst.items()))
-
-
-@contextmanager
-def judging() -> Iterator[None]:
-    """Tell the judge's end from a candidate's: without it no verdict is possible any more."""
-    try:
-        yield
-    except ChildTimeoutError as error:
-        raise WorkerError(f"the process that judges results gave {error}") from error
-    except ChildDiedError as error:
-        raise WorkerError(
-            f"the process that judges results ended (exit code {error})",
-            remedy="it holds the inputs and the float64 reference of a workload: the system may "
-            "have run out of memory",
-        ) from error
-
-
-JUDGE_TIMEOUT_S = 120.0
+VERIFIER_TIMEOUT_S = 120.0
 CLOSING_TIMEOUT_S = 10.0
-_T = TypeVar("_T")
 
 
 class RunFailedError(Exception):
-    """A program did not end as it should; the runner works again, or will when it is asked.
+    """A program did not end as it should; the worker works again, or will when it is asked.
 
     `killed` says that SIGKILL ended its process, which whoever is short of memory may have sent:
     the program is to blame only if that happens again.
@@ -65,211 +34,357 @@ class RunFailedError(Exception):
         self.status, self.killed = status, killed
 
 
-class Runner(Protocol):
+class Killable(Protocol):
+    """A worker process as its parent holds it."""
+
+    def kill(self) -> None: ...
+
+
+_W = TypeVar("_W", bound=Killable)
+_T = TypeVar("_T")
+
+
+class RestartingWorker(ABC, Generic[_W]):
     """Run candidate code in a process that may die; raise `RunFailedError` where a program fails.
 
-    Whatever a program does costs that program alone: the runner replaces its process by itself.
+    The process has the verifier's memory mapped. One that died or gave no answer costs the program
+    that it ran; it is replaced when the next one is asked for, and maps the memory again.
     """
 
-    def attach(self, arena: Arena) -> None:
-        """Map the judge's memory, unless it is mapped already; what was mapped is let go."""
-        ...
+    # What a reason calls the worker.
+    _called: ClassVar[str]
 
-    def detach(self) -> None:
-        """Let go of the judge's memory."""
-        ...
+    def __init__(self) -> None:
+        self._worker: _W | None = None
+        self._arena: Arena | None = None
+        self._attached = False
+        self._closed = False
 
+    @abstractmethod
     def run_once(self, program: Program, order: int) -> str:
         """Run the program on the arena; return what to say of this run where its result is wrong.
 
         `order` is that of blocks and threads where the hardware leaves a choice: 0 ascending, 1
         descending, else the seed of a random one.
         """
-        ...
 
+    @abstractmethod
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None
     ) -> Measurement:
         """Time the program; the last call's output is left in the arena."""
-        ...
 
-    def rerun(self, program: Program, *, thorough: bool) -> None:
+    @abstractmethod
+    def rerun(self, program: Program, *, full_verification: bool) -> None:
         """Run the program on what the arena holds now, in the process and the memory it was timed
-        in; the result that is judged is left in the arena.
+        in; the result that is verified is left in the arena.
         """
-        ...
 
-    def compare(self, programs: Sequence[Program], rounds: int) -> Rounds:
+    @abstractmethod
+    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
         """Time programs interleaved."""
-        ...
+
+    def attach(self, arena: Arena) -> None:
+        """Map the verifier's memory, unless it is mapped already; what was mapped is let go."""
+        if self._arena is not arena:
+            self.detach()
+            self._arena = arena
+        with self._blamed_on_the_program():
+            self._ready_worker()
+
+    def detach(self) -> None:
+        """Let go of the verifier's memory."""
+        if self._worker is not None and self._attached:
+            try:
+                self._unmap(self._worker)
+            except (ChildTimeoutError, ChildDiedError, WorkerError):
+                self._drop_worker()  # nothing ran in it: the next program is not to blame
+        self._attached, self._arena = False, None
 
     def close(self) -> None:
-        """End the process."""
-        ...
+        """End the process, with it whatever runs; what another thread asks for then fails."""
+        self._closed = True
+        self._drop_worker()
+
+    @abstractmethod
+    def _start(self) -> _W:
+        """Start a worker; `unless_killed` makes of its failures what they are."""
+
+    @abstractmethod
+    def _map(self, worker: _W, arena: Arena) -> None: ...
+
+    @abstractmethod
+    def _unmap(self, worker: _W) -> None: ...
+
+    @abstractmethod
+    def _own_failures_blamed(self) -> AbstractContextManager[None]:
+        """Raise `RunFailedError` in place of the error in which a worker reports a program's."""
+
+    @contextmanager
+    def _blamed_on_the_program(self) -> Iterator[None]:
+        try:
+            with self._own_failures_blamed():
+                yield
+        except ChildTimeoutError as error:
+            self._drop_worker()
+            raise RunFailedError(Status.TIMEOUT, str(error)) from error
+        except ChildDiedError as error:
+            self._drop_worker()
+            reason = f"{self._called} died (exit code {error})"
+            raise RunFailedError(Status.LAUNCH, reason, killed=error.killed) from error
+
+    def _ready_worker(self) -> _W:
+        """Return the worker with the verifier's memory mapped; a replaced one maps it again."""
+        worker = self._live_worker()
+        if self._arena is not None and not self._attached:
+            self._map(worker, self._arena)
+            self._attached = True
+        return worker
+
+    def _live_worker(self) -> _W:
+        if self._worker is None:
+            if self._closed:
+                raise WorkerError(f"{self._called} was ended")
+            self._worker = self._start()
+        return self._worker
+
+    def _drop_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+        self._worker, self._attached = None, False
+
+
+@contextmanager
+def unless_killed(
+    failed: str, *causes: type[Exception], remedy: str | None = None
+) -> Iterator[None]:
+    """Raise `WorkerError` where a worker fails, or for one of `causes`, before it runs anything.
+
+    `failed` says what did. One that SIGKILL ended may work when it is tried again: that stays a
+    `ChildDiedError`.
+    """
+    failures: tuple[type[Exception], ...] = (ChildTimeoutError, ChildDiedError, *causes)
+    try:
+        yield
+    except failures as error:
+        if isinstance(error, ChildDiedError) and error.killed:
+            raise
+        raise WorkerError(f"{failed}: {error}", remedy=remedy) from error
 
 
 class VerifiedDevice:
     """Verify and time programs of one kernel; see `Device` for the contract.
 
-    The judge process owns inputs, reference and verdict, and no candidate's code runs in it.
+    The verifier process owns inputs, reference and verdict, and no candidate's code runs in it.
     """
 
-    def __init__(self, info: DeviceInfo, spec: KernelSpec, judge: Child, runner: Runner) -> None:
+    def __init__(
+        self, info: DeviceInfo, spec: KernelSpec, verifier: Child, runner: RestartingWorker[Any]
+    ) -> None:
         self.info = info
-        self._spec, self._judge, self._runner = spec, judge, runner
-        self._fills = fills_for(spec)
+        self._spec, self._verifier, self._runner = spec, verifier, runner
+        self._input_kinds = input_kinds_for(spec)
         self._opened: Workload | None = None
         self._arena: Arena | None = None
 
     def run(
-        self, program: Program, *, incumbent_us: float | None = None, thorough: bool = False
+        self,
+        program: Program,
+        *,
+        incumbent_us: float | None = None,
+        full_verification: bool = False,
     ) -> Outcome:
-        """Verify, then time, then judge what the last timed call left behind."""
-        try:
-            return _once_more_if_killed(lambda: self._run(program, incumbent_us, thorough))
-        except RunFailedError as error:
-            return Outcome(error.status, str(error))
-        except MemoryError as error:
-            raise _too_large(program.workload, error) from error
+        """Verify, then time, then verify what the last timed call left behind."""
+        return self._outcome_of(
+            program, lambda: self._run(program, incumbent_us, full_verification)
+        )
 
     def verify(self, program: Program) -> Outcome:
-        """Verify with every fill and twice, without timing."""
-        try:
-            verdict = _once_more_if_killed(lambda: self._verified(program))
-        except RunFailedError as error:
-            return Outcome(error.status, str(error))
-        except MemoryError as error:
-            raise _too_large(program.workload, error) from error
-        status = Status.CORRECT if verdict.passed else Status.INCORRECT
-        return Outcome(status, verdict.reason, correctness=verdict)
+        """Verify with every kind of input and twice, without timing."""
 
-    def compare(self, programs: Sequence[Program], *, rounds: int) -> Rounds:
+        def attempt() -> Outcome:
+            self._enter(program.workload)
+            return _outcome(self._verdict(program, full_verification=True))
+
+        return self._outcome_of(program, attempt)
+
+    def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Time verified programs interleaved."""
         workload = programs[0].workload
+
+        def attempt() -> ComparisonRounds:
+            self._enter(workload)
+            self._ask("prepare", workload, NORMAL, fresh_seed())
+            compared = self._runner.compare(programs, rounds)
+            return replace(compared, faults=tuple(map(self._fault, programs)))
+
         try:
-            return _once_more_if_killed(lambda: self._compared(workload, programs, rounds))
+            return _once_more_if_killed(workload, attempt)
         except RunFailedError as error:
             raise DeviceError(f"a verified program failed when timed again: {error}") from error
-        except MemoryError as error:
-            raise _too_large(workload, error) from error
 
     def close(self) -> None:
         """End both processes."""
         self._runner.close()
-        with suppress(ChildTimeoutError, ChildDiedError):  # memory may outlive a killed judge
-            self._judge.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
-        self._judge.kill()
+        with suppress(ChildTimeoutError, ChildDiedError):  # memory may outlive a killed verifier
+            self._verifier.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
+        self._verifier.kill()
 
-    def _run(self, program: Program, incumbent_us: float | None, thorough: bool) -> Outcome:
-        policy = FINALS if thorough else SEARCH
+    def _outcome_of(self, program: Program, attempt: Callable[[], _T]) -> _T | Outcome:
+        try:
+            return _once_more_if_killed(program.workload, attempt)
+        except RunFailedError as error:
+            return Outcome(error.status, str(error))
+
+    def _run(
+        self, program: Program, incumbent_us: float | None, full_verification: bool
+    ) -> Outcome:
+        policy = FINALS if full_verification else SEARCH
         self._enter(program.workload)
-        before = self._verdict(program, thorough)
+        before = self._verdict(program, full_verification)
         if not before.passed:
-            return Outcome(Status.INCORRECT, before.reason, correctness=before)
+            return _outcome(before)
         measurement = self._runner.time(program, policy, incumbent_us)
-        return _outcome(measurement, before, self._judged_again(program, thorough))
-
-    def _verified(self, program: Program) -> Correctness:
-        self._enter(program.workload)
-        return self._verdict(program, thorough=True)
-
-    def _compared(self, workload: Workload, programs: Sequence[Program], rounds: int) -> Rounds:
-        self._enter(workload)
-        self._ask_judge("prepare", workload, NORMAL, fresh_seed())
-        compared = self._runner.compare(programs, rounds)
-        return replace(compared, faults=tuple(map(self._fault, programs)))
+        after = self._verified_again(program, full_verification)
+        if not after.passed:
+            return replace(_outcome(after), reason=f"after timing, {after.reason}")
+        ratio = measurement.wall_ratio
+        if ratio is not None and ratio > WALL_RATIO:
+            reason = (
+                f"wall time is {ratio:.2f} times the event time (at most {WALL_RATIO}): "
+                "work runs outside the timed stream"
+            )
+            return Outcome(Status.INCORRECT, reason, measurement, before)
+        return Outcome(Status.CORRECT, "", measurement, before)
 
     def _fault(self, program: Program) -> str:
-        """Say what is wrong with a program's results now that it has been compared."""
-        self._ask_judge("touch")
+        """Say what is wrong with a program's results now that it has been timed."""
+        self._ask("touch")
         try:
-            self._runner.rerun(program, thorough=True)
+            self._runner.rerun(program, full_verification=True)
         except RunFailedError as error:
             return str(error)
-        verdict: Correctness = self._ask_judge("check")
+        verdict: Correctness = self._ask("check")
         return verdict.reason
 
-    def _verdict(self, program: Program, thorough: bool) -> Correctness:
-        """Check the fills, `normal` last so that its inputs are the ones that are timed."""
-        others = self._fills[1:] if thorough else (secrets.choice(self._fills[1:]),)
+    def _verdict(self, program: Program, full_verification: bool) -> Correctness:
+        """Check kinds of input, `normal` last so that its inputs are the ones that are timed."""
+        others = self._input_kinds[1:]
+        if not full_verification:
+            others = (secrets.choice(others),)
         # Peers are not out to deceive: they may share inputs, and need not repeat their bits.
-        workload, stocked = program.workload, not thorough or bool(program.peer)
-        known = self._ask_judge("prepare", workload, others[0], fresh_seed(), stocked)
+        workload, cached = program.workload, not full_verification or bool(program.peer)
+        known: bool = self._ask("prepare", workload, others[0], fresh_seed(), cached)
+        verdict: Correctness
         verdicts: list[Correctness] = []
         for index, following in enumerate((*others[1:], NORMAL)):
             said = self._run_with_reference(program, _order(index), known)
-            verdict, known = self._ask_judge(
-                "check_then_prepare", workload, following, fresh_seed(), stocked
+            verdict, known = self._ask(
+                "check_then_prepare", workload, following, fresh_seed(), cached
             )
             verdicts.append(verdict)
             if not verdict.passed:
-                return _with(verdict, said)
+                return replace(verdict, reason=verdict.reason + said)
         said = self._run_with_reference(program, _order(len(verdicts)), known)
-        verdicts.append(self._ask_judge("check", thorough))
-        if thorough and verdicts[-1].passed and not program.peer:
-            self._ask_judge("poison")
+        verdicts.append(self._ask("check", full_verification))
+        if full_verification and verdicts[-1].passed and not program.peer:
+            self._ask("poison")
             said = self._runner.run_once(program, _order(len(verdicts)))
-            verdicts.append(self._ask_judge("check_again"))
-        return merged(verdicts) if verdicts[-1].passed else _with(verdicts[-1], said)
+            verdicts.append(self._ask("check_again"))
+        last: Correctness = verdicts[-1]
+        return _merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
 
     def _run_with_reference(self, program: Program, order: int, known: bool) -> str:
-        """Run the program, while the judge computes the reference unless it is known."""
+        """Run the program, while the verifier computes the reference unless it is known."""
         if known:
             return self._runner.run_once(program, order)
-        with judging():
-            self._judge.send("compute_reference")
+        with _blamed_on_verifier():
+            self._verifier.send("compute_reference")
         try:
             return self._runner.run_once(program, order)
         finally:
-            with judging():
-                self._judge.receive(JUDGE_TIMEOUT_S)
+            with _blamed_on_verifier():
+                self._verifier.receive(VERIFIER_TIMEOUT_S)
 
-    def _judged_again(self, program: Program, thorough: bool) -> Correctness:
-        """Judge what a timed call left, and the next call on other inputs: results may be kept.
+    def _verified_again(self, program: Program, full_verification: bool) -> Correctness:
+        """Verify what a timed call left, and the next call on other inputs: results may be kept.
 
         Where arrays are written in place, timing applied the program to its own results over and
-        over, and only the next call can be judged.
+        over, and only the next call can be verified.
         """
         assert self._arena is not None
         in_place = bool(self._arena.layout.with_role("inout"))
         if not in_place:
-            left: Correctness = self._ask_judge("check")
-            if not (left.passed and thorough):
+            left: Correctness = self._ask("check")
+            if not (left.passed and full_verification):
                 return left
-        self._ask_judge("touch" if thorough else "poison")
-        self._runner.rerun(program, thorough=thorough)
-        verdict: Correctness = self._ask_judge("check")
+        self._ask("touch" if full_verification else "poison")
+        self._runner.rerun(program, full_verification=full_verification)
+        verdict: Correctness = self._ask("check")
         return verdict
 
-    def _ask_judge(self, method: str, *arguments: Any) -> Any:
-        with judging():
-            return self._judge.call(method, *arguments, timeout_s=JUDGE_TIMEOUT_S)
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        with _blamed_on_verifier():
+            return self._verifier.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
 
     def _enter(self, workload: Workload) -> None:
         """Make both processes ready for one workload."""
         if self._opened != workload:
             self._opened = None
-            # The runner lets go first: the judge may not free what another process has mapped.
+            # The worker lets go first: the verifier may not free what another process has mapped.
             self._runner.detach()
             layout = lay_out(self._spec, workload.values)
-            self._arena = self._ask_judge("open_arena", workload, layout)
-            self._ask_judge("prepare", workload, NORMAL, fresh_seed())
+            self._arena = self._ask("open_arena", workload, layout)
+            self._ask("prepare", workload, NORMAL, fresh_seed())
             self._opened = workload
         assert self._arena is not None
         self._runner.attach(self._arena)
 
 
-def _once_more_if_killed(attempt: Callable[[], _T]) -> _T:
+def fresh_seed() -> int:
+    """Draw a seed for inputs that no candidate can know."""
+    return secrets.randbits(62)
+
+
+@contextmanager
+def _blamed_on_verifier() -> Iterator[None]:
+    """Tell the verifier's end from a candidate's: without it no verdict is possible any more."""
     try:
+        yield
+    except ChildTimeoutError as error:
+        raise WorkerError(f"the process that verifies results gave {error}") from error
+    except ChildDiedError as error:
+        raise WorkerError(
+            f"the process that verifies results ended (exit code {error})",
+            remedy="it holds the inputs and the float64 reference of a workload: the system may "
+            "have run out of memory",
+        ) from error
+
+
+def _once_more_if_killed(workload: Workload, attempt: Callable[[], _T]) -> _T:
+    try:
+        try:
+            return attempt()
+        except RunFailedError as error:
+            if not error.killed:
+                raise
         return attempt()
-    except RunFailedError as error:
-        if not error.killed:
-            raise
-    return attempt()
+    except MemoryError as error:
+        raise DeviceError(
+            f"not enough memory for {workload}: {error}",
+            remedy="leave the workload out, or free the memory: checking it takes its arguments "
+            "twice and float64 copies of them",
+        ) from error
 
 
-def _with(verdict: Correctness, said: str) -> Correctness:
-    return replace(verdict, reason=verdict.reason + said)
+def _merged(verdicts: Sequence[Correctness]) -> Correctness:
+    """Put verdicts of several kinds of input, all passed, into one: each output's worst error."""
+    worst: dict[str, float] = {}
+    for verdict in verdicts:
+        for name, error in verdict.errors:
+            worst[name] = max(error, worst.get(name, 0.0))
+    kinds = tuple(dict.fromkeys(kind for verdict in verdicts for kind in verdict.input_kinds))
+    return Correctness(True, kinds, tuple(worst.items()))
 
 
 def _order(index: int) -> int:
@@ -277,24 +392,6 @@ def _order(index: int) -> int:
     return index if index < 2 else fresh_seed() & 0xFFFFFFFF | 2
 
 
-def _outcome(measurement: Measurement, before: Correctness, after: Correctness) -> Outcome:
-    if not after.passed:
-        return Outcome(Status.INCORRECT, f"after timing, {after.reason}", correctness=after)
-    ratio = measurement.wall_ratio
-    if ratio is not None and ratio > WALL_RATIO:
-        return Outcome(
-            Status.INCORRECT,
-            f"wall time is {ratio:.2f} times the event time (at most {WALL_RATIO}): "
-            "work runs outside the timed stream",
-            measurement,
-            before,
-        )
-    return Outcome(Status.CORRECT, "", measurement, before)
-
-
-def _too_large(workload: Workload, error: MemoryError) -> DeviceError:
-    return DeviceError(
-        f"not enough memory for {workload}: {error}",
-        remedy="leave the workload out, or free the memory: checking it takes its arguments twice "
-        "and float64 copies of them",
-    )
+def _outcome(verdict: Correctness) -> Outcome:
+    status = Status.CORRECT if verdict.passed else Status.INCORRECT
+    return Outcome(status, verdict.reason, correctness=verdict)

@@ -136,7 +136,7 @@ def accusation(data: ReportData) -> str:
 def facts(data: ReportData) -> tuple[tuple[str, str], ...]:
     """Say in pairs what was checked besides: inputs, determinism, workloads, tools, mutants."""
     return (
-        ("Inputs of finalists and baseline", _fills(data)),
+        ("Inputs of finalists and baseline", _input_kinds(data)),
         ("Equal bits in two runs", _determinism(data)),
         ("Boundary workloads", _boundary(data)),
         ("Tools that watched the winners", _tools(data)),
@@ -230,7 +230,7 @@ def _remedy(data: ReportData) -> str:
     return f"`tune verify {data.session or 'SESSION'}`, on a GPU or with --device host,"
 
 
-def _fills(data: ReportData) -> str:
+def _input_kinds(data: ReportData) -> str:
     if data.recorded:
         unpaired = any(not result.paired for result in data.results)
         less = " where the result is paired, two kinds where it is unpaired" if unpaired else ""
@@ -238,7 +238,7 @@ def _fills(data: ReportData) -> str:
     fills: dict[str, None] = {}
     for trial in data.finals:
         if trial.correctness is not None and trial.correctness.passed:
-            fills |= dict.fromkeys(trial.correctness.fills)
+            fills |= dict.fromkeys(trial.correctness.input_kinds)
     if not fills:
         return "no finalist was verified"
     return ", ".join(sorted(fills, key=lambda fill: fill != "normal"))

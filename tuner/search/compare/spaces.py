@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.device.recorded.foreign import Answer, MeasuredSpace, is_foreign
-from tuner.device.recorded.foreign_recordings import load_measured
+from tuner.device.base import CompileTarget
+from tuner.device.recorded.foreign import ForeignAnswer, MeasuredSpace, is_foreign
+from tuner.device.recorded.kernel_tuner_files import load_measured
 from tuner.device.recorded.recording import RecordedWorkload, Recording, load_recording
-from tuner.device.target import CompileTarget
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
@@ -106,7 +106,7 @@ def pool_rows(
     return np.array(sorted(rows), dtype=np.uint16).reshape(len(rows), len(parameters))
 
 
-def _trial(config: Config, answer: Answer) -> Trial:
+def _trial(config: Config, answer: ForeignAnswer) -> Trial:
     if answer.status is not Status.CORRECT or answer.time_us is None:
         return Trial(INITIAL, NO_WORKLOAD, config, answer.status, answer.reason)
     measured = Measurement((answer.time_us,), answer.calls, answer.sets, answer.stopped_early)

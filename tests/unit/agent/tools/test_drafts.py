@@ -278,7 +278,7 @@ def test_ctrl_c_and_dead_processes_are_not_answers(make_tools):
         if program.launches[0].threads == 256:
             raise KeyboardInterrupt
         if program.launches[0].threads == 512:
-            raise WorkerError("the judge died")
+            raise WorkerError("the verifier died")
         return 10.0
 
     tools = make_tools(interrupted)

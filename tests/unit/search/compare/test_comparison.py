@@ -209,8 +209,7 @@ def test_what_does_not_belong_to_the_recording_is_refused(own) -> None:
 
 
 def test_t4_results_are_a_space_too(cached: RecordedSpace, tmp_path: Path) -> None:
-    from tuner.device.recorded.foreign_recordings import load_measured
-    from tuner.device.recorded.t4 import t4_text
+    from tuner.device.recorded.kernel_tuner_files import load_measured, t4_text
 
     text = t4_text(load_measured(cached.path))
     (space,) = load_spaces(written(tmp_path / "a100_T4.json", json.loads(text)), never)

@@ -1,10 +1,11 @@
-"""Kernel Tuner's cache files: read as they are found, and written so that it reads them."""
+"""Kernel Tuner's caches and T4 results: read as they are found, written so that it reads them."""
 
 from __future__ import annotations
 
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,14 @@ from hypothesis import strategies as st
 
 from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, entry, time_ms, written
 from tuner.device.recorded import foreign
-from tuner.device.recorded.foreign import UNKNOWN_DATE, Answer, MeasuredSpace, is_foreign
-from tuner.device.recorded.foreign_recordings import load_measured
-from tuner.device.recorded.kernel_tuner_cache import cache_text, measured_in_cache
-from tuner.device.recorded.t4 import measured_in_t4, t4_text
+from tuner.device.recorded.foreign import UNKNOWN_DATE, ForeignAnswer, MeasuredSpace, is_foreign
+from tuner.device.recorded.kernel_tuner_files import (
+    cache_text,
+    load_measured,
+    measured_in_cache,
+    measured_in_t4,
+    t4_text,
+)
 from tuner.model.config import Config, Parameter
 from tuner.model.errors import DeviceError
 from tuner.model.trial import Status
@@ -151,8 +156,8 @@ values = st.one_of(
 parameters = st.lists(
     st.lists(values, min_size=1, max_size=3, unique=True), min_size=1, max_size=3
 ).map(lambda lists: tuple(Parameter(f"p{i}", tuple(v)) for i, v in enumerate(lists)))
-failures = st.sampled_from([Status.CONSTRAINT, Status.COMPILE, Status.LAUNCH]).map(Answer)
-times = st.integers(1, 10**6).map(lambda n: Answer(Status.CORRECT, "", n * 0.5, (n * 0.5,)))
+failures = st.sampled_from([Status.CONSTRAINT, Status.COMPILE, Status.LAUNCH]).map(ForeignAnswer)
+times = st.integers(1, 10**6).map(lambda n: ForeignAnswer(Status.CORRECT, "", n * 0.5, (n * 0.5,)))
 
 
 @st.composite
@@ -199,3 +204,110 @@ def test_kernel_tuner_reads_and_goes_on_with_what_is_written(tmp_path: Path) -> 
     util.read_cache(str(path), open_cache=True)
     util.store_cache("512,1", {"block": 512, "items": 1, "time": 9.0}, str(path), {})
     assert load_measured(path).answers[config(512, 1)].time_us == 9e3
+
+
+def result(**changes: Any) -> dict[str, Any]:
+    measured = {"name": "time", "value": 2.0, "unit": "ms"}
+    return {
+        "timestamp": "2025-03-01 12:00:00+00:00",
+        "configuration": {"block": 32, "name": "a"},
+        "times": {"compilation": 400.0, "benchmark": 100.0, "runtimes": [2.0, 2.5]},
+        "invalidity": "correct",
+        "correctness": 1,
+        "measurements": [measured],
+        "objectives": ["time"],
+        **changes,
+    }
+
+
+def results(*rows: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {"schema_version": "1.0.0", "results": list(rows), "metadata": metadata}
+
+
+def only_answer(tmp_path: Path, row: dict[str, Any], **metadata: Any):
+    measured = load_measured(written(tmp_path / "t4.json", results(row, **metadata)))
+    (answer,) = measured.answers.values()
+    return answer
+
+
+def test_a_result_is_read(tmp_path: Path) -> None:
+    answer = only_answer(tmp_path, result(), timeunit="milliseconds")
+    assert (answer.status, answer.time_us, answer.samples_us) == (
+        Status.CORRECT,
+        2000.0,
+        (2000.0, 2500.0),
+    )
+    assert answer.seconds == 0.5
+
+
+@pytest.mark.parametrize(
+    ("unit", "time_us"), [("s", 2e6), ("us", 2.0), ("microseconds", 2.0), ("ns", 2e-3), ("", 2e3)]
+)
+def test_a_time_has_its_unit(tmp_path: Path, unit: str, time_us: float) -> None:
+    row = result(measurements=[{"name": "time", "value": 2.0, "unit": unit}])
+    assert only_answer(tmp_path, row).time_us == pytest.approx(time_us)
+
+
+def test_runtimes_stand_in_for_a_time(tmp_path: Path) -> None:
+    answer = only_answer(tmp_path, result(measurements=[]), timeunit="microseconds")
+    assert answer.time_us == 2.25
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"invalidity": "constraints"}, Status.CONSTRAINT),
+        ({"invalidity": "compile"}, Status.COMPILE),
+        ({"invalidity": "runtime"}, Status.LAUNCH),
+        ({"invalidity": "timeout"}, Status.TIMEOUT),
+        ({"invalidity": "correctness"}, Status.INCORRECT),
+        ({"correctness": 0}, Status.INCORRECT),
+        ({"measurements": [{"name": "time", "value": "InvalidConfig"}]}, Status.LAUNCH),
+        ({"measurements": [{"name": "time", "value": 1e20}]}, Status.LAUNCH),
+    ],
+)
+def test_failures_have_a_status(tmp_path: Path, changes: dict[str, Any], status: Status) -> None:
+    answer = only_answer(tmp_path, result(**changes))
+    assert (answer.status, answer.time_us) == (status, None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([result(invalidity="odd")], "'odd' is no invalidity"),
+        ([result(times={}, measurements=[])], "no measurement named `time`"),
+        ([result(measurements=[{"name": "time", "value": -1}])], "a time of -1"),
+        (
+            [result(measurements=[{"name": "time", "value": 1, "unit": "years"}])],
+            "'years' is no unit",
+        ),
+        ([result(configuration={})], "`results.0.configuration`"),
+        ([result(configuration={"block": None, "name": "a"})], "no plain value"),
+        ([result(), result(configuration={"block": 1})], "result 1 has the parameters block"),
+        (7, "`results`"),
+    ],
+)
+def test_damage_of_t4_is_named_with_its_place(tmp_path: Path, rows: Any, words: str) -> None:
+    path = written(tmp_path / "t4.json", {"results": rows})
+    with pytest.raises(DeviceError) as caught:
+        load_measured(path)
+    assert words in caught.value.message
+    assert caught.value.path == path
+
+
+def test_what_is_written_fits_the_schema_and_is_read_again(tmp_path: Path) -> None:
+    import jsonschema
+    from kernel_tuner.file_utils import output_file_schema
+
+    measured = load_measured(written(tmp_path / "c.json", cache()))
+    text = t4_text(measured)
+    _, schema = output_file_schema("results")
+    jsonschema.validate(json.loads(text), schema)
+    again = load_measured(written(tmp_path / "t4.json", text))
+    assert (again.kernel, again.device, again.problem_size) == (
+        measured.kernel,
+        measured.device,
+        measured.problem_size,
+    )
+    config = Config.of({"block": 256, "items": 4})
+    assert again.answers[config].time_us == measured.answers[config].time_us

@@ -1,4 +1,4 @@
-"""What both runners do with a worker that fails: the next one has the judge's memory again."""
+"""What both runners do with a worker that fails: the next one has the verifier's memory again."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_memory_that_a_gpu_cannot_map_is_no_programs_fault(
     cuda: CudaRunner, workers: Workers, error: Exception
 ) -> None:
     workers.planned["map"] = error
-    with pytest.raises(WorkerError, match="the judge's memory cannot be mapped"):
+    with pytest.raises(WorkerError, match="the verifier's memory cannot be mapped"):
         cuda.attach(ARENA)
     assert workers.since() == ["start", "map T=1", "kill"]
 

@@ -1,8 +1,9 @@
-"""Copies of a workload's arrays on the GPU, and captured graphs of calls that rotate over them."""
+"""Memory for timed calls: copies to rotate over, graphs of calls, and what flushes and delays."""
 
 from __future__ import annotations
 
 import ctypes
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import shared_memory
@@ -10,19 +11,123 @@ from typing import Any, Protocol
 
 from cuda.bindings import driver
 
-from tuner.device.cuda.driver import Arguments, CudaError, Issuer, allocate, call
-from tuner.device.layout import Arena
+from tuner.device.cuda.driver import (
+    TURNS,
+    Issuer,
+    LaunchArguments,
+    PtxKernel,
+    allocate,
+    call,
+)
+from tuner.device.layout import POISONS, Arena
 from tuner.device.timing import Rotation
 from tuner.model.errors import WorkerError
 
 # The driver limits the pitch of a two-dimensional fill: large arrays, of few sets, go one by one.
 FEW_SETS = 8
-# Two could end while this process is held up for the length of one.
-BATCHES_AHEAD = 3
+_BLOCKS_PER_MULTIPROCESSOR = 8
+# Reads and keeps nothing: lines that were only read cost the kernel that evicts them no writing
+# back. The memory holds zeros, so that the store, which keeps the reads alive, never happens.
+_READ_ALL = f"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry read_all(.param .u64 address, .param .u64 size_bytes)
+{{
+  .reg .pred %p<3>;
+  .reg .b32 %r<12>;
+  .reg .b64 %d<6>;
+  ld.param.u64 %d1, [address];
+  ld.param.u64 %d2, [size_bytes];
+  cvta.to.global.u64 %d1, %d1;
+{TURNS}  mov.u32 %r7, 0;
+more:
+  setp.ge.u64 %p1, %d3, %d2;
+  @%p1 bra done;
+  add.u64 %d5, %d1, %d3;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
+  or.b32 %r8, %r8, %r9;
+  or.b32 %r10, %r10, %r11;
+  or.b32 %r7, %r7, %r8;
+  or.b32 %r7, %r7, %r10;
+  add.u64 %d3, %d3, %d4;
+  bra more;
+done:
+  setp.eq.u32 %p2, %r7, 0;
+  @%p2 ret;
+  st.global.u32 [%d1], %r7;
+  ret;
+}}
+"""
+_FILL_SHARED = """
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .shared .align 16 .b8 pool[];
+.visible .entry fill_shared(.param .u32 size_bytes, .param .u32 word)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<8>;
+  ld.param.u32 %r1, [size_bytes];
+  ld.param.u32 %r2, [word];
+  mov.u32 %r3, %tid.x;
+  shl.b32 %r3, %r3, 2;
+  mov.u32 %r4, %ntid.x;
+  shl.b32 %r4, %r4, 2;
+  mov.u32 %r5, pool;
+next:
+  setp.ge.u32 %p1, %r3, %r1;
+  @%p1 ret;
+  add.u32 %r6, %r5, %r3;
+  st.shared.u32 [%r6], %r2;
+  add.u32 %r3, %r3, %r4;
+  bra next;
+}
+"""
+# Larger arrays are not copied: a kernel that does not wait shows on smaller ones.
+MOST_BYTES = 256 << 20
+# Beside the microseconds in which a programmatic launch starts and reads.
+DELAY_NS = 50_000
+_STALE = 0xFF
+# Lets the next launch start at once, sleeps, and copies 16 bytes at a time.
+_WRITE_LATE = f"""
+.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry write_late(
+  .param .u64 to, .param .u64 from, .param .u64 size_bytes, .param .u64 delay_ns)
+{{
+  .reg .pred %p<3>;
+  .reg .b32 %r<12>;
+  .reg .b64 %d<14>;
+  griddepcontrol.launch_dependents;
+  ld.param.u64 %d1, [to];
+  ld.param.u64 %d2, [from];
+  ld.param.u64 %d5, [size_bytes];
+  ld.param.u64 %d6, [delay_ns];
+  cvta.to.global.u64 %d1, %d1;
+  cvta.to.global.u64 %d2, %d2;
+  mov.u64 %d7, %globaltimer;
+still:
+  mov.u64 %d8, %globaltimer;
+  sub.u64 %d8, %d8, %d7;
+  setp.lt.u64 %p1, %d8, %d6;
+  @%p1 bra still;
+{TURNS}more:
+  setp.ge.u64 %p2, %d3, %d5;
+  @%p2 ret;
+  add.u64 %d9, %d2, %d3;
+  add.u64 %d10, %d1, %d3;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d9];
+  st.global.v4.u32 [%d10], {{%r8, %r9, %r10, %r11}};
+  add.u64 %d3, %d3, %d4;
+  bra more;
+}}
+"""
 
 
 class MappedArena:
-    """The judge's memory as this process sees it."""
+    """The verifier's memory as this process sees it."""
 
     def __init__(self, arena: Arena) -> None:
         self.layout = arena.layout
@@ -37,7 +142,7 @@ class MappedArena:
             self.base = allocate(arena.layout.total_bytes)
 
     def pull(self) -> None:
-        """Fetch the judge's inputs where memory is not shared on the GPU."""
+        """Fetch the verifier's inputs where memory is not shared on the GPU."""
         if self._host is not None:
             call(driver.cuMemcpyHtoD, self.base, self._address, self.layout.total_bytes)
             # It may return before the copy ends, and our stream does not wait for the default one.
@@ -49,7 +154,6 @@ class MappedArena:
             call(driver.cuMemcpyDtoH, self._address, self.base, self.layout.total_bytes)
 
     def close(self) -> None:
-        """Unmap."""
         if self._host is None:
             call(driver.cuIpcCloseMemHandle, self.base)
             return
@@ -75,16 +179,15 @@ class Buffers:
         written_in_place = bool(arena.layout.with_role("inout"))
         self._pristine = allocate(self.size_bytes) if written_in_place else 0
         self.arguments = [
-            Arguments(arena.layout, self._base + index * self._size) for index in range(self.sets)
+            LaunchArguments(arena.layout, self._base + index * self._size)
+            for index in range(self.sets)
         ]
 
     @property
     def held_bytes(self) -> int:
-        """All that was allocated, the copy of arrays that are written in place included."""
         return 2 * self.size_bytes if self._pristine else self.size_bytes
 
     def renew(self) -> None:
-        """Give every set what the arena holds."""
         call(driver.cuMemcpyDtoDAsync, self._base, self._arena.base, self._size, self._stream)
         made = 1
         while made < self.sets:  # each copy doubles what there is: few calls for many sets
@@ -119,13 +222,12 @@ class Buffers:
         return self._base, self.size_bytes
 
     def copy_to_arena(self, index: int) -> None:
-        """Put one set where the judge looks, with its inputs and guards."""
+        """Put one set where the verifier looks, with its inputs and guards."""
         base = self._base + index * self._size
         call(driver.cuMemcpyDtoDAsync, self._arena.base, base, self._size, self._stream)
         call(driver.cuStreamSynchronize, self._stream)
 
     def close(self) -> None:
-        """Free the copies."""
         call(driver.cuMemFree, self._base)
         if self._pristine:
             call(driver.cuMemFree, self._pristine)
@@ -135,7 +237,7 @@ class Places(Protocol):
     """Where a graph's calls find their arrays, one place after the other."""
 
     sets: int
-    arguments: list[Arguments]
+    arguments: list[LaunchArguments]
 
 
 class Graph:
@@ -166,7 +268,6 @@ class Graph:
         call(driver.cuGraphUpload, self._executable, stream)
 
     def launch(self, stream: Any) -> None:
-        """Enqueue one replay."""
         call(driver.cuGraphLaunch, self._executable, stream)
 
     def close(self) -> None:
@@ -174,52 +275,8 @@ class Graph:
         driver.cuGraphExecDestroy(self._executable)
 
 
-class Load:
-    """Replays of one graph, enqueued ahead, so that the GPU never waits for this process."""
-
-    def __init__(self, graph: Graph, replays: int, stream: Any) -> None:
-        self._graph, self._stream = graph, stream
-        self._replays = replays
-        # One at the end of each batch of replays, in order.
-        self._ends: list[Any] = []
-        self._done = 0
-
-    def keep_up(self) -> None:
-        """Enqueue batches until enough are under way; waits for nothing."""
-        while len(self._ends) - self.batches_done() < BATCHES_AHEAD:
-            for _ in range(self._replays):
-                self._graph.launch(self._stream)
-            end = call(driver.cuEventCreate, 0)
-            self._ends.append(end)
-            call(driver.cuEventRecord, end, self._stream)
-
-    def batches_done(self) -> int:
-        """Count the batches that have ended."""
-        while self._done < len(self._ends):
-            (status,) = driver.cuEventQuery(self._ends[self._done])
-            if status == driver.CUresult.CUDA_ERROR_NOT_READY:
-                break
-            if status != driver.CUresult.CUDA_SUCCESS:
-                raise CudaError(f"cuEventQuery: {status.name}")
-            self._done += 1
-        return self._done
-
-    def time_us(self, first: int, last: int) -> float:
-        """Compute the time per call between the ends of two batches, counted from 1."""
-        ends = self._ends[first - 1], self._ends[last - 1]
-        calls = self._graph.calls * self._replays * (last - first)
-        return float(call(driver.cuEventElapsedTime, *ends)) * 1e3 / calls
-
-    def close(self) -> None:
-        """Wait for what is under way, and release the events."""
-        driver.cuStreamSynchronize(self._stream)
-        for end in self._ends:
-            driver.cuEventDestroy(end)
-
-
 @contextmanager
 def timing_events(count: int) -> Iterator[list[Any]]:
-    """Make events for the time of a block."""
     events: list[Any] = []
     try:
         for _ in range(count):
@@ -228,3 +285,68 @@ def timing_events(count: int) -> Iterator[list[Any]]:
     finally:
         for event in events:
             driver.cuEventDestroy(event)
+
+
+class Scrub:
+    """Zeros in the GPU's memory that are read between two replays, in place of what was there."""
+
+    def __init__(self, size_bytes: int, multiprocessors: int) -> None:
+        base = allocate(size_bytes)
+        call(driver.cuMemsetD8, base, 0, size_bytes)
+        self._kernel = PtxKernel(_READ_ALL, "read_all")
+        self._blocks = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
+        self._values = (ctypes.c_uint64(base), ctypes.c_uint64(size_bytes))
+
+    def issue(self, stream: Any) -> None:
+        self._kernel.issue(stream, self._blocks, *self._values)
+
+
+class SharedSpoiler:
+    """Fill the shared memory of all multiprocessors: a kernel that reads it unset is wrong then."""
+
+    def __init__(self, shared_bytes: int, multiprocessors: int) -> None:
+        self._kernel = PtxKernel(_FILL_SHARED, "fill_shared")
+        self._shared_bytes, self._blocks = shared_bytes, 2 * multiprocessors
+        name = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        call(driver.cuFuncSetAttribute, self._kernel.function, name, shared_bytes)
+
+    def issue(self, stream: Any) -> None:
+        """Enqueue the filling, with one of two patterns."""
+        word = secrets.choice(POISONS) * 0x01010101
+        values = (ctypes.c_uint32(self._shared_bytes), ctypes.c_uint32(word))
+        self._kernel.issue(stream, self._blocks, *values, shared_bytes=self._shared_bytes)
+
+
+class LateWriter:
+    """Stand for the launch that makes a kernel's inputs while the kernel may already run.
+
+    What the next launch of the stream finds in memory is stale until this one ends. A programmatic
+    launch that reads before `griddepcontrol.wait` computes on that; what it writes is overwritten.
+    """
+
+    def __init__(self, multiprocessors: int) -> None:
+        # On the others a block starts at once, even one that needs a multiprocessor to itself.
+        self._blocks = max(1, multiprocessors // 4)
+        self._kernel = PtxKernel(_WRITE_LATE, "write_late")
+        self._copy, self._held_bytes = 0, 0
+
+    def issue(self, address: int, size_bytes: int, stream: Any) -> bool:
+        """Enqueue making the memory stale and writing it late; False where there is no room."""
+        if size_bytes > MOST_BYTES:
+            return False
+        if size_bytes > self._held_bytes:
+            self.close()
+            try:
+                self._copy, self._held_bytes = allocate(size_bytes), size_bytes
+            except MemoryError:  # a check less is better than a session less
+                return False
+        call(driver.cuMemcpyDtoDAsync, self._copy, address, size_bytes, stream)
+        call(driver.cuMemsetD8Async, address, _STALE, size_bytes, stream)
+        numbers = (address, self._copy, size_bytes, DELAY_NS)
+        self._kernel.issue(stream, self._blocks, *map(ctypes.c_uint64, numbers))
+        return True
+
+    def close(self) -> None:
+        if self._held_bytes:
+            call(driver.cuMemFree, self._copy)
+        self._copy, self._held_bytes = 0, 0

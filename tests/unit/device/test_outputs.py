@@ -7,7 +7,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from tuner.device.number_formats import encode
+from tuner.device.layout import encode
 from tuner.device.verify import outputs
 from tuner.device.verify.outputs import Verdict, compare, zeros_pass
 from tuner.model.kernel import Tolerance

@@ -1,26 +1,97 @@
-"""Peers: other implementations of an operator, which its reference file names and runs."""
+"""What a kernel's reference file defines: the float64 reference, its own inputs, and peers."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tuner.device.base import Program
-from tuner.device.inputs import load_module
+from tuner.device.layout import Array
 from tuner.model.errors import DeviceError, KernelError, WorkerError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
+
+ReferenceFunction = Callable[..., Mapping[str, Array]]
+InputsFunction = Callable[[Any, Any, Mapping[str, int], str], Mapping[str, Array]]
+CanonicalFunction = Callable[[Any, Mapping[str, Array], Mapping[str, int]], Mapping[str, Array]]
+
 
 PeerFunction = Callable[..., Mapping[str, Any] | None]
 
 _EXAMPLE = 'peers = {"pytorch": pytorch}, with def pytorch(tensors, axes, **operator)'
-_SPACES = frozenset(" \t\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The independent float64 reference and, where the operator needs them, its own inputs.
+
+    `canonical` brings outputs of which several are right into the form that the reference gives.
+    """
+
+    compute: ReferenceFunction
+    inputs: InputsFunction | None = None
+    canonical: CanonicalFunction | None = None
+
+
+def load_reference(path: Path) -> Reference:
+    """Import a kernel's reference file; raise `KernelError` where it cannot serve.
+
+    The file defines `reference(xp, inputs, axes, **operator)` and may define
+    `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names, and
+    `canonical(xp, outputs, axes)`, which returns stored outputs in the reference's order.
+    """
+    module = load_module(path)
+    compute = getattr(module, "reference", None)
+    if not callable(compute):
+        raise KernelError(
+            "defines no `reference` function",
+            path=path,
+            remedy="define reference(xp, inputs, axes, **operator) -> {output name: array}",
+        )
+    own = (getattr(module, name, None) for name in ("inputs", "canonical"))
+    return Reference(compute, *own)
+
+
+def load_module(path: Path) -> ModuleType:
+    """Import a reference file; raise `KernelError` at the line where that fails."""
+    module_spec = importlib.util.spec_from_file_location(f"reference_{path.stem}", path)
+    if module_spec is None or module_spec.loader is None:
+        raise KernelError("is not a Python file", path=path)
+    module = importlib.util.module_from_spec(module_spec)
+    with blamed_on(path, "cannot be imported"):
+        module_spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def blamed_on(path: Path, what: str) -> Iterator[None]:
+    """Turn whatever code of the user's file raises into one `KernelError` at its line."""
+    try:
+        yield
+    except (KernelError, MemoryError):
+        raise
+    except Exception as error:
+        line = error.lineno if isinstance(error, SyntaxError) else line_in(path, error)
+        message = f"{what}: {type(error).__name__}: {error}"
+        raise KernelError(message, path=path, line=line) from error
+
+
+def line_in(path: Path, error: Exception) -> int | None:
+    """Find the last line of a file that an error came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return lines[-1] if lines else None
 
 
 class PeerError(WorkerError):
@@ -48,7 +119,7 @@ def load_peers(path: Path) -> dict[str, PeerFunction]:
     if not isinstance(peers, Mapping):
         raise _mistake(path, f"`peers` is a {type(peers).__name__}, not a dict")
     for name, function in peers.items():
-        if not _is_name(name):
+        if not (isinstance(name, str) and name.split() == [name]):
             raise _mistake(path, f"`peers` has the name {name!r}: a text without spaces is needed")
         if not callable(function):
             raise _mistake(path, f"the peer {name!r} is a {type(function).__name__}, no function")
@@ -78,7 +149,6 @@ def chosen_peers(path: Path, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def require_gpu(device: str) -> None:
-    """Raise `DeviceError` where peers are to run on the CPU."""
     if device == "host":
         raise DeviceError(
             "peers run on a GPU only, not on --device host",
@@ -92,10 +162,6 @@ def peer_program(name: str, reference: Path, workload: Workload) -> Program:
     text = reference.read_bytes()
     key = hashlib.sha256(b"\0".join((b"peer", name.encode(), text))).hexdigest()
     return Program(key, workload, (), peer=name)
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and bool(name) and not _SPACES & set(name)
 
 
 def _mistake(path: Path, message: str) -> KernelError:

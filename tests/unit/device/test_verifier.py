@@ -1,4 +1,4 @@
-"""The judge, on NumPy: what passes for a right kernel, and everything that doesn't."""
+"""The verifier, on NumPy: what passes for a right kernel, and everything that doesn't."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tuner.device.inputs import FILLS
-from tuner.device.layout import lay_out
-from tuner.device.number_formats import decode, encode, storage_dtype
-from tuner.device.verify.arena import HostMemory
-from tuner.device.verify.verifier import Verifier
+from tuner.device.inputs import INPUT_KINDS
+from tuner.device.layout import decode, encode, lay_out, storage_dtype
+from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Tolerance, Workload
 from tuner.model.trial import Correctness
@@ -26,13 +24,13 @@ ARGUMENTS = (
 
 
 class Bench:
-    """A judge, its memory, and kernels to launch on it."""
+    """A verifier, its memory, and kernels to launch on it."""
 
     def __init__(self, spec: KernelSpec, operators: dict[str, str] | None = None) -> None:
         self.memory = HostMemory()
-        self.judge = Verifier(self.memory, spec, operators or {})
+        self.verifier = Verifier(self.memory, spec, operators or {})
         self.layout = lay_out(spec, WORKLOAD.values)
-        self.judge.open_arena(WORKLOAD, self.layout)
+        self.verifier.open_arena(WORKLOAD, self.layout)
 
     def stored(self, name: str) -> np.ndarray:
         slot = next(slot for slot in self.layout.slots if slot.name == name)
@@ -46,15 +44,15 @@ class Bench:
         self, kernel: Callable[[], None], fill: str = "normal", seed: int = 1
     ) -> Correctness:
         with np.errstate(over="ignore"):
-            self.judge.prepare(WORKLOAD, fill, seed)
-            self.judge.compute_reference()
+            self.verifier.prepare(WORKLOAD, fill, seed)
+            self.verifier.compute_reference()
             kernel()
-            return self.judge.check(keep=True)
+            return self.verifier.check(keep=True)
 
     def again(self, kernel: Callable[[], None]) -> Correctness:
-        self.judge.poison()
+        self.verifier.poison()
         kernel()
-        return self.judge.check_again()
+        return self.verifier.check_again()
 
 
 @pytest.fixture
@@ -66,24 +64,24 @@ def nothing() -> None:
     pass
 
 
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("fill", INPUT_KINDS)
 def test_a_right_kernel_passes_with_every_fill(bench: Bench, fill: str) -> None:
     verdict = bench.checked(bench.double, fill)
     assert verdict.passed, verdict.reason
-    assert verdict.fills == (fill,)
+    assert verdict.input_kinds == (fill,)
     assert [name for name, error in verdict.errors if error <= 1.0] == ["y"]
 
 
 def test_equal_seeds_give_equal_inputs(bench: Bench) -> None:
     drawn = []
     for seed in (5, 5, 6):
-        bench.judge.prepare(WORKLOAD, "normal", seed)
+        bench.verifier.prepare(WORKLOAD, "normal", seed)
         drawn.append(bench.stored("x").copy())
     assert np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0], drawn[2])
 
 
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("fill", INPUT_KINDS)
 def test_a_kernel_that_skips_the_work_fails(bench: Bench, fill: str) -> None:
     verdict = bench.checked(nothing, fill, seed=77)
     assert not verdict.passed
@@ -112,7 +110,7 @@ def test_outputs_are_spoiled_with_two_patterns_in_turn(make_spec: MakeSpec) -> N
     spec = make_spec(*ARGUMENTS, ("room", "float32", ("T",), "scratch"))
     bench, seen = Bench(spec), []
     for seed in range(4):
-        bench.judge.prepare(WORKLOAD, "normal", seed)
+        bench.verifier.prepare(WORKLOAD, "normal", seed)
         values = {*np.unique(bench.stored("y").view("u1"))}
         assert values == {*np.unique(bench.stored("room").view("u1"))}
         seen.append(values)
@@ -269,21 +267,21 @@ def test_a_new_workload_gets_memory_of_its_own(make_spec: MakeSpec) -> None:
     spec = make_spec(*ARGUMENTS)
     bench, small = Bench(spec), Workload.of({"T": 2})
     layout = lay_out(spec, small.values)
-    arena = bench.judge.open_arena(small, layout)
+    arena = bench.verifier.open_arena(small, layout)
     assert (arena.key, len(bench.memory.data)) == ("T=2", layout.total_bytes)
-    bench.judge.prepare(small, "normal", 1)
+    bench.verifier.prepare(small, "normal", 1)
     bench.layout = layout
     bench.double()
-    assert bench.judge.check().passed
-    bench.judge.close_arena()
+    assert bench.verifier.check().passed
+    bench.verifier.close_arena()
     assert bench.memory.data is None
 
 
 def test_a_reference_that_fails_is_one_error_at_its_line(make_spec: MakeSpec) -> None:
     text = "def reference(xp, inputs, axes):\n    return {'y': inputs['z']}\n"
     bench = Bench(make_spec(*ARGUMENTS, reference=text))
-    bench.judge.prepare(WORKLOAD, "normal", 1)
+    bench.verifier.prepare(WORKLOAD, "normal", 1)
     with pytest.raises(KernelError) as caught:
-        bench.judge.compute_reference()
+        bench.verifier.compute_reference()
     assert caught.value.line == 2
     assert "fails on T=300: KeyError: 'z'" in caught.value.message

@@ -1,0 +1,442 @@
+"""Kernel Tuner's cache files and T4 results: what a tuner measured, read and written."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeGuard, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tuner.device.recorded.foreign import (
+    OWN_KEY,
+    UNKNOWN_DATE,
+    ForeignAnswer,
+    MeasuredSpace,
+    Own,
+    config_key,
+    damaged,
+    load_json,
+)
+from tuner.device.recorded.recording import RecordedProgram
+from tuner.model.config import Config, Parameter
+from tuner.model.errors import DeviceError
+from tuner.model.expressions import Value
+from tuner.model.trial import Status
+
+# `kernel_tuner.util.read_cache` knows these; it takes "too many resources" for invalid as well.
+ERRORS = {
+    "InvalidConfig": Status.CONSTRAINT,
+    "CompilationFailedConfig": Status.COMPILE,
+    "RuntimeFailedConfig": Status.LAUNCH,
+    "ErrorConfig": Status.LAUNCH,
+}
+_CACHE_ERROR = {
+    Status.CONSTRAINT: "InvalidConfig",
+    Status.RESOURCE_LIMIT: "InvalidConfig",
+    Status.COMPILE: "CompilationFailedConfig",
+    Status.LAUNCH: "RuntimeFailedConfig",
+    Status.TIMEOUT: "RuntimeFailedConfig",
+    Status.INCORRECT: "RuntimeFailedConfig",
+}
+# What older versions of Kernel Tuner wrote for the time of a config that failed, in ms.
+FAILED_TIME = 1e20
+US_PER_MS = 1e3
+MS_PER_S = 1e3
+
+T4_VERSION = "1.0.0"
+# The enumeration of T4's results-schema.json (kernel_tuner/schema/T4/1.0.0).
+_T4_STATUS = {
+    "correct": Status.CORRECT,
+    "constraints": Status.CONSTRAINT,
+    "compile": Status.COMPILE,
+    "runtime": Status.LAUNCH,
+    "timeout": Status.TIMEOUT,
+    "correctness": Status.INCORRECT,
+}
+_T4_INVALIDITY = {status: word for word, status in _T4_STATUS.items()} | {
+    Status.RESOURCE_LIMIT: "constraints"
+}
+_US_PER_UNIT = {
+    **dict.fromkeys(("s", "seconds"), 1e6),
+    **dict.fromkeys(("ms", "milliseconds"), US_PER_MS),
+    **dict.fromkeys(("us", "microseconds"), 1.0),
+    **dict.fromkeys(("ns", "nanoseconds"), 1e-3),
+}
+_DEFAULT_UNIT = "milliseconds"
+_Plain = bool | int | float | str
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Cache(BaseModel):
+    """The head of a cache file; keys that are of no use here are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    device_name: str = ""
+    kernel_name: str = ""
+    problem_size: Any = None
+    tune_params_keys: tuple[str, ...] = Field(min_length=1)
+    tune_params: dict[str, tuple[_Plain, ...]] = Field(default_factory=dict)
+    cache: dict[str, dict[str, Any]]
+    kernel_tune: Own | None = None
+
+
+class _Measurement(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    value: Any = None
+    unit: str = ""
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    configuration: dict[str, Any] = Field(min_length=1)
+    invalidity: str = "correct"
+    correctness: float = 1.0
+    timestamp: str = ""
+    times: dict[str, Any] = Field(default_factory=dict)
+    measurements: tuple[_Measurement, ...] = ()
+
+
+class _Results(BaseModel):
+    """The results file; keys that are of no use here are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    results: tuple[_Result, ...]
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+def load_measured(path: Path) -> MeasuredSpace:
+    """Read a Kernel Tuner cache or T4 results; raise `DeviceError` for anything else."""
+    content = load_json(path)
+    if "cache" in content:
+        return measured_in_cache(content, path)
+    if "results" in content:
+        return measured_in_t4(content, path)
+    raise DeviceError(
+        "is neither a Kernel Tuner cache nor T4 results",
+        path=path,
+        remedy="a cache has the key `cache`, T4 results have `results`",
+    )
+
+
+def measured_in_cache(content: Mapping[str, Any], path: Path) -> MeasuredSpace:
+    """Make the measured space of a cache file's content; raise `DeviceError` for a damaged one.
+
+    The unit of `time` and `times` is ms. Where there are several objectives, time is what counts.
+    """
+    cache = _valid(_Cache, content, path)
+    own = cache.kernel_tune
+    outcomes = {} if own is None else own.programs
+    answers = {}
+    for key, entry in cache.cache.items():
+        config = _cache_config(entry, cache.tune_params_keys, key, path)
+        answers[config] = _cache_answer(entry, outcomes.get(key), config, f"entry {key!r}", path)
+    return MeasuredSpace(
+        kernel=own.kernel if own else cache.kernel_name,
+        device=own.device.name if own else cache.device_name,
+        problem_size=_sizes_of(cache.problem_size),
+        parameters=_parameters_of(cache.tune_params_keys, cache.tune_params, answers, path),
+        answers=answers,
+        created=own.created if own else _earliest(e.get("timestamp") for e in cache.cache.values()),
+        own=own,
+    )
+
+
+def measured_in_t4(content: Mapping[str, Any], path: Path) -> MeasuredSpace:
+    """Make the measured space of T4 results; raise `DeviceError` for damaged ones.
+
+    T4 names no kernel, GPU or problem size: they are taken from `kernel_name`, `device_name` and
+    `problem_size` in its metadata where somebody has put them there.
+    """
+    found = _valid(_Results, content, path)
+    kept = found.metadata.get(OWN_KEY)
+    own = None if kept is None else _valid(Own, kept, path)
+    unit = str(found.metadata.get("timeunit") or _DEFAULT_UNIT)
+    answers: dict[Config, ForeignAnswer] = {}
+    names = tuple(found.results[0].configuration) if found.results else ()
+    for number, result in enumerate(found.results):
+        config = _t4_config(result, names, number, path)
+        outcome = own.programs.get(config_key(config)) if own else None
+        answers[config] = _t4_answer(result, outcome, unit, number, path)
+    return MeasuredSpace(
+        kernel=own.kernel if own else str(found.metadata.get("kernel_name") or ""),
+        device=own.device.name if own else str(found.metadata.get("device_name") or ""),
+        problem_size=_sizes_of(found.metadata.get("problem_size")),
+        parameters=_parameters_of(names, {}, answers, path),
+        answers=answers,
+        created=own.created if own else _earliest(r.timestamp for r in found.results),
+        own=own,
+    )
+
+
+def cache_text(space: MeasuredSpace) -> str:
+    """Write a measured space as Kernel Tuner writes its cache: one entry a line, then closed.
+
+    A config without an answer (`not_recorded`) is left out. The entries come last, as Kernel Tuner,
+    which appends to the file, wants it.
+    """
+    head = {
+        "device_name": space.device,
+        "kernel_name": space.kernel,
+        "problem_size": list(space.problem_size),
+        "tune_params_keys": [parameter.name for parameter in space.parameters],
+        "tune_params": {parameter.name: list(parameter.values) for parameter in space.parameters},
+        "objective": "time",
+        **_own_content(space),
+    }
+    entries = (
+        json.dumps({config_key(config): _cache_entry(config, answer)})[1:-1]
+        for config, answer in space.answers.items()
+        if answer.status is not Status.NOT_RECORDED
+    )
+    return json.dumps(head, indent="")[:-2] + ',\n"cache": {\n' + ",\n".join(entries) + "}\n}"
+
+
+def t4_text(space: MeasuredSpace) -> str:
+    """Write a measured space as T4 results; a config without an answer is left out."""
+    metadata = {
+        "timeunit": _DEFAULT_UNIT,
+        "kernel_name": space.kernel,
+        "device_name": space.device,
+        "problem_size": list(space.problem_size),
+        **_own_content(space),
+    }
+    results = [
+        _t4_result(config, answer)
+        for config, answer in space.answers.items()
+        if answer.status is not Status.NOT_RECORDED
+    ]
+    return json.dumps({"schema_version": T4_VERSION, "results": results, "metadata": metadata})
+
+
+def _valid(model: type[_Model], content: object, path: Path) -> _Model:
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        damaged(path, f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}")
+
+
+def _own_content(space: MeasuredSpace) -> dict[str, Any]:
+    if space.own is None:
+        return {}
+    programs = {
+        config_key(config): answer.program().model_copy(update={"ticks": ()})
+        for config, answer in space.answers.items()
+    }
+    own = space.own.model_copy(update={"programs": programs})
+    content = own.model_dump(mode="json", exclude_defaults=True)
+    return {OWN_KEY: {"version": own.version, **content}}
+
+
+def _earliest(stamps: Iterable[object]) -> str:
+    texts = [stamp for stamp in stamps if isinstance(stamp, str) and stamp[:4].isdecimal()]
+    return min(texts).replace(" ", "T", 1) if texts else UNKNOWN_DATE
+
+
+def _parameters_of(
+    names: Iterable[str],
+    listed: Mapping[str, Iterable[Value]],
+    configs: Iterable[Config],
+    path: Path,
+) -> tuple[Parameter, ...]:
+    """Name the values of every parameter, as listed or else as they occur, each once."""
+    found: dict[str, dict[Value, None]] = {name: {} for name in names}
+    for config in configs:
+        for name, value in config.items():
+            found[name].setdefault(value)
+    parameters = []
+    for name, occurring in found.items():
+        values = tuple(dict.fromkeys(listed.get(name, ())))
+        unlisted = [value for value in occurring if values and value not in values]
+        if unlisted:
+            damaged(path, f"{name}={unlisted[0]!r} is not among its values in `tune_params`")
+        parameters.append(Parameter(name, values or _in_order(occurring)))
+    return tuple(parameters)
+
+
+def _in_order(values: Iterable[Value]) -> tuple[Value, ...]:
+    listed = tuple(values)
+    numbers = [value for value in listed if not isinstance(value, str)]
+    return tuple(sorted(numbers)) if len(numbers) == len(listed) else listed
+
+
+def _sizes_of(problem_size: object) -> tuple[int, ...]:
+    """Read `4096`, `[4096, 4096]` or `["4096"]`; a size that is computed is none."""
+    sizes = problem_size if isinstance(problem_size, list) else [problem_size]
+    texts = [str(size) for size in sizes if not isinstance(size, bool)]
+    return tuple(map(int, texts)) if texts and all(t.isdecimal() for t in texts) else ()
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return _is_number(value) and 0 < value < FAILED_TIME
+
+
+def _stands_for_failure(time: object) -> bool:
+    return _is_number(time) and not abs(time) < FAILED_TIME  # NaN too
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, _Plain) and not (isinstance(value, float) and not math.isfinite(value))
+
+
+def _times(found: object, us_per_unit: float) -> tuple[float, ...]:
+    if isinstance(found, list) and all(map(_is_time, found)):
+        return tuple(one * us_per_unit for one in found)
+    return ()
+
+
+def _answer(
+    failure: tuple[Status, str] | None,
+    own: RecordedProgram | None,
+    seconds: float,
+    time_us: float | None = None,
+    samples_us: tuple[float, ...] = (),
+) -> ForeignAnswer:
+    """Make the answer of a config; `own` tells how we measured it, None that others did."""
+    if failure is not None:
+        status, reason = (own.status, own.reason) if own else failure
+        return ForeignAnswer(status, reason, seconds=seconds)
+    how = (own.calls, own.sets, own.stopped_early) if own else (1, 1, False)
+    return ForeignAnswer(Status.CORRECT, "", time_us, samples_us, *how, seconds)
+
+
+def _cache_config(entry: Mapping[str, Any], names: Iterable[str], key: str, path: Path) -> Config:
+    for name in names:
+        if not _is_plain(entry.get(name)):
+            damaged(path, f"entry {key!r} has no value for the parameter {name}")
+    return Config(tuple((name, entry[name]) for name in names))
+
+
+def _cache_answer(
+    entry: Mapping[str, Any], own: RecordedProgram | None, config: Config, place: str, path: Path
+) -> ForeignAnswer:
+    spent = (entry.get(f"{part}_time") for part in ("compile", "verification", "benchmark"))
+    seconds = sum(filter(_is_time, spent)) / MS_PER_S
+    failure = _cache_failure(entry, config)
+    if failure is not None:
+        return _answer(failure, own, seconds)
+    time = entry.get("time")
+    if not _is_time(time):
+        shown = "no `time`" if time is None else f"a `time` of {time!r}"
+        damaged(path, f"{place} has {shown}")
+    return _answer(None, own, seconds, time * US_PER_MS, _times(entry.get("times"), US_PER_MS))
+
+
+def _cache_failure(entry: Mapping[str, Any], config: Config) -> tuple[Status, str] | None:
+    told = entry.get("__error__")
+    if told is None:
+        values = (value for name, value in entry.items() if name not in config)
+        told = next((v for v in values if isinstance(v, str) and v in ERRORS), None)
+    time = entry.get("time")
+    if told is None and isinstance(time, str):
+        told = time
+    if told is not None:
+        return ERRORS.get(str(told), Status.LAUNCH), f"Kernel Tuner recorded {told}"
+    if _stands_for_failure(time):
+        return Status.LAUNCH, "Kernel Tuner recorded a time that stands for a failure"
+    return None
+
+
+def _cache_entry(config: Config, answer: ForeignAnswer) -> dict[str, Any]:
+    entry: dict[str, Any] = dict(config)
+    error = _CACHE_ERROR.get(answer.status)
+    if error is not None:
+        entry |= {"time": error, "__error__": error}
+    elif answer.time_us is not None:
+        entry |= {
+            "time": answer.time_us / US_PER_MS,
+            "times": [sample / US_PER_MS for sample in answer.samples_us],
+        }
+    # A session keeps the time of a trial as one number: it stands where the most of it went.
+    return entry | {
+        "compile_time": 0.0,
+        "verification_time": 0.0,
+        "benchmark_time": answer.seconds * MS_PER_S,
+        "strategy_time": 0.0,
+        "framework_time": 0.0,
+    }
+
+
+def _t4_config(result: _Result, names: tuple[str, ...], number: int, path: Path) -> Config:
+    given = result.configuration
+    if set(given) != set(names):
+        damaged(path, f"result {number} has the parameters {', '.join(given)}, others have others")
+    for name in names:
+        if not _is_plain(given[name]):
+            damaged(path, f"result {number} has no plain value for the parameter {name}")
+    return Config(tuple((name, given[name]) for name in names))
+
+
+def _t4_answer(
+    result: _Result, own: RecordedProgram | None, unit: str, number: int, path: Path
+) -> ForeignAnswer:
+    us_per_unit = _us_per(unit, path)
+    spent = (result.times.get(part) for part in ("compilation", "validation", "benchmark"))
+    seconds = sum(filter(_is_time, spent)) * us_per_unit / 1e6
+    status = _T4_STATUS.get(result.invalidity)
+    if status is None:
+        known = ", ".join(_T4_STATUS)
+        damaged(path, f"result {number}: {result.invalidity!r} is no invalidity; T4 has {known}")
+    if status is Status.CORRECT and result.correctness < 1.0:
+        status = Status.INCORRECT
+    time_us = None if status is not Status.CORRECT else _t4_time_us(result, unit, number, path)
+    if time_us is None:
+        status = Status.LAUNCH if status is Status.CORRECT else status
+        return _answer((status, f"T4 says {status}"), own, seconds)
+    return _answer(None, own, seconds, time_us, _times(result.times.get("runtimes"), us_per_unit))
+
+
+def _t4_time_us(result: _Result, unit: str, number: int, path: Path) -> float | None:
+    """Find the time of a correct config; None where a text says that there is none after all."""
+    for one in result.measurements:
+        if one.name != "time":
+            continue
+        if isinstance(one.value, str) or _stands_for_failure(one.value):
+            return None
+        if not _is_time(one.value):
+            damaged(path, f"result {number} has a time of {one.value!r}")
+        return float(one.value) * _us_per(one.unit or unit, path)
+    runtimes = _times(result.times.get("runtimes"), 1.0)
+    if not runtimes:
+        damaged(path, f"result {number} is correct and has no measurement named `time`")
+    return fmean(runtimes) * _us_per(unit, path)
+
+
+def _us_per(unit: str, path: Path) -> float:
+    if unit not in _US_PER_UNIT:
+        damaged(path, f"{unit!r} is no unit of time; known are {', '.join(_US_PER_UNIT)}")
+    return _US_PER_UNIT[unit]
+
+
+def _t4_result(config: Config, answer: ForeignAnswer) -> dict[str, Any]:
+    correct = answer.status is Status.CORRECT and answer.time_us is not None
+    times = {
+        "compilation": 0.0,
+        "benchmark": answer.seconds * MS_PER_S,
+        "framework": 0.0,
+        "search_algorithm": 0.0,
+        "validation": 0.0,
+        "runtimes": [sample / US_PER_MS for sample in answer.samples_us],
+    }
+    measured = {"name": "time", "value": (answer.time_us or 0.0) / US_PER_MS, "unit": "ms"}
+    return {
+        "configuration": dict(config),
+        "times": times,
+        "invalidity": _T4_INVALIDITY[answer.status],
+        "correctness": 0 if answer.status is Status.INCORRECT else 1,
+        "measurements": [measured] if correct else [],
+        "objectives": ["time"],
+    }
