@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import ExpressionError, SpaceError
 from tuner.model.expressions import Expression, Value
-from tuner.search import counting
+from tuner.search import enumeration
 from tuner.search.pool import Pool, valid_configs
 
 
@@ -256,29 +256,25 @@ class TestNeighbours:
         assert valid_configs(make_space({}), {}).neighbours(0).tolist() == []
 
 
-class TestWideConstraints:
-    """Constraints over too many combinations to tabulate give the same pools."""
+class TestChunks:
+    """Rows that are extended a few at a time give the same pools."""
 
     @settings(max_examples=150, deadline=None)
     @given(
         constraints=st.lists(CONSTRAINTS, min_size=1, max_size=3),
         axes=st.fixed_dictionaries({"T": NUMBERS, "K": NUMBERS}),
-        most_tried=st.sampled_from([1, 6, 30]),
-        most_joined=st.sampled_from([6, 100]),
+        chunk=st.sampled_from([1, 7, 30]),
     )
     def test_hold_what_evaluating_every_constraint_leaves(
         self,
         constraints: list[str],
         axes: dict[str, Value],
-        most_tried: int,
-        most_joined: int,
+        chunk: int,
     ) -> None:
         space = make_space(PARAMETERS, *constraints)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(counting, "MOST_TRIED", most_tried)
-            patch.setattr(counting, "MOST_IN_STEP", 40)
-            patch.setattr(counting, "MOST_JOINED", most_joined)
-            counting.enumerate_rows.cache_clear()
+            patch.setattr(enumeration, "_CHUNK", chunk)
+            enumeration.enumerate_rows.cache_clear()
             try:
                 expected = by_evaluation(space, axes)
             except ExpressionError:
