@@ -20,8 +20,8 @@ from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tuner.search.compare.comparison import Comparison, Task
-    from tuner.search.compare.spaces import RecordedSpace
+    from tuner.search.comparison import ReplayTask, SearcherComparison
+    from tuner.search.recorded_spaces import RecordedSpace
     from tuner.space.load import Definition
 
 PAGE = "compare.html"
@@ -110,8 +110,8 @@ def command(
     share_100 are the shares of the optimum after 50 % and 100 % of the trials.
     """
     from tuner.app.plans import require_strategy
-    from tuner.search.compare.comparison import Settings, compare
-    from tuner.search.compare.spaces import recording_name
+    from tuner.search.comparison import Settings, compare
+    from tuner.search.recorded_spaces import recording_name
 
     for name in names:
         require_strategy(name)
@@ -138,7 +138,7 @@ def recorded_spaces(
 ) -> tuple[RecordedSpace, ...]:
     """Read a recording's spaces, with the search space that belongs to it or is given."""
     from tuner.app.plans import read_definition
-    from tuner.search.compare.spaces import load_spaces
+    from tuner.search.recorded_spaces import load_spaces
 
     def find(recording: Path) -> Definition:
         return read_definition(space or _space_of(recording))
@@ -147,7 +147,7 @@ def recorded_spaces(
     return load_spaces(path, find, workloads)
 
 
-def json_of(comparison: Comparison) -> dict[str, dict[str, float]]:
+def json_of(comparison: SearcherComparison) -> dict[str, dict[str, float]]:
     """Make the object that `--json` prints: the scores by searcher, means over the recordings."""
     return {
         name: {key: round(value, 6) for key, value in asdict(score).items()}
@@ -159,7 +159,7 @@ def _space_of(recording: Path) -> Path:
     """Find the search space of `<folder>/recordings/<gpu>/<kernel>.json.xz` by its name."""
     from tuner.app.locate import look_for_space
     from tuner.model.errors import InputError
-    from tuner.search.compare.spaces import recording_name
+    from tuner.search.recorded_spaces import recording_name
 
     folders = recording.resolve().parents
     kernel = folders[min(2, len(folders) - 1)] / f"{recording_name(recording)}.cu"
@@ -183,7 +183,7 @@ def _require_writable(folder: Path) -> None:
         raise InputError(what, path=there, remedy="choose another place with --out")
 
 
-def _write(comparison: Comparison, folder: Path) -> Path:
+def _write(comparison: SearcherComparison, folder: Path) -> Path:
     from tuner.model.errors import InputError
     from tuner.report.compare_page import write_comparison
 
@@ -207,7 +207,7 @@ class _Told:
         self._seeds, self._spaces = seeds, spaces
         self._ended: dict[tuple[int, str], int] = {}
 
-    def run(self, task: Task) -> None:
+    def run(self, task: ReplayTask) -> None:
         """Count a run that is over."""
         key = task.space, task.searcher
         self._ended[key] = self._ended.get(key, 0) + 1
@@ -216,12 +216,12 @@ class _Told:
             click.echo(f"{label}: {task.searcher}, {self._seeds} runs", err=True)
 
 
-def _print_table(comparison: Comparison) -> None:
+def _print_table(comparison: SearcherComparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from tuner.report.compare_page import rows_of
-    from tuner.search.compare.scores import half
+    from tuner.search.comparison import half
 
     trials = comparison.settings.trials
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)

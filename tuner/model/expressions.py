@@ -29,7 +29,6 @@ SYNTAX = (
 
 
 def ceil_div(a: int, b: int) -> int:
-    """Divide and round up."""
     return -(-a // b)
 
 

@@ -45,7 +45,6 @@ class FailingRowError(Exception):
 
 
 def no_rows(count: int) -> Rows:
-    """Make an empty table for `count` parameters."""
     return np.empty((0, count), dtype=np.uint16)
 
 
@@ -73,7 +72,6 @@ class Domains:
 
     @classmethod
     def of(cls, parameters: tuple[Parameter, ...]) -> Domains:
-        """Make the key from names and values."""
         return cls(repr([(p.name, p.values) for p in parameters]), parameters)
 
 

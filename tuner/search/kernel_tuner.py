@@ -23,7 +23,7 @@ from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig, StopCriterionR
 
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
-from tuner.search.auto.remaining import RemainingConfigs
+from tuner.search.pool import RemainingConfigs
 
 if TYPE_CHECKING:
     from tuner.model.config import Config, Parameter, SearchSpace
@@ -289,7 +289,7 @@ class KernelTunerSearcher:
         seeds: Sequence[Mapping[str, Value]] = (),
     ) -> None:
         self._pool = pool
-        self._untried = RemainingConfigs(pool, seeds)
+        self._remaining = RemainingConfigs(pool, seeds)
         self._rng = np.random.default_rng(seed)
         self._strategy = strategy
         self._seed = seed
@@ -306,21 +306,20 @@ class KernelTunerSearcher:
     def ask(self, count: int) -> Sequence[Config]:
         """Propose up to `count` configs, fewer where the strategy waits for results."""
         indices: list[int] = []
-        while len(indices) < min(count, len(indices) + len(self._untried)):
-            index = self._untried.take_seed()
+        while len(indices) < min(count, len(indices) + len(self._remaining)):
+            index = self._remaining.take_seed()
             if index is None:
                 index = self._next_wanted()
             if index is None and indices and self._run is not None:
                 break
             if index is None:
-                index = self._untried.take_random(self._rng)
+                index = self._remaining.take_random(self._rng)
             indices.append(index)
-        if not self._untried:
+        if not self._remaining:
             self._run = None
         return [self._pool[index] for index in indices]
 
     def tell(self, trial: Trial) -> None:
-        """Keep the result for the strategy's next turn."""
         index = self._pool.index(trial.config)
         self._results[index] = trial.time_us
         self._awaited.discard(index)
@@ -330,8 +329,8 @@ class KernelTunerSearcher:
         while self._run is not None:
             while self._queue:
                 index = self._queue.popleft()
-                if index in self._untried:
-                    return self._untried.take(index)
+                if index in self._remaining:
+                    return self._remaining.take(index)
             if self._awaited:
                 return None
             self._advance(self._run)

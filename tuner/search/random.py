@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
-from tuner.search.auto.remaining import RemainingConfigs
+from tuner.search.pool import RemainingConfigs
 
 if TYPE_CHECKING:
     from tuner.model.config import Config
@@ -29,16 +29,15 @@ class RandomSearcher:
 
     def __init__(self, pool: Pool, seed: int, seeds: Sequence[Mapping[str, Value]] = ()) -> None:
         self._pool = pool
-        untried = RemainingConfigs(pool, seeds)
+        remaining = RemainingConfigs(pool, seeds)
         first = []
-        while (index := untried.take_seed()) is not None:
+        while (index := remaining.take_seed()) is not None:
             first.append(index)
         self._ordered = len(pool)
         shuffled = np.random.default_rng(seed).permutation(self._ordered)
-        self._order = deque([*first, *untried.among(shuffled).tolist()])
+        self._order = deque([*first, *remaining.among(shuffled).tolist()])
 
     def ask(self, count: int) -> Sequence[Config]:
-        """Propose the next `count` configs of the order."""
         if len(self._order) < count:
             self._pool.draw_more(max(count, _DRAWN))
             self._order.extend(range(self._ordered, len(self._pool)))

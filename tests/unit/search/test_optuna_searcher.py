@@ -16,9 +16,8 @@ from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Resources, Status, Trial
-from tuner.search.auto.remaining import RemainingConfigs
 from tuner.search.optuna import OptunaSearcher
-from tuner.search.pool import valid_configs
+from tuner.search.pool import RemainingConfigs, valid_configs
 
 SPACE = SearchSpace(
     (*(Parameter(name, (0, 1, 2, 3, 4)) for name in "abcd"), Parameter("s", ("x", "y")))

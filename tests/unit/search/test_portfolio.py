@@ -90,10 +90,12 @@ def test_it_keeps_every_seam() -> None:
 
 
 class TestConformance:
-    @pytest.mark.parametrize("members", [("gaussian",), ("classifier",), ("tpe",)])
-    def test_each_member_alone_proposes_every_config_once(self, members: tuple[str, ...]) -> None:
+    @pytest.mark.parametrize("strategies", [("gaussian",), ("classifier",), ("tpe",)])
+    def test_each_member_alone_proposes_every_config_once(
+        self, strategies: tuple[str, ...]
+    ) -> None:
         pool = Pool(POOL.parameters, POOL.encoded[::9])
-        asked = drive(make(pool=pool, budget=len(pool), members=members), 10**6)
+        asked = drive(make(pool=pool, budget=len(pool), strategies=strategies), 10**6)
         assert sorted(pool.index(config) for config in asked) == list(range(len(pool)))
 
     @pytest.mark.parametrize("status", [s for s in Status if s is not Status.CORRECT])

@@ -18,8 +18,7 @@ from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import ExpressionError, InputError
 from tuner.model.expressions import Expression, Value
 from tuner.search import enumeration
-from tuner.search.auto.remaining import RemainingConfigs
-from tuner.search.pool import Pool, valid_configs
+from tuner.search.pool import Pool, RemainingConfigs, valid_configs
 
 
 def make_space(parameters: dict[str, Sequence[Value]], *constraints: str) -> SearchSpace:

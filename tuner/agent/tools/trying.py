@@ -9,9 +9,8 @@ from tuner.agent.tools.building import failure
 from tuner.agent.tools.drafts import Choice, Draft, require_arguments
 from tuner.analysis.base import METRICS
 from tuner.device.base import DeviceInfo, Outcome
-from tuner.model.hardware import limits_for
+from tuner.model.hardware import limits_for, occupancy
 from tuner.model.kernel import Workload
-from tuner.model.occupancy import occupancy
 from tuner.model.trial import Measurement, Status, Trial
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs

@@ -39,17 +39,14 @@ class RecordedSpace:
 
     @property
     def label(self) -> str:
-        """Name the space: the recording's name, and the workload where there are several."""
         return f"{self.name} {self.workload}".rstrip()
 
     @property
     def times_us(self) -> list[float | None]:
-        """The time of every config, None where it failed."""
         return [trial.time_us for trial in self.trials.values()]
 
     @property
     def optimum_us(self) -> float:
-        """The best time of any config."""
         return min(time for time in self.times_us if time is not None)
 
     @property
@@ -59,7 +56,6 @@ class RecordedSpace:
 
     @property
     def failed(self) -> int:
-        """How many configs have no time."""
         return sum(time is None for time in self.times_us)
 
 
