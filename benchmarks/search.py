@@ -20,7 +20,7 @@ from statistics import stdev
 
 from environment import RESULTS, environment, write_result
 
-from tuner.cli.compare_command import recorded_spaces
+from tuner.app.compare import recorded_spaces
 from tuner.search.comparison import SearcherScore, Settings, compare, mean_of
 from tuner.search.recorded_spaces import recording_name
 
