@@ -65,8 +65,9 @@ class ExhaustiveSearcher(RandomSearcher):
 def require_listed(pool: Pool) -> None:
     """Raise `InputError` for a space of which only a sample is held."""
     if pool.sampled:
+        about = "" if pool.size_is_exact else "about "
         raise InputError(
-            f"{pool.estimated_size} valid configs are too many to try every one",
+            f"{about}{pool.estimated_size} valid configs are too many to try every one",
             remedy="leave out values, add constraints, or take another searcher: "
             "`--searcher random` tries as many as `--trials` says",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import pytest
@@ -15,7 +16,7 @@ from tuner.search import enumeration
 from tuner.search.pool import Pool, valid_configs
 
 
-def make_space(parameters: dict[str, list[Value]], *constraints: str) -> SearchSpace:
+def make_space(parameters: Mapping[str, Sequence[Value]], *constraints: str) -> SearchSpace:
     return SearchSpace(
         tuple(Parameter(name, tuple(values)) for name, values in parameters.items()),
         tuple(Expression.parse(text) for text in constraints),
@@ -87,23 +88,27 @@ NUMBERS = st.one_of(st.integers(-5, 5), st.sampled_from([0.25, -1.5, True, False
 
 @settings(max_examples=250, deadline=None)
 @given(
-    names=st.lists(st.sampled_from(list(PARAMETERS)), min_size=1, max_size=4, unique=True),
+    names=st.lists(st.sampled_from(list(PARAMETERS)), min_size=1, max_size=5, unique=True),
     constraints=st.lists(CONSTRAINTS, max_size=3),
     axes=st.fixed_dictionaries({"T": NUMBERS, "K": NUMBERS}),
+    chunk=st.sampled_from([1, 7, 1000]),
 )
 def test_holds_exactly_what_evaluating_every_constraint_leaves(
-    names: list[str], constraints: list[str], axes: dict[str, Value]
+    names: list[str], constraints: list[str], axes: dict[str, Value], chunk: int
 ) -> None:
     others = {name: PARAMETERS[name][0] for name in PARAMETERS if name not in names}
     space = make_space({name: PARAMETERS[name] for name in names}, *constraints)
     outer = {**axes, **others}
-    try:
-        expected = by_evaluation(space, outer)
-    except ExpressionError:
-        with pytest.raises(ExpressionError):
-            valid_configs(space, outer)
-        return
-    pool = valid_configs(space, outer)
+    enumeration.enumerate_rows.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(enumeration, "_CHUNK", chunk)
+        try:
+            expected = by_evaluation(space, outer)
+        except ExpressionError:
+            with pytest.raises(ExpressionError):
+                valid_configs(space, outer)
+            return
+        pool = valid_configs(space, outer)
     assert configs_of(pool) == expected
     assert all(pool.index(pool[i]) == i for i in range(len(pool)))
 
@@ -254,31 +259,3 @@ class TestNeighbours:
         pool = valid_configs(make_space({"a": [1, 2], "b": [1, 2]}, "a == b"), {})
         assert pool.neighbours(0).tolist() == []
         assert valid_configs(make_space({}), {}).neighbours(0).tolist() == []
-
-
-class TestChunks:
-    """Rows that are extended a few at a time give the same pools."""
-
-    @settings(max_examples=150, deadline=None)
-    @given(
-        constraints=st.lists(CONSTRAINTS, min_size=1, max_size=3),
-        axes=st.fixed_dictionaries({"T": NUMBERS, "K": NUMBERS}),
-        chunk=st.sampled_from([1, 7, 30]),
-    )
-    def test_hold_what_evaluating_every_constraint_leaves(
-        self,
-        constraints: list[str],
-        axes: dict[str, Value],
-        chunk: int,
-    ) -> None:
-        space = make_space(PARAMETERS, *constraints)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(enumeration, "_CHUNK", chunk)
-            enumeration.enumerate_rows.cache_clear()
-            try:
-                expected = by_evaluation(space, axes)
-            except ExpressionError:
-                with pytest.raises(ExpressionError):
-                    valid_configs(space, axes)
-                return
-            assert configs_of(valid_configs(space, axes)) == expected

@@ -14,18 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tuner.model.config import Config, Parameter, SearchSpace
+from tests.unit.search.test_pool import make_space
+from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import ExpressionError, InputError
-from tuner.model.expressions import Expression, Value
 from tuner.search import enumeration
 from tuner.search.pool import Pool, RemainingConfigs, valid_configs
-
-
-def make_space(parameters: dict[str, Sequence[Value]], *constraints: str) -> SearchSpace:
-    return SearchSpace(
-        tuple(Parameter(name, tuple(values)) for name, values in parameters.items()),
-        tuple(Expression.parse(text) for text in constraints),
-    )
+from tuner.search.random import ExhaustiveSearcher
 
 
 def numbered(count: int, values: int, *constraints: str) -> SearchSpace:
@@ -86,6 +80,8 @@ class TestCounting:
         exact = reduce(np.convolve, [one] * 12)[54]
         assert pool.estimated_size == pytest.approx(exact, rel=0.03)
         assert not pool.size_is_exact
+        with pytest.raises(InputError, match=r"^about \d{11} valid configs are too many"):
+            ExhaustiveSearcher(pool)
 
     def test_what_is_listed_in_the_end_may_be_sampled_on_the_way(
         self, monkeypatch: pytest.MonkeyPatch

@@ -126,7 +126,8 @@ class Searching:
     def text(self, baseline_us: Callable[[Workload], float], info: DeviceInfo) -> str:
         """Write the best configs and what failed."""
         timed = sorted((t.time_us, n, t) for n, t in enumerate(self.trials) if t.time_us)
-        valid = self._pool.estimated_size
+        about = "" if self._pool.size_is_exact else "about "
+        valid = f"{about}{self._pool.estimated_size}"
         lines = [
             f"{self._draft.name} on {self._workload}: {len(self.trials)} of {valid} valid configs "
             f"tried, {len(timed)} correct"
