@@ -240,29 +240,21 @@ def _cluster_refusal(limits: DeviceLimits, launch: Launch) -> str | None:
 
 
 def _device_refusal(limits: DeviceLimits, resources: Resources, launch: Launch) -> str | None:
-    if resources.registers is not None:
-        refused = _registers_refusal(limits, resources.registers, launch)
-        if refused is not None:
-            return refused
-    shared_bytes = resources.static_shared_bytes + launch.shared_bytes
-    if shared_bytes > limits.shared_bytes_per_block:
-        return (
-            f"{_shared_text(resources, launch)}, "
-            f"over the device's {limits.shared_bytes_per_block} a block"
-        )
-    return None
-
-
-def _registers_refusal(limits: DeviceLimits, registers: int, launch: Launch) -> str | None:
-    if registers > limits.registers_per_thread:
-        return f"{registers} registers a thread, over the device's {limits.registers_per_thread}"
-    warps = ceil_div(launch.threads, limits.threads_per_warp)
-    of_block = _registers_checked(limits, registers, warps)
-    if of_block > limits.registers_per_block:
-        return (
-            f"{launch.threads} threads of {registers} registers take {of_block} "
-            f"registers, over the device's {limits.registers_per_block} a block"
-        )
+    registers = resources.registers
+    if registers is not None:
+        if registers > limits.registers_per_thread:
+            most = limits.registers_per_thread
+            return f"{registers} registers a thread, over the device's {most}"
+        warps = ceil_div(launch.threads, limits.threads_per_warp)
+        of_block = _registers_checked(limits, registers, warps)
+        if of_block > limits.registers_per_block:
+            return (
+                f"{launch.threads} threads of {registers} registers take {of_block} "
+                f"registers, over the device's {limits.registers_per_block} a block"
+            )
+    if resources.static_shared_bytes + launch.shared_bytes > limits.shared_bytes_per_block:
+        most = limits.shared_bytes_per_block
+        return f"{_shared_text(resources, launch)}, over the device's {most} a block"
     return None
 
 

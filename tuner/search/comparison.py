@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from itertools import groupby
 from statistics import fmean, median
@@ -199,15 +198,6 @@ class SearcherComparison:
         }
 
 
-def tasks_of(settings: Settings, spaces: Sequence[RecordedSpace]) -> list[ReplayTask]:
-    return [
-        ReplayTask(position, searcher, seed)
-        for position in range(len(spaces))
-        for searcher in settings.searchers
-        for seed in range(settings.seeds)
-    ]
-
-
 def compare(
     settings: Settings,
     spaces: Sequence[RecordedSpace],
@@ -222,7 +212,12 @@ def compare(
     """
     for space in spaces:
         _require_enough(settings, space)
-    tasks = tasks_of(settings, spaces)
+    tasks = [
+        ReplayTask(position, searcher, seed)
+        for position in range(len(spaces))
+        for searcher in settings.searchers
+        for seed in range(settings.seeds)
+    ]
     runs: dict[ReplayTask, ReplayRun] = {}
     for task, run in _runs(settings, spaces, tasks, jobs):
         runs[task] = run
@@ -257,10 +252,7 @@ def _runs(
         return
     from tuner.process.pool import Crew
 
-    with ExitStack() as stack:
-        crew = stack.enter_context(
-            Crew(ReplayWorker, (settings, tuple(spaces)), min(jobs, len(tasks)))
-        )
+    with Crew(ReplayWorker, (settings, tuple(spaces)), min(jobs, len(tasks))) as crew:
         yield from crew.map("run", tasks)
 
 
@@ -268,25 +260,14 @@ def _result(
     settings: Settings, position: int, space: RecordedSpace, runs: dict[ReplayTask, ReplayRun]
 ) -> SpaceResult:
     random_us = expected_random(space.times_us, settings.trials)
-    methods = (
-        _method(
-            searcher,
-            (runs[ReplayTask(position, searcher, seed)] for seed in range(settings.seeds)),
-            random_us,
-            space.optimum_us,
-        )
-        for searcher in settings.searchers
-    )
+    methods = []
+    for searcher in settings.searchers:
+        own = [runs[ReplayTask(position, searcher, seed)] for seed in range(settings.seeds)]
+        found_us = np.array([run.found_us for run in own])
+        seconds = [run.seconds for run in own]
+        score = score_of(found_us, random_us, space.optimum_us, seconds)
+        methods.append(Method(searcher, found_us, score))
     return SpaceResult(space, random_us, tuple(methods))
-
-
-def _method(
-    searcher: str, runs: Iterable[ReplayRun], random_us: Floats, optimum_us: float
-) -> Method:
-    listed = list(runs)
-    found_us = np.array([run.found_us for run in listed])
-    seconds = [run.seconds for run in listed]
-    return Method(searcher, found_us, score_of(found_us, random_us, optimum_us, seconds))
 
 
 def _require_enough(settings: Settings, space: RecordedSpace) -> None:

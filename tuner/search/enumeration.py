@@ -56,6 +56,12 @@ def row_keys(rows: Rows) -> np.ndarray[Any, np.dtype[np.bytes_]]:
     return np.ascontiguousarray(rows, dtype=">u2").view(f"S{2 * width}").reshape(count)
 
 
+def _distinct(rows: Rows) -> Rows:
+    firsts = np.unique(row_keys(rows), return_index=True)[1]
+    kept: Rows = rows[np.sort(firsts)]
+    return kept
+
+
 class Part(NamedTuple):
     """A constraint, or one side of an `and` in it; `constraint` is the constraint's number."""
 
@@ -116,9 +122,11 @@ class Population:
         """Draw `BATCH` rows independently, and keep those that are valid."""
         if not len(self.partial):
             return no_rows(len(self.parameters))
-        sizes = [len(parameter.values) for parameter in self.parameters]
-        rows = rng.integers(sizes, size=(BATCH, len(sizes)), dtype=np.uint16)
+        rows = np.empty((BATCH, len(self.parameters)), dtype=np.uint16)
         rows[:, list(self.positions)] = self.partial[rng.integers(len(self.partial), size=BATCH)]
+        for i, parameter in enumerate(self.parameters):
+            if i not in self.positions:
+                rows[:, i] = rng.integers(len(parameter.values), size=BATCH)
         return rows[satisfying(self.parameters, self.loose, rows)] if self.loose else rows
 
     def sample(self, count: int, rng: np.random.Generator) -> Rows:
@@ -130,11 +138,11 @@ class Population:
         drawn = no_rows(len(self.parameters))
         for batch in self._batches(rng):
             drawn = np.concatenate([drawn, batch])
-            firsts = np.unique(row_keys(drawn), return_index=True)[1]
-            drawn = drawn[np.sort(firsts)[:wanted]]
+            if len(drawn) >= wanted:
+                drawn = _distinct(drawn)[:wanted]
             if len(drawn) == wanted:
                 break
-        return drawn
+        return _distinct(drawn)
 
     def counted(self) -> int:
         """Count the valid rows; raise `InputError` where no draw satisfies the loose constraints.

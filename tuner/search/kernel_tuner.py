@@ -88,7 +88,9 @@ class StrategyRun:
         names = [f"parameter_{i}_" for i in range(len(values))]
         tune_params = dict(zip(names, map(list, values), strict=True))
         # A new one for every run: it remembers the neighbours that earlier runs asked for.
-        space = _Space(None, None, None, from_cache=_as_cache(tune_params, rows))
+        configs = {i: dict(zip(tune_params, row, strict=True)) for i, row in enumerate(rows)}
+        cache = {"tune_params": tune_params, "cache": configs}
+        space = _Space(None, None, None, from_cache=cache)
         runner = _BatchRunner(self._inbox, self._outbox, space, results)
         options = _options(strategy, tune_params, TuningBudget(max_fevals=budget), seed)
         self._thread = threading.Thread(
@@ -217,14 +219,14 @@ class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
 def _run(
     tune: Callable[..., Any], space: Searchspace, runner: _BatchRunner, options: Options
 ) -> None:
+    ended = None
     try:
         tune(space, runner, options)
     except (_Dropped, StopCriterionReached):
-        runner.outbox.put(None)
+        pass
     except Exception as error:  # noqa: BLE001  # raised again in the searcher's thread
-        runner.outbox.put(error)
-    else:
-        runner.outbox.put(None)
+        ended = error
+    runner.outbox.put(ended)
 
 
 def _options(
@@ -248,13 +250,6 @@ def _options(
         verbose=False,
         quiet=True,
     )
-
-
-def _as_cache(
-    tune_params: Mapping[str, list[float]], rows: Sequence[Sequence[float]]
-) -> dict[str, Any]:
-    configs = {i: dict(zip(tune_params, row, strict=True)) for i, row in enumerate(rows)}
-    return {"tune_params": tune_params, "cache": configs}
 
 
 def _seeded_state(seed: int) -> tuple[Any, Any]:

@@ -69,17 +69,6 @@ class Pool:
     same calls make the same pool.
     """
 
-    __slots__ = (
-        "_added",
-        "_first_keys",
-        "_lookups",
-        "_rows",
-        "_size",
-        "_source",
-        "emptied_by",
-        "parameters",
-    )
-
     def __init__(
         self,
         parameters: tuple[Parameter, ...],
@@ -96,6 +85,14 @@ class Pool:
         self._lookups = tuple(
             {value: index for index, value in enumerate(p.values)} for p in parameters
         )
+
+    @classmethod
+    def of(cls, parameters: tuple[Parameter, ...], configs: Iterable[Mapping[str, Value]]) -> Pool:
+        """Make the pool of the given configs."""
+        lookups = [(p.name, {value: i for i, value in enumerate(p.values)}) for p in parameters]
+        rows = [[indices[config[name]] for name, indices in lookups] for config in configs]
+        unordered = np.array(rows, dtype=np.uint16).reshape(len(rows), len(parameters))
+        return cls(parameters, np.unique(unordered, axis=0))
 
     @property
     def encoded(self) -> Rows:
@@ -174,9 +171,7 @@ class Pool:
 
     def restricted(self, configs: Iterable[Mapping[str, Value]]) -> Pool:
         """Make the pool of those of `configs` that are valid here."""
-        rows = [row for c in configs if c in self and (row := self._row(c)) is not None]
-        kept = np.concatenate([no_rows(len(self.parameters)), *rows])
-        return Pool(self.parameters, np.unique(kept, axis=0))
+        return Pool.of(self.parameters, [config for config in configs if config in self])
 
     def _row(self, config: Mapping[str, Value]) -> Rows | None:
         if config.keys() != {parameter.name for parameter in self.parameters}:
