@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.model import TUNER_VERSION
 from tuner.model.errors import Interrupted, SessionError
-from tuner.model.version import TUNER_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
