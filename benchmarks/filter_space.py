@@ -11,8 +11,8 @@ from statistics import median
 from environment import environment, write_result
 
 from tuner.model.config import Parameter, SearchSpace
-from tuner.model.expressions import Expression
-from tuner.search.counting import enumerate_rows, substitute
+from tuner.model.expressions import Expression, substitute
+from tuner.search.enumeration import enumerate_rows
 from tuner.search.pool import valid_configs
 
 SPACE = SearchSpace(

@@ -21,9 +21,8 @@ from statistics import stdev
 from environment import RESULTS, environment, write_result
 
 from tuner.app.compare import recorded_spaces
-from tuner.search.compare.comparison import Settings, compare
-from tuner.search.compare.scores import Score, mean_of
-from tuner.search.compare.spaces import recording_name
+from tuner.search.comparison import SearcherScore, Settings, compare, mean_of
+from tuner.search.recorded_spaces import recording_name
 
 SEARCHERS = (
     "auto",
@@ -120,8 +119,8 @@ def save(out: Path, settings: dict, rows: dict[tuple[str, str], dict]) -> dict[s
 
 def mean(rows: list[dict]) -> dict:
     """Average one method's rows; `score_error` is the standard error over the recordings."""
-    names = [field.name for field in fields(Score)]
-    scores = [Score(*(row[name] for name in names)) for row in rows]
+    names = [field.name for field in fields(SearcherScore)]
+    scores = [SearcherScore(*(row[name] for name in names)) for row in rows]
     error = stdev(score.score for score in scores) / len(scores) ** 0.5 if len(rows) > 1 else None
     return {
         "recordings": len(rows),
@@ -132,7 +131,7 @@ def mean(rows: list[dict]) -> dict:
     }
 
 
-def rounded(score: Score) -> dict[str, float]:
+def rounded(score: SearcherScore) -> dict[str, float]:
     """Write a score with as many digits as the seeds are good for."""
     return {name: round(value, DIGITS) for name, value in asdict(score).items()}
 

@@ -23,9 +23,9 @@ from environment import environment, write_result
 from tuner.model.config import Config, SearchSpace
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, Trial
-from tuner.search.compare.spaces import RecordedSpace, load_spaces
 from tuner.search.factory import make_searcher
 from tuner.search.pool import Pool
+from tuner.search.recorded_spaces import RecordedSpace, load_spaces
 from tuner.session.knowledge import PastConfig, PastSearch, PastWorkload, Store, find_place
 from tuner.space.load import load_definition
 from tuner.tuning.warm_start import BEST, MOST_SEEDS, Question, seeds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from tuner.model.version import TUNER_VERSION
+from tuner.model import TUNER_VERSION
 
 if TYPE_CHECKING:
     from tuner.app.api import TuningResult, tune

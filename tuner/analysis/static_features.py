@@ -8,9 +8,8 @@ from math import ceil, prod
 
 from tuner.analysis.machine_code import CLASSES, InstructionCounts, count_instructions
 from tuner.compiler.base import CompileResult
-from tuner.model.hardware import DeviceLimits
+from tuner.model.hardware import DeviceLimits, occupancy
 from tuner.model.kernel import Launch
-from tuner.model.occupancy import occupancy
 from tuner.model.trial import Resources
 from tuner.search.base import Features
 

@@ -37,6 +37,7 @@ _TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
 class SpaceCheck:
     """What a check learned; `valid` counts configs per workload, `sample` holds compiled ones.
 
+    `estimated` are the workloads with so many that their number was estimated from random draws.
     A sampled trial is `not_recorded` where the config compiles within the limits: only a device
     could say more.
     """
@@ -47,6 +48,7 @@ class SpaceCheck:
     combinations: int
     valid: Mapping[Workload, int]
     sample: tuple[Trial, ...]
+    estimated: frozenset[Workload] = frozenset()
 
     @property
     def rejected(self) -> Mapping[str, int]:
@@ -148,7 +150,8 @@ def check_space(
     trials = tuple(evaluator.finish(each) for each in pending)
     require_one_compiles(trials, template)
     valid = {workload: pool.estimated_size for workload, pool in pools.items()}
-    return SpaceCheck(spec, target, compiler.version, space.size, valid, trials)
+    estimated = frozenset(w for w, pool in pools.items() if not pool.size_is_exact)
+    return SpaceCheck(spec, target, compiler.version, space.size, valid, trials, estimated)
 
 
 def _spread(

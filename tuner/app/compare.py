@@ -8,9 +8,9 @@ from pathlib import Path
 from tuner.app.locate import look_for_space
 from tuner.app.plan import read_space, require_searcher
 from tuner.model.errors import InputError
-from tuner.search.compare.comparison import Comparison, Settings, Task
-from tuner.search.compare.comparison import compare as replay_all
-from tuner.search.compare.spaces import RecordedSpace, load_spaces, recording_name
+from tuner.search.comparison import ReplayTask, SearcherComparison, Settings
+from tuner.search.comparison import compare as replay_all
+from tuner.search.recorded_spaces import RecordedSpace, load_spaces, recording_name
 from tuner.space.load import Definition
 
 
@@ -26,7 +26,7 @@ def compare(
     jobs: int = 1,
     reading: Callable[[Path], None] = lambda path: None,
     ended: Callable[[RecordedSpace, str], None] = lambda space, searcher: None,
-) -> Comparison:
+) -> SearcherComparison:
     """Replay search methods over recordings, each with every seed, and score what they find.
 
     A recording is a file of `tune record`, a Kernel Tuner cache or T4 results; the search space of
@@ -43,7 +43,7 @@ def compare(
         spaces += recorded_spaces(path, own, workloads)
     left = {(number, name): seeds for number in range(len(spaces)) for name in searchers}
 
-    def count(task: Task) -> None:
+    def count(task: ReplayTask) -> None:
         left[task.space, task.searcher] -= 1
         if not left[task.space, task.searcher]:
             ended(spaces[task.space], task.searcher)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.device.base import FromRecording
+from tuner.model import TUNER_VERSION
 from tuner.model.errors import Interrupted, SessionError
-from tuner.model.version import TUNER_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.app.locate import find_space, require_kernel, require_space
+from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, KernelError, SessionError
 from tuner.model.run_config import (
     AUTO,
@@ -25,7 +26,6 @@ from tuner.model.run_config import (
     RunConfig,
     RunSettings,
 )
-from tuner.model.version import TUNER_VERSION
 
 if TYPE_CHECKING:
     from tuner.model.kernel import KernelSpec

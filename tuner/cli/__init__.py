@@ -10,7 +10,7 @@ import click
 
 from tuner.app.environment import program_name
 from tuner.cli.exits import translated_errors
-from tuner.model.version import TUNER_VERSION
+from tuner.model import TUNER_VERSION
 
 RUN = "run"
 # Stated here so that `tune --help` imports none of the commands.

@@ -70,7 +70,12 @@ def as_object(found: SpaceCheck) -> dict[str, object]:
         "compiler": found.compiler,
         "combinations": found.combinations,
         "workloads": [
-            {"workload": workload.values, "held_out": workload.held_out, "valid": valid}
+            {
+                "workload": workload.values,
+                "held_out": workload.held_out,
+                "valid": valid,
+                **({"valid_is_estimate": True} if workload in found.estimated else {}),
+            }
             for workload, valid in found.valid.items()
         ],
         "sample": [_sampled(trial) for trial in found.sample],
@@ -88,7 +93,8 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
     valid.add_column("valid configs", justify="right")
     for workload, count in found.valid.items():
         held_out = " (held out)" if workload.held_out else ""
-        valid.add_row(f"{workload}{held_out}", f"{count:,}")
+        about = "about " if workload in found.estimated else ""
+        valid.add_row(f"{workload}{held_out}", f"{about}{count:,}")
     yield valid
     yield (
         f"\nThe baseline compiles, and of {len(found.sample)} sampled configs "

@@ -18,8 +18,8 @@ from tuner.cli import options
 from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
 
 if TYPE_CHECKING:
-    from tuner.search.compare.comparison import Comparison
-    from tuner.search.compare.spaces import RecordedSpace
+    from tuner.search.comparison import SearcherComparison
+    from tuner.search.recorded_spaces import RecordedSpace
 
 PAGE = "compare.html"
 FOLDER = Path("comparisons")
@@ -107,7 +107,7 @@ def command(
     share_100 are the shares of the optimum after 50 % and 100 % of the trials.
     """
     from tuner.app.compare import compare
-    from tuner.search.compare.spaces import recording_name
+    from tuner.search.recorded_spaces import recording_name
 
     recordings = tuple(dict.fromkeys(path.resolve() for path in recordings))
     more = f"-and-{len(recordings) - 1}-more" if len(recordings) > 1 else ""
@@ -142,7 +142,7 @@ def command(
     click.echo(str(page))
 
 
-def json_of(comparison: Comparison) -> dict[str, dict[str, float]]:
+def json_of(comparison: SearcherComparison) -> dict[str, dict[str, float]]:
     """Make the object that `--json` prints: the scores by searcher, means over the recordings."""
     return {
         name: {key: round(value, 6) for key, value in asdict(score).items()}
@@ -160,7 +160,7 @@ def _require_writable(folder: Path) -> None:
         raise InputError(what, path=there, remedy="choose another place with --out")
 
 
-def _write(comparison: Comparison, folder: Path) -> Path:
+def _write(comparison: SearcherComparison, folder: Path) -> Path:
     from tuner.model.errors import InputError
     from tuner.report.compare_page import write_comparison
 
@@ -177,12 +177,12 @@ def _write(comparison: Comparison, folder: Path) -> Path:
     return page
 
 
-def _print_table(comparison: Comparison) -> None:
+def _print_table(comparison: SearcherComparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from tuner.report.compare_page import rows_of
-    from tuner.search.compare.scores import half
+    from tuner.search.comparison import half
 
     trials = comparison.settings.trials
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from tuner.model.errors import ExpressionError, InputError, SessionError
-from tuner.model.expressions import Expression, Value
+from tuner.model.expressions import Expression, Value, substitute
 from tuner.model.hardware import limits_for
 from tuner.model.kernel import Launch, LaunchSpec, Workload
 from tuner.model.trial import Variant
-from tuner.search.counting import substitute
 from tuner.session.records import Candidate
 from tuner.space.schema import LaunchModel, validated
 from tuner.space.template import Template

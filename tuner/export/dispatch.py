@@ -11,9 +11,9 @@ from tuner.dispatch.of_session import SessionDispatch
 from tuner.dispatch.table import Choice, Entry, HeldOut, Table
 from tuner.export.dispatch_sources import Measured, Sources, template
 from tuner.export.folder import TABLE, document, nvcc_options, variant_file, write_folder
+from tuner.model import TUNER_VERSION
 from tuner.model.errors import SessionError
 from tuner.model.kernel import KernelSpec
-from tuner.model.version import TUNER_VERSION
 from tuner.session.records import file_sha
 from tuner.session.session import Session
 from tuner.space.load import load_definition

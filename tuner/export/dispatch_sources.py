@@ -23,9 +23,9 @@ from tuner.export.cpp import (
     truth,
     value,
 )
+from tuner.model import TUNER_VERSION
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, Argument, KernelSpec, LaunchSpec
-from tuner.model.version import TUNER_VERSION
 from tuner.source import hide_host_code, read_source
 
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)

@@ -11,10 +11,10 @@ from typing import Any
 from tuner.dispatch.evidence import Compared
 from tuner.dispatch.table import Entry, HeldOut, Table
 from tuner.export.dispatch_sources import Measured
+from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Variant
-from tuner.model.version import TUNER_VERSION
 from tuner.session.records import Manifest
 
 FORMAT = "tune dispatch"

@@ -32,8 +32,8 @@ from tuner.mcp.arguments import (
     SubmitArguments,
 )
 from tuner.mcp.session_runner import Run, SessionRunner
+from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, TunerError
-from tuner.model.version import TUNER_VERSION
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

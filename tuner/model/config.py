@@ -39,7 +39,6 @@ class Config(Mapping[str, Value]):
 
     @classmethod
     def of(cls, values: Mapping[str, Value] | Iterable[tuple[str, Value]]) -> Config:
-        """Make a config from a mapping or pairs."""
         return cls(tuple(dict(values).items()))
 
     def __getitem__(self, name: str) -> Value:
@@ -77,7 +76,6 @@ class SearchSpace:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters' names, in order."""
         return tuple(parameter.name for parameter in self.parameters)
 
     @property

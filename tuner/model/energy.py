@@ -31,7 +31,6 @@ class Consumption:
 
     @property
     def time_us(self) -> float:
-        """The mean time per call in the windows."""
         return fmean(map(_time_us, self.windows))
 
     @property

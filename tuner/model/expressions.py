@@ -29,7 +29,6 @@ SYNTAX = (
 
 
 def ceil_div(a: int, b: int) -> int:
-    """Divide and round up."""
     return -(-a // b)
 
 
@@ -179,6 +178,53 @@ def free_names(tree: ast.expr) -> frozenset[str]:
     return frozenset(
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called
     )
+
+
+def substitute(constraint: Expression, names: Mapping[str, Value]) -> Expression:
+    """Replace `names` by their values and fold what no longer depends on a parameter."""
+    tree = _fold(constraint.tree, names)
+    free = free_names(tree)
+    return Expression(ast.unparse(tree), free, tree, constraint.path, constraint.line)
+
+
+def _fold(node: ast.expr, names: Mapping[str, Value]) -> ast.expr:
+    match node:
+        case ast.Name(id=name):
+            return _literal(names[name]) if name in names else node
+        case ast.Constant():
+            return node
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            return ast.Tuple([_fold(item, names) for item in items], ast.Load())
+        case ast.Call(func=function, args=arguments):
+            folded: ast.expr = ast.Call(function, [_fold(a, names) for a in arguments], [])
+        case ast.BinOp(left=left, op=op, right=right):
+            folded = ast.BinOp(_fold(left, names), op, _fold(right, names))
+        case ast.UnaryOp(op=op, operand=operand):
+            folded = ast.UnaryOp(op, _fold(operand, names))
+        case ast.BoolOp(op=op, values=values):
+            folded = ast.BoolOp(op, [_fold(value, names) for value in values])
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            folded = ast.IfExp(_fold(test, names), _fold(body, names), _fold(orelse, names))
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            folded = ast.Compare(_fold(left, names), ops, [_fold(c, names) for c in comparators])
+        case _:
+            return node
+    return folded if free_names(folded) else _evaluated(folded)
+
+
+def _evaluated(node: ast.expr) -> ast.expr:
+    # A part that fails stays as it is: a short circuit may never reach it.
+    try:
+        return _literal(Expression(ast.unparse(node), frozenset(), node).evaluate({}))
+    except ExpressionError:
+        return node
+
+
+def _literal(value: Value) -> ast.expr:
+    # `ast.unparse` writes Constant(-2) ** 2 as -2 ** 2, which is -(2 ** 2).
+    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+        return ast.UnaryOp(ast.USub(), ast.Constant(-value))
+    return ast.Constant(value)
 
 
 class _Bound(ast.NodeTransformer):

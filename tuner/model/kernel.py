@@ -46,12 +46,10 @@ class Workload:
 
     @classmethod
     def of(cls, axes: Mapping[str, int], *, held_out: bool = False) -> Workload:
-        """Make a workload from a mapping of axes."""
         return cls(tuple(axes.items()), held_out)
 
     @property
     def values(self) -> dict[str, int]:
-        """The axes as a dictionary."""
         return dict(self.axes)
 
     @property
@@ -96,11 +94,9 @@ class Argument:
         return self.value is not None
 
     def dimensions(self, names: Mapping[str, Value]) -> tuple[int, ...]:
-        """Compute the array's shape for one workload."""
         return tuple(dimension.integer(names) for dimension in self.shape)
 
     def size_bytes(self, names: Mapping[str, Value]) -> int:
-        """Compute the array's size for one workload."""
         count = DTYPE_BYTES[self.dtype]
         for length in self.dimensions(names):
             count *= length
@@ -120,7 +116,6 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Threads per block."""
         return self.block[0] * self.block[1] * self.block[2]
 
 
@@ -138,7 +133,6 @@ class LaunchSpec:
     line: int | None = None
 
     def expressions(self) -> tuple[Expression, ...]:
-        """List every expression in it, for name checks."""
         optional = (self.shared_memory, self.pdl, self.when)
         return (
             *self.grid,

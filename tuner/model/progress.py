@@ -28,7 +28,6 @@ class WorkloadProgress:
 
     @property
     def done(self) -> int:
-        """Trials finished."""
         return sum(self.counts.values())
 
     @property

@@ -51,7 +51,6 @@ class Resources:
 
     @property
     def spills(self) -> bool:
-        """Whether the compiler spilled registers to local memory."""
         return self.spill_store_bytes > 0 or self.spill_load_bytes > 0
 
 
@@ -80,7 +79,6 @@ class Measurement:
 
     @property
     def median_us(self) -> float:
-        """The median time per call."""
         return median(self.times_us)
 
 
@@ -126,7 +124,6 @@ class Trial:
 
     @property
     def variant(self) -> Variant:
-        """What was tried."""
         return Variant(self.candidate, self.config)
 
     @property
@@ -158,7 +155,6 @@ class Check:
 
     @property
     def variant(self) -> Variant:
-        """What was checked."""
         return Variant(self.candidate, self.config)
 
 
@@ -220,7 +216,6 @@ class EnergyWindow:
 
     @property
     def power_w(self) -> float:
-        """The mean power."""
         return self.energy_j / self.seconds
 
     @property
@@ -264,7 +259,6 @@ class Result:
 
     @property
     def variant(self) -> Variant:
-        """What won."""
         return Variant(self.candidate, self.config)
 
     @property

@@ -14,9 +14,8 @@ from markupsafe import Markup
 
 from tuner.report import charts, formatting
 from tuner.report.html import content_security_policy, write_page
-from tuner.search.compare.comparison import Comparison, SpaceResult
-from tuner.search.compare.scores import Floats, Score, half
-from tuner.search.compare.spaces import recording_name
+from tuner.search.comparison import Floats, SearcherComparison, SearcherScore, SpaceResult, half
+from tuner.search.recorded_spaces import recording_name
 
 # The style sheet has so many colors.
 COLORS = 8
@@ -92,15 +91,15 @@ def _line(shares: Floats, steps: Sequence[int], x: charts.Scale, y: charts.Scale
     return "M" + "L".join(_points(shares, steps, x, y))
 
 
-Row = tuple[str, Mapping[str, Score]]
+Row = tuple[str, Mapping[str, SearcherScore]]
 
 
-def write_comparison(comparison: Comparison, path: Path, command: str = "") -> None:
+def write_comparison(comparison: SearcherComparison, path: Path, command: str = "") -> None:
     """Write the page of a comparison to `path`; raise `OSError` where that fails."""
     write_page(render_comparison(comparison, command), path)
 
 
-def render_comparison(comparison: Comparison, command: str = "") -> str:
+def render_comparison(comparison: SearcherComparison, command: str = "") -> str:
     """Make the page's HTML; every text from outside is escaped."""
     sheets = ("style.css", "compare.css")
     style = "".join(files("tuner.report").joinpath(name).read_text("utf-8") for name in sheets)
@@ -123,7 +122,7 @@ def render_comparison(comparison: Comparison, command: str = "") -> str:
     )
 
 
-def rows_of(comparison: Comparison) -> list[Row]:
+def rows_of(comparison: SearcherComparison) -> list[Row]:
     """List the rows of the table: each recording, and the mean of several."""
     recordings = comparison.by_recording()
     rows: list[Row] = [(recording_name(Path(path)), scores) for path, scores in recordings.items()]
@@ -149,7 +148,7 @@ def _chart(result: SpaceResult) -> tuple[str, Markup]:
     return label, search_curves(label, curves, optimum_us / result.random_us)
 
 
-def _overview(comparison: Comparison) -> Markup:
+def _overview(comparison: SearcherComparison) -> Markup:
     """Draw the mean of the spaces, seed by seed."""
     results = comparison.results
     curves = [

@@ -9,7 +9,7 @@ from tuner.model.config import Config
 from tuner.model.trial import Trial
 
 # What is known of a config before it runs, by name: registers, waves of blocks, instructions by
-# class (tuner/foresight.py). Every compiled config of a candidate has the same names.
+# class (tuner/analysis/static_features.py). All configs of a candidate have the same names.
 Features = Mapping[str, float]
 
 

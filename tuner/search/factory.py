@@ -48,7 +48,7 @@ def make_searcher(
             from tuner.search.optuna import OptunaSearcher
 
             return OptunaSearcher(pool, space, seed, seeds, journal=journal, study_name=study_name)
-        case ["auto" | "classifier" as members]:
+        case ["auto" | "classifier" as strategies]:
             from tuner.search.auto.portfolio import SHARES, AutoSearcher
 
             return AutoSearcher(
@@ -58,7 +58,7 @@ def make_searcher(
                 budget,
                 seeds,
                 axes=axes,
-                members=tuple(SHARES) if members == "auto" else (members,),
+                strategies=tuple(SHARES) if strategies == "auto" else (strategies,),
                 journal=journal,
                 study_name=study_name,
             )

@@ -23,7 +23,7 @@ from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig, StopCriterionR
 
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
-from tuner.search.auto.remaining import RemainingConfigs
+from tuner.search.pool import RemainingConfigs
 
 if TYPE_CHECKING:
     from tuner.model.config import Config, Parameter, SearchSpace
@@ -88,7 +88,9 @@ class StrategyRun:
         names = [f"parameter_{i}_" for i in range(len(values))]
         tune_params = dict(zip(names, map(list, values), strict=True))
         # A new one for every run: it remembers the neighbours that earlier runs asked for.
-        space = _Space(None, None, None, from_cache=_as_cache(tune_params, rows))
+        configs = {i: dict(zip(tune_params, row, strict=True)) for i, row in enumerate(rows)}
+        cache = {"tune_params": tune_params, "cache": configs}
+        space = _Space(None, None, None, from_cache=cache)
         runner = _BatchRunner(self._inbox, self._outbox, space, results)
         options = _options(strategy, tune_params, TuningBudget(max_fevals=budget), seed)
         self._thread = threading.Thread(
@@ -217,14 +219,14 @@ class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
 def _run(
     tune: Callable[..., Any], space: Searchspace, runner: _BatchRunner, options: Options
 ) -> None:
+    ended = None
     try:
         tune(space, runner, options)
     except (_Dropped, StopCriterionReached):
-        runner.outbox.put(None)
+        pass
     except Exception as error:  # noqa: BLE001  # raised again in the searcher's thread
-        runner.outbox.put(error)
-    else:
-        runner.outbox.put(None)
+        ended = error
+    runner.outbox.put(ended)
 
 
 def _options(
@@ -248,13 +250,6 @@ def _options(
         verbose=False,
         quiet=True,
     )
-
-
-def _as_cache(
-    tune_params: Mapping[str, list[float]], rows: Sequence[Sequence[float]]
-) -> dict[str, Any]:
-    configs = {i: dict(zip(tune_params, row, strict=True)) for i, row in enumerate(rows)}
-    return {"tune_params": tune_params, "cache": configs}
 
 
 def _seeded_state(seed: int) -> tuple[Any, Any]:
@@ -289,7 +284,7 @@ class KernelTunerSearcher:
         seeds: Sequence[Mapping[str, Value]] = (),
     ) -> None:
         self._pool = pool
-        self._untried = RemainingConfigs(pool, seeds)
+        self._remaining = RemainingConfigs(pool, seeds)
         self._rng = np.random.default_rng(seed)
         self._strategy = strategy
         self._seed = seed
@@ -306,21 +301,20 @@ class KernelTunerSearcher:
     def ask(self, count: int) -> Sequence[Config]:
         """Propose up to `count` configs, fewer where the strategy waits for results."""
         indices: list[int] = []
-        while len(indices) < min(count, len(indices) + len(self._untried)):
-            index = self._untried.take_seed()
+        while len(indices) < min(count, len(indices) + len(self._remaining)):
+            index = self._remaining.take_seed()
             if index is None:
                 index = self._next_wanted()
             if index is None and indices and self._run is not None:
                 break
             if index is None:
-                index = self._untried.take_random(self._rng)
+                index = self._remaining.take_random(self._rng)
             indices.append(index)
-        if not self._untried:
+        if not self._remaining:
             self._run = None
         return [self._pool[index] for index in indices]
 
     def tell(self, trial: Trial) -> None:
-        """Keep the result for the strategy's next turn."""
         index = self._pool.index(trial.config)
         self._results[index] = trial.time_us
         self._awaited.discard(index)
@@ -330,8 +324,8 @@ class KernelTunerSearcher:
         while self._run is not None:
             while self._queue:
                 index = self._queue.popleft()
-                if index in self._untried:
-                    return self._untried.take(index)
+                if index in self._remaining:
+                    return self._remaining.take(index)
             if self._awaited:
                 return None
             self._advance(self._run)

@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 
 from tuner.model.errors import SessionError
 from tuner.model.expressions import Value
-from tuner.search.auto.remaining import RemainingConfigs
+from tuner.search.pool import RemainingConfigs
 
 if TYPE_CHECKING:
     from tuner.model.config import Config, Parameter, SearchSpace
@@ -59,7 +59,6 @@ class CategoricalTpe:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a time to learn from and a value to choose."""
         return bool(self._correct and self._open)
 
     def wish(self) -> np.ndarray[Any, np.dtype[np.intp]]:
@@ -205,7 +204,7 @@ class OptunaSearcher:
         study_name: str = "tune",
     ) -> None:
         self._pool = pool
-        self._untried = RemainingConfigs(pool, seeds)
+        self._remaining = RemainingConfigs(pool, seeds)
         self._rng = np.random.default_rng(seed)
         self._tpe = CategoricalTpe(space.parameters, seed)
         with quiet_optuna():
@@ -217,7 +216,7 @@ class OptunaSearcher:
 
     def ask(self, count: int) -> Sequence[Config]:
         """Propose up to `count` configs, each knowing of the ones still outstanding."""
-        return [self._propose() for _ in range(min(count, len(self._untried)))]
+        return [self._propose() for _ in range(min(count, len(self._remaining)))]
 
     def tell(self, trial: Trial) -> None:
         """Teach the estimator a time, or that the config is worse than every timed one."""
@@ -233,9 +232,9 @@ class OptunaSearcher:
         return config
 
     def _choose(self) -> int:
-        seed = self._untried.take_seed()
+        seed = self._remaining.take_seed()
         if seed is not None:
             return seed
         if self._asked < STARTUP_TRIALS or not self._tpe.ready:
-            return self._untried.take_random(self._rng)
-        return self._untried.take_nearest(self._tpe.wish())
+            return self._remaining.take_random(self._rng)
+        return self._remaining.take_nearest(self._tpe.wish())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,23 +11,24 @@ import numpy as np
 
 from tuner.model.config import Config, Parameter, SearchSpace, format_value
 from tuner.model.errors import ExpressionError, SpaceError
-from tuner.search.counting import (
+from tuner.model.expressions import Value, substitute
+from tuner.search.enumeration import (
     Domains,
     FailingRowError,
     Mask,
     Population,
     enumerate_rows,
-    failure_of,
     first_rows,
-    is_known,
-    substitute,
+    no_rows,
+    row_keys,
 )
-from tuner.search.rows import MAX_VALUES, Rows, no_rows, row_keys
 
 if TYPE_CHECKING:
-    from tuner.model.expressions import Expression, Value
+    from tuner.model.expressions import Expression
+    from tuner.search.constraints import Rows
 
 Indices = np.ndarray[Any, np.dtype[np.intp]]
+MAX_VALUES = 2**16
 # What the pool of a space that is too large to list starts with. A search tries a few hundred
 # configs. Of 20 000 random ones the best is among the fastest 0.03 % of all in 399 of 400 cases
 # (1 - 0.9997^20000), and searchers go on from there to neighbours outside the sample.
@@ -49,7 +51,6 @@ class Source:
             raise self.failure(error) from error
 
     def sample(self, count: int) -> Rows:
-        """Draw different rows, all equally likely."""
         try:
             return self.population.sample(count, self.rng)
         except FailingRowError as error:
@@ -68,17 +69,6 @@ class Pool:
     same calls make the same pool.
     """
 
-    __slots__ = (
-        "_added",
-        "_first_keys",
-        "_lookups",
-        "_rows",
-        "_size",
-        "_source",
-        "emptied_by",
-        "parameters",
-    )
-
     def __init__(
         self,
         parameters: tuple[Parameter, ...],
@@ -96,6 +86,14 @@ class Pool:
             {value: index for index, value in enumerate(p.values)} for p in parameters
         )
 
+    @classmethod
+    def of(cls, parameters: tuple[Parameter, ...], configs: Iterable[Mapping[str, Value]]) -> Pool:
+        """Make the pool of the given configs."""
+        lookups = [(p.name, {value: i for i, value in enumerate(p.values)}) for p in parameters]
+        rows = [[indices[config[name]] for name, indices in lookups] for config in configs]
+        unordered = np.array(rows, dtype=np.uint16).reshape(len(rows), len(parameters))
+        return cls(parameters, np.unique(unordered, axis=0))
+
     @property
     def encoded(self) -> Rows:
         """The value indices of every config that is held; read only."""
@@ -110,11 +108,13 @@ class Pool:
 
     @property
     def estimated_size(self) -> int:
-        """The number of valid configs, held or not.
-
-        Exact but for constraints over so many parameters that they had to be tried on samples.
-        """
+        """The number of valid configs, held or not; see `size_is_exact`."""
         return self._size if self._source is None else max(self._size, self._source.population.size)
+
+    @property
+    def size_is_exact(self) -> bool:
+        """Whether `estimated_size` was counted; else it was estimated from random draws."""
+        return self._source is None or not self._source.population.loose
 
     def __len__(self) -> int:
         return self._size
@@ -171,9 +171,7 @@ class Pool:
 
     def restricted(self, configs: Iterable[Mapping[str, Value]]) -> Pool:
         """Make the pool of those of `configs` that are valid here."""
-        rows = [row for c in configs if c in self and (row := self._row(c)) is not None]
-        kept = np.concatenate([no_rows(len(self.parameters)), *rows])
-        return Pool(self.parameters, np.unique(kept, axis=0))
+        return Pool.of(self.parameters, [config for config in configs if config in self])
 
     def _row(self, config: Mapping[str, Value]) -> Rows | None:
         if config.keys() != {parameter.name for parameter in self.parameters}:
@@ -207,7 +205,6 @@ class Pool:
         return found[found >= 0]
 
     def _add(self, rows: Rows) -> None:
-        """Append different rows that are not held."""
         if not len(rows):
             return
         size = self._size + len(rows)
@@ -232,7 +229,7 @@ def _one_changed(parameters: tuple[Parameter, ...], row: Rows) -> Rows:
 def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int = 0) -> Pool:
     """Enumerate the configs that satisfy every constraint for the axes and limits in `names`.
 
-    More than `MOST_HELD` (tuner/search/enumeration.py) are sampled, the same for the same `seed`.
+    More than `MOST_HELD` are sampled, the same for the same `seed`.
     A constraint that cannot be evaluated for a config is an `ExpressionError`, unless another
     constraint excludes that config; the order of the constraints does not matter.
     """
@@ -243,7 +240,7 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
     for constraint in space.constraints:
         constraint.require(own | outer.keys())
         residual = substitute(constraint, outer)
-        if residual.names or not is_known(residual):
+        if residual.names or not _is_known(residual):
             residuals.append((constraint, residual))
         elif not residual.evaluate({}):
             return Pool(space.parameters, no_rows(len(space.parameters)), constraint)
@@ -251,7 +248,7 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
     def failure(error: FailingRowError) -> ExpressionError:
         values = zip(space.parameters, error.row, strict=True)
         config = {parameter.name: parameter.values[i] for parameter, i in values}
-        return failure_of(residuals[error.constraint][0], outer, config)
+        return _failure_of(residuals[error.constraint][0], outer, config)
 
     try:
         found = enumerate_rows(Domains.of(space.parameters), tuple(r for _, r in residuals))
@@ -282,3 +279,129 @@ def _check_values(parameters: tuple[Parameter, ...]) -> None:
                 f"parameter {parameter.name!r} has {len(seen)} values, over {MAX_VALUES}",
                 line=parameter.line,
             )
+
+
+def _is_known(residual: Expression) -> bool:
+    try:
+        residual.evaluate({})
+    except ExpressionError:
+        return False
+    return True
+
+
+def _failure_of(
+    constraint: Expression, outer: Mapping[str, Value], config: Mapping[str, Value]
+) -> ExpressionError:
+    """Say why a constraint cannot be evaluated for a config, with the values that it uses."""
+    names = {**outer, **config}
+    used = " ".join(f"{n}={format_value(names[n])}" for n in names if n in constraint.names)
+    try:
+        constraint.evaluate(names)
+    except ExpressionError as error:
+        return ExpressionError(
+            f"{error.message}, for {used}" if used else error.message,
+            path=error.path,
+            line=error.line,
+            remedy="guard it, as in `b == 0 or a % b == 0`, or leave the value out",
+        )
+    raise AssertionError(f"`{constraint.text}` failed and now does not")
+
+
+class RemainingConfigs:
+    """Hand out each config of a pool once, seeds first; seeds outside the pool are left out.
+
+    Configs that a sampled pool takes up later are there as soon as the pool has them.
+    """
+
+    def __init__(self, pool: Pool, seeds: Iterable[Mapping[str, Value]] = ()) -> None:
+        self._pool = pool
+        valid = (pool.index(seed) for seed in seeds if seed in pool)
+        self._seeds = deque(dict.fromkeys(valid))
+        self._ranks = [_ranks(parameter) for parameter in pool.parameters]
+        # One contiguous row per parameter, of bytes where they suffice: comparing along the
+        # configs is then twenty times faster.
+        small = all(len(parameter.values) <= 2**8 for parameter in pool.parameters)
+        self._columns = np.empty((len(pool.parameters), 0), np.uint8 if small else np.uint16)
+        self._taken = np.empty(0, dtype=bool)
+        self._held = 0
+        self._count = 0
+        self._follow()
+
+    def __len__(self) -> int:
+        self._follow()
+        return self._count
+
+    def __contains__(self, index: int) -> bool:
+        self._follow()
+        return not self._taken[index]
+
+    def among(
+        self, indices: np.ndarray[Any, np.dtype[np.intp]]
+    ) -> np.ndarray[Any, np.dtype[np.intp]]:
+        self._follow()
+        free: np.ndarray[Any, np.dtype[np.intp]] = indices[~self._taken[indices]]
+        return free
+
+    def take(self, index: int) -> int:
+        self._follow()
+        assert not self._taken[index]
+        self._taken[index] = True
+        self._count -= 1
+        return index
+
+    def take_seed(self) -> int | None:
+        """Take the next seed that is still free."""
+        while self._seeds:
+            index = self._seeds.popleft()
+            if index in self:
+                return self.take(index)
+        return None
+
+    def take_random(self, rng: np.random.Generator) -> int:
+        self._follow()
+        return self.take(int(rng.choice(np.flatnonzero(~self._taken[: self._held]))))
+
+    def take_nearest(self, row: np.ndarray[Any, np.dtype[np.intp]]) -> int:
+        """Take the config that differs from `row` (value indices) in the fewest parameters.
+
+        Among those, the one whose numbers are the fewest steps away, then the first of the pool.
+        A sampled pool takes up the row itself and its neighbours first.
+        """
+        self._pool.look_around(row)
+        self._follow()
+        columns = self._columns[:, : self._held]
+        counts = np.uint8 if len(columns) < 2**8 - 1 else np.uint16
+        differing: np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]] = np.zeros(self._held, counts)
+        wished = row.tolist()
+        for column, value in zip(columns, wished, strict=True):
+            differing += column != value
+        differing[self._taken[: self._held]] = len(columns) + 1
+        closest = np.flatnonzero(differing == differing.min())
+        steps = np.zeros(len(closest), dtype=np.int64)
+        for column, ranks, value in zip(columns, self._ranks, wished, strict=True):
+            steps += np.abs(ranks[column[closest]] - ranks[value])
+        return self.take(int(closest[steps.argmin()]))
+
+    def _follow(self) -> None:
+        size = len(self._pool)
+        if size == self._held:
+            return
+        if size > len(self._taken):
+            room = size if not self._held else 2 * size
+            columns = np.zeros((len(self._columns), room), dtype=self._columns.dtype)
+            columns[:, : self._held] = self._columns[:, : self._held]
+            self._columns = columns
+            self._taken = np.concatenate(
+                [self._taken[: self._held], np.zeros(room - self._held, dtype=bool)]
+            )
+        self._columns[:, self._held : size] = self._pool.encoded[self._held :].T
+        self._count += size - self._held
+        self._held = size
+
+
+def _ranks(parameter: Parameter) -> np.ndarray[Any, np.dtype[np.int64]]:
+    # Text and switches have no order: any two of their values are equally far apart.
+    values = parameter.values
+    if any(isinstance(value, bool | str) for value in values):
+        return np.zeros(len(values), dtype=np.int64)
+    return np.argsort(np.argsort(np.array(values, dtype=float))).astype(np.int64)

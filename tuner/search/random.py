@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
-from tuner.search.auto.remaining import RemainingConfigs
+from tuner.search.pool import RemainingConfigs
 
 if TYPE_CHECKING:
     from tuner.model.config import Config
@@ -29,16 +29,15 @@ class RandomSearcher:
 
     def __init__(self, pool: Pool, seed: int, seeds: Sequence[Mapping[str, Value]] = ()) -> None:
         self._pool = pool
-        untried = RemainingConfigs(pool, seeds)
+        remaining = RemainingConfigs(pool, seeds)
         first = []
-        while (index := untried.take_seed()) is not None:
+        while (index := remaining.take_seed()) is not None:
             first.append(index)
         self._ordered = len(pool)
         shuffled = np.random.default_rng(seed).permutation(self._ordered)
-        self._order = deque([*first, *untried.among(shuffled).tolist()])
+        self._order = deque([*first, *remaining.among(shuffled).tolist()])
 
     def ask(self, count: int) -> Sequence[Config]:
-        """Propose the next `count` configs of the order."""
         if len(self._order) < count:
             self._pool.draw_more(max(count, _DRAWN))
             self._order.extend(range(self._ordered, len(self._pool)))
@@ -66,8 +65,9 @@ class ExhaustiveSearcher(RandomSearcher):
 def require_listed(pool: Pool) -> None:
     """Raise `InputError` for a space of which only a sample is held."""
     if pool.sampled:
+        about = "" if pool.size_is_exact else "about "
         raise InputError(
-            f"{pool.estimated_size} valid configs are too many to try every one",
+            f"{about}{pool.estimated_size} valid configs are too many to try every one",
             remedy="leave out values, add constraints, or take another searcher: "
             "`--searcher random` tries as many as `--trials` says",
         )

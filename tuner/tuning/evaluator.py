@@ -14,8 +14,8 @@ from tuner.device.base import CompileTarget, Device, FromRecording, Outcome, Pro
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Value
+from tuner.model.hardware import occupancy, refusal
 from tuner.model.kernel import KernelSpec, Launch, Workload
-from tuner.model.occupancy import occupancy, refusal
 from tuner.model.statistics import below_floor
 from tuner.model.trial import INITIAL, Measurement, Occupancy, Resources, Stage, Status, Trial
 from tuner.search.base import Features

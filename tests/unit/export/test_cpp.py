@@ -12,8 +12,7 @@ import pytest
 from tuner.export.cpp import Kind, integer, truth, value
 from tuner.export.dispatch_sources import template
 from tuner.model.errors import ExpressionError
-from tuner.model.expressions import Expression
-from tuner.search.counting import substitute
+from tuner.model.expressions import Expression, substitute
 
 NAMES = {"T": "T", "D": "D", "multiprocessors": "multiprocessors"}
 SHAPES = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -93,23 +91,6 @@ class TestPairedInterval:
         assert inverse == pytest.approx(1 / speedup)
         assert (inverse_low, inverse_high) == pytest.approx((1 / high, 1 / low), rel=1e-4)
 
-    def test_a_higher_level_is_wider(self) -> None:
-        rng = np.random.default_rng(1)
-        a, b = rng.normal(20, 0.2, 60), rng.normal(19, 0.2, 60)
-        _, (low, high) = paired_interval(a, b, 0, level=0.95)
-        _, (lower, higher) = paired_interval(a, b, 0, level=0.99)
-        assert lower < low < high < higher
-
-    def test_sixty_rounds_take_under_50_ms(self) -> None:
-        rng = np.random.default_rng(0)
-        a, b = rng.normal(20, 0.2, 60), rng.normal(19, 0.2, 60)
-        costs = []
-        for seed in range(5):
-            start = time.perf_counter()
-            paired_interval(a, b, seed)
-            costs.append(time.perf_counter() - start)
-        assert min(costs) < 0.1  # half of it where nothing else runs
-
 
 class TestFewOrConstantSamples:
     @pytest.mark.parametrize("compare", [paired_interval, unpaired_interval])
@@ -167,13 +148,6 @@ class TestStandardError:
         before, after = relative_standard_error(clean), relative_standard_error(spoiled)
         assert before is not None
         assert after == pytest.approx(before, rel=0.3)
-
-    def test_it_halves_with_four_times_the_samples(self) -> None:
-        rng = np.random.default_rng(0)
-        few, many = rng.normal(20, 0.2, 400), rng.normal(20, 0.2, 1600)
-        small, large = relative_standard_error(many), relative_standard_error(few)
-        assert small is not None
-        assert large == pytest.approx(2 * small, rel=0.15)
 
     def test_one_sample_has_none_and_constant_samples_have_zero(self) -> None:
         assert relative_standard_error([3.0]) is None

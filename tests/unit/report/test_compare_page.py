@@ -19,11 +19,11 @@ from tuner.report.compare_page import (
     search_curves,
     write_comparison,
 )
-from tuner.search.compare.comparison import Comparison, Settings, compare
-from tuner.search.compare.spaces import load_spaces
+from tuner.search.comparison import SearcherComparison, Settings, compare
+from tuner.search.recorded_spaces import load_spaces
 
 
-def made(tmp_path: Path, *names: str) -> Comparison:
+def made(tmp_path: Path, *names: str) -> SearcherComparison:
     """Compare two methods on a cache of each name."""
     paths = [written(tmp_path / f"{name}.json", cache()) for name in names]
     spaces = [space for path in paths for space in load_spaces(path, lambda _: None)]

@@ -16,9 +16,8 @@ from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Resources, Status, Trial
-from tuner.search.auto.remaining import RemainingConfigs
 from tuner.search.optuna import OptunaSearcher
-from tuner.search.pool import valid_configs
+from tuner.search.pool import RemainingConfigs, valid_configs
 
 SPACE = SearchSpace(
     (*(Parameter(name, (0, 1, 2, 3, 4)) for name in "abcd"), Parameter("s", ("x", "y")))
@@ -85,16 +84,12 @@ class TestLearning:
 
 
 class TestSnapping:
-    def test_an_untried_wish_is_granted(self) -> None:
-        untried = RemainingConfigs(POOL)
-        assert POOL[untried.take_nearest(POOL.encoded[77])] == POOL[77]
-
     def test_the_fewest_differing_parameters_win_then_the_fewest_steps(self) -> None:
         space = SearchSpace((Parameter("a", (4, 1, 2)), Parameter("b", (False, True))))
         pool = valid_configs(space, {})
-        untried = RemainingConfigs(pool)
+        remaining = RemainingConfigs(pool)
         wish = pool.encoded[pool.index({"a": 1, "b": True})]
-        order = [str(pool[untried.take_nearest(wish)]) for _ in range(6)]
+        order = [str(pool[remaining.take_nearest(wish)]) for _ in range(6)]
         assert order == [
             "a=1 b=true",
             "a=1 b=false",
@@ -105,11 +100,11 @@ class TestSnapping:
         ]
 
     def test_each_is_taken_once(self) -> None:
-        untried = RemainingConfigs(POOL)
+        remaining = RemainingConfigs(POOL)
         rng = np.random.default_rng(0)
-        taken = [untried.take_random(rng) for _ in range(len(POOL))]
+        taken = [remaining.take_random(rng) for _ in range(len(POOL))]
         assert sorted(taken) == list(range(len(POOL)))
-        assert len(untried) == 0
+        assert len(remaining) == 0
 
 
 class TestJournal:
@@ -136,12 +131,6 @@ class TestJournal:
         for name, count in (("T=1", 5), ("T=16", 8)):
             drive(OptunaSearcher(POOL, SPACE, 0, journal=path, study_name=name), count)
         assert [len(open_study(path, name).trials) for name in ("T=1", "T=16")] == [5, 8]
-
-    def test_the_best_trial_is_the_fastest(self, tmp_path: Path) -> None:
-        path = tmp_path / "optuna.log"
-        asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=path), 30)
-        times = [trial.time_us for trial in map(outcome, asked) if trial.time_us is not None]
-        assert open_study(path, "tune").best_value == min(times)
 
     def test_the_journal_does_not_change_the_search(self, tmp_path: Path) -> None:
         with_journal = OptunaSearcher(POOL, SPACE, 0, journal=tmp_path / "optuna.log")

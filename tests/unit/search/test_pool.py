@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import pytest
@@ -11,11 +12,11 @@ from hypothesis import strategies as st
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import ExpressionError, SpaceError
 from tuner.model.expressions import Expression, Value
-from tuner.search import counting
+from tuner.search import enumeration
 from tuner.search.pool import Pool, valid_configs
 
 
-def make_space(parameters: dict[str, list[Value]], *constraints: str) -> SearchSpace:
+def make_space(parameters: Mapping[str, Sequence[Value]], *constraints: str) -> SearchSpace:
     return SearchSpace(
         tuple(Parameter(name, tuple(values)) for name, values in parameters.items()),
         tuple(Expression.parse(text) for text in constraints),
@@ -87,23 +88,27 @@ NUMBERS = st.one_of(st.integers(-5, 5), st.sampled_from([0.25, -1.5, True, False
 
 @settings(max_examples=250, deadline=None)
 @given(
-    names=st.lists(st.sampled_from(list(PARAMETERS)), min_size=1, max_size=4, unique=True),
+    names=st.lists(st.sampled_from(list(PARAMETERS)), min_size=1, max_size=5, unique=True),
     constraints=st.lists(CONSTRAINTS, max_size=3),
     axes=st.fixed_dictionaries({"T": NUMBERS, "K": NUMBERS}),
+    chunk=st.sampled_from([1, 7, 1000]),
 )
 def test_holds_exactly_what_evaluating_every_constraint_leaves(
-    names: list[str], constraints: list[str], axes: dict[str, Value]
+    names: list[str], constraints: list[str], axes: dict[str, Value], chunk: int
 ) -> None:
     others = {name: PARAMETERS[name][0] for name in PARAMETERS if name not in names}
     space = make_space({name: PARAMETERS[name] for name in names}, *constraints)
     outer = {**axes, **others}
-    try:
-        expected = by_evaluation(space, outer)
-    except ExpressionError:
-        with pytest.raises(ExpressionError):
-            valid_configs(space, outer)
-        return
-    pool = valid_configs(space, outer)
+    enumeration.enumerate_rows.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(enumeration, "_CHUNK", chunk)
+        try:
+            expected = by_evaluation(space, outer)
+        except ExpressionError:
+            with pytest.raises(ExpressionError):
+                valid_configs(space, outer)
+            return
+        pool = valid_configs(space, outer)
     assert configs_of(pool) == expected
     assert all(pool.index(pool[i]) == i for i in range(len(pool)))
 
@@ -254,35 +259,3 @@ class TestNeighbours:
         pool = valid_configs(make_space({"a": [1, 2], "b": [1, 2]}, "a == b"), {})
         assert pool.neighbours(0).tolist() == []
         assert valid_configs(make_space({}), {}).neighbours(0).tolist() == []
-
-
-class TestWideConstraints:
-    """Constraints over too many combinations to tabulate give the same pools."""
-
-    @settings(max_examples=150, deadline=None)
-    @given(
-        constraints=st.lists(CONSTRAINTS, min_size=1, max_size=3),
-        axes=st.fixed_dictionaries({"T": NUMBERS, "K": NUMBERS}),
-        most_tried=st.sampled_from([1, 6, 30]),
-        most_joined=st.sampled_from([6, 100]),
-    )
-    def test_hold_what_evaluating_every_constraint_leaves(
-        self,
-        constraints: list[str],
-        axes: dict[str, Value],
-        most_tried: int,
-        most_joined: int,
-    ) -> None:
-        space = make_space(PARAMETERS, *constraints)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(counting, "MOST_TRIED", most_tried)
-            patch.setattr(counting, "MOST_IN_STEP", 40)
-            patch.setattr(counting, "MOST_JOINED", most_joined)
-            counting.enumerate_rows.cache_clear()
-            try:
-                expected = by_evaluation(space, axes)
-            except ExpressionError:
-                with pytest.raises(ExpressionError):
-                    valid_configs(space, axes)
-                return
-            assert configs_of(valid_configs(space, axes)) == expected

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
@@ -14,10 +16,12 @@ from tuner.model.expressions import Expression
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Status, Trial
 from tuner.search import pool as pool_module
+from tuner.search.auto.portfolio import AutoSearcher
 from tuner.search.base import Searcher
-from tuner.search.factory import make_searcher
+from tuner.search.factory import default_budget, make_searcher, resolve
+from tuner.search.optuna import OptunaSearcher
 from tuner.search.pool import Pool, valid_configs
-from tuner.search.random import ExhaustiveSearcher
+from tuner.search.random import ExhaustiveSearcher, RandomSearcher
 
 SPACE = SearchSpace(
     (
@@ -89,13 +93,10 @@ class TestConformance:
     def test_proposes_every_valid_config_exactly_once(
         self, name: str, timing: Timing, batch: int
     ) -> None:
-        asked = drive(make(name), timing, batch)
-        assert sorted(POOL.index(config) for config in asked) == list(range(len(POOL)))
-
-    def test_nothing_is_left_after_that(self, name: str) -> None:
         searcher = make(name)
-        drive(searcher, smooth)
+        asked = drive(searcher, timing, batch)
         assert list(searcher.ask(3)) == []
+        assert sorted(POOL.index(config) for config in asked) == list(range(len(POOL)))
 
     def test_seeds_come_first_and_only_once(self, name: str) -> None:
         invalid = Config.of({**POOL[0], "block": 256, "vector": 4})
@@ -221,18 +222,87 @@ def rugged(config: Config) -> float | None:
     return time * (1 + 0.04 * math.sin(7.3 * block + 3.1 * vector + 5.7 * rows + 1.9 * unroll))
 
 
-class TestQuality:
+@pytest.mark.slow
+def test_optuna_comes_within_5_percent_and_beats_random() -> None:
     pool = valid_configs(RUGGED, {})
     optimum = min(time for time in map(rugged, pool) if time is not None)
 
-    def best_after_100(self, name: str, seed: int) -> float:
-        searcher = make_searcher(name, self.pool, RUGGED, seed=seed, budget=100)
+    def best_after_100(name: str, seed: int) -> float:
+        searcher = make_searcher(name, pool, RUGGED, seed=seed, budget=100)
         times = [rugged(config) for config in drive(searcher, rugged, batch=4, limit=100)]
-        return min(time for time in times if time is not None) / self.optimum
+        return min(time for time in times if time is not None) / optimum
 
-    def test_optuna_comes_within_5_percent_and_beats_random(self) -> None:
-        optuna = median(self.best_after_100("optuna", seed) for seed in range(5))
-        random = median(self.best_after_100("random", seed) for seed in range(5))
-        assert 2000 < len(self.pool) < 5000
-        assert optuna <= 1.05
-        assert optuna < random
+    optuna = median(best_after_100("optuna", seed) for seed in range(5))
+    random = median(best_after_100("random", seed) for seed in range(5))
+    assert 2000 < len(pool) < 5000
+    assert optuna <= 1.05
+    assert optuna < random
+
+
+def named(name: str, size: int) -> Searcher:
+    space = SearchSpace((Parameter("a", tuple(range(size))),))
+    return make_searcher(name, valid_configs(space, {}), space, seed=0, budget=size)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "kind"),
+    [
+        ("exhaustive", 3, ExhaustiveSearcher),
+        ("random", 3, RandomSearcher),
+        ("optuna", 3, OptunaSearcher),
+        ("auto", 199, ExhaustiveSearcher),
+        ("auto", 200, AutoSearcher),
+        ("classifier", 3, AutoSearcher),
+    ],
+)
+def test_names_make_their_searcher(name: str, size: int, kind: type) -> None:
+    assert type(named(name, size)) is kind
+
+
+@pytest.mark.parametrize("name", ["optunna", "kernel_tuner", "Random", ""])
+def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        named(name, 3)
+    assert f"unknown searcher {name!r}" in str(caught.value)
+    assert "exhaustive, random, optuna, classifier" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "budget"),
+    [
+        ("exhaustive", 5000, 5000),
+        ("auto", 199, 199),
+        ("auto", 5000, 100),
+        ("random", 5000, 100),
+        ("kernel_tuner:pso", 60, 60),
+        ("optuna", 0, 0),
+    ],
+)
+def test_the_default_budget_is_all_or_a_hundred(name: str, size: int, budget: int) -> None:
+    assert default_budget(name, size) == budget
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "trials", "searcher"),
+    [
+        ("auto", 150, None, "exhaustive"),
+        ("auto", 150, 150, "exhaustive"),
+        ("auto", 150, 40, "auto"),
+        ("auto", 5000, 9000, "auto"),
+        ("random", 5, 9, "random"),
+    ],
+)
+def test_auto_tries_all_of_few_configs_if_it_may(
+    name: str, size: int, trials: int | None, searcher: str
+) -> None:
+    assert resolve(name, size, trials) == searcher
+
+
+def test_heavy_packages_are_only_imported_by_the_searchers_that_use_them() -> None:
+    code = (
+        "import sys, tuner.search.factory, tuner.search.pool;"
+        "heavy = ('optuna', 'kernel_tuner', 'scipy', 'sklearn', 'pandas');"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

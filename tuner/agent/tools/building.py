@@ -12,9 +12,8 @@ from tuner.analysis.base import Code
 from tuner.analysis.sass import codes, disassemble
 from tuner.compiler.base import CompileResult
 from tuner.device.base import DeviceInfo, Outcome
-from tuner.model.hardware import limits_for
+from tuner.model.hardware import limits_for, occupancy
 from tuner.model.kernel import Launch
-from tuner.model.occupancy import occupancy
 from tuner.model.trial import Resources, Status
 from tuner.space.plan import Plan
 from tuner.space.template import Template

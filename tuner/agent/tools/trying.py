@@ -9,9 +9,8 @@ from tuner.agent.tools.building import failure
 from tuner.agent.tools.drafts import Choice, Draft, require_arguments
 from tuner.analysis.base import METRICS
 from tuner.device.base import DeviceInfo, Outcome
-from tuner.model.hardware import limits_for
+from tuner.model.hardware import limits_for, occupancy
 from tuner.model.kernel import Workload
-from tuner.model.occupancy import occupancy
 from tuner.model.trial import Measurement, Status, Trial
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
@@ -127,7 +126,8 @@ class Searching:
     def text(self, baseline_us: Callable[[Workload], float], info: DeviceInfo) -> str:
         """Write the best configs and what failed."""
         timed = sorted((t.time_us, n, t) for n, t in enumerate(self.trials) if t.time_us)
-        valid = self._pool.estimated_size
+        about = "" if self._pool.size_is_exact else "about "
+        valid = f"{about}{self._pool.estimated_size}"
         lines = [
             f"{self._draft.name} on {self._workload}: {len(self.trials)} of {valid} valid configs "
             f"tried, {len(timed)} correct"

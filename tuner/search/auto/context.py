@@ -1,23 +1,95 @@
-"""What the members of a portfolio work on: the pool, its numbers, and what was tried."""
+"""Numeric columns of configs: what a model can measure distances and split along."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from math import log, log2
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tuner.model.trial import Status
-from tuner.search.auto.features import ConfigColumns, Vector
 
 if TYPE_CHECKING:
+    from tuner.model.config import Parameter
+    from tuner.model.expressions import Value
     from tuner.model.trial import Trial
-    from tuner.search.auto.features import Matrix
-    from tuner.search.auto.remaining import RemainingConfigs
     from tuner.search.base import Features
-    from tuner.search.pool import Pool
+    from tuner.search.pool import Pool, RemainingConfigs
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+Vector = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class ConfigColumns:
+    """Turn rows of value indices into numbers from 0 to 1; parameters of one value are left out.
+
+    Positive numbers are taken as logarithms, other numbers by their rank, switches as 0 and 1, and
+    every text as a column of its own. Integers that are not all powers of two get a second column:
+    how often two divides them, which decides alignment and whole warps. In `products` come the
+    logarithms of the products of two parameters, and of all (threads of a block, bytes of a thread,
+    volume of a tile); their quotients need no column, as sums and parts give them.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self._tables: list[tuple[int, Vector]] = []
+        logarithms = []
+        for position, parameter in enumerate(parameters):
+            if len(parameter.values) < 2:
+                continue
+            self._tables += [(position, _scaled(table)) for table in _tables(parameter.values)]
+            if _positive(parameter.values):
+                logarithms.append((position, np.log2(np.array(parameter.values, dtype=float))))
+        groups = [list(pair) for pair in combinations(logarithms, 2)]
+        self._products = [*groups, logarithms] if len(logarithms) > 2 else groups
+
+    def of(self, rows: np.ndarray[Any, Any]) -> Matrix:
+        return _stack([table[rows[:, position]] for position, table in self._tables], len(rows))
+
+    def products(self, rows: np.ndarray[Any, Any]) -> Matrix:
+        """Return the logarithms of products, in doublings, `[configs, products]`."""
+        sums = [
+            np.sum([table[rows[:, position]] for position, table in group], axis=0)
+            for group in self._products
+        ]
+        return _stack(sums, len(rows))
+
+
+def _tables(values: Sequence[Value]) -> Iterator[Vector]:
+    """Yield, for each column of a parameter, its number for every value."""
+    if any(isinstance(value, str) for value in values):
+        codes = np.eye(len(values))
+        # the second of two categories says nothing that the first does not
+        yield from codes[:1] if len(values) == 2 else codes / np.sqrt(2)
+        return
+    numbers = np.array(values, dtype=float)
+    if not _positive(values):
+        yield np.argsort(np.argsort(numbers)).astype(float)
+        return
+    yield np.log2(numbers)
+    if all(isinstance(value, int) for value in values):
+        twos = np.array([(int(value) & -int(value)).bit_length() for value in values], dtype=float)
+        whole = all(int(value) & (int(value) - 1) == 0 for value in values)
+        if not whole and len(set(twos.tolist())) > 1:
+            yield twos
+
+
+def _positive(values: Sequence[Value]) -> bool:
+    return all(not isinstance(v, bool | str) and v > 0 for v in values)
+
+
+def _scaled(table: Vector) -> Vector:
+    low, high = float(table.min()), float(table.max())
+    if low >= 0 and high < 1:  # a share of a one-hot code keeps its length
+        return table
+    return (table - low) / (high - low)
+
+
+def _stack(columns: Sequence[Vector], count: int) -> Matrix:
+    return np.column_stack(columns) if columns else np.zeros((count, 0))
+
 
 # A config that was stopped early is slower than the incumbent by at least this (log of a ratio):
 # its few samples rank it among the slow ones and must never look like a find.
@@ -33,7 +105,7 @@ _FEW = 5.0
 
 
 @dataclass(slots=True)
-class Row:
+class SearchTrial:
     """One config on one workload: proposed, then told. `log_us` is None where it failed.
 
     `levels` are the features as models take them.
@@ -46,12 +118,11 @@ class Row:
     log_us: float | None = None
     features: Features | None = None
     levels: Vector | None = None
-    member: str | None = None
+    strategy: str | None = None
     is_seed: bool = False
 
     @property
     def says_something(self) -> bool:
-        """Whether a model can learn from it."""
         return self.status is not None and self.status not in _SILENT
 
 
@@ -63,17 +134,16 @@ class Memory:
     that a model takes for rows until it is fitted again.
     """
 
-    rows: list[Row] = field(default_factory=list)
-    named: list[Row] = field(default_factory=list)
-    waiting: dict[int, Row] = field(default_factory=dict)
+    rows: list[SearchTrial] = field(default_factory=list)
+    named: list[SearchTrial] = field(default_factory=list)
+    waiting: dict[int, SearchTrial] = field(default_factory=dict)
     _groups: dict[Hashable, int] = field(default_factory=dict)
 
     def group(self, workload: Hashable) -> int:
         """Number the workloads; the searcher's own is 0."""
         return self._groups.setdefault(workload, len(self._groups) + 1)
 
-    def finish(self, row: Row, trial: Trial) -> None:
-        """Write down what came of a row."""
+    def finish(self, row: SearchTrial, trial: Trial) -> None:
         row.status = trial.status
         if trial.time_us is None or trial.measurement is None:
             return
@@ -83,14 +153,13 @@ class Memory:
             if best is not None and best.log_us is not None:
                 row.log_us = max(row.log_us, best.log_us + _CLEARLY_SLOWER)
 
-    def best(self, group: int = 0, besides: Row | None = None) -> Row | None:
-        """Return the fastest row of a workload."""
+    def best(self, group: int = 0, besides: SearchTrial | None = None) -> SearchTrial | None:
         timed = [r for r in self.rows if r.group == group and r.log_us is not None]
         return min(
             (r for r in timed if r is not besides), key=lambda r: r.log_us or 0.0, default=None
         )
 
-    def is_find(self, row: Row, share: float) -> bool:
+    def is_find(self, row: SearchTrial, share: float) -> bool:
         """Whether a row is among the fastest share of its workload's."""
         if row.log_us is None:
             return False
@@ -98,12 +167,11 @@ class Memory:
         return row.log_us <= times[int(share * len(times))]
 
 
-def group_numbers(rows: list[Row]) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Return the workload's number of each row."""
+def group_numbers(rows: list[SearchTrial]) -> np.ndarray[Any, np.dtype[np.intp]]:
     return np.array([row.group for row in rows], dtype=np.intp)
 
 
-def targets(rows: list[Row]) -> tuple[Vector, Vector]:
+def targets(rows: list[SearchTrial]) -> tuple[Vector, Vector]:
     """Make the values that models learn, one a row, and the scale of each group (`[groups]`).
 
     Of every group: log times less their median; what is slower than the median is compressed (a
@@ -124,8 +192,7 @@ def targets(rows: list[Row]) -> tuple[Vector, Vector]:
     return values / scales[groups], scales
 
 
-def _levelled(rows: list[Row]) -> Vector:
-    """Return log times less their median, compressed above it."""
+def _levelled(rows: list[SearchTrial]) -> Vector:
     timed = np.array([row.log_us for row in rows if row.log_us is not None])
     if not len(timed):
         return np.ones(len(rows))
@@ -165,7 +232,7 @@ class SearchContext:
     """
 
     pool: Pool
-    untried: RemainingConfigs
+    remaining: RemainingConfigs
     memory: Memory
     columns: ConfigColumns
     axes: Mapping[str, int]
@@ -192,7 +259,7 @@ class SearchContext:
 
     def is_open(self, index: int) -> bool:
         """Whether a config is untried, or compiled and not proposed."""
-        return index in self.untried or index in self.memory.waiting
+        return index in self.remaining or index in self.memory.waiting
 
     def candidates(self) -> Indices:
         """Choose the open configs to judge, in the order of the pool."""

@@ -13,7 +13,7 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from threadpoolctl import ThreadpoolController
 
-from tuner.search.auto.features import Matrix, Vector
+from tuner.search.auto.context import Matrix, Vector
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 Single = np.ndarray[Any, np.dtype[np.float32]]
@@ -34,7 +34,7 @@ _TINY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class CovarianceKernel:
     """Matern 5/2 with a weight per column (inverse squared length), and a share of noise.
 
     The last `codes` columns of a row are categories: `difference` is the weight of each of them
@@ -56,7 +56,9 @@ class Kernel:
         return _matern(squared)[0]
 
 
-def fit_kernel(x: Matrix, codes: int, z: Vector, groups: Groups, start: Kernel | None) -> Kernel:
+def fit_kernel(
+    x: Matrix, codes: int, z: Vector, groups: Groups, start: CovarianceKernel | None
+) -> CovarianceKernel:
     """Find the most probable weights and noise for values `z` of rows `x`."""
     count, width = len(x), x.shape[1] - codes
     varying = np.flatnonzero(np.ptp(x[:, :width], axis=0) > 0)
@@ -91,7 +93,7 @@ def fit_kernel(x: Matrix, codes: int, z: Vector, groups: Groups, start: Kernel |
     weights = np.full(width, WEIGHT)
     weights[varying] = np.exp(found[:-2])
     difference, noise = np.exp(found[-2:]).tolist()
-    return Kernel(weights, difference, noise, codes)
+    return CovarianceKernel(weights, difference, noise, codes)
 
 
 class Posterior:
@@ -102,7 +104,7 @@ class Posterior:
     What is kept for every candidate is in single precision: it ranks them.
     """
 
-    def __init__(self, kernel: Kernel, candidates: Matrix) -> None:
+    def __init__(self, kernel: CovarianceKernel, candidates: Matrix) -> None:
         self._kernel, self._candidates = kernel, candidates.astype(np.float32)
         self._groups = np.zeros(0, dtype=np.intp)
         self._x = np.zeros((0, candidates.shape[1]))
@@ -112,7 +114,6 @@ class Posterior:
         self._explained = np.zeros(len(candidates))
 
     def copied(self) -> Posterior:
-        """Return one that can be extended by itself."""
         other = copy(self)
         # views without the room behind them: extending copies them first
         other._explained = self._explained.copy()
@@ -164,7 +165,6 @@ def _with_room(rows: Single, used: int, room: int) -> Single:
 
 
 def _differing(a: Floats, b: Floats) -> Floats:
-    """Count the columns in which the rows of `a` and of `b` differ."""
     counts = np.zeros((len(a), len(b)), dtype=np.uint16)
     for p, q in zip(a.T.copy(), b.T.copy(), strict=True):
         counts += p[:, np.newaxis] != q
@@ -172,7 +172,6 @@ def _differing(a: Floats, b: Floats) -> Floats:
 
 
 def _matern(squared: Floats) -> tuple[Floats, Floats]:
-    """Return Matern 5/2 of squared distances, and its derivative by them."""
     root = np.sqrt(5 * squared + 1e-12)
     decay = np.exp(-root)
     return (1 + root + root * root / 3) * decay, -(5 / 6) * (1 + root) * decay

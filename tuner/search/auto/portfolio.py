@@ -1,4 +1,4 @@
-"""The `auto` searcher: several methods that share one memory of trials and one budget."""
+"""The `auto` searcher: several strategies over one memory of trials, and what is left to find."""
 
 from __future__ import annotations
 
@@ -10,32 +10,119 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner.model.expressions import Value
-from tuner.search.auto.context import Memory, Row, SearchContext
-from tuner.search.auto.features import ConfigColumns
-from tuner.search.auto.models import single_threaded
-from tuner.search.auto.remaining import RemainingConfigs
-from tuner.search.auto.strategies import ClassifierStrategy, GaussianStrategy, Strategy, TpeStrategy
+from tuner.search.auto.context import (
+    ConfigColumns,
+    Memory,
+    SearchContext,
+    SearchTrial,
+    group_numbers,
+    targets,
+)
+from tuner.search.auto.models import CovarianceKernel, Posterior, fit_kernel, single_threaded
+from tuner.search.auto.strategies import (
+    LEAST_GROWTH,
+    MOST_FITTED,
+    ClassifierStrategy,
+    GaussianStrategy,
+    Strategy,
+    TpeStrategy,
+    expected_improvement,
+    least,
+)
 from tuner.search.optuna import CategoricalTpe, OptunaJournal, quiet_optuna
-from tuner.search.static_choice import Compiled
+from tuner.search.pool import RemainingConfigs
 
 if TYPE_CHECKING:
     from tuner.model.config import Config, SearchSpace
     from tuner.model.trial import Trial
-    from tuner.search.auto.features import Vector
+    from tuner.search.auto.context import Matrix, Vector
     from tuner.search.auto.strategies import Outlook
     from tuner.search.base import Features
     from tuner.search.pool import Pool
 
-# What a member has found is forgotten by half after this many of its trials.
+# Configs that are compiled for each one that is timed.
+AHEAD = 2
+# Before this many trials with features, compiled configs are proposed in the order of naming.
+LEAST_TRIALS = 10
+
+
+class Shortlist:
+    """Choose among configs that were compiled ahead, by what the compiler said of them."""
+
+    def __init__(self, context: SearchContext, gaussian: GaussianStrategy) -> None:
+        self._context, self._gaussian = context, gaussian
+        self._waiting = context.memory.waiting
+        self._kernel: CovarianceKernel | None = None
+        self._fitted = 0
+
+    def take(self) -> int | None:
+        """Take a compiled config off the list; None while there is none."""
+        ready = [index for index, row in self._waiting.items() if row.features is not None]
+        if not ready:
+            return None
+        rows = self._context.memory.rows
+        told = [row for row in rows if row.says_something and row.features is not None]
+        seeds = [index for index in ready if self._waiting[index].is_seed]
+        if seeds or len(told) < LEAST_TRIALS:
+            chosen = (seeds or ready)[0]
+        else:
+            # what a feature means differs between workloads: it is believed after own trials
+            if sum(not row.group for row in told) >= LEAST_TRIALS:
+                gains, means = self._judged(ready, told)
+            else:
+                gains = self._gaussian.gains_of(ready)
+                means = np.zeros(len(gains))
+            # where nothing is expected of any, the one that should be fastest
+            chosen = ready[int(np.lexsort((means.round(9), -gains.round(9)))[0])]
+        del self._waiting[chosen]
+        return chosen
+
+    def _judged(self, ready: list[int], told: list[SearchTrial]) -> tuple[Vector, Vector]:
+        memory = self._context.memory
+        under_way = [r for r in memory.rows if r.status is None and r.features is not None]
+        judged = [self._waiting[index] for index in ready]
+        x = self._x([*told, *under_way, *judged])
+        count, tried = len(told), len(told) + len(under_way)
+        z, scales = targets(told)
+        if self._kernel is None or count >= self._fitted + LEAST_GROWTH:
+            last = slice(max(0, count - MOST_FITTED), count)
+            groups = group_numbers(told)[last]
+            self._kernel = fit_kernel(x[last], self._context.codes, z[last], groups, self._kernel)
+            self._fitted = count
+        posterior = Posterior(self._kernel, x[tried:])
+        posterior.extend(x[:tried], group_numbers([*told, *under_way]))
+        mean, deviation = posterior.predict(z, np.arange(tried) < count)
+        gains = expected_improvement(least(told, z), mean, deviation) * float(scales[0])
+        return gains, mean
+
+    def _x(self, rows: list[SearchTrial]) -> Matrix:
+        """Put the features, each over its range in these rows, in front of the other columns."""
+        names = sorted(rows[0].features or ())
+        table = np.array([_levels(row, names) for row in rows])
+        low, span = table.min(0), np.ptp(table, axis=0)
+        scaled = np.divide(table - low, span, out=np.zeros_like(table), where=span > 0)
+        return np.hstack([scaled, np.array([row.x for row in rows])])
+
+
+def _levels(row: SearchTrial, names: list[str]) -> Vector:
+    if row.levels is None:
+        features = row.features or {}
+        values = np.array([features.get(name, 0.0) for name in names])
+        # amounts of instructions or bytes run over several powers of ten
+        row.levels = np.sign(values) * np.log1p(np.abs(values))
+    return row.levels
+
+
+# What a strategy has found is forgotten by half after this many of its trials.
 HALF_LIFE = 20
-# No member falls under this share: the one that fails now may be the only one that can go on.
+# No strategy falls under this share: the one that fails now may be the only one that can go on.
 LEAST_SHARE = 0.05
-# Finds and trials that a member is given at first: its share moves once it has a few more.
+# Finds and trials that a strategy is given at first: its share moves once it has a few more.
 _PRIOR_FINDS, _PRIOR_TRIALS = 1.0, 4.0
 
 
 class BanditAllocator:
-    """Draw members in proportion to their first share and to the rate of their finds."""
+    """Draw strategies in proportion to their first share and to the rate of their finds."""
 
     def __init__(self, shares: Mapping[str, float]) -> None:
         self._shares = dict(shares)
@@ -43,12 +130,10 @@ class BanditAllocator:
         self._trials = dict.fromkeys(shares, 0.0)
 
     def draw(self, rng: np.random.Generator) -> str:
-        """Draw the member that proposes next."""
         odds = self.odds()
         return list(odds)[int(rng.choice(len(odds), p=list(odds.values())))]
 
     def odds(self) -> dict[str, float]:
-        """Return the probability of every member."""
         raw = {
             name: share * (self._finds[name] + _PRIOR_FINDS) / (self._trials[name] + _PRIOR_TRIALS)
             for name, share in self._shares.items()
@@ -59,7 +144,6 @@ class BanditAllocator:
         return {name: value / total for name, value in raised.items()}
 
     def count(self, name: str, *, found: bool) -> None:
-        """Note whether a member's trial was a find."""
         kept = 0.5 ** (1 / HALF_LIFE)
         self._finds[name] = self._finds[name] * kept + found
         self._trials[name] = self._trials[name] * kept + 1.0
@@ -73,7 +157,7 @@ _LEAST_GAIN, _MOST_GAIN, _STEPS = 1e-4, 2.0, 30
 WINDOW = 20
 
 
-def expected_gain(outlook: Outlook, own: list[Row]) -> float:
+def expected_gain(outlook: Outlook, own: list[SearchTrial]) -> float:
     """Return the share of the best time that all candidates together may still save.
 
     The larger of two: the expected gain of the best of the candidates, as the model sees them,
@@ -97,7 +181,7 @@ def _by_model(outlook: Outlook) -> float:
     return float(np.trapezoid(exceeding * np.exp(-gains), gains))
 
 
-def _of_late(own: list[Row]) -> float:
+def _of_late(own: list[SearchTrial]) -> float:
     times = [row.log_us for row in own]
     before = min((t for t in times[:-WINDOW] if t is not None), default=None)
     late = min((t for t in times[-WINDOW:] if t is not None), default=None)
@@ -108,7 +192,7 @@ def _of_late(own: list[Row]) -> float:
     return max(0.0, 1 - exp(late - before))
 
 
-# The share of the proposals that each member begins with.
+# The share of the proposals that each strategy begins with.
 SHARES = {"gaussian": 0.8, "classifier": 0.1, "tpe": 0.1}
 # The first configs are spread: of a few random ones the farthest from all before.
 STARTUP_TRIALS = 10
@@ -122,7 +206,7 @@ FIND_SHARE = 0.1
 
 
 class AutoSearcher:
-    """Propose seeds, a spread start, what a member of the portfolio takes, and a local polish.
+    """Propose seeds, a spread start, what a strategy of the portfolio takes, and a local polish.
 
     `axes` are the workload's. Trials of other workloads (`share`) and what the compiler says of
     configs (`foresee`) are used when there are any.
@@ -137,31 +221,31 @@ class AutoSearcher:
         seeds: Sequence[Mapping[str, Value]] = (),
         *,
         axes: Mapping[str, int] | None = None,
-        members: Sequence[str] = tuple(SHARES),
+        strategies: Sequence[str] = tuple(SHARES),
         journal: Path | None = None,
         study_name: str = "tune",
     ) -> None:
         self._pool, self._budget = pool, budget
         self._rng = np.random.default_rng(seed)
-        self._untried, self._memory = RemainingConfigs(pool, seeds), Memory()
+        self._remaining, self._memory = RemainingConfigs(pool, seeds), Memory()
         columns = ConfigColumns(space.parameters)
-        self._ground = SearchContext(
-            pool, self._untried, self._memory, columns, dict(axes or {}), self._rng
+        self._context = SearchContext(
+            pool, self._remaining, self._memory, columns, dict(axes or {}), self._rng
         )
         self._tpe = CategoricalTpe(space.parameters, seed)
-        self._gaussian = GaussianStrategy(self._ground)
+        self._gaussian = GaussianStrategy(self._context)
         known: dict[str, Strategy] = {
             "gaussian": self._gaussian,
-            "classifier": ClassifierStrategy(self._ground),
-            "tpe": TpeStrategy(self._ground, self._tpe),
+            "classifier": ClassifierStrategy(self._context),
+            "tpe": TpeStrategy(self._context, self._tpe),
         }
-        self._members = {name: known[name] for name in members}
-        self._credit = BanditAllocator({name: SHARES[name] for name in members})
-        self._compiled = Compiled(self._ground, self._gaussian)
+        self._strategies = {name: known[name] for name in strategies}
+        self._allocator = BanditAllocator({name: SHARES[name] for name in strategies})
+        self._shortlist = Shortlist(self._context, self._gaussian)
         with quiet_optuna():
             distributions = self._tpe.distributions
             self._journal = OptunaJournal(journal, study_name, distributions) if journal else None
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, SearchTrial] = {}
         self._numbers: dict[int, int] = {}
         self._asked = 0
 
@@ -174,7 +258,7 @@ class AutoSearcher:
         """
         asked: list[Config] = []
         while len(asked) < count:
-            index = self._compiled.take() if self._memory.waiting else self._choose()
+            index = self._shortlist.take() if self._memory.waiting else self._choose()
             if index is None:
                 break
             self._asked += 1
@@ -182,16 +266,16 @@ class AutoSearcher:
         return asked
 
     def tell(self, trial: Trial) -> None:
-        """Teach every member what came of a config, also of one that was only compiled."""
+        """Teach every strategy what came of a config, also of one that was only compiled."""
         index = self._pool.index(trial.config)
         if index not in self._numbers:
             self._begin(index)
         row = self._rows[index]
         self._memory.finish(row, trial)
-        self._compiled.drop(index)
+        self._memory.waiting.pop(index, None)
         self._tpe.end(self._numbers[index], trial.time_us)
-        if row.member is not None:
-            self._credit.count(row.member, found=self._memory.is_find(row, FIND_SHARE))
+        if row.strategy is not None:
+            self._allocator.count(row.strategy, found=self._memory.is_find(row, FIND_SHARE))
         if self._journal is not None:
             self._journal.add(trial)
 
@@ -199,25 +283,23 @@ class AutoSearcher:
     def shortlist(self, count: int) -> Sequence[Config]:
         """Name the configs to compile before `count` are asked for, several times as many."""
         named = []
-        for _ in range(self._compiled.wanted(count)):
+        for _ in range(AHEAD * count):
             index = self._choose()
             if index is None:
                 break
             self._memory.named.append(self._row(index))
-            self._compiled.name(self._row(index))
+            self._memory.waiting[index] = self._row(index)
             named.append(self._pool[index])
         return named
 
     def foresee(self, config: Config, features: Features) -> None:
-        """Learn what the compiler says of a config of the shortlist."""
-        self._compiled.foresee(self._pool.index(config), features)
+        self._memory.waiting[self._pool.index(config)].features = features
 
     def share(self, trial: Trial, features: Features | None = None) -> None:
-        """Learn from a finished trial on another workload."""
         values = [p.values.index(trial.config[p.name]) for p in self._pool.parameters]
         axes = trial.workload.values
-        x = self._ground.x_of(np.array([values]), axes)[0]
-        row = Row(x, self._memory.group(trial.workload), features=features)
+        x = self._context.x_of(np.array([values]), axes)[0]
+        row = SearchTrial(x, self._memory.group(trial.workload), features=features)
         if trial.config in self._pool:
             row.index = self._pool.index(trial.config)
         self._memory.rows.append(row)
@@ -235,9 +317,9 @@ class AutoSearcher:
         outlook = self._gaussian.glance()
         return None if outlook is None else expected_gain(outlook, own)
 
-    def _row(self, index: int) -> Row:
+    def _row(self, index: int) -> SearchTrial:
         if index not in self._rows:
-            self._rows[index] = Row(self._ground.x(np.array([index]))[0], 0, index)
+            self._rows[index] = SearchTrial(self._context.x(np.array([index]))[0], 0, index)
         return self._rows[index]
 
     def _begin(self, index: int) -> Config:
@@ -247,10 +329,9 @@ class AutoSearcher:
         return config
 
     def _choose(self) -> int | None:
-        """Take an untried config; None where none is left."""
-        if not len(self._untried):
+        if not len(self._remaining):
             return None
-        index = self._untried.take_seed()
+        index = self._remaining.take_seed()
         if index is not None:
             self._row(index).is_seed = True
             return index
@@ -258,29 +339,29 @@ class AutoSearcher:
             return self._take_far()
         if self._budget - self._asked <= POLISH_SHARE * self._budget:
             index = self._gaussian.polish()
-        return self._take_by_member() if index is None else index
+        return self._take_by_strategy() if index is None else index
 
     def _is_start(self) -> bool:
         rows = self._memory.rows
         told = sum(row.says_something for row in rows)
         return told < LEAST_TOLD or len(rows) + len(self._memory.named) < STARTUP_TRIALS
 
-    def _take_by_member(self) -> int:
-        first = self._credit.draw(self._rng)
-        for name in dict.fromkeys([first, *self._members]):
-            index = self._members[name].take()
+    def _take_by_strategy(self) -> int:
+        first = self._allocator.draw(self._rng)
+        for name in dict.fromkeys([first, *self._strategies]):
+            index = self._strategies[name].take()
             if index is not None:
-                self._row(index).member = name
+                self._row(index).strategy = name
                 return index
-        return self._untried.take_random(self._rng)
+        return self._remaining.take_random(self._rng)
 
     def _take_far(self) -> int:
         drawn = np.unique(self._rng.integers(len(self._pool), size=SPREAD_OVER))
-        drawn = drawn[[index in self._untried for index in drawn.tolist()]]
+        drawn = drawn[[index in self._remaining for index in drawn.tolist()]]
         rows = [*self._memory.rows, *self._memory.named]
         if not len(drawn) or not rows:
-            return self._untried.take_random(self._rng)
-        width = -self._ground.codes
-        x, tried = self._ground.x(drawn)[:, :width], np.array([row.x[:width] for row in rows])
+            return self._remaining.take_random(self._rng)
+        width = -self._context.codes
+        x, tried = self._context.x(drawn)[:, :width], np.array([row.x[:width] for row in rows])
         apart = ((x[:, np.newaxis] - tried) ** 2).sum(2).min(1)
-        return self._untried.take(int(drawn[apart.argmax()]))
+        return self._remaining.take(int(drawn[apart.argmax()]))

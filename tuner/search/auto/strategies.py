@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tuner.search.auto.context import Memory, Row, group_numbers, targets
-from tuner.search.auto.models import Kernel, Posterior, fit_kernel, promise
+from tuner.search.auto.context import Memory, SearchTrial, group_numbers, targets
+from tuner.search.auto.models import CovarianceKernel, Posterior, fit_kernel, promise
 
 if TYPE_CHECKING:
-    from tuner.search.auto.context import Indices, SearchContext
-    from tuner.search.auto.features import Vector
+    from tuner.search.auto.context import Indices, SearchContext, Vector
     from tuner.search.optuna import CategoricalTpe
 
 # A kernel is fitted again when there are this many times the rows, and this many more.
@@ -50,25 +49,24 @@ class Outlook:
 class GaussianStrategy:
     """Take the largest expected improvement under a Gaussian process."""
 
-    def __init__(self, ground: SearchContext) -> None:
-        self._ground = ground
-        self._kernel: Kernel | None = None
+    def __init__(self, context: SearchContext) -> None:
+        self._context = context
+        self._kernel: CovarianceKernel | None = None
         self._fitted = 0
         self._indices: Indices = np.zeros(0, dtype=np.intp)
-        self._rows: list[Row] = []
+        self._rows: list[SearchTrial] = []
         self._posterior: Posterior | None = None
 
     def take(self) -> int | None:
-        """Take the config of which the most is to be expected."""
         return self._take_best(self.gains())
 
     def polish(self) -> int | None:
         """Take the best of the incumbent's neighbours, which differ in one parameter."""
         gains = self.gains()
-        best = self._ground.memory.best()
+        best = self._context.memory.best()
         if best is None or best.index is None:
             return None
-        near = np.isin(self._indices, self._ground.pool.neighbours(best.index))
+        near = np.isin(self._indices, self._context.pool.neighbours(best.index))
         return self._take_best(np.where(near, gains, -1.0))
 
     def gains(self) -> Vector:
@@ -78,14 +76,12 @@ class GaussianStrategy:
         return np.where(outlook.free, np.round(gains, _DIGITS), -1.0)
 
     def gains_of(self, indices: list[int]) -> Vector:
-        """Return the expected improvement of some configs; 0 for one that is no candidate."""
         gains = self.gains().tolist()
         known = dict(zip(self._indices.tolist(), gains, strict=True))
         return np.array([known.get(index, 0.0) for index in indices])
 
     def outlook(self) -> Outlook:
-        """Return what is known of the candidates now."""
-        memory = self._ground.memory
+        memory = self._context.memory
         if self._posterior is None or len(memory.rows) >= max(
             GROWTH * self._fitted, self._fitted + LEAST_GROWTH
         ):
@@ -95,7 +91,7 @@ class GaussianStrategy:
     def _now(self) -> Outlook:
         self._follow()
         assert self._posterior is not None
-        memory = self._ground.memory
+        memory = self._context.memory
         told = [row for row in self._rows if row.says_something]
         z, scales = targets(told)
         mean, deviation = self._posterior.predict(
@@ -117,28 +113,27 @@ class GaussianStrategy:
     def _take_best(self, gains: Vector) -> int | None:
         while len(gains) and gains.max() >= 0:
             place = int(gains.argmax())
-            if (index := int(self._indices[place])) in self._ground.untried:
-                return self._ground.untried.take(index)
+            if (index := int(self._indices[place])) in self._context.remaining:
+                return self._context.remaining.take(index)
             gains[place] = -1.0
         return None
 
     def _fit(self) -> None:
-        ground = self._ground
-        self._fitted = len(ground.memory.rows)
-        told = [row for row in ground.memory.rows if row.says_something][-MOST_FITTED:]
+        context = self._context
+        self._fitted = len(context.memory.rows)
+        told = [row for row in context.memory.rows if row.says_something][-MOST_FITTED:]
         x = np.array([row.x for row in told])
         z, groups = targets(told)[0], group_numbers(told)
-        self._kernel = fit_kernel(x, ground.codes, z, groups, self._kernel)
-        self._indices = ground.candidates()
-        self._posterior = Posterior(self._kernel, ground.x(self._indices))
+        self._kernel = fit_kernel(x, context.codes, z, groups, self._kernel)
+        self._indices = context.candidates()
+        self._posterior = Posterior(self._kernel, context.x(self._indices))
         self._rows = []
-        ground.memory.named.clear()
+        context.memory.named.clear()
 
     def _follow(self) -> None:
-        """Add the rows that are new since."""
         assert self._posterior is not None
         held = {id(row) for row in self._rows}
-        new = [row for row in _kept(self._ground.memory) if id(row) not in held]
+        new = [row for row in _kept(self._context.memory) if id(row) not in held]
         if new:
             self._rows += new
             self._posterior.extend(np.array([row.x for row in new]), group_numbers(new))
@@ -147,44 +142,42 @@ class GaussianStrategy:
 class ClassifierStrategy:
     """Take what a forest holds for the most promising, a few from each forest."""
 
-    def __init__(self, ground: SearchContext) -> None:
-        self._ground = ground
+    def __init__(self, context: SearchContext) -> None:
+        self._context = context
         self._queue: list[int] = []
 
     def take(self) -> int | None:
-        """Take the next of the most promising configs."""
-        ground = self._ground
-        self._queue = [index for index in self._queue if index in ground.untried]
+        context = self._context
+        self._queue = [index for index in self._queue if index in context.remaining]
         if not self._queue:
-            told = [row for row in ground.memory.rows if row.says_something]
-            indices = ground.candidates()
+            told = [row for row in context.memory.rows if row.says_something]
+            indices = context.candidates()
             if not told or not len(indices):
                 return None
-            x = ground.with_products(np.array([row.x for row in told]))
-            judged = ground.with_products(ground.x(indices))
-            seed = int(ground.rng.integers(2**31))
+            x = context.with_products(np.array([row.x for row in told]))
+            judged = context.with_products(context.x(indices))
+            seed = int(context.rng.integers(2**31))
             scores = np.round(promise(x, targets(told)[0], judged, seed), _DIGITS)
             order = indices[np.argsort(-scores, kind="stable")].tolist()
             # Where configs are compiled ahead, the choice among the named ones comes later.
-            batch = BATCH_AHEAD if ground.memory.waiting else BATCH
-            self._queue = [index for index in order if index in ground.untried][:batch]
-        return ground.untried.take(self._queue.pop(0)) if self._queue else None
+            batch = BATCH_AHEAD if context.memory.waiting else BATCH
+            self._queue = [index for index in order if index in context.remaining][:batch]
+        return context.remaining.take(self._queue.pop(0)) if self._queue else None
 
 
 class TpeStrategy:
     """Take the untried config that is nearest to the estimator's wish."""
 
-    def __init__(self, ground: SearchContext, tpe: CategoricalTpe) -> None:
-        self._ground, self._tpe = ground, tpe
+    def __init__(self, context: SearchContext, tpe: CategoricalTpe) -> None:
+        self._context, self._tpe = context, tpe
 
     def take(self) -> int | None:
-        """Take the nearest config that is still untried."""
-        if not self._tpe.ready or not len(self._ground.untried):
+        if not self._tpe.ready or not len(self._context.remaining):
             return None
-        return self._ground.untried.take_nearest(self._tpe.wish())
+        return self._context.remaining.take_nearest(self._tpe.wish())
 
 
-def _kept(memory: Memory) -> list[Row]:
+def _kept(memory: Memory) -> list[SearchTrial]:
     """Choose the rows of a posterior, so that thousands of trials don't slow it down."""
     shared = [row for row in memory.rows if row.group][-MOST_SHARED:]
     own = [row for row in memory.rows if not row.group]
@@ -195,7 +188,7 @@ def _kept(memory: Memory) -> list[Row]:
     return [*shared, *best[:MOST_BEST], *own[-MOST_LATEST:], *memory.named]
 
 
-def least(rows: list[Row], z: Vector) -> float:
+def least(rows: list[SearchTrial], z: Vector) -> float:
     """Return the value of the incumbent; before there is one, that of the other workloads."""
     own = [
         v

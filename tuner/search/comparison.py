@@ -1,31 +1,112 @@
-"""All runs of a comparison: every method on every space with every seed."""
+"""How good a search is: against what random search expects to find, and against the optimum."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
+from statistics import fmean, median
+from typing import Any
 
 import numpy as np
 
 from tuner.model.config import Config
 from tuner.model.errors import InputError
-from tuner.search.compare.scores import Floats, Score, expected_random, mean_of, score_of
-from tuner.search.compare.spaces import RecordedSpace
 from tuner.search.factory import make_searcher
+from tuner.search.recorded_spaces import RecordedSpace
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+WITHIN = 0.95
+# Below this share of the optimum, what random search has left to gain is rounding.
+_NOTHING_LEFT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SearcherScore:
+    """What a search method reached: means over the seeds.
+
+    `score` is the mean over evaluations of (random - found) / (random - optimum): 0 is what random
+    search expects to have found by then, 1 the optimum. `share_50` and `share_100` are the
+    optimum's time over the best found after half of the trials and after all; `within_95` is the
+    share of runs that end at 0.95 of the optimum or above. `seconds_per_run` is the median over
+    the runs of the searcher's own time.
+    """
+
+    score: float
+    share_50: float
+    share_100: float
+    within_95: float
+    seconds_per_run: float
+
+
+def score_of(
+    found_us: Floats, random_us: Floats, optimum_us: float, seconds: Sequence[float]
+) -> SearcherScore:
+    """Score the runs of one method: `found_us` has one row per seed, one column per evaluation."""
+    shares = optimum_us / found_us
+    return SearcherScore(
+        score=_gain(found_us, random_us, optimum_us),
+        share_50=float(shares[:, half(found_us.shape[1]) - 1].mean()),
+        share_100=float(shares[:, -1].mean()),
+        within_95=float((shares[:, -1] >= WITHIN).mean()),
+        seconds_per_run=median(seconds),
+    )
+
+
+def half(trials: int) -> int:
+    return max(1, trials // 2)
+
+
+def mean_of(scores: Iterable[SearcherScore]) -> SearcherScore:
+    """Average scores over spaces, all with the same weight."""
+    listed = list(scores)
+    return SearcherScore(
+        *(fmean(getattr(s, field.name) for s in listed) for field in fields(SearcherScore))
+    )
+
+
+def expected_random(times_us: Iterable[float | None], evaluations: int) -> Floats:
+    """Compute what random search without replacement has found on average after each evaluation.
+
+    Exact: the best of k configs is worse than the i best of n with probability
+    C(n - i, k) / C(n, k). A failed config counts as the worst time; after n evaluations all is
+    found.
+    """
+    listed = list(times_us)
+    worst = max(time for time in listed if time is not None)
+    ordered = np.sort([worst if time is None else time for time in listed])
+    count = len(ordered)
+    steps = np.diff(ordered, prepend=0.0)
+    survival = np.ones(count)
+    curve = np.full(evaluations, ordered[0])
+    for k in range(min(evaluations, count)):
+        survival = survival * np.maximum(count - np.arange(count) - k, 0) / (count - k)
+        curve[k] = (survival * steps).sum()
+    return curve
+
+
+def _gain(found_us: Floats, random_us: Floats, optimum_us: float) -> float:
+    left = random_us - optimum_us
+    counted = left > _NOTHING_LEFT * optimum_us
+    if not counted.any():
+        return 1.0  # all configs are equally fast
+    gains = (random_us - found_us)[:, counted] / left[counted]
+    return float(gains.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRun:
     """The best time after each evaluation, and the seconds that the searcher took in all."""
 
     found_us: tuple[float, ...]
     seconds: float
 
 
-def replay(space: RecordedSpace, searcher: str, *, seed: int, trials: int, batch: int = 1) -> Run:
+def replay(
+    space: RecordedSpace, searcher: str, *, seed: int, trials: int, batch: int = 1
+) -> ReplayRun:
     """Search a recorded space once; failed configs count as evaluations.
 
     `batch` configs are asked for at a time and told in the order of asking. Until a config is
@@ -48,7 +129,7 @@ def replay(space: RecordedSpace, searcher: str, *, seed: int, trials: int, batch
             found.append(best)
             method.tell(trial)
     seconds = time.perf_counter() - started_s
-    return Run((*found, *[best] * (trials - len(found))), seconds)
+    return ReplayRun((*found, *[best] * (trials - len(found))), seconds)
 
 
 def _seeds(space: RecordedSpace) -> tuple[Config, ...]:
@@ -67,7 +148,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ReplayTask:
     """One run: a space by its position, a method and a seed."""
 
     space: int
@@ -81,7 +162,7 @@ class Method:
 
     searcher: str
     found_us: Floats
-    score: Score
+    score: SearcherScore
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,37 +175,27 @@ class SpaceResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SearcherComparison:
     """What came of it, in the order in which spaces and methods were given."""
 
     settings: Settings
     results: tuple[SpaceResult, ...]
 
-    def by_recording(self) -> dict[str, dict[str, Score]]:
+    def by_recording(self) -> dict[str, dict[str, SearcherScore]]:
         """Average every method over the workloads of each recording, by the recording's file."""
         groups = groupby(self.results, key=lambda result: result.space.path)
         return {str(path): self._means(list(results)) for path, results in groups}
 
-    def overall(self) -> dict[str, Score]:
+    def overall(self) -> dict[str, SearcherScore]:
         """Average every method over the recordings, all with the same weight."""
         rows = list(self.by_recording().values())
         return {name: mean_of(row[name] for row in rows) for name in self.settings.searchers}
 
-    def _means(self, results: Sequence[SpaceResult]) -> dict[str, Score]:
+    def _means(self, results: Sequence[SpaceResult]) -> dict[str, SearcherScore]:
         columns = zip(*(result.methods for result in results), strict=True)
         return {
             column[0].searcher: mean_of(method.score for method in column) for column in columns
         }
-
-
-def tasks_of(settings: Settings, spaces: Sequence[RecordedSpace]) -> list[Task]:
-    """List the runs, those of one space and method together."""
-    return [
-        Task(position, searcher, seed)
-        for position in range(len(spaces))
-        for searcher in settings.searchers
-        for seed in range(settings.seeds)
-    ]
 
 
 def compare(
@@ -132,8 +203,8 @@ def compare(
     spaces: Sequence[RecordedSpace],
     *,
     jobs: int = 1,
-    ended: Callable[[Task], None] = lambda task: None,
-) -> Comparison:
+    ended: Callable[[ReplayTask], None] = lambda task: None,
+) -> SearcherComparison:
     """Replay every method over every space; `ended` hears of each run that is over.
 
     The results do not depend on `jobs`, the number of processes; the seconds do. Raises
@@ -141,23 +212,27 @@ def compare(
     """
     for space in spaces:
         _require_enough(settings, space)
-    tasks = tasks_of(settings, spaces)
-    runs: dict[Task, Run] = {}
+    tasks = [
+        ReplayTask(position, searcher, seed)
+        for position in range(len(spaces))
+        for searcher in settings.searchers
+        for seed in range(settings.seeds)
+    ]
+    runs: dict[ReplayTask, ReplayRun] = {}
     for task, run in _runs(settings, spaces, tasks, jobs):
         runs[task] = run
         ended(task)
     results = (_result(settings, position, one, runs) for position, one in enumerate(spaces))
-    return Comparison(settings, tuple(results))
+    return SearcherComparison(settings, tuple(results))
 
 
-class Worker:
-    """What a process of a parallel comparison holds; see `tuner.process.child.Child`."""
+class ReplayWorker:
+    """What a process of a parallel comparison holds."""
 
     def __init__(self, settings: Settings, spaces: Sequence[RecordedSpace]) -> None:
         self._settings, self._spaces = settings, spaces
 
-    def run(self, task: Task) -> Run:
-        """Replay one run."""
+    def run(self, task: ReplayTask) -> ReplayRun:
         settings = self._settings
         return replay(
             self._spaces[task.space],
@@ -169,40 +244,30 @@ class Worker:
 
 
 def _runs(
-    settings: Settings, spaces: Sequence[RecordedSpace], tasks: Sequence[Task], jobs: int
-) -> Iterator[tuple[Task, Run]]:
+    settings: Settings, spaces: Sequence[RecordedSpace], tasks: Sequence[ReplayTask], jobs: int
+) -> Iterator[tuple[ReplayTask, ReplayRun]]:
     if jobs == 1:
-        worker = Worker(settings, spaces)
+        worker = ReplayWorker(settings, spaces)
         yield from ((task, worker.run(task)) for task in tasks)
         return
     from tuner.process.pool import Crew
 
-    with ExitStack() as stack:
-        crew = stack.enter_context(Crew(Worker, (settings, tuple(spaces)), min(jobs, len(tasks))))
+    with Crew(ReplayWorker, (settings, tuple(spaces)), min(jobs, len(tasks))) as crew:
         yield from crew.map("run", tasks)
 
 
 def _result(
-    settings: Settings, position: int, space: RecordedSpace, runs: dict[Task, Run]
+    settings: Settings, position: int, space: RecordedSpace, runs: dict[ReplayTask, ReplayRun]
 ) -> SpaceResult:
     random_us = expected_random(space.times_us, settings.trials)
-    methods = (
-        _method(
-            searcher,
-            (runs[Task(position, searcher, seed)] for seed in range(settings.seeds)),
-            random_us,
-            space.optimum_us,
-        )
-        for searcher in settings.searchers
-    )
+    methods = []
+    for searcher in settings.searchers:
+        own = [runs[ReplayTask(position, searcher, seed)] for seed in range(settings.seeds)]
+        found_us = np.array([run.found_us for run in own])
+        seconds = [run.seconds for run in own]
+        score = score_of(found_us, random_us, space.optimum_us, seconds)
+        methods.append(Method(searcher, found_us, score))
     return SpaceResult(space, random_us, tuple(methods))
-
-
-def _method(searcher: str, runs: Iterable[Run], random_us: Floats, optimum_us: float) -> Method:
-    listed = list(runs)
-    found_us = np.array([run.found_us for run in listed])
-    seconds = [run.seconds for run in listed]
-    return Method(searcher, found_us, score_of(found_us, random_us, optimum_us, seconds))
 
 
 def _require_enough(settings: Settings, space: RecordedSpace) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from tuner.device.base import CompileTarget
 from tuner.device.recorded.foreign import ForeignAnswer, MeasuredSpace, is_foreign
 from tuner.device.recorded.kernel_tuner_files import load_measured
 from tuner.device.recorded.recording import RecordedWorkload, Recording, load_recording
-from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
@@ -39,17 +37,14 @@ class RecordedSpace:
 
     @property
     def label(self) -> str:
-        """Name the space: the recording's name, and the workload where there are several."""
         return f"{self.name} {self.workload}".rstrip()
 
     @property
     def times_us(self) -> list[float | None]:
-        """The time of every config, None where it failed."""
         return [trial.time_us for trial in self.trials.values()]
 
     @property
     def optimum_us(self) -> float:
-        """The best time of any config."""
         return min(time for time in self.times_us if time is not None)
 
     @property
@@ -59,7 +54,6 @@ class RecordedSpace:
 
     @property
     def failed(self) -> int:
-        """How many configs have no time."""
         return sum(time is None for time in self.times_us)
 
 
@@ -69,11 +63,9 @@ def space_of(measured: MeasuredSpace, path: Path) -> RecordedSpace:
     Raises `InputError` where no config is correct.
     """
     space = SearchSpace(measured.parameters)
-    rows = pool_rows(measured.parameters, measured.answers)
+    pool = Pool.of(measured.parameters, measured.answers)
     trials = {config: _trial(config, answer) for config, answer in measured.answers.items()}
-    found = RecordedSpace(
-        recording_name(path), path, NO_WORKLOAD, space, Pool(measured.parameters, rows), trials
-    )
+    found = RecordedSpace(recording_name(path), path, NO_WORKLOAD, space, pool, trials)
     require_correct(found)
     return found
 
@@ -92,18 +84,6 @@ def require_correct(space: RecordedSpace) -> None:
 def recording_name(path: Path) -> str:
     """Name a recording by its file, without the endings."""
     return path.name.partition(".")[0] or path.name
-
-
-def pool_rows(
-    parameters: tuple[Parameter, ...], configs: Iterable[Config]
-) -> np.ndarray[tuple[int, int], np.dtype[np.uint16]]:
-    """Encode configs as sorted rows of value indices, as a pool holds them."""
-    lookups = [{value: i for i, value in enumerate(p.values)} for p in parameters]
-    rows = [
-        [lookup[config[p.name]] for p, lookup in zip(parameters, lookups, strict=True)]
-        for config in configs
-    ]
-    return np.array(sorted(rows), dtype=np.uint16).reshape(len(rows), len(parameters))
 
 
 def _trial(config: Config, answer: ForeignAnswer) -> Trial:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
 from child_handlers import Dying, Handler
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, time_ms, written
-from tests.unit.search.compare.conftest import never
 from tuner.app.record import record, recording_plan
 from tuner.device.recorded.recording import save_recording
 from tuner.device.simulated import SimulatedDevice
@@ -19,12 +22,35 @@ from tuner.model.config import Config
 from tuner.model.errors import InputError, TunerError, WorkerError
 from tuner.model.trial import Status, Trial
 from tuner.process.pool import Crew
-from tuner.search.compare import comparison as replaying
-from tuner.search.compare.comparison import Comparison, Settings, Task, compare, replay
-from tuner.search.compare.spaces import RecordedSpace, load_spaces
-from tuner.space.load import load_definition
+from tuner.search import comparison as replaying
+from tuner.search.comparison import (
+    ReplayTask,
+    SearcherComparison,
+    SearcherScore,
+    Settings,
+    compare,
+    expected_random,
+    half,
+    mean_of,
+    replay,
+    score_of,
+)
+from tuner.search.recorded_spaces import RecordedSpace, load_spaces
+from tuner.space.load import Definition, load_definition
 
 NAMES = ("random", "kernel_tuner:random_sample", "optuna")
+
+
+def never(path: Path) -> Definition:
+    """Stand in where no search space may be looked for."""
+    raise AssertionError(path)
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> RecordedSpace:
+    """The space of a Kernel Tuner cache of 20 configs, two of them failed."""
+    (space,) = load_spaces(written(tmp_path / "a100.json.gz", cache()), never)
+    return space
 
 
 class Watched:
@@ -97,7 +123,7 @@ def test_failures_are_evaluations_and_an_early_end_keeps_the_best(cached, watche
     assert set(replay(only, "x", seed=0, trials=3).found_us) == {only.worst_us}
 
 
-def compared(spaces: list[RecordedSpace], jobs: int = 1, trials: int = 8) -> Comparison:
+def compared(spaces: list[RecordedSpace], jobs: int = 1, trials: int = 8) -> SearcherComparison:
     return compare(Settings(NAMES, seeds=2, trials=trials), spaces, jobs=jobs)
 
 
@@ -111,9 +137,9 @@ def test_the_results_do_not_depend_on_the_jobs(cached: RecordedSpace) -> None:
 
 def test_every_run_is_heard_of_and_recordings_are_averaged(cached, tmp_path: Path) -> None:
     (other,) = load_spaces(written(tmp_path / "other.json", cache()), never)
-    ended: list[Task] = []
+    ended: list[ReplayTask] = []
     made = compare(Settings(("random",), 3, 5), [cached, other], ended=ended.append)
-    assert ended == [Task(space, "random", seed) for space in (0, 1) for seed in range(3)]
+    assert ended == [ReplayTask(space, "random", seed) for space in (0, 1) for seed in range(3)]
     assert list(made.by_recording()) == [str(cached.path), str(other.path)]
     first, second = (row["random"] for row in made.by_recording().values())
     assert first.score == second.score == made.overall()["random"].score
@@ -216,3 +242,64 @@ def test_t4_results_are_a_space_too(cached: RecordedSpace, tmp_path: Path) -> No
     assert {c: t.time_us for c, t in space.trials.items()} == {
         c: t.time_us for c, t in cached.trials.items()
     }
+
+
+TIMES = st.lists(st.one_of(st.none(), st.integers(1, 9).map(float)), min_size=1, max_size=6).filter(
+    any
+)
+
+
+@given(TIMES)
+def test_random_search_is_averaged_over_all_orders(times: list[float | None]) -> None:
+    worst = max(time for time in times if time is not None)
+    known = [worst if time is None else time for time in times]
+    orders = list(permutations(known))
+    exact = [fmean(min(order[: k + 1]) for order in orders) for k in range(len(known))]
+    assert expected_random(times, len(times)) == pytest.approx(exact)
+
+
+@given(TIMES, st.integers(1, 20))
+def test_after_all_configs_random_search_has_the_optimum(
+    times: list[float | None], more: int
+) -> None:
+    curve = expected_random(times, len(times) + more)
+    best = min(time for time in times if time is not None)
+    assert curve[len(times) - 1 :] == pytest.approx([best] * (more + 1))
+    assert (np.diff(curve) <= 1e-12).all()
+
+
+def scored(*found: list[float]) -> SearcherScore:
+    random_us = expected_random([10.0, 20.0, 40.0, None], 4)
+    return score_of(np.array(found), random_us, 10.0, [1.0] * len(found))
+
+
+def test_what_finds_the_optimum_at_once_scores_one() -> None:
+    assert scored([10.0] * 4, [10.0] * 4) == SearcherScore(1.0, 1.0, 1.0, 1.0, 1.0)
+
+
+def test_what_finds_as_random_expects_scores_zero() -> None:
+    assert scored(expected_random([10.0, 20.0, 40.0, None], 4).tolist()).score == pytest.approx(0.0)
+
+
+def test_shares_are_means_over_the_seeds() -> None:
+    score = scored([40.0, 20.0, 20.0, 10.5], [40.0, 40.0, 20.0, 20.0])
+    assert score.share_50 == pytest.approx((10 / 20 + 10 / 40) / 2)
+    assert score.share_100 == pytest.approx((10 / 10.5 + 10 / 20) / 2)
+    assert score.within_95 == 0.5
+
+
+def test_equal_configs_leave_nothing_to_find() -> None:
+    random_us = expected_random([7.0, 7.0, None], 3)
+    assert score_of(np.full((2, 3), 7.0), random_us, 7.0, [1.0, 1.0]).score == 1.0
+
+
+def test_seconds_are_the_median_and_spaces_count_alike() -> None:
+    random_us = expected_random([1.0, 2.0], 1)
+    score = score_of(np.array([[1.0]] * 3), random_us, 1.0, [5.0, 1.0, 2.0])
+    assert score.seconds_per_run == 2.0
+    assert mean_of([score, SearcherScore(0, 0, 0, 0, 0)]).share_100 == 0.5
+
+
+@pytest.mark.parametrize(("trials", "at"), [(1, 1), (3, 1), (100, 50)])
+def test_half_of_the_trials_is_at_least_one(trials: int, at: int) -> None:
+    assert half(trials) == at

@@ -1,1 +1,0 @@
-"""Search methods compared on recorded spaces."""
