@@ -180,7 +180,9 @@ def trials(session: Path) -> list[tuple[object, ...]]:
     with closing(
         sqlite3.connect(f"{(session / 'session.db').as_uri()}?mode=ro", uri=True)
     ) as connection:
-        return connection.execute("select * from trials order by id").fetchall()
+        return connection.execute(
+            "select * from records where kind = 'trial' order by id"
+        ).fetchall()
 
 
 def wait_for_a_trial(session: Path) -> None:

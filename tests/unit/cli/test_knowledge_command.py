@@ -123,8 +123,8 @@ def test_a_session_is_added_once(make_plan, make_session, tmp_path: Path) -> Non
     with pytest.raises(SessionError, match="does not say what its times are of"):
         knowledge("add", folder, "--store", path)
     with closing(sqlite3.connect(folder / "session.db")) as raw, raw:
-        rows = [("device", "NVIDIA H200"), ("architecture", "sm_90a")]
-        raw.executemany("INSERT INTO environment (name, value) VALUES (?, ?)", rows)
+        known = json.dumps({"device": "NVIDIA H200", "architecture": "sm_90a"})
+        raw.execute("UPDATE session SET environment = ?", (known,))
     assert knowledge("add", folder, "--store", path).output == f"added: 1 search to {path}\n"
     assert knowledge("add", folder, "--store", path).output == f"added: 0 searches to {path}\n"
     with pytest.raises(SessionError, match="no such session"):
