@@ -27,6 +27,7 @@ from tuner.model.trial import (
     Status,
     Trial,
     Variant,
+    fastest,
 )
 from tuner.session.records import (
     Baseline,
@@ -193,6 +194,16 @@ class Session:
             and workload in (None, record.trial.workload)
             and stage in (None, record.trial.stage)
         ]
+
+    def fastest(
+        self,
+        candidate: str | None = None,
+        workload: Workload | None = None,
+        *,
+        full: bool = False,
+    ) -> list[Trial]:
+        """List the search's timed trials, the fastest first; `full`: not those stopped early."""
+        return fastest(self.trials(candidate, workload), full=full)
 
     def status_counts(self, workload: Workload | None = None) -> dict[Status, int]:
         """Count the search's trials by status, in the order of `Status`, without zeros."""

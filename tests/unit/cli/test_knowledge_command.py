@@ -15,7 +15,7 @@ from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Status, Trial
-from tuner.session.knowledge import PastConfig, PastSearch, PastWorkload, Store, find_place
+from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload, find_store
 
 
 def knowledge(*words: object) -> Result:
@@ -43,9 +43,9 @@ def filled(tmp_path: Path):
     """Make a store in a file of a name, of these searches."""
 
     def make(name: str, *known: PastSearch) -> Path:
-        place = find_place(str(tmp_path / name), {})
+        place = find_store(str(tmp_path / name), {})
         assert place is not None
-        Store(place).add(known)
+        KnowledgeStore(place).add(known)
         return tmp_path / name
 
     return make
