@@ -86,7 +86,7 @@ def nearest(
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class VariantKernel:
     """A variant in one of its sources: a template may write an axis into the code."""
 
     variant: Variant
@@ -100,7 +100,7 @@ class _Read:
     launches: tuple[LaunchSpec, ...]
 
 
-class Kernels:
+class VariantRenderer:
     """Render the candidates of a session from the texts it keeps; no device, no other file.
 
     `device` has the numbers of the device that constraints and launches may use.
@@ -115,21 +115,25 @@ class Kernels:
         self._texts = {one.name: one for one in candidates}
         self._operators, self._device = operators, device
         self._read: dict[str, _Read] = {}
-        self._known: dict[tuple[Workload, Variant], Kernel | None] = {}
+        self._known: dict[tuple[Workload, Variant], VariantKernel | None] = {}
 
     def names(self, workload: Workload) -> dict[str, Value]:
         """Collect what constraints and launches may use besides parameters."""
         return {**workload.values, **self._device}
 
-    def of(self, workload: Workload, variant: Variant) -> Kernel | None:
+    def of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
         """Render a variant for a workload; None where a constraint or the template forbids it."""
         key = workload, variant
         if key not in self._known:
             self._known[key] = self._made(workload, variant)
         return self._known[key]
 
-    def reach(
-        self, kernel: Kernel, workload: Workload, others: Sequence[Workload], static_bytes: int = 0
+    def applicability(
+        self,
+        kernel: VariantKernel,
+        workload: Workload,
+        others: Sequence[Workload],
+        static_bytes: int = 0,
     ) -> Applicability:
         """Find out for which shapes a kernel of `workload` is the right source.
 
@@ -152,7 +156,7 @@ class Kernels:
             static_bytes=static_bytes,
         )
 
-    def _made(self, workload: Workload, variant: Variant) -> Kernel | None:
+    def _made(self, workload: Workload, variant: Variant) -> VariantKernel | None:
         names = {**self.names(workload), **variant.config}
         try:
             if not all(one.evaluate(names) for one in self._constraints(variant)):
@@ -160,12 +164,12 @@ class Kernels:
         except InputError:
             return None
         source = self._source(variant, workload.values)
-        return None if source is None else Kernel(variant, source)
+        return None if source is None else VariantKernel(variant, source)
 
     def _constraints(self, variant: Variant) -> tuple[Expression, ...]:
         return self._candidate(variant.candidate).constraints
 
-    def _written(self, kernel: Kernel, workload: Workload) -> tuple[str, ...]:
+    def _written(self, kernel: VariantKernel, workload: Workload) -> tuple[str, ...]:
         """Name the axes that the source depends on: without them it cannot be rendered so."""
         axes = workload.values
         written = tuple(
@@ -190,7 +194,7 @@ class Kernels:
         return self._read[name]
 
 
-def config_of(kernel: Kernel) -> Variant:
+def variant_of(kernel: VariantKernel) -> Variant:
     """Return the variant that a kernel is one source of."""
     return kernel.variant
 

@@ -1,4 +1,4 @@
-"""Search the workloads of a candidate together, each learning from what the others find."""
+"""The configs that each workload of a plan may try."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from itertools import islice
 import numpy as np
 
 from tuner.model.config import Config
-from tuner.model.errors import TemplateError
-from tuner.model.kernel import Workload
+from tuner.model.errors import SpaceError, TemplateError
+from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import INITIAL, Status, Trial
 from tuner.search.base import Features, Searcher, StaticFeatureAware
 from tuner.search.factory import default_budget, learns_from_others, make_searcher
-from tuner.search.pool import Pool
+from tuner.search.pool import Pool, valid_configs
+from tuner.search.random import require_listed
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
@@ -30,11 +31,41 @@ from tuner.tuning.executor import (
 from tuner.tuning.progress import ProgressTracker
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
+
+def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
+    """Enumerate the valid configs of every tuned workload; raise `SpaceError` where none is."""
+    pools = {}
+    for workload in plan.tuned:
+        pool = valid_configs(plan.space, evaluator.names(workload))
+        if not len(pool):
+            raise no_valid_config(plan.spec, workload, pool)
+        answered = evaluator.answered(workload)
+        if answered is not None:
+            # Where nothing is left the space has changed: then the trials say so.
+            pool = pool.restricted(answered) or pool
+        if plan.searcher == "exhaustive":
+            require_listed(pool)
+        pools[workload] = pool
+    return pools
+
+
+def no_valid_config(spec: KernelSpec, workload: Workload, pool: Pool) -> SpaceError:
+    """Say which constraint leaves a workload without any config."""
+    constraint = pool.emptied_by
+    which = "all constraints" if constraint is None else f"`{constraint.text}`"
+    return SpaceError(
+        f"no config satisfies {which} for workload {workload}",
+        path=spec.path,
+        line=None if constraint is None else constraint.line,
+        remedy="change the workload, the parameters' values or the constraints",
+    )
+
+
 # Of the trials of a search of several workloads, so many of each are kept for this.
-CROSSED = 3
+TRANSFERRED_CONFIGS = 3
 
 
-def crossings(
+def cross_workload_transfer(
     told: Sequence[Trial], pools: Mapping[Workload, Pool]
 ) -> Iterator[tuple[Workload, Config]]:
     """Name up to `CROSSED` valid, untried configs for each workload of `pools`.
@@ -51,7 +82,7 @@ def crossings(
         wanted = [config for other in near[:1] for config in ranked[other][:2]]
         wanted += [ranked[other][0] for other in near[1:]]
         untried = (c for c in dict.fromkeys(wanted) if c in pool and (own, c) not in tried)
-        yield from ((own, config) for config in islice(untried, CROSSED))
+        yield from ((own, config) for config in islice(untried, TRANSFERRED_CONFIGS))
 
 
 JOURNAL = "optuna.journal"
@@ -120,7 +151,7 @@ class Search:
         self._evaluator, self._standing = evaluator, standing
         self._pools = pools
         self._planned = _planned(plan, pools)
-        in_turns = sum(self._planned.values()) - CROSSED * len(self._joined())
+        in_turns = sum(self._planned.values()) - TRANSFERRED_CONFIGS * len(self._joined())
         self._turns = WorkloadScheduler(plan.tuned, self._begin_part, in_turns)
         self._pipeline = TrialExecutor(evaluator)
         self._told: list[tuple[Trial, Features | None]] = []
@@ -161,7 +192,7 @@ class Search:
         """Try on every workload what won near by, where nobody has."""
         parts = {part.workload: part for part in self._turns.parts}
         told = [trial for trial, _ in self._told]
-        for workload, config in crossings(told, self._joined()):
+        for workload, config in cross_workload_transfer(told, self._joined()):
             self._try(parts[workload], config)
         while len(self._pipeline):
             self._keep(self._pipeline.take())

@@ -9,7 +9,7 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.search.pool import Pool, valid_configs
 from tuner.space.load import load_definition
-from tuner.tuning.search import CROSSED, crossings
+from tuner.tuning.search import TRANSFERRED_CONFIGS, cross_workload_transfer
 
 
 @pytest.fixture
@@ -38,24 +38,24 @@ def test_the_best_two_of_the_nearest_come_before_the_best_of_the_others(pool) ->
         *(trial(1024, config, time_us) for config, time_us in ((a, 3.0), (b, 2.0), (c, 1.0))),
         *(trial(1 << 20, config, time_us) for config, time_us in ((d, 9.0), (e, 8.0))),
     ]
-    found = list(crossings(told, {workload(2048): pool}))
+    found = list(cross_workload_transfer(told, {workload(2048): pool}))
     assert found == [(workload(2048), config) for config in (c, b, e)]
-    assert len(found) == CROSSED
+    assert len(found) == TRANSFERRED_CONFIGS
 
 
 def test_what_was_tried_or_is_not_valid_there_is_left_out(space, pool) -> None:
     a, b = pool[0], pool[1]
     few = pool.restricted([a])
     told = [trial(1024, a, 1.0), trial(1024, b, 2.0), trial(2048, a, 5.0)]
-    assert list(crossings(told, {workload(2048): few})) == []
-    assert list(crossings(told[:2], {workload(2048): few})) == [(workload(2048), a)]
+    assert list(cross_workload_transfer(told, {workload(2048): few})) == []
+    assert list(cross_workload_transfer(told[:2], {workload(2048): few})) == [(workload(2048), a)]
 
 
 def test_only_what_ran_correctly_has_won(pool) -> None:
     told = [trial(1024, pool[0], None)]
-    assert list(crossings(told, {workload(2048): pool})) == []
+    assert list(cross_workload_transfer(told, {workload(2048): pool})) == []
 
 
 def test_a_workload_learns_nothing_from_itself(pool) -> None:
     told = [trial(1024, pool[0], 1.0)]
-    assert list(crossings(told, {workload(1024): pool})) == []
+    assert list(cross_workload_transfer(told, {workload(1024): pool})) == []

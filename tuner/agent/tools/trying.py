@@ -16,8 +16,8 @@ from tuner.model.trial import Measurement, Status, Trial
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
 from tuner.tuning.executor import DEPTH, PrecompilingSearcher, TrialExecutor
-from tuner.tuning.pools import no_valid_config
 from tuner.tuning.profiling import Profiled, Profiling
+from tuner.tuning.search import no_valid_config
 
 # Configs that an answer lists.
 BEST = 5
