@@ -39,7 +39,7 @@ from tuner.device.base import Program
 from tuner.device.cpu.device import HostDevice
 from tuner.model.kernel import Launch
 from tuner.model.trial import Comparison, Result, Status, Trial
-from tuner.session.records import Baseline, Candidate
+from tuner.session.records import Baseline, CandidateRecord
 from tuner.space.load import load_definition
 
 TRIALS = 48
@@ -262,7 +262,7 @@ def test_signals_in_every_phase_leave_what_can_be_resumed(
     session = bench.session
     moments: list[tuple[signal.Signals, Callable[[], object]]] = [
         (signal.SIGINT, (session / "session.db").exists),
-        (signal.SIGTERM, lambda: records(session, Candidate)),
+        (signal.SIGTERM, lambda: records(session, CandidateRecord)),
         (signal.SIGTERM, lambda: len(searched(session)) > 3),
         (signal.SIGINT, lambda: len(searched(session)) > 20),
         (signal.SIGTERM, lambda: len(searched(session)) == TRIALS),

@@ -55,34 +55,34 @@ def tune(
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     restore(plan, session, candidates)
     session.mark("running")
-    standing = ProgressTracker(plan, session, device.info.name, listener)
+    progress = ProgressTracker(plan, session, device.info.name, listener)
     verification = Verification(plan, session, device, candidates, watches)
     failure: AgentError | None = None
     try:
-        _measure_baseline(plan, session, evaluator, standing)
+        _measure_baseline(plan, session, evaluator, progress)
         if not (device.info.recorded or session.trials()):
             for workload in plan.spec.boundary:
                 evaluator.verify_baseline(workload)
-        _search(plan, session, evaluator, standing, pools, knowledge)
+        _search(plan, session, evaluator, progress, pools, knowledge)
         if author is not None:
             written_by = author(session, candidates)
-            failure = Rounds(plan, session, candidates, standing, written_by).run()
+            failure = Rounds(plan, session, candidates, progress, written_by).run()
         ranked: Mapping[Workload, tuple[Variant, ...]] = {}
         if meter is not None:
             ranked = EnergyStage(
-                plan, plan.objective, session, meter, candidates, verification, standing
+                plan, plan.objective, session, meter, candidates, verification, progress
             ).run()
-        _decide(plan, Finals(plan, session, device, candidates, verification, ranked), standing)
+        _decide(plan, Finals(plan, session, device, candidates, verification, ranked), progress)
     except (KeyboardInterrupt, AwaitedError):
         session.mark("interrupted")
         raise
     finally:
-        standing.save_time()
+        progress.save_time()
     if failure is not None:
         session.mark("interrupted")
         raise failure
     session.mark("complete")
-    standing.announce("done")
+    progress.announce("done")
     return tuple(session.results())
 
 
@@ -100,32 +100,32 @@ def _search(
     plan: Plan,
     session: Session,
     evaluator: Evaluator,
-    standing: ProgressTracker,
+    progress: ProgressTracker,
     pools: dict[Workload, Pool],
     knowledge: Knowledge | None,
 ) -> None:
     budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
     warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
     left = 1 + plan.rounds
-    search_all(plan, session, evaluator, standing, pools, searches_left=left, warm=warm)
+    search_all(plan, session, evaluator, progress, pools, searches_left=left, warm=warm)
     if plan.surveyed is not None and not session.results():
-        Survey(plan, session, evaluator, standing, pools).run()
+        Survey(plan, session, evaluator, progress, pools).run()
 
 
-def _decide(plan: Plan, finals: Finals, standing: ProgressTracker) -> None:
+def _decide(plan: Plan, finals: Finals, progress: ProgressTracker) -> None:
     for workload in (*plan.tuned, *plan.held_out):
-        standing.announce("finals", workload)
+        progress.announce("finals", workload)
         finals.decide(workload)
-    standing.announce("checks")
+    progress.announce("checks")
     finals.confirm()
 
 
 def _measure_baseline(
-    plan: Plan, session: Session, evaluator: Evaluator, standing: ProgressTracker
+    plan: Plan, session: Session, evaluator: Evaluator, progress: ProgressTracker
 ) -> None:
     for workload in plan.workloads:
-        standing.announce("baseline", workload)
-        standing.set_baseline(workload, _baseline_us(workload, session, evaluator))
+        progress.announce("baseline", workload)
+        progress.set_baseline(workload, _baseline_us(workload, session, evaluator))
 
 
 def _baseline_us(workload: Workload, session: Session, evaluator: Evaluator) -> float:

@@ -15,7 +15,7 @@ from tuner.model.hardware import limits_for
 from tuner.model.kernel import Launch, LaunchSpec, Workload
 from tuner.model.trial import Variant
 from tuner.search.counting import substitute
-from tuner.session.records import Candidate
+from tuner.session.records import CandidateRecord
 from tuner.space.schema import LaunchModel, validated
 from tuner.space.template import Template
 from tuner.space.yaml import parse
@@ -108,7 +108,7 @@ class VariantRenderer:
 
     def __init__(
         self,
-        candidates: Iterable[Candidate],
+        candidates: Iterable[CandidateRecord],
         operators: Mapping[str, str],
         device: Mapping[str, Value],
     ) -> None:
@@ -241,7 +241,7 @@ def with_config(launch: LaunchSpec, config: Mapping[str, Value]) -> LaunchSpec:
     )
 
 
-def _read(candidate: Candidate) -> _Read:
+def _read(candidate: CandidateRecord) -> _Read:
     path = Path(candidate.name)
     model = validated(parse(candidate.space_text, path))
     return _Read(

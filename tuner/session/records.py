@@ -87,7 +87,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CandidateRecord:
     """A template and its search space as they were when the session first used them."""
 
     name: str
@@ -132,7 +132,7 @@ class Withdrawal:
 
 
 SessionRecord = (
-    Candidate
+    CandidateRecord
     | Record
     | Baseline
     | Comparison
@@ -144,7 +144,7 @@ SessionRecord = (
     | Withdrawal
 )
 _KINDS: Mapping[str, type[SessionRecord]] = {
-    "candidate": Candidate,
+    "candidate": CandidateRecord,
     "trial": Record,
     "baseline": Baseline,
     "comparison": Comparison,

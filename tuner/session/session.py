@@ -31,7 +31,7 @@ from tuner.model.trial import (
 )
 from tuner.session.records import (
     Baseline,
-    Candidate,
+    CandidateRecord,
     Manifest,
     Note,
     Record,
@@ -43,7 +43,7 @@ from tuner.session.records import (
 if TYPE_CHECKING:
     from tuner.session.store import SessionStore
 
-__all__ = ["Baseline", "Candidate", "Manifest", "Note", "Record", "Session", "State"]
+__all__ = ["Baseline", "CandidateRecord", "Manifest", "Note", "Record", "Session", "State"]
 
 
 class Session:
@@ -60,7 +60,7 @@ class Session:
         self.manifest = Manifest.from_json(header.manifest)
         self.environment = header.environment
         self._state = header.state
-        self._candidates: dict[str, Candidate] = {}
+        self._candidates: dict[str, CandidateRecord] = {}
         self._records: list[Record] = []
         # By JSON text, for as Python keys 1, 1.0 and True are one.
         self._trials: dict[tuple[str, str, str, Stage], Trial] = {}
@@ -110,7 +110,7 @@ class Session:
             case Record(trial):
                 self._records.append(record)
                 self._trials[_trial_key(trial)] = trial
-            case Candidate():
+            case CandidateRecord():
                 self._candidates[record.name] = record
             case Baseline():
                 self._baselines[record.workload] = record
@@ -131,9 +131,9 @@ class Session:
 
     def add_candidate(
         self, name: str, template_text: str, space_text: str, parent: str | None = None
-    ) -> Candidate:
+    ) -> CandidateRecord:
         """Add a candidate; adding the same again changes nothing, another text is refused."""
-        candidate = Candidate(name, template_text, space_text, parent)
+        candidate = CandidateRecord(name, template_text, space_text, parent)
         known = self._candidates.get(name)
         if known is None:
             if parent is not None:
@@ -148,7 +148,7 @@ class Session:
             )
         return candidate
 
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[CandidateRecord, ...]:
         """List the candidates in the order they were added."""
         return tuple(self._candidates.values())
 

@@ -171,15 +171,8 @@ class EnergyStage:
 
     def _timed(self, workload: Workload) -> list[Trial]:
         """List the fully timed configs that passed every check so far, the fastest first."""
-        timed = [
-            trial
-            for trial in self._session.trials(workload=workload)
-            if trial.time_us is not None
-            and trial.measurement is not None
-            and not trial.measurement.stopped_early
-            and not self._verification.failed(trial.variant)
-        ]
-        return sorted(timed, key=lambda trial: trial.time_us or 0.0)
+        timed = self._session.fastest(workload=workload, full=True)
+        return [trial for trial in timed if not self._verification.failed(trial.variant)]
 
     def _take(self, workload: Workload, trial: Trial) -> None:
         """Measure one window of a config; one that fails is out everywhere."""

@@ -22,7 +22,7 @@ from tuner.session.knowledge import (
     StoreError,
     find_store,
 )
-from tuner.session.session import Candidate, Session
+from tuner.session.session import CandidateRecord, Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Evaluator
 
@@ -194,7 +194,7 @@ def searches_of(session: Session) -> list[PastSearch]:
     return [one for one in made if any(workload.configs for workload in one.workloads)]
 
 
-def _search_of(session: Session, candidate: Candidate) -> PastSearch:
+def _search_of(session: Session, candidate: CandidateRecord) -> PastSearch:
     manifest, baselines = session.manifest, session.baselines()
     by_workload: dict[Workload, list[Trial]] = {}
     for trial in session.trials(candidate.name):

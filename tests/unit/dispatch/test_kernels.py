@@ -17,11 +17,11 @@ from dispatch_sample import (
 from tuner.dispatch.kernels import VariantRenderer, device_numbers, nearest
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL
-from tuner.session.records import Candidate
+from tuner.session.records import CandidateRecord
 
 
 def kernels(template=TEMPLATE, space=SPACE):
-    candidate = Candidate(INITIAL, template, space)
+    candidate = CandidateRecord(INITIAL, template, space)
     return VariantRenderer([candidate], {"MAP": "twice"}, device_numbers(ENVIRONMENT))
 
 

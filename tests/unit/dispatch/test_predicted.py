@@ -9,14 +9,14 @@ from tuner.dispatch.kernels import VariantRenderer, device_numbers
 from tuner.dispatch.predicted import assigned, wanted
 from tuner.dispatch.table import SetSelection
 from tuner.model.trial import INITIAL
-from tuner.session.records import Candidate
+from tuner.session.records import CandidateRecord
 
 BASELINES = {ONE: 10.0, SOME: 10.0, MANY: 10.0}
 
 
 @pytest.fixture
 def kernel_of():
-    candidate = Candidate(INITIAL, TEMPLATE, SPACE)
+    candidate = CandidateRecord(INITIAL, TEMPLATE, SPACE)
     return VariantRenderer([candidate], {"MAP": "twice"}, device_numbers(ENVIRONMENT)).of
 
 

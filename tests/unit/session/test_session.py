@@ -35,7 +35,7 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
-from tuner.session.session import Baseline, Candidate, Manifest, Session
+from tuner.session.session import Baseline, CandidateRecord, Manifest, Session
 from tuner.session.store import SCHEMA_VERSION
 
 SMALL = Workload.of({"T": 1, "D": 14336})
@@ -182,8 +182,8 @@ class TestRoundTrip:
             assert session.comparisons() == [comparison, Comparison(LARGE, (), ())]
             assert session.results() == [RESULT]
             assert session.candidates() == (
-                Candidate("base", "__global__ ...", "version: 1"),
-                Candidate("second", "other", "version: 1", "base"),
+                CandidateRecord("base", "__global__ ...", "version: 1"),
+                CandidateRecord("second", "other", "version: 1", "base"),
             )
 
     @pytest.mark.parametrize("read_only", [False, True])

@@ -61,69 +61,69 @@ def made():
 
 
 def test_trials_come_in_the_order_in_which_they_were_begun(made):
-    pipeline, _ = made({0: 3.0, 1: 1.0, 2: 2.0})
+    executor, _ = made({0: 3.0, 1: 1.0, 2: 2.0})
     for number in range(3):
-        pipeline.begin(pending(number))
-    assert [pipeline.take().config["n"] for _ in range(3)] == [0, 1, 2]
-    assert len(pipeline) == 0
+        executor.begin(pending(number))
+    assert [executor.take().config["n"] for _ in range(3)] == [0, 1, 2]
+    assert len(executor) == 0
 
 
 def test_a_trial_is_compared_with_the_best_before_it_on_its_own_workload(made):
-    pipeline, evaluator = made({0: 3.0, 1: 2.0, 2: 5.0, 3: None, 4: 1.0})
-    pipeline.begin(pending(0))
-    pipeline.begin(pending(1, V))
-    pipeline.begin(trial(9, 2.5))  # known already
+    executor, evaluator = made({0: 3.0, 1: 2.0, 2: 5.0, 3: None, 4: 1.0})
+    executor.begin(pending(0))
+    executor.begin(pending(1, V))
+    executor.begin(trial(9, 2.5))  # known already
     for number in (2, 3, 4):
-        pipeline.begin(pending(number))
+        executor.begin(pending(number))
     for _ in range(6):
-        pipeline.take()
+        executor.take()
     assert evaluator.incumbents == [None, None, 2.5, 2.5, 2.5]
 
 
 def test_without_incumbents_every_trial_is_measured_in_full(made):
-    pipeline, evaluator = made({0: 3.0, 1: 2.0}, adaptive=False)
+    executor, evaluator = made({0: 3.0, 1: 2.0}, adaptive=False)
     for number in (0, 1):
-        pipeline.begin(pending(number))
-        pipeline.take()
+        executor.begin(pending(number))
+        executor.take()
     assert evaluator.incumbents == [None, None]
 
 
 def test_the_caller_goes_on_while_the_device_works(made):
-    pipeline, evaluator = made({0: 1.0, 1: 2.0})
+    executor, evaluator = made({0: 1.0, 1: 2.0})
     evaluator.hold.clear()
-    pipeline.begin(pending(0))
-    pipeline.begin(pending(1))
-    assert len(pipeline) == 2, "`begin` has not waited"
+    executor.begin(pending(0))
+    executor.begin(pending(1))
+    assert len(executor) == 2, "`begin` has not waited"
     evaluator.hold.set()
-    assert pipeline.take().time_us == 1.0
+    assert executor.take().time_us == 1.0
 
 
 def test_an_error_ends_the_rest_and_reaches_whoever_takes(made):
-    pipeline, evaluator = made({0: 1.0})
+    executor, evaluator = made({0: 1.0})
     for number in (0, 7, 0):
-        pipeline.begin(pending(number))
-    assert pipeline.take().time_us == 1.0
+        executor.begin(pending(number))
+    assert executor.take().time_us == 1.0
     with pytest.raises(KeyError):
-        pipeline.take()
-    assert list(pipeline.finished()) == []
+        executor.take()
+    assert list(executor.finished()) == []
     assert len(evaluator.incumbents) == 2, "what came after the error was not begun"
 
 
 def test_what_has_ended_when_a_run_is_given_up_is_not_lost(made):
-    pipeline, evaluator = made({0: 1.0, 1: 2.0})
+    executor, evaluator = made({0: 1.0, 1: 2.0})
     last = threading.Event()
     evaluator.done = last
-    pipeline.begin(pending(0))
-    pipeline.begin(pending(1))
+    executor.begin(pending(0))
+    executor.begin(pending(1))
     assert last.wait(10)
-    assert [one.time_us for one in pipeline.finished()] == [1.0, 2.0]
+    assert [one.time_us for one in executor.finished()] == [1.0, 2.0]
 
 
 def test_nothing_new_is_begun_after_the_end(made):
-    pipeline, evaluator = made({0: 1.0, 1: 2.0})
+    executor, evaluator = made({0: 1.0, 1: 2.0})
     evaluator.hold.clear()
-    pipeline.begin(pending(0))
-    pipeline.begin(pending(1))
-    pipeline.close()
+    executor.begin(pending(0))
+    executor.begin(pending(1))
+    executor.close()
     evaluator.hold.set()
-    assert [one.time_us for one in pipeline.finished()] == [1.0]
+    assert [one.time_us for one in executor.finished()] == [1.0]

@@ -71,9 +71,9 @@ class Choosy:
         self.told.append(trial)
 
 
-def proposed(proposer: PrecompilingSearcher) -> list[int]:
+def proposed(searcher: PrecompilingSearcher) -> list[int]:
     found = []
-    while (pending := proposer.next()) is not None:
+    while (pending := searcher.next()) is not None:
         found.append(pending.config["n"])
     return found
 
@@ -87,38 +87,38 @@ def test_a_plain_searchers_configs_are_compiled_as_they_are_asked_for():
 
 def test_a_shortlist_is_compiled_ahead_and_each_config_once():
     compiler = Compiler()
-    proposer = PrecompilingSearcher(Choosy(60), compiler, W)
-    assert sorted(proposed(proposer)) == list(range(60)), "the last ones too"
+    searcher = PrecompilingSearcher(Choosy(60), compiler, W)
+    assert sorted(proposed(searcher)) == list(range(60)), "the last ones too"
     assert sorted(compiler.started) == list(range(60))
     assert compiler.seen == list(range(60)), "in the order of the lists"
 
 
 def test_no_more_than_the_bound_is_being_compiled():
     compiler = Compiler()
-    proposer = PrecompilingSearcher(Choosy(500), compiler, W)
+    searcher = PrecompilingSearcher(Choosy(500), compiler, W)
     for _ in range(50):
-        proposer.next()
+        searcher.next()
         assert len(compiler.started) - len(compiler.seen) <= AHEAD
 
 
 def test_what_cannot_run_is_told_and_handed_over_without_being_asked_for():
-    compiler, searcher = Compiler(broken=40), Choosy(60)
-    proposer = PrecompilingSearcher(searcher, compiler, W)
-    assert sorted(proposed(proposer)) == list(range(40))
-    refused = proposer.refused()
+    compiler, choosy = Compiler(broken=40), Choosy(60)
+    searcher = PrecompilingSearcher(choosy, compiler, W)
+    assert sorted(proposed(searcher)) == list(range(40))
+    refused = searcher.refused()
     assert [trial.config["n"] for trial in refused] == list(range(40, 60))
-    assert searcher.told == refused
-    assert proposer.refused() == []
+    assert choosy.told == refused
+    assert searcher.refused() == []
 
 
 def test_features_are_kept_for_other_workloads():
-    proposer = PrecompilingSearcher(Choosy(60), Compiler(), W)
-    proposed(proposer)
-    assert proposer.features(Config.of({"n": 7})) == {"registers": 7.0}
+    searcher = PrecompilingSearcher(Choosy(60), Compiler(), W)
+    proposed(searcher)
+    assert searcher.features(Config.of({"n": 7})) == {"registers": 7.0}
     assert PrecompilingSearcher(Plain(3), Compiler(), W).features(Config.of({"n": 0})) is None
 
 
 def test_a_searcher_that_cannot_tell_expects_nothing_in_particular():
-    proposer = PrecompilingSearcher(Plain(3), Compiler(), W)
-    assert proposer.expected_gain() is None
-    proposer.share(Trial("initial", W, Config.of({"n": 0}), Status.INCORRECT), None)
+    searcher = PrecompilingSearcher(Plain(3), Compiler(), W)
+    assert searcher.expected_gain() is None
+    searcher.share(Trial("initial", W, Config.of({"n": 0}), Status.INCORRECT), None)
