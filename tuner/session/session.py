@@ -29,6 +29,7 @@ from tuner.model.trial import (
     Variant,
     fastest,
 )
+from tuner.process.files import atomic_write
 from tuner.session.records import (
     Baseline,
     CandidateRecord,
@@ -317,11 +318,8 @@ class Session:
     def write_variant(self, workload: Workload, variant: Variant, source: str) -> Path:
         """Write the kernel tuned for a workload to `tuned/`, with what it is in its first lines."""
         path = self.variant_path(workload)
-        unfinished = path.with_suffix(".new")
         try:
-            path.parent.mkdir(exist_ok=True)
-            unfinished.write_text(self._header(workload, variant) + source, encoding="utf-8")
-            unfinished.replace(path)
+            atomic_write(path, self._header(workload, variant) + source)
         except OSError as error:
             raise SessionError(
                 f"cannot write the tuned kernel: {error.strerror}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from tuner.device.base import DeviceInfo, Outcome
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.trial import Measurement, Resources, Status
+from tuner.process.files import atomic_write
 
 VERSION = 2
 # A hundred times what the recording of a search of 10,000 configs takes.
@@ -197,10 +197,7 @@ def save_recording(recording: Recording, path: Path) -> None:
     """Write a recording in one step, so that a reader never sees half of it."""
     content = recording.model_dump_json(exclude_defaults=True)
     with_version = json.dumps({"version": VERSION, **json.loads(content)}, separators=(",", ":"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(lzma.compress(with_version.encode(), preset=9))
-    temporary.replace(path)
+    atomic_write(path, lzma.compress(with_version.encode(), preset=9))
 
 
 def recordings_of(source: Path) -> list[Path]:
