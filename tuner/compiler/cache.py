@@ -89,6 +89,7 @@ class Cache:
             return
         path = self._path(key)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(path, _encoded(key, result))
             self._prune_sometimes()
         except OSError as error:

@@ -250,6 +250,7 @@ def _stem(session: Session, candidate: str, workload: Workload) -> str:
 
 def _write(text: str, path: Path) -> None:
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, text)
     except OSError as error:
         raise InputError(

@@ -7,11 +7,10 @@ from threading import get_native_id
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Write a file under another name and put it in its place; make its folder.
+    """Write a file under another name and put it in its place.
 
     Raises `OSError` where it cannot, with what was there before left as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{get_native_id()}")
     try:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -289,5 +289,6 @@ def write_page(html: str, path: Path) -> None:
 
     Raises `OSError` where it cannot, with what was there before left as it was.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     # surrogates, which a compiler's output may hold, have no UTF-8
     atomic_write(path, html.encode("utf-8", errors="replace"))

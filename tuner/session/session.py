@@ -319,6 +319,7 @@ class Session:
         """Write the kernel tuned for a workload to `tuned/`, with what it is in its first lines."""
         path = self.variant_path(workload)
         try:
+            path.parent.mkdir(exist_ok=True)
             atomic_write(path, self._header(workload, variant) + source)
         except OSError as error:
             raise SessionError(

@@ -9,8 +9,8 @@ import pytest
 from tuner.process.files import atomic_write
 
 
-def test_it_replaces_what_was_there_and_makes_the_folder(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b.txt"
+def test_it_replaces_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "b.txt"
     for content in ("one\n", b"two"):
         atomic_write(path, content)
     assert path.read_bytes() == b"two"

@@ -197,6 +197,7 @@ def save_recording(recording: Recording, path: Path) -> None:
     """Write a recording in one step, so that a reader never sees half of it."""
     content = recording.model_dump_json(exclude_defaults=True)
     with_version = json.dumps({"version": VERSION, **json.loads(content)}, separators=(",", ":"))
+    path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, lzma.compress(with_version.encode(), preset=9))
 
 
