@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,14 +124,7 @@ def read_search(content: object) -> PastSearch | None:
         found = _adapter().validate_json(content, strict=True)
     except ValueError:
         return None
-    configs = [config for one in found.workloads for config in one.configs]
-    sensible = (
-        # Or a terminal would take it for a command.
-        all(map(str.isprintable, _texts(found)))
-        and all(_is_sensible(one.workload, one.baseline_us) for one in found.workloads)
-        and all(map(_is_sensible_config, configs))
-    )
-    return found if sensible else None
+    return found if all(_makes_sense(found)) else None
 
 
 @cache
@@ -141,26 +134,21 @@ def _adapter() -> TypeAdapter[PastSearch]:
     return TypeAdapter(PastSearch)
 
 
-def _texts(found: PastSearch) -> Iterator[str]:
-    yield from (found.kernel, found.device, found.architecture, found.candidate)
-    yield from (found.template_sha, found.tuner_version, found.created, found.state)
-    yield from (*found.operators, *found.operators.values(), *found.parameters)
-    yield from (name for one in found.workloads for name, _ in one.workload.axes)
-
-
-def _is_sensible(workload: Workload, baseline_us: float | None) -> bool:
-    sizes = [size for _, size in workload.axes]
-    return bool(sizes) and min(sizes) > 0 and (baseline_us is None or _is_time(baseline_us))
-
-
-def _is_sensible_config(one: PastConfig) -> bool:
-    if one.status is not Status.CORRECT:
-        return bool(one.config) and one.time_us is None
-    return bool(one.config) and one.time_us is not None and _is_time(one.time_us)
-
-
-def _is_time(value_us: float) -> bool:
-    return isfinite(value_us) and value_us > 0
+def _makes_sense(found: PastSearch) -> Iterator[bool]:
+    """Yield what the types alone don't say."""
+    names = (name for one in found.workloads for name, _ in one.workload.axes)
+    fields = (value for value in asdict(found).values() if isinstance(value, str))
+    operators = (*found.operators, *found.operators.values())
+    for text in (*fields, *operators, *found.parameters, *names):
+        yield text.isprintable()  # or a terminal would take it for a command
+    for workload in found.workloads:
+        sizes = [size for _, size in workload.workload.axes]
+        yield min(sizes, default=0) > 0
+        yield workload.baseline_us is None or 0.0 < workload.baseline_us < inf
+        for one in workload.configs:
+            is_timed = one.time_us is not None and 0.0 < one.time_us < inf
+            yield bool(one.config)
+            yield is_timed if one.status is Status.CORRECT else one.time_us is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +171,21 @@ class KnowledgeSummary:
 
 def summaries(known: Sequence[PastSearch]) -> list[KnowledgeSummary]:
     """Sum up each kernel, choice of operators and device, in the order of their names."""
-    groups: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[PastSearch]] = {}
+    groups: dict[tuple[str, str, str], list[PastSearch]] = {}
     for search in known:
-        operators = tuple(sorted(search.operators.items()))
+        operators = json.dumps(dict(search.operators), sort_keys=True)
         groups.setdefault((search.kernel, search.device, operators), []).append(search)
     return [_summary(groups[group]) for group in sorted(groups)]
 
 
 def _summary(group: Sequence[PastSearch]) -> KnowledgeSummary:
     found = [one for search in group for one in search.workloads]
-    speedups = [speedup for one in found if (speedup := _speedup(one)) is not None]
+    speedups = [
+        one.baseline_us / config.time_us
+        for one in found
+        for config in one.configs
+        if one.baseline_us is not None and config.time_us is not None
+    ]
     return KnowledgeSummary(
         kernel=group[0].kernel,
         operators=group[0].operators,
@@ -203,11 +196,6 @@ def _summary(group: Sequence[PastSearch]) -> KnowledgeSummary:
         speedup=max(speedups, default=None),
         last=max(search.created for search in group),
     )
-
-
-def _speedup(past: PastWorkload) -> float | None:
-    times = [config.time_us for config in past.configs if config.time_us is not None]
-    return past.baseline_us / min(times) if past.baseline_us and times else None
 
 
 ENVIRONMENT = "TUNE_STORE"
