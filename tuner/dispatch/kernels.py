@@ -221,7 +221,6 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
 
 
 def with_config(launch: LaunchSpec, config: Mapping[str, Value]) -> LaunchSpec:
-    """Put a config's values into a launch's expressions."""
 
     def put(expressions: Sequence[Expression]) -> tuple[Expression, ...]:
         return tuple(substitute(one, config) for one in expressions)

@@ -95,7 +95,6 @@ class _FacilityLocation(Generic[Option]):
         self._rows += [_Row(row, 1.0, 1.0) for row in served]
 
     def at_most(self, objective: Mapping[int, float], value: float) -> None:
-        """Bound a sum of columns."""
         self._rows.append(_Row(objective, -np.inf, value))
 
     def solve(self, objectives: Sequence[Mapping[int, float]]) -> tuple[Option | None, ...]:

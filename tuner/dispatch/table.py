@@ -336,7 +336,6 @@ class SessionDispatch:
         self.table = build(self._workloads, self.evidence, self._kernel_of, self._holds, choice)
 
     def applicability(self, kernel: VariantKernel) -> Applicability:
-        """Return where a kernel of the table holds."""
         if kernel not in self._applicability:
             static_bytes = self._static_bytes.get(kernel.variant, 0)
             home, known = self._homes[kernel], self._workloads

@@ -150,7 +150,6 @@ class Session:
         return candidate
 
     def candidates(self) -> tuple[CandidateRecord, ...]:
-        """List the candidates in the order they were added."""
         return tuple(self._candidates.values())
 
     def record(self, trial: Trial) -> None:
@@ -229,15 +228,12 @@ class Session:
         self._append(Baseline(workload, measurement, correctness, resources, occupancy))
 
     def baselines(self) -> dict[Workload, Baseline]:
-        """Return the baseline on every workload that was measured."""
         return dict(self._baselines)
 
     def record_comparison(self, comparison: Comparison) -> None:
-        """Append a comparison of finalists with the baseline."""
         self._append(comparison)
 
     def comparisons(self) -> list[Comparison]:
-        """List the comparisons in the order of recording."""
         return list(self._comparisons)
 
     def record_peer(self, trial: PeerTrial) -> None:
@@ -258,11 +254,9 @@ class Session:
         return [one for one in self._energies if workload in (None, one.workload)]
 
     def record_check(self, check: Check) -> None:
-        """Append a further check of a config."""
         self._append(check)
 
     def checks(self) -> list[Check]:
-        """List the further checks in the order of recording."""
         return list(self._checks)
 
     def note(self, number: int, kind: str, content: Mapping[str, Any]) -> None:
@@ -306,7 +300,6 @@ class Session:
         return self._state
 
     def mark(self, state: State) -> None:
-        """Set the state."""
         self._store.set_state(state)
         self._state = state
 

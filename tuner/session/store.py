@@ -124,7 +124,6 @@ class SessionStore:
         return store
 
     def header(self) -> Header:
-        """Read what the session says of itself."""
         with self._reading() as connection:
             row = connection.execute(select(header)).one()
             return Header(row.manifest, json.loads(row.environment), row.state, row.seconds)
@@ -137,16 +136,13 @@ class SessionStore:
                 yield from_row(kind, content)
 
     def append(self, record: SessionRecord) -> None:
-        """Add one record and commit."""
         with self._writing() as connection:
             connection.execute(insert(records), to_row(record))
 
     def set_state(self, state: State) -> None:
-        """Set the session's state and commit."""
         self._update(state=state)
 
     def set_seconds(self, seconds: float) -> None:
-        """Set how long the session has run and commit."""
         self._update(seconds=seconds)
 
     def _update(self, **columns: str | float) -> None:

@@ -159,7 +159,6 @@ class EnergyStage:
         self._take_idle(workload)
 
     def _take_configs(self, workload: Workload, deadline_s: float | None) -> None:
-        """Measure what can still win until the time is over, but at least one config."""
         while True:
             account = self._account(workload)
             if account.variants and deadline_s is not None and time.monotonic() >= deadline_s:
@@ -170,7 +169,6 @@ class EnergyStage:
             self._take(workload, trial)
 
     def _timed(self, workload: Workload) -> list[Trial]:
-        """List the fully timed configs that passed every check so far, the fastest first."""
         timed = self._session.fastest(workload=workload, full=True)
         return [trial for trial in timed if not self._verification.failed(trial.variant)]
 
@@ -216,12 +214,10 @@ class EnergyStage:
         self._board.announce(ENERGY, workload, remaining_s=self._left_s)
 
     def _cost_s(self, workload: Workload) -> float:
-        """Estimate the most that a workload takes."""
         configs = min(MOST_CONFIGS, len(self._timed(workload)))
         return most_seconds(configs) if configs else 0.0
 
     def _is_closed(self, workload: Workload) -> bool:
-        """Whether an earlier run measured this workload to the end."""
         energies = self._session.energies(workload)
         ends_idle = bool(energies) and energies[-1].kind == "idle"
         return ends_idle and self._windows(workload, None) >= REPEATS

@@ -296,7 +296,6 @@ class Finals:
                 self.decide(workload)
 
     def _verified(self, workload: Workload, variants: Iterable[Variant]) -> list[Trial]:
-        """Run every finalist once more with all checks; keep those that pass."""
         passed = []
         for one in variants:
             trial = self._session.trial(one.candidate, workload, one.config, stage="finals")

@@ -44,7 +44,6 @@ class ProgressTracker:
         self._progress[workload] = replace(progress, budget=progress.budget + trials)
 
     def of(self, workload: Workload) -> WorkloadProgress:
-        """Return the progress of a tuned workload."""
         return self._progress[workload]
 
     def set_baseline(self, workload: Workload, baseline_us: float) -> None:

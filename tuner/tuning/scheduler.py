@@ -77,7 +77,6 @@ class WorkloadScheduler:
 
     @property
     def searches(self) -> Sequence[WorkloadSearch]:
-        """Those that have had a turn."""
         return self._searches
 
     def of(self, workload: Workload) -> WorkloadSearch:
@@ -104,7 +103,6 @@ class WorkloadScheduler:
         return self._total - sum(search.proposed for search in self._searches)
 
     def _first_turn(self, search: WorkloadSearch) -> int:
-        """Leave a first turn to each of those that are still waiting."""
         kept = len(self._waiting) * FIRST_TURN_TRIALS
         return min(search.first_turn, max(FIRST_TURN_TRIALS, self._left() - kept))
 

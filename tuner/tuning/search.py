@@ -194,7 +194,6 @@ class Search:
             self._keep(executor.take())
 
     def _joined(self) -> dict[Workload, Pool]:
-        """Return the workloads that learn from each other."""
         joined = {w: pool for w, pool in self._pools.items() if self._learns_from_others(pool)}
         return joined if len(joined) > 1 else {}
 
@@ -233,7 +232,6 @@ class Search:
         return not late
 
     def _keep(self, trial: Trial) -> None:
-        """Record a trial, unless an earlier run has, and count it."""
         known = self._session.trial(trial.candidate, trial.workload, trial.config)
         if known is None:
             self._session.record(trial)
@@ -285,7 +283,6 @@ class Search:
         )
 
     def _note_end(self, search: WorkloadSearch, **why: float | bool | None) -> None:
-        """Write down why a search ended before its budget."""
         name, key = self._plan.candidate, search.workload.key
         noted = {"candidate": name, "workload": key, "trials": search.proposed, **why}
         if noted not in [note.content for note in self._session.notes(0, ENDED)]:
@@ -298,7 +295,6 @@ class Search:
             self._planned[search.workload] = trials
 
     def _is_ended(self, workload: Workload) -> bool:
-        """Whether an earlier run ended this search for want of time."""
         name, key = self._plan.candidate, workload.key
         return any(
             note.content["candidate"] == name

@@ -90,7 +90,6 @@ class _Source:
 
     @property
     def same(self) -> bool:
-        """Whether it is the very thing that is asked for."""
         hardware = self.other_device or self.other_architecture
         kernel = self.other_operators or self.other_parameters or self.other_template
         return not (hardware or kernel or self.distance)
