@@ -18,10 +18,10 @@ from tuner.dispatch.kernels import (
 from tuner.dispatch.set_cover import best_set, smallest_set
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
+from tuner.model.run_config import VARIANTS_WITHIN
 from tuner.model.statistics import Interval, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant
 from tuner.session.session import Session
-from tuner.space.plan import WITHIN
 
 # One in this many rounds chooses among several finalists; the others report (tuning/finals.py).
 CHOOSING_SHARE = 4
@@ -123,7 +123,7 @@ def compared(comparison: Comparison, column: int, seed: int) -> Compared:
 class SetSelection:
     """How a set is chosen: the smallest within a share of each best, or the best of `most`."""
 
-    within: float = WITHIN
+    within: float = VARIANTS_WITHIN
     most: int | None = None
 
     def __str__(self) -> str:
@@ -320,9 +320,9 @@ class SessionDispatch:
     ) -> None:
         manifest = session.manifest
         numbers = device_numbers(session.environment) if device is None else device
-        self.renderer = VariantRenderer(session.candidates(), manifest.operators, numbers)
+        self.renderer = VariantRenderer(session.candidates(), manifest.config.operators, numbers)
         self.trials = session.trials(stage=None)
-        self._workloads = manifest.workloads
+        self._workloads = manifest.config.workloads
         self._static_bytes = {
             trial.variant: trial.resources.static_shared_bytes
             for trial in self.trials
@@ -332,7 +332,7 @@ class SessionDispatch:
         # The first workload that each was rendered for.
         self._homes: dict[VariantKernel, Workload] = {}
         out = distrusted(self.trials, session.checks())
-        self.evidence = evidence(session.comparisons(), out, manifest.seed)
+        self.evidence = evidence(session.comparisons(), out, manifest.config.seed)
         self.table = build(self._workloads, self.evidence, self._kernel_of, self._holds, choice)
 
     def applicability(self, kernel: VariantKernel) -> Applicability:

@@ -40,7 +40,7 @@ class FinalsPeers:
     def programs(self, workload: Workload) -> dict[str, Program]:
         """Return the peers that are right on a workload, by name, verifying those not known."""
         known = {trial.name for trial in self._session.peers(workload)}
-        for name in self._plan.peers:
+        for name in self._plan.config.peers:
             if name not in known:
                 self._keep(workload, name, self._verified(self._program(workload, name)))
         return {
@@ -129,7 +129,7 @@ class FinalistSelection:
         self._plan, self._session = plan, session
         self._candidates, self._verification = candidates, verification
         self._ranked = ranked
-        self._choice = SetSelection(plan.variants_within, plan.max_variants)
+        self._choice = SetSelection(plan.config.variants_within, plan.config.max_variants)
         self._assignment: Mapping[Workload, Variant] | None = None
         self._serving: tuple[Variant, ...] | None = None
         self._made: tuple[tuple[int, frozenset[Variant]], DispatchTable] | None = None
@@ -140,16 +140,16 @@ class FinalistSelection:
             return self._inherited(workload)
         if workload in self._ranked:
             left = [v for v in self._ranked[workload] if not self._verification.failed(v)]
-            return left[: self._plan.finalists]
+            return left[: self._plan.config.finalists]
         found = self._fastest(workload)
         serving = self._assigned(workload)
-        everywhere = self._everywhere(workload) if self._plan.surveyed is not None else []
+        everywhere = self._everywhere(workload) if self._plan.config.surveyed is not None else []
         return list(dict.fromkeys([*found, *([serving] if serving else []), *everywhere]))
 
     def _fastest(self, workload: Workload) -> list[Variant]:
         timed = self._session.fastest(workload=workload, full=True)
         near = sum((t.time_us or 0.0) <= WITHIN * (timed[0].time_us or 0.0) for t in timed)
-        count = min(max(near, FEWEST), self._plan.finalists)
+        count = min(max(near, FEWEST), self._plan.config.finalists)
         return [trial.variant for trial in timed[:count]]
 
     def _assigned(self, workload: Workload) -> Variant | None:
@@ -179,7 +179,7 @@ class FinalistSelection:
     ) -> Mapping[Workload, Variant]:
         baselines = self._session.baselines()
         kernels = VariantRenderer(
-            self._session.candidates(), self._plan.operators, self._device_numbers(workload)
+            self._session.candidates(), self._plan.config.operators, self._device_numbers(workload)
         )
         return assigned(
             trials,
@@ -335,7 +335,7 @@ class Finals:
 
         The second part says what was wrong with each finalist's results after the rounds.
         """
-        rounds = self._plan.comparison_rounds
+        rounds = self._plan.config.comparison_rounds
         baseline = self._candidates.evaluator(self._plan.candidate).baseline_program(workload)
         programs = {
             one: self._candidates.evaluator(one.candidate).program(workload, one.config)
@@ -379,9 +379,9 @@ class Finals:
         choosing, _ = split(comparison.rounds, len(finalists))
         medians = [median(column) for column in zip(*choosing, strict=True)]
         winner = min(range(len(finalists)), key=lambda k: medians[k + 1])
-        found = compared(comparison, winner + 1, self._plan.seed)
+        found = compared(comparison, winner + 1, self._plan.config.seed)
         workload, trial = comparison.workload, finalists[winner]
-        traffic = self._plan.spec.traffic.integer(workload.values)
+        traffic = self._plan.spec.min_bytes.integer(workload.values)
         isolated = comparison.isolated_us
         return Result(
             workload=workload,
@@ -405,8 +405,8 @@ class Finals:
     ) -> bool:
         """Whether the baseline is better by the plan's objective, by time where that is unknown."""
         account = accounts(self._session.energies(workload)).get(workload)
-        if self._plan.objective != "time" and account is not None:
-            saving = account.saving(variant, self._plan.objective)
+        if self._plan.config.objective != "time" and account is not None:
+            saving = account.saving(variant, self._plan.config.objective)
             return saving is not None and saving.range[1] < 1.0
         return bounds[1] < 1.0 - RESOLUTION
 

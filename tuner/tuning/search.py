@@ -60,7 +60,7 @@ def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
         if answered is not None:
             # Where nothing is left the space has changed: then the trials say so.
             pool = pool.restricted(answered) or pool
-        if plan.searcher == "exhaustive":
+        if plan.config.searcher == "exhaustive":
             require_listed(pool)
         pools[workload] = pool
     return pools
@@ -99,15 +99,17 @@ def cross_workload_transfer(
 
 def budget(plan: Plan, pool: Pool) -> int:
     """Say how many trials a workload gets: what was asked for, at most all."""
-    return min(plan.trials or default_budget(plan.searcher, len(pool)), pool.estimated_size)
+    return min(
+        plan.config.trials or default_budget(plan.config.searcher, len(pool)), pool.estimated_size
+    )
 
 
 def _planned(plan: Plan, pools: Mapping[Workload, Pool]) -> dict[Workload, int]:
     """Say how many trials each workload is thought to take, most of what all may take together."""
     budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
-    if plan.trials is None:
+    if plan.config.trials is None:
         for workload in plan.tuned[1:]:
-            if learns_from_others(plan.searcher, len(pools[workload]), plan.trials):
+            if learns_from_others(plan.config.searcher, len(pools[workload]), plan.config.trials):
                 budgets[workload] = min(budgets[workload], FURTHER_TRIALS)
     return budgets
 
@@ -252,10 +254,10 @@ class Search:
         plan, pool = self._plan, self._pools[workload]
         most = budget(plan, pool)
         searcher = make_searcher(
-            plan.searcher,
+            plan.config.searcher,
             pool,
             plan.space,
-            seed=plan.seed,
+            seed=plan.config.seed,
             budget=most,
             seeds=self._seeds(workload),
             axes=workload.values,
@@ -320,7 +322,7 @@ class Search:
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
 
     def _learns_from_others(self, pool: Pool) -> bool:
-        return learns_from_others(self._plan.searcher, len(pool), self._plan.trials)
+        return learns_from_others(self._plan.config.searcher, len(pool), self._plan.config.trials)
 
 
 def _is_over(plan: Plan, session: Session) -> bool:
@@ -342,7 +344,7 @@ def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
 
 
 class Survey:
-    """Fill up every workload of a searched candidate to `plan.surveyed` measured configs.
+    """Fill up every workload of a searched candidate to `plan.config.surveyed` measured configs.
 
     First what is fastest on the other workloads, then random configs, the same on all of them as
     far as they are valid. What the session holds is not measured again.
@@ -358,7 +360,7 @@ class Survey:
     ) -> None:
         self._plan, self._session = plan, session
         self._evaluator, self._progress = evaluator, progress
-        self._pools, self._configs = pools, plan.surveyed or 0
+        self._pools, self._configs = pools, plan.config.surveyed or 0
 
     def run(self) -> None:
         """Measure what is missing, compiling ahead of the device."""
@@ -398,7 +400,7 @@ class Survey:
         return list(found)
 
     def _shuffled(self, pool: Pool) -> Iterator[Config]:
-        order = np.random.default_rng(self._plan.seed).permutation(len(pool))
+        order = np.random.default_rng(self._plan.config.seed).permutation(len(pool))
         return (pool[int(index)] for index in order)
 
     def _keep(self, executor: TrialExecutor) -> None:

@@ -201,7 +201,7 @@ def _search_of(session: Session, candidate: CandidateRecord) -> PastSearch:
     names = {name for trials in by_workload.values() for name in trials[0].config}
     return PastSearch(
         kernel=manifest.kernel,
-        operators=dict(manifest.operators),
+        operators=dict(manifest.config.operators),
         device=session.environment["device"],
         architecture=session.environment["architecture"],
         candidate=candidate.name,
@@ -272,7 +272,7 @@ class Knowledge:
             known = [] if self._failed else self._store.searches(plan.spec.name)
         query = WarmStartQuery(
             space=plan.space,
-            operators=plan.operators,
+            operators=plan.config.operators,
             device=self._info.name,
             architecture=self._info.architecture,
             template_sha=_text_sha(plan.template.text),

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from manifests import manifest
 
 from tuner.model.config import Config
 from tuner.model.errors import SessionError
@@ -35,28 +36,23 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
-from tuner.session.session import Baseline, CandidateRecord, Manifest, Session
+from tuner.session.session import Baseline, CandidateRecord, Session
 from tuner.session.store import SCHEMA_VERSION
 
 SMALL = Workload.of({"T": 1, "D": 14336})
 LARGE = Workload.of({"T": 8192, "D": 14336})
 HELD_OUT = Workload.of({"T": 3, "D": 4096}, held_out=True)
-MANIFEST = Manifest(
+MANIFEST = manifest(
     kernel="silu_and_mul",
-    space_path="search_spaces/silu_and_mul.yaml",
-    space_text_sha="a" * 64,
+    space_sha="a" * 64,
     template_sha="b" * 64,
     source_sha="c" * 64,
     device="recorded:NVIDIA H200",
-    searcher="auto",
     trials=100,
-    time_s=None,
     seed=7,
     workloads=(SMALL, LARGE, HELD_OUT),
     operators={"ACTIVATION": "gelu_tanh"},
-    tuner_version="0.1.0",
     command=("tune", "kernels/silu_and_mul.cu", "--trials", "100"),
-    created="2026-11-20T17:00:00+00:00",
     peers=("pytorch", "sgl-kernel"),
 )
 ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "580.1", "compiler": "NVRTC 13.5"}
@@ -132,11 +128,12 @@ class TestRoundTrip:
         create(tmp_path).close()
         with Session.open(tmp_path) as session:
             assert session.manifest == MANIFEST
-            assert [w.held_out for w in session.manifest.workloads] == [False, False, True]
+            assert [w.held_out for w in session.manifest.config.workloads] == [False, False, True]
             assert list(session.environment.items()) == list(ENVIRONMENT.items())
 
     def test_a_session_without_environment_or_operators_comes_back(self, tmp_path: Path) -> None:
-        manifest = replace(MANIFEST, trials=None, time_s=300.0, operators={})
+        config = replace(MANIFEST.config, trials=None, time_s=300.0, operators={})
+        manifest = replace(MANIFEST, config=config)
         Session.create(tmp_path, manifest, {}).close()
         with Session.open(tmp_path) as session:
             assert session.manifest == manifest
