@@ -60,7 +60,7 @@ records = Table(
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SessionHeader:
     """What a session says of itself; `manifest` is its JSON text."""
 
     manifest: str
@@ -123,10 +123,10 @@ class SessionStore:
             undo.pop_all()
         return store
 
-    def header(self) -> Header:
+    def header(self) -> SessionHeader:
         with self._reading() as connection:
             row = connection.execute(select(header)).one()
-            return Header(row.manifest, json.loads(row.environment), row.state, row.seconds)
+            return SessionHeader(row.manifest, json.loads(row.environment), row.state, row.seconds)
 
     def records(self) -> Iterator[SessionRecord]:
         """Read all records in the order in which they were appended."""
