@@ -41,7 +41,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def tuned_intervals(session: Session) -> dict[str, tuple[float, float]]:
     """Give the 95 % interval of each winner's median time."""
-    from tuner.dispatch.evidence import split
+    from tuner.dispatch.table import split
 
     intervals = {}
     comparisons = {one.workload: one for one in session.comparisons()}

@@ -13,6 +13,7 @@ best recorded.
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,9 @@ from tuner.model.trial import Status, Trial
 from tuner.search.factory import make_searcher
 from tuner.search.pool import Pool
 from tuner.search.recorded_spaces import RecordedSpace, load_spaces
-from tuner.session.knowledge import PastConfig, PastSearch, PastWorkload, Store, find_place
+from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload, find_store
 from tuner.space.load import load_definition
-from tuner.tuning.warm_start import BEST, MOST_SEEDS, Question, seeds
+from tuner.tuning.warm_start import BEST, MOST_SEEDS, WarmStartQuery, seeds
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks/recorded/silu_and_mul"
@@ -165,39 +166,40 @@ def poisoned(task: Task) -> list[PastSearch]:
     return [task.past(one) for one in (worst, dict.fromkeys(failing, 1e-3), other, strange)]
 
 
-def garble(store: Store, task: Task) -> None:
-    """Add rows that are no configs, and times that are none."""
-    import json
+def garble(store: KnowledgeStore, task: Task) -> None:
+    """Add rows with configs that are none, and with times that are none."""
+    from sqlalchemy import create_engine, insert
 
-    from sqlalchemy import create_engine, text
+    from tuner.session.knowledge import SCHEMA_VERSION, searches
 
-    whole = json.dumps(list(next(iter(task.pool)).items()))
-    rows = [("[", 1.0), ("null", 1.0), (whole, 0.0), (whole, -1.0), (whole, None), ("\x00", 1e-9)]
-    engine = create_engine(store.place.url)
+    config = {"items_": list(next(iter(task.pool)).items())}
+    rows = [(config, 0.0), (config, -1.0), (config, None), ({"items_": [["\x00", None]]}, 1e-9)]
+    broken = json.loads(task.past({}).json)
+    contents = ["[", "null"]
+    for written, time_us in rows:
+        one = {"config": written, "status": "correct", "time_us": time_us}
+        (workload,) = broken["workloads"]
+        contents.append(json.dumps(broken | {"workloads": [workload | {"configs": [one]}]}))
+    engine = create_engine(store.location.url)
     with engine.begin() as connection:
-        number = connection.execute(text("select min(id) from tune_workloads")).scalar_one()
-        for config, time_us in rows:
-            connection.execute(
-                text(
-                    "insert into tune_configs (workload, config, status, time_us) "
-                    "values (:workload, :config, 'correct', :time_us)"
-                ),
-                {"workload": number, "config": config, "time_us": time_us},
-            )
+        for number, content in enumerate(contents):
+            row = {"version": SCHEMA_VERSION, "uid": str(number), "kernel": task.kernel}
+            row |= {"device": task.device, "created": "", "content": content}
+            connection.execute(insert(searches), row)
     engine.dispose()
 
 
 def asked(folder: Path, name: str, task: Task, known: list[PastSearch], *, garbage: bool = False):
     """Put searches into a store of their own and ask it for what to try first."""
-    place = find_place(str(folder / f"{name}.sqlite"), {})
-    assert place is not None
-    store = Store(place)
+    location = find_store(str(folder / f"{name}.sqlite"), {})
+    assert location is not None
+    store = KnowledgeStore(location)
     store.add(known)
     if garbage:
         garble(store, task)
     found = seeds(
         store.searches(task.kernel),
-        Question(task.space, {}, task.device, "", ""),
+        WarmStartQuery(task.space, {}, task.device, "", ""),
         task.workload,
         limit=MOST_SEEDS,
         valid=task.pool.__contains__,

@@ -15,7 +15,7 @@ import pytest
 from agent_doubles import answer
 from agent_project import OWN, Bench, Ended, good, planned, template_of
 from fake_openai import KEY, MODEL, FakeOpenAI, Reply, Request, dropped, failure
-from faults import rows, wait_until
+from faults import trials, wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -257,8 +257,7 @@ def test_a_run_that_is_killed_in_the_search_of_a_candidate_needs_no_server_to_go
     slow = answer(template_of(4096), OWN.replace("[32, 64]", "[16, 24, 32, 40, 48, 56, 64]"))
 
     def searched() -> list[str]:
-        of_it = [row for row in rows(bench.folder, "trials") if row["candidate"] == "r1"]
-        return [row["config_key"] for row in of_it]
+        return [one.config.key for one in trials(bench.folder) if one.candidate == "r1"]
 
     with FakeOpenAI([planned(), slow]) as server:
         words = bench.asking("--rounds", 1)

@@ -30,7 +30,9 @@ def edited_recording(project, change) -> None:
 
 def trials_in(session: Path) -> int:
     with closing(sqlite3.connect(session / "session.db")) as connection:
-        (count,) = connection.execute("select count(*) from trials").fetchone()
+        (count,) = connection.execute(
+            "select count(*) from records where kind = 'trial'"
+        ).fetchone()
     return count
 
 

@@ -101,7 +101,7 @@ def test_a_run_without_a_result_says_why(project, tune) -> None:
     done = tune("kernels/scale.cu", "--trials", "2", "--quiet")
     assert done.exit_code == 0
     assert re.search(r"No result: none of \d+ trials was correct\.", done.stdout)
-    assert "x limit: " in done.stdout
+    assert "x resource_limit: " in done.stdout
     assert "over `max_registers: 1`" in done.stdout
     assert "tuned kernels" not in done.stdout
 
@@ -180,7 +180,9 @@ def trials(session: Path) -> list[tuple[object, ...]]:
     with closing(
         sqlite3.connect(f"{(session / 'session.db').as_uri()}?mode=ro", uri=True)
     ) as connection:
-        return connection.execute("select * from trials order by id").fetchall()
+        return connection.execute(
+            "select * from records where kind = 'trial' order by id"
+        ).fetchall()
 
 
 def wait_for_a_trial(session: Path) -> None:

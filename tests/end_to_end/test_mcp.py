@@ -296,5 +296,6 @@ def heard_of(process: Any, number: int, lines: list[str] | None = None) -> str:
 def transcript(session: Path) -> list[tuple[int, Any]]:
     """Read what was said in each round of a session."""
     with sqlite3.connect(session / "session.db") as database:
-        rows = database.execute("select round, content from notes where kind = 'said'")
-        return [(number, json.loads(content)) for number, content in rows]
+        rows = database.execute("select content from records where kind = 'note'")
+        notes = [json.loads(content) for (content,) in rows]
+    return [(note["round"], note["content"]) for note in notes if note["kind"] == "said"]

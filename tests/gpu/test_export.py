@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from dispatch_sample import COMPARISONS, ENVIRONMENT, write_project, write_session
 
-from tuner.dispatch.table import Choice
+from tuner.dispatch.table import SetSelection
 from tuner.export.dispatch import export_dispatch
 from tuner.model.hardware import architecture_for
 
@@ -84,7 +84,7 @@ def test_every_kind_of_launch_runs(
     space = write_project(tmp_path / "project")
     # Within 0 %: variant 2 is compiled for one width and launched programmatically.
     session = write_session(tmp_path / "session", space, COMPARISONS, environment=environment)
-    export_dispatch(session, tmp_path / "out", Choice(within=0.0), None)
+    export_dispatch(session, tmp_path / "out", SetSelection(within=0.0), None)
     library = built(tmp_path / "out", BLEND)
     library.scratch.restype = ctypes.c_longlong
     served = set()
@@ -114,7 +114,7 @@ def test_a_recorded_session_of_this_project_serves_every_shape(
     kernel = ROOT / "kernels/sglang/silu_and_mul.cu"
     command = [sys.executable, "-m", "tuner", str(kernel), "--device", "recorded", "--trials", "40"]
     subprocess.run([*command, "--session", str(session)], cwd=ROOT, check=True)
-    table = export_dispatch(session, tmp_path / "out", Choice(), None).table
+    table = export_dispatch(session, tmp_path / "out", SetSelection(), None).table
     library = built(tmp_path / "out", SILU)
     tuned = [(e.workload.values, table.number(e.kernel)) for e in table.entries]
     others = [({"T": t, "D": d}, None) for t in (1, 7, 300) for d in (8, 4096, 4112, 14336)]

@@ -1,4 +1,5 @@
-// Lets writes to DISK_FULL_FOLDER, which may be one file, fail, as on a full disk, once DISK_FULL_AFTER bytes are written.
+// Lets writes to DISK_FULL_FOLDER fail, as on a full disk, once DISK_FULL_AFTER bytes are written. It may be
+// one file, and then stands for those named after it with a dot, too.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,7 +23,8 @@ static int is_there(int file) {
   if (length <= 0) return 0;
   path[length] = 0;
   size_t prefix = strlen(folder);
-  return strncmp(path, folder, prefix) == 0 && (path[prefix] == '/' || !path[prefix]);
+  const char after = path[prefix];
+  return strncmp(path, folder, prefix) == 0 && (after == '/' || after == '.' || !after);
 }
 
 static int full(int file, size_t bytes) {

@@ -12,6 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+from tuner.model.trial import Trial
+from tuner.session.records import Record, from_row
+
+T = TypeVar("T")
 
 PR_SET_CHILD_SUBREAPER = 36
 SOURCE = """\
@@ -186,19 +192,30 @@ def rows(session: Path, table: str) -> list[sqlite3.Row]:
     return []
 
 
-def searched(session: Path) -> list[sqlite3.Row]:
+def records(session: Path, kind: type[T]) -> list[T]:
+    """Read the records of a kind, in a session that may be in use, or not be there yet."""
+    found = (from_row(row["kind"], row["content"]) for row in rows(session, "records"))
+    return [record for record in found if isinstance(record, kind)]
+
+
+def trials(session: Path) -> list[Trial]:
+    """List the trials of search and finals."""
+    return [record.trial for record in records(session, Record)]
+
+
+def searched(session: Path) -> list[Trial]:
     """List the trials of the search."""
-    return [row for row in rows(session, "trials") if row["stage"] == "search"]
+    return [trial for trial in trials(session) if trial.stage == "search"]
 
 
-def in_finals(session: Path) -> list[sqlite3.Row]:
+def in_finals(session: Path) -> list[Trial]:
     """List the trials of the finals."""
-    return [row for row in rows(session, "trials") if row["stage"] == "finals"]
+    return [trial for trial in trials(session) if trial.stage == "finals"]
 
 
 def configs(session: Path) -> set[str]:
     """The configs that the search tried."""
-    return {row["config_key"] for row in searched(session)}
+    return {trial.config.key for trial in searched(session)}
 
 
 def written(root: Path) -> Path:

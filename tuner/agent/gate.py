@@ -25,7 +25,7 @@ from tuner.space.plan import Plan
 from tuner.space.sections import SpaceText, rewritten
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
-from tuner.tuning.pools import no_valid_config
+from tuner.tuning.search import no_valid_config
 
 TEMPLATE, SPACE = "template.cu.j2", "space.yaml"
 RANDOM_CONFIGS = 4

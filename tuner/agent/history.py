@@ -8,7 +8,7 @@ from typing import Any
 from tuner.agent.base import Expectation, Idea
 from tuner.agent.briefing.outcome import Outcome, RoundRecord
 from tuner.model.trial import INITIAL
-from tuner.session.session import Candidate, Session
+from tuner.session.session import CandidateRecord, Session
 
 # The kinds of notes, in the order in which a round writes them.
 TOOLS, IDEA, ANSWER, CANDIDATE, OUTCOME, REFUSED, IDLE = (
@@ -40,7 +40,7 @@ def history(session: Session) -> tuple[RoundRecord, ...]:
     return tuple(record for record in records if record is not None)
 
 
-def population(session: Session) -> tuple[Candidate, ...]:
+def population(session: Session) -> tuple[CandidateRecord, ...]:
     """List the candidates that were searched to their end, the initial one first."""
     refused = {note.content.get("candidate") for note in session.notes(kind=REFUSED)}
     ended = {note.round for note in session.notes(kind=OUTCOME)}

@@ -27,10 +27,9 @@ from tuner.model.trial import INITIAL
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.pools import pools_of
 from tuner.tuning.profiling import Profiling, profiles, worth_profiling
 from tuner.tuning.progress import ProgressTracker, best_trials, best_us
-from tuner.tuning.search import search_all
+from tuner.tuning.search import pools_of, search_all
 
 # How often an agent may write a refused answer again (KernelPro and GPU Kernel Scientist give no
 # number; most errors that a model can mend at all are mended in two).

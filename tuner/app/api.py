@@ -101,13 +101,13 @@ class TuningResult:
         The choice of the variants is the session's where neither bound is given. Raises
         `InputError` where the folder cannot be written or holds what is not ours.
         """
-        from tuner.dispatch.table import Choice
+        from tuner.dispatch.table import SetSelection
         from tuner.export.dispatch import export_dispatch
 
         choice = None
         if variants_within is not None or max_variants is not None:
             within = VARIANTS_WITHIN if variants_within is None else variants_within
-            choice = Choice(within, max_variants)
+            choice = SetSelection(within, max_variants)
         return export_dispatch(self.folder, Path(folder), choice, None)
 
 

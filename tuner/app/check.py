@@ -25,8 +25,7 @@ from tuner.search.pool import Pool, valid_configs
 from tuner.space.choices import chosen_operators
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
-from tuner.tuning.pools import no_valid_config
-from tuner.tuning.search import require_one_compiles
+from tuner.tuning.search import no_valid_config, require_one_compiles
 
 # NumPy takes about a second for it; a larger problem is left to the GPU.
 LARGEST_REFERENCE_BYTES = 64 << 20

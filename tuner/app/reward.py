@@ -31,7 +31,7 @@ from tuner.model.errors import DeviceError, InputError, KernelError, ReplyError
 from tuner.model.kernel import Workload
 from tuner.model.run_config import RunSettings
 from tuner.model.statistics import geometric_mean
-from tuner.model.trial import Status
+from tuner.model.trial import Status, fastest
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator
@@ -168,8 +168,7 @@ class Scorer:
         except InputError as error:
             # Some configs render or resolve to what no sample had shown.
             raise RefusedError(str(error)) from error
-        timed = [(one.time_us, one.config) for one in searching.trials if one.time_us is not None]
-        return min(timed, key=lambda pair: pair[0])[1] if timed else None
+        return next((trial.config for trial in fastest(searching.trials)), None)
 
     def _compared(self, evaluator: Evaluator, workload: Workload, config: Config) -> float:
         """Verify in full, time in alternation with the baseline, and verify once more."""

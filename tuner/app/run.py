@@ -29,9 +29,8 @@ from tuner.space.plan import Plan
 from tuner.tuning.energy import EnergyStage
 from tuner.tuning.evaluator import Candidates, Evaluator
 from tuner.tuning.finals import Finals
-from tuner.tuning.pools import pools_of
 from tuner.tuning.progress import ProgressTracker
-from tuner.tuning.search import Survey, budget, search_all
+from tuner.tuning.search import Survey, budget, pools_of, search_all
 from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
 

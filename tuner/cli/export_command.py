@@ -77,12 +77,12 @@ def command(
 def _write_dispatch(
     session: Path, to: Path, within: float | None, most: int | None, space: Path | None
 ) -> None:
-    from tuner.dispatch.table import Choice
+    from tuner.dispatch.table import SetSelection
     from tuner.export.dispatch import export_dispatch
     from tuner.model.run_config import VARIANTS_WITHIN
 
     asked = within is not None or most is not None
-    choice = Choice(VARIANTS_WITHIN if within is None else within, most) if asked else None
+    choice = SetSelection(VARIANTS_WITHIN if within is None else within, most) if asked else None
     _tell(export_dispatch(session, to, choice, space))
 
 

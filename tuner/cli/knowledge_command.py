@@ -14,7 +14,7 @@ from tuner.cli import options
 from tuner.model.errors import InputError
 
 if TYPE_CHECKING:
-    from tuner.session.knowledge import Store, Summary
+    from tuner.session.knowledge import KnowledgeStore, KnowledgeSummary
 
 _COLUMNS = ("kernel", "device", "searches", "workloads", "best speedup", "last run")
 
@@ -37,10 +37,10 @@ def list_known(store: str | None, as_json: bool) -> None:
     opened = _opened(store)
     known = summaries(opened.searches(most=ALL_SEARCHES))
     if as_json:
-        told = {"store": str(opened.place), "kernels": [asdict(one) for one in known]}
+        told = {"store": str(opened.location), "kernels": [asdict(one) for one in known]}
         click.echo(json.dumps(told))
         return
-    click.echo(f"store {opened.place}")
+    click.echo(f"store {opened.location}")
     for line in _lines(known):
         click.echo(line)
 
@@ -56,7 +56,7 @@ def forget(kernel: str, device: str | None, store: str | None) -> None:
     if not count:
         where = f" on {device}" if device else ""
         raise InputError(
-            f"{opened.place}: nothing is known of {kernel}{where}",
+            f"{opened.location}: nothing is known of {kernel}{where}",
             remedy="`tune knowledge list` names what is",
         )
     click.echo(f"forgotten: {_searches(count)} of {kernel}")
@@ -70,12 +70,12 @@ def merge(other: str, store: str | None) -> None:
     from tuner.session.knowledge import ALL_SEARCHES
 
     opened, source = _opened(store), _opened(other)
-    if source.place.file is not None and not source.place.file.exists():
-        raise InputError(f"{source.place}: there is no store", remedy="name its file or its URL")
-    if source.place.url == opened.place.url:
-        raise InputError(f"{source.place}: is the store itself", remedy="name another")
+    if source.location.file is not None and not source.location.file.exists():
+        raise InputError(f"{source.location}: there is no store", remedy="name its file or its URL")
+    if source.location.url == opened.location.url:
+        raise InputError(f"{source.location}: is the store itself", remedy="name another")
     added = opened.add(source.searches(most=ALL_SEARCHES))
-    click.echo(f"added: {_searches(added)} from {source.place}")
+    click.echo(f"added: {_searches(added)} from {source.location}")
 
 
 @command.command("add")
@@ -90,19 +90,19 @@ def add(sessions: tuple[Path, ...], store: str | None) -> None:
     for folder in sessions:
         with Session.open(folder, read_only=True) as session:
             found += searches_of(session)
-    click.echo(f"added: {_searches(opened.add(found))} to {opened.place}")
+    click.echo(f"added: {_searches(opened.add(found))} to {opened.location}")
 
 
-def _opened(option: str | None) -> Store:
-    from tuner.session.knowledge import Store, find_place
+def _opened(option: str | None) -> KnowledgeStore:
+    from tuner.session.knowledge import KnowledgeStore, find_store
 
-    place = find_place(option, os.environ)
+    place = find_store(option, os.environ)
     if place is None:
         raise InputError("there is no store: it is `none`", remedy="name one with --store")
-    return Store(place)
+    return KnowledgeStore(place)
 
 
-def _lines(known: list[Summary]) -> list[str]:
+def _lines(known: list[KnowledgeSummary]) -> list[str]:
     if not known:
         return ["nothing is known yet"]
     rows = [_COLUMNS, *map(_row, known)]
@@ -110,7 +110,7 @@ def _lines(known: list[Summary]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def _row(one: Summary) -> tuple[str, ...]:
+def _row(one: KnowledgeSummary) -> tuple[str, ...]:
     choices = "".join(f" {name}={value}" for name, value in one.operators.items())
     speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
     numbers = (str(one.searches), str(one.workloads), speedup)

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -20,6 +19,7 @@ import platformdirs
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
 from tuner.compiler.wire import Unpacker, packed
 from tuner.model.trial import Resources
+from tuner.process.files import atomic_write
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,8 @@ class Cache:
             return
         path = self._path(key)
         try:
-            self._write(path, _encoded(key, result))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(path, _encoded(key, result))
             self._prune_sometimes()
         except OSError as error:
             logger.warning("cannot write to the cache: %s", error)
@@ -114,19 +115,6 @@ class Cache:
 
     def _path(self, key: str) -> Path:
         return self._entries / key
-
-    def _write(self, path: Path, data: bytes) -> None:
-        if self._puts == 0:
-            self._entries.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self._entries, prefix=".", delete=False) as file:
-            unfinished = Path(file.name)
-            try:
-                file.write(data)
-                file.flush()
-                unfinished.replace(path)
-            except OSError:
-                unfinished.unlink(missing_ok=True)
-                raise
 
     def _prune_sometimes(self) -> None:
         self._puts += 1

@@ -14,7 +14,7 @@ from tuner.model.expressions import Expression, Value, substitute
 from tuner.model.hardware import limits_for
 from tuner.model.kernel import Launch, LaunchSpec, Workload
 from tuner.model.trial import Variant
-from tuner.session.records import Candidate
+from tuner.session.records import CandidateRecord
 from tuner.space.schema import LaunchModel, validated
 from tuner.space.template import Template
 from tuner.space.yaml import parse
@@ -85,7 +85,7 @@ def nearest(
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class VariantKernel:
     """A variant in one of its sources: a template may write an axis into the code."""
 
     variant: Variant
@@ -99,7 +99,7 @@ class _Read:
     launches: tuple[LaunchSpec, ...]
 
 
-class Kernels:
+class VariantRenderer:
     """Render the candidates of a session from the texts it keeps; no device, no other file.
 
     `device` has the numbers of the device that constraints and launches may use.
@@ -107,28 +107,32 @@ class Kernels:
 
     def __init__(
         self,
-        candidates: Iterable[Candidate],
+        candidates: Iterable[CandidateRecord],
         operators: Mapping[str, str],
         device: Mapping[str, Value],
     ) -> None:
         self._texts = {one.name: one for one in candidates}
         self._operators, self._device = operators, device
         self._read: dict[str, _Read] = {}
-        self._known: dict[tuple[Workload, Variant], Kernel | None] = {}
+        self._known: dict[tuple[Workload, Variant], VariantKernel | None] = {}
 
     def names(self, workload: Workload) -> dict[str, Value]:
         """Collect what constraints and launches may use besides parameters."""
         return {**workload.values, **self._device}
 
-    def of(self, workload: Workload, variant: Variant) -> Kernel | None:
+    def of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
         """Render a variant for a workload; None where a constraint or the template forbids it."""
         key = workload, variant
         if key not in self._known:
             self._known[key] = self._made(workload, variant)
         return self._known[key]
 
-    def reach(
-        self, kernel: Kernel, workload: Workload, others: Sequence[Workload], static_bytes: int = 0
+    def applicability(
+        self,
+        kernel: VariantKernel,
+        workload: Workload,
+        others: Sequence[Workload],
+        static_bytes: int = 0,
     ) -> Applicability:
         """Find out for which shapes a kernel of `workload` is the right source.
 
@@ -151,7 +155,7 @@ class Kernels:
             static_bytes=static_bytes,
         )
 
-    def _made(self, workload: Workload, variant: Variant) -> Kernel | None:
+    def _made(self, workload: Workload, variant: Variant) -> VariantKernel | None:
         names = {**self.names(workload), **variant.config}
         try:
             if not all(one.evaluate(names) for one in self._constraints(variant)):
@@ -159,12 +163,12 @@ class Kernels:
         except InputError:
             return None
         source = self._source(variant, workload.values)
-        return None if source is None else Kernel(variant, source)
+        return None if source is None else VariantKernel(variant, source)
 
     def _constraints(self, variant: Variant) -> tuple[Expression, ...]:
         return self._candidate(variant.candidate).constraints
 
-    def _written(self, kernel: Kernel, workload: Workload) -> tuple[str, ...]:
+    def _written(self, kernel: VariantKernel, workload: Workload) -> tuple[str, ...]:
         """Name the axes that the source depends on: without them it cannot be rendered so."""
         axes = workload.values
         written = tuple(
@@ -189,7 +193,7 @@ class Kernels:
         return self._read[name]
 
 
-def config_of(kernel: Kernel) -> Variant:
+def variant_of(kernel: VariantKernel) -> Variant:
     """Return the variant that a kernel is one source of."""
     return kernel.variant
 
@@ -216,7 +220,6 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
 
 
 def with_config(launch: LaunchSpec, config: Mapping[str, Value]) -> LaunchSpec:
-    """Put a config's values into a launch's expressions."""
 
     def put(expressions: Sequence[Expression]) -> tuple[Expression, ...]:
         return tuple(substitute(one, config) for one in expressions)
@@ -236,7 +239,7 @@ def with_config(launch: LaunchSpec, config: Mapping[str, Value]) -> LaunchSpec:
     )
 
 
-def _read(candidate: Candidate) -> _Read:
+def _read(candidate: CandidateRecord) -> _Read:
     path = Path(candidate.name)
     model = validated(parse(candidate.space_text, path))
     return _Read(

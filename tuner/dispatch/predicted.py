@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log
 
-from tuner.dispatch.evidence import Evidence
-from tuner.dispatch.kernels import Kernel, config_of
+from tuner.dispatch.kernels import VariantKernel, variant_of
 from tuner.dispatch.set_cover import best_set, smallest_set
-from tuner.dispatch.table import Choice, KernelOf, Table
+from tuner.dispatch.table import KernelOf, SessionDispatch, SetSelection
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, Trial, Variant
 from tuner.space.plan import distance
@@ -27,7 +26,7 @@ def assigned(
     baselines_us: Mapping[Workload, float],
     distrusted: frozenset[Variant],
     kernel_of: KernelOf,
-    choice: Choice,
+    choice: SetSelection,
 ) -> Mapping[Workload, Variant]:
     """Choose the set by the search's times alone, so that the finals can prove or refute it.
 
@@ -43,14 +42,14 @@ def assigned(
 
 
 def _chosen(
-    rows: Sequence[tuple[Workload, Mapping[Kernel, float]]],
+    rows: Sequence[tuple[Workload, Mapping[VariantKernel, float]]],
     gains: Mapping[Workload, float],
-    choice: Choice,
-) -> Sequence[Kernel | None]:
+    choice: SetSelection,
+) -> Sequence[VariantKernel | None]:
     costs = [cost for _, cost in rows]
     if choice.most is None:
-        return smallest_set(costs, config_of)
-    return best_set(costs, [log(gains[w]) for w, _ in rows], choice.most, config_of)
+        return smallest_set(costs, variant_of)
+    return best_set(costs, [log(gains[w]) for w, _ in rows], choice.most, variant_of)
 
 
 def timed(trials: Iterable[Trial], distrusted: frozenset[Variant]) -> Times:
@@ -79,7 +78,7 @@ def wanted(
     near enough to the best.
     """
     kernels = {w: kernel_of(w, variant) for w, variant in served.items()}
-    homes: dict[Kernel, list[Workload]] = {}
+    homes: dict[VariantKernel, list[Workload]] = {}
     for workload, kernel in kernels.items():
         if kernel is not None:
             homes.setdefault(kernel, []).append(workload)
@@ -94,13 +93,12 @@ def wanted(
     return tuple(found)
 
 
-def wanted_for(
-    table: Table, found: Evidence, trials: Sequence[Trial], kernel_of: KernelOf
-) -> tuple[tuple[Workload, Variant], ...]:
+def wanted_for(dispatch: SessionDispatch) -> tuple[tuple[Workload, Variant], ...]:
     """Name the comparisons that may shrink a table's set, by what its session has tried.
 
     What the search found clearly slower than it allows is not asked for again.
     """
+    table, trials = dispatch.table, dispatch.trials
     times, within = timed(trials, frozenset()), table.choice.within
     failed = {
         (trial.workload, trial.variant)
@@ -110,7 +108,7 @@ def wanted_for(
     }
     compared = {
         (workload, one.variant): one.proved and one.ratio <= ones[0].ratio * (1.0 + within)
-        for workload, ones in found.items()
+        for workload, ones in dispatch.evidence.items()
         for one in ones
     }
 
@@ -124,16 +122,16 @@ def wanted_for(
         return compared.get((workload, variant), False)
 
     served = {e.workload: e.kernel.variant for e in table.entries if e.kernel is not None}
-    return wanted(served, kernel_of, tried, good)
+    return wanted(served, dispatch.renderer.of, tried, good)
 
 
-def _most(choice: Choice) -> float | None:
+def _most(choice: SetSelection) -> float | None:
     return None if choice.most is not None else 1.0 + choice.within
 
 
 def _costs(
     workload: Workload, times: Mapping[Variant, float], kernel_of: KernelOf, most: float | None
-) -> Mapping[Kernel, float]:
+) -> Mapping[VariantKernel, float]:
     best = min(times.values())
     costs = {}
     for variant, time_us in times.items():
@@ -145,7 +143,7 @@ def _costs(
 
 
 def _lacking(
-    other: Kernel,
+    other: VariantKernel,
     at: Sequence[Workload],
     kernel_of: KernelOf,
     tried: Callable[[Workload, Variant], bool],

@@ -31,7 +31,7 @@ def smallest_set(
     Of equally small sets those of the fewest kinds, and of these the one with the least total
     cost. No row may be empty.
     """
-    program = _Program(costs, kind, ())
+    program = _FacilityLocation(costs, kind, ())
     return program.required(program.solve((program.options, program.kinds, program.costs)))
 
 
@@ -46,7 +46,7 @@ def best_set(
     The total cost is the least possible; of equal totals the set with the fewest options, then
     that with the fewest kinds.
     """
-    program = _Program(costs, kind, otherwise)
+    program = _FacilityLocation(costs, kind, otherwise)
     program.at_most(program.options, most)
     return program.solve((program.costs, program.options, program.kinds))
 
@@ -58,8 +58,8 @@ class _Row:
     high: float
 
 
-class _Program(Generic[Option]):
-    """Facility location: columns for options, their kinds, and who serves which row.
+class _FacilityLocation(Generic[Option]):
+    """An integer program: columns for options, their kinds, and who serves which row.
 
     Only the options are binary: with them fixed, the best assignment is integral by itself.
     """
@@ -95,7 +95,6 @@ class _Program(Generic[Option]):
         self._rows += [_Row(row, 1.0, 1.0) for row in served]
 
     def at_most(self, objective: Mapping[int, float], value: float) -> None:
-        """Bound a sum of columns."""
         self._rows.append(_Row(objective, -np.inf, value))
 
     def solve(self, objectives: Sequence[Mapping[int, float]]) -> tuple[Option | None, ...]:

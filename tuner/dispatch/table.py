@@ -1,24 +1,126 @@
-"""The dispatch table: who serves the tuned workloads, the rule for other shapes, and its check."""
+"""Which variant serves which workload: the evidence, the table, the rule for other shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
+from statistics import median
 
-from tuner.dispatch.evidence import Compared, Evidence
-from tuner.dispatch.kernels import Kernel, config_of, nearest
+from tuner.dispatch.kernels import (
+    Applicability,
+    VariantKernel,
+    VariantRenderer,
+    device_numbers,
+    nearest,
+    variant_of,
+)
 from tuner.dispatch.set_cover import best_set, smallest_set
+from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.run_config import VARIANTS_WITHIN
-from tuner.model.trial import Variant
+from tuner.model.statistics import Interval, paired_interval, unpaired_interval
+from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant
+from tuner.session.session import Session
 
-KernelOf = Callable[[Workload, Variant], Kernel | None]
-Holds = Callable[[Kernel, Workload], bool]
+# One in this many rounds chooses among several finalists; the others report (tuning/finals.py).
+CHOOSING_SHARE = 4
+
+RoundTimes = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Compared:
+    """A variant against the baseline on one workload.
+
+    Times, speedup and interval are of the rounds that report. `ratio` is the median of the
+    variant's time over the baseline's in all rounds: what the choice of a set goes by.
+    """
+
+    workload: Workload
+    variant: Variant
+    time_us: float
+    baseline_us: float
+    speedup: float
+    interval: Interval
+    paired: bool
+    ratio: float
+
+    @property
+    def proved(self) -> bool:
+        """Whether it is faster than the baseline beyond the interval and the resolution."""
+        return self.interval[0] > 1.0 + RESOLUTION
+
+    @property
+    def slower(self) -> bool:
+        """Whether it is slower than the baseline beyond the interval and the resolution."""
+        return self.interval[1] < 1.0 - RESOLUTION
+
+
+Evidence = Mapping[Workload, tuple[Compared, ...]]
+KernelOf = Callable[[Workload, Variant], VariantKernel | None]
+Holds = Callable[[VariantKernel, Workload], bool]
+
+
+def evidence(
+    comparisons: Iterable[Comparison], distrusted: frozenset[Variant], seed: int
+) -> Evidence:
+    """Collect what the comparisons say of each workload, fastest first.
+
+    Of a variant that was compared twice on a workload the later comparison counts. `seed` is the
+    session's, so that an interval here is the one of its results.
+    """
+    found: dict[Workload, dict[Variant, Compared]] = {}
+    for comparison in comparisons:
+        of_workload = found.setdefault(comparison.workload, {})
+        for column, variant in enumerate(comparison.finalists, start=1):
+            if variant not in distrusted:
+                of_workload[variant] = compared(comparison, column, seed)
+    return {
+        workload: tuple(sorted(variants.values(), key=lambda one: one.ratio))
+        for workload, variants in found.items()
+    }
+
+
+def distrusted(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Variant]:
+    """Name the variants that were ever wrong or failed a check: they serve nowhere.
+
+    A result that is wrong on one shape says nothing good of the shapes that nobody tried.
+    """
+    wrong = {trial.variant for trial in trials if trial.status is Status.INCORRECT}
+    return frozenset(wrong | {check.variant for check in checks if check.passed is False})
+
+
+def split(rounds: RoundTimes, finalists: int) -> tuple[RoundTimes, RoundTimes]:
+    """Keep the rounds that choose apart from those that report; one finalist needs no choice."""
+    count = len(rounds) // CHOOSING_SHARE
+    return (rounds[:count], rounds[count:]) if count and finalists > 1 else (rounds, rounds)
+
+
+def compared(comparison: Comparison, column: int, seed: int) -> Compared:
+    """Compare a column with the baseline's, by the rounds that report."""
+    _, reporting = split(comparison.rounds, len(comparison.finalists))
+    baseline_us = [row[0] for row in reporting]
+    tuned_us = [row[column] for row in reporting]
+    interval = paired_interval if comparison.paired else unpaired_interval
+    speedup, bounds = interval(baseline_us, tuned_us, seed)
+    return Compared(
+        workload=comparison.workload,
+        variant=comparison.finalists[column - 1],
+        time_us=median(tuned_us),
+        baseline_us=median(baseline_us),
+        speedup=speedup,
+        interval=bounds,
+        paired=comparison.paired,
+        ratio=median(row[column] / row[0] for row in comparison.rounds)
+        if comparison.paired
+        else median(row[column] for row in comparison.rounds)
+        / median(row[0] for row in comparison.rounds),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SetSelection:
     """How a set is chosen: the smallest within a share of each best, or the best of `most`."""
 
     within: float = VARIANTS_WITHIN
@@ -39,7 +141,7 @@ class Entry:
     """
 
     workload: Workload
-    kernel: Kernel | None = None
+    kernel: VariantKernel | None = None
     compared: Compared | None = None
     best: Compared | None = None
     slowdown: float | None = None
@@ -55,7 +157,7 @@ class HeldOut:
 
     workload: Workload
     nearest: Workload | None
-    kernel: Kernel | None
+    kernel: VariantKernel | None
     compared: Compared | None = None
     best: Compared | None = None
 
@@ -77,24 +179,24 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DispatchTable:
     """Everything that a dispatch needs; `kernels[i]` is variant i + 1, and the baseline is 0.
 
     `points` are what the rule goes by: the tuned workloads, and the held-out ones where the rule
     was refuted.
     """
 
-    choice: Choice
+    choice: SetSelection
     entries: tuple[Entry, ...]
     held_out: tuple[HeldOut, ...]
-    kernels: tuple[Kernel, ...]
-    points: tuple[tuple[Workload, Kernel | None], ...]
+    kernels: tuple[VariantKernel, ...]
+    points: tuple[tuple[Workload, VariantKernel | None], ...]
 
-    def number(self, kernel: Kernel | None) -> int:
+    def number(self, kernel: VariantKernel | None) -> int:
         """Number a kernel as the exported files do; 0 is the baseline."""
         return 0 if kernel is None else self.kernels.index(kernel) + 1
 
-    def home(self, kernel: Kernel) -> Workload:
+    def home(self, kernel: VariantKernel) -> Workload:
         """Name the first workload that a kernel serves."""
         return next(entry.workload for entry in self.entries if entry.kernel == kernel)
 
@@ -104,8 +206,8 @@ def build(
     evidence: Evidence,
     kernel_of: KernelOf,
     holds: Holds,
-    choice: Choice,
-) -> Table:
+    choice: SetSelection,
+) -> DispatchTable:
     """Choose who serves each workload, from what was compared with the baseline.
 
     A workload without a variant that is proved faster has the baseline, which is none of the
@@ -127,12 +229,12 @@ def build(
     )
     refuted = tuple((one.workload, None) for one in held_out if one.refuted)
     kernels = tuple(dict.fromkeys(kernel for _, kernel in points if kernel is not None))
-    return Table(choice, entries, held_out, kernels, (*points, *refuted))
+    return DispatchTable(choice, entries, held_out, kernels, (*points, *refuted))
 
 
 def _offers(
     compared: Sequence[Compared], kernel_of: KernelOf
-) -> Mapping[Kernel, tuple[Compared, float]]:
+) -> Mapping[VariantKernel, tuple[Compared, float]]:
     """Pair every kernel that is proved faster with its slowdown against the best."""
     best = min((one.ratio for one in compared), default=1.0)
     offers = {}
@@ -144,26 +246,28 @@ def _offers(
 
 
 def _chosen(
-    offers: Sequence[Mapping[Kernel, tuple[Compared, float]]], choice: Choice
-) -> Sequence[Kernel | None]:
+    offers: Sequence[Mapping[VariantKernel, tuple[Compared, float]]], choice: SetSelection
+) -> Sequence[VariantKernel | None]:
     if choice.most is not None:
         costs = [{k: log(slowdown) for k, (_, slowdown) in one.items()} for one in offers]
         # Where nothing is proved the baseline serves whatever the set, at a cost that is the same.
         baseline = [_baseline_cost(one) for one in offers]
-        return best_set(costs, baseline, choice.most, config_of)
+        return best_set(costs, baseline, choice.most, variant_of)
     near = [_near(one, choice.within) for one in offers]
-    served = iter(smallest_set([one for one in near if one], config_of))
+    served = iter(smallest_set([one for one in near if one], variant_of))
     return [next(served) if one else None for one in near]
 
 
-def _near(offers: Mapping[Kernel, tuple[Compared, float]], within: float) -> Mapping[Kernel, float]:
+def _near(
+    offers: Mapping[VariantKernel, tuple[Compared, float]], within: float
+) -> Mapping[VariantKernel, float]:
     # The fastest that is proved: where the very best is not, nothing may be near enough to it.
     least = min((slowdown for _, slowdown in offers.values()), default=1.0)
     most = max(1.0 + within, least)
     return {k: log(slowdown) for k, (_, slowdown) in offers.items() if slowdown <= most}
 
 
-def _baseline_cost(offers: Mapping[Kernel, tuple[Compared, float]]) -> float:
+def _baseline_cost(offers: Mapping[VariantKernel, tuple[Compared, float]]) -> float:
     ratios = [(one.ratio, slowdown) for one, slowdown in offers.values()]
     return log(ratios[0][1] / ratios[0][0]) if ratios else 0.0
 
@@ -171,8 +275,8 @@ def _baseline_cost(offers: Mapping[Kernel, tuple[Compared, float]]) -> float:
 def _entry(
     workload: Workload,
     compared: Sequence[Compared],
-    offers: Mapping[Kernel, tuple[Compared, float]],
-    kernel: Kernel | None,
+    offers: Mapping[VariantKernel, tuple[Compared, float]],
+    kernel: VariantKernel | None,
 ) -> Entry:
     best = compared[0] if compared else None
     if kernel is not None:
@@ -190,7 +294,7 @@ def _entry(
 
 def _checked(
     workload: Workload,
-    points: Sequence[tuple[Workload, Kernel | None]],
+    points: Sequence[tuple[Workload, VariantKernel | None]],
     compared: Sequence[Compared],
     kernel_of: KernelOf,
     holds: Holds,
@@ -203,3 +307,47 @@ def _checked(
     if kernel is not None and kernel_of(workload, kernel.variant) == kernel:
         measured = next((one for one in compared if one.variant == kernel.variant), None)
     return HeldOut(workload, near, kernel, measured, compared[0] if compared else None)
+
+
+class SessionDispatch:
+    """A session's table with what it was made from; raises `InputError` for what can't be read.
+
+    `device` has the numbers of the device, else they are what the session's environment says.
+    """
+
+    def __init__(
+        self, session: Session, choice: SetSelection, device: Mapping[str, Value] | None = None
+    ) -> None:
+        manifest = session.manifest
+        numbers = device_numbers(session.environment) if device is None else device
+        self.renderer = VariantRenderer(session.candidates(), manifest.config.operators, numbers)
+        self.trials = session.trials(stage=None)
+        self._workloads = manifest.config.workloads
+        self._static_bytes = {
+            trial.variant: trial.resources.static_shared_bytes
+            for trial in self.trials
+            if trial.resources is not None
+        }
+        self._applicability: dict[VariantKernel, Applicability] = {}
+        # The first workload that each was rendered for.
+        self._homes: dict[VariantKernel, Workload] = {}
+        out = distrusted(self.trials, session.checks())
+        self.evidence = evidence(session.comparisons(), out, manifest.config.seed)
+        self.table = build(self._workloads, self.evidence, self._kernel_of, self._holds, choice)
+
+    def applicability(self, kernel: VariantKernel) -> Applicability:
+        if kernel not in self._applicability:
+            static_bytes = self._static_bytes.get(kernel.variant, 0)
+            home, known = self._homes[kernel], self._workloads
+            found = self.renderer.applicability(kernel, home, known, static_bytes)
+            self._applicability[kernel] = found
+        return self._applicability[kernel]
+
+    def _kernel_of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
+        kernel = self.renderer.of(workload, variant)
+        if kernel is not None:
+            self._homes.setdefault(kernel, workload)
+        return kernel
+
+    def _holds(self, kernel: VariantKernel, workload: Workload) -> bool:
+        return self.applicability(kernel).holds(self.renderer.names(workload))

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.dispatch.of_session import SessionDispatch
-from tuner.dispatch.table import Choice, Entry, HeldOut, Table
+from tuner.dispatch.predicted import wanted_for
+from tuner.dispatch.table import DispatchTable, Entry, HeldOut, SessionDispatch, SetSelection
 from tuner.export.dispatch_sources import Measured, Sources, template
 from tuner.export.folder import TABLE, document, nvcc_options, variant_file, write_folder
 from tuner.model import TUNER_VERSION
@@ -24,13 +24,13 @@ class Exported:
     """What was written where, and what of it a user should know."""
 
     folder: Path
-    table: Table
+    table: DispatchTable
     files: tuple[str, ...]
     incomplete: tuple[str, ...]
 
 
 def export_dispatch(
-    directory: Path, to: Path, choice: Choice | None, space: Path | None
+    directory: Path, to: Path, choice: SetSelection | None, space: Path | None
 ) -> Exported:
     """Write the dispatch of the session in `directory` to the folder `to`.
 
@@ -48,7 +48,7 @@ def export_dispatch(
                 remedy=f"finish it with `tune --resume {directory}`",
             )
         manifest = session.manifest
-        own = Choice(manifest.config.variants_within, manifest.config.max_variants)
+        own = SetSelection(manifest.config.variants_within, manifest.config.max_variants)
         files, dispatch = _files(session, spec, choice or own)
         table = dispatch.table
     write_folder(to, files)
@@ -57,7 +57,7 @@ def export_dispatch(
 
 
 def _files(
-    session: Session, spec: KernelSpec, choice: Choice
+    session: Session, spec: KernelSpec, choice: SetSelection
 ) -> tuple[Mapping[str, str], SessionDispatch]:
     try:
         dispatch = SessionDispatch(session, choice)
@@ -73,7 +73,7 @@ def _files(
     files["README.md"] = _readme(
         spec, measured, table, manifest.config.device.startswith("recorded")
     )
-    made = document(spec, manifest, measured, table, dispatch.wanted, files)
+    made = document(spec, manifest, measured, table, wanted_for(dispatch), files)
     files[TABLE] = json.dumps(made, indent=2) + "\n"
     return files, dispatch
 
@@ -111,7 +111,7 @@ def _measured(session: Session) -> Measured:
     )
 
 
-def _cmake(spec: KernelSpec, measured: Measured, table: Table) -> str:
+def _cmake(spec: KernelSpec, measured: Measured, table: DispatchTable) -> str:
     numbers = range(len(table.kernels) + 1)
     return template("CMakeLists.txt.j2").render(
         kernel=spec.name,
@@ -121,7 +121,7 @@ def _cmake(spec: KernelSpec, measured: Measured, table: Table) -> str:
     )
 
 
-def _readme(spec: KernelSpec, measured: Measured, table: Table, recorded: bool) -> str:
+def _readme(spec: KernelSpec, measured: Measured, table: DispatchTable, recorded: bool) -> str:
     return template("dispatch_readme.md.j2").render(
         kernel=spec.name,
         version=TUNER_VERSION,
@@ -142,7 +142,7 @@ def _readme(spec: KernelSpec, measured: Measured, table: Table, recorded: bool) 
     )
 
 
-def _row(entry: Entry, table: Table) -> Sequence[str]:
+def _row(entry: Entry, table: DispatchTable) -> Sequence[str]:
     shape = entry.workload.key.replace(",", ", ")
     slowdown = "" if entry.slowdown is None else f"{entry.slowdown:.3f}x"
     compared = entry.compared
@@ -161,7 +161,7 @@ def _row(entry: Entry, table: Table) -> Sequence[str]:
     )
 
 
-def _held_out_row(one: HeldOut, table: Table) -> Sequence[str]:
+def _held_out_row(one: HeldOut, table: DispatchTable) -> Sequence[str]:
     near = one.nearest.key.replace(",", ", ") if one.nearest else ""
     verdict = one.verdict + (": the baseline serves" if one.refuted else "")
     speedup = bounds = ""

@@ -10,8 +10,8 @@ from math import log
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from tuner.dispatch.kernels import Applicability, Kernel
-from tuner.dispatch.of_session import SessionDispatch
+from tuner.dispatch.kernels import Applicability, VariantKernel
+from tuner.dispatch.table import SessionDispatch
 from tuner.export.cpp import (
     ARRAY_TYPES,
     FORWARD_DECLARED,
@@ -168,15 +168,15 @@ class Sources:
         source = hide_host_code(read_source(self._spec.source))
         return Unit(0, "the baseline", source, self._launches(self._spec.baseline))
 
-    def _unit(self, number: int, kernel: Kernel) -> Unit:
-        reach = self._dispatch.reach(kernel)
+    def _unit(self, number: int, kernel: VariantKernel) -> Unit:
+        applicability = self._dispatch.applicability(kernel)
         return Unit(
             number,
             str(kernel.variant),
             kernel.source,
-            self._launches(reach.launches),
-            self._conditions(reach),
-            reach.static_bytes,
+            self._launches(applicability.launches),
+            self._conditions(applicability),
+            applicability.static_bytes,
         )
 
     def _conditions(self, reach: Applicability) -> tuple[str, ...]:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.dispatch.evidence import Compared
-from tuner.dispatch.table import Entry, HeldOut, Table
+from tuner.dispatch.table import Compared, DispatchTable, Entry, HeldOut
 from tuner.export.dispatch_sources import Measured
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
@@ -28,7 +27,7 @@ def document(
     spec: KernelSpec,
     manifest: Manifest,
     measured: Measured,
-    table: Table,
+    table: DispatchTable,
     wanted: Iterable[tuple[Workload, Variant]],
     files: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -87,7 +86,7 @@ def _baseline(spec: KernelSpec) -> dict[str, Any]:
     return {"variant": 0, "file": variant_file(spec.name, 0), "candidate": None, "config": None}
 
 
-def _variants(spec: KernelSpec, table: Table) -> Iterable[dict[str, Any]]:
+def _variants(spec: KernelSpec, table: DispatchTable) -> Iterable[dict[str, Any]]:
     for number, kernel in enumerate(table.kernels, start=1):
         yield {
             "variant": number,
@@ -97,7 +96,7 @@ def _variants(spec: KernelSpec, table: Table) -> Iterable[dict[str, Any]]:
         }
 
 
-def _entry(entry: Entry, table: Table) -> dict[str, Any]:
+def _entry(entry: Entry, table: DispatchTable) -> dict[str, Any]:
     best = entry.best
     return {
         "variant": table.number(entry.kernel),
@@ -108,7 +107,7 @@ def _entry(entry: Entry, table: Table) -> dict[str, Any]:
     }
 
 
-def _held_out(one: HeldOut, table: Table) -> dict[str, Any]:
+def _held_out(one: HeldOut, table: DispatchTable) -> dict[str, Any]:
     return {
         "variant": 0 if one.refuted else table.number(one.kernel),
         "nearest": one.nearest.key if one.nearest else None,

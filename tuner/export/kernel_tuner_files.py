@@ -20,6 +20,7 @@ from tuner.model.config import Parameter
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Status, Trial
+from tuner.process.files import atomic_write
 from tuner.session.session import Session
 from tuner.space.choices import search_space
 from tuner.space.schema import validated
@@ -247,11 +248,9 @@ def _stem(session: Session, candidate: str, workload: Workload) -> str:
 
 
 def _write(text: str, path: Path) -> None:
-    unfinished = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        atomic_write(path, text)
     except OSError as error:
         raise InputError(
             f"cannot be written: {error.strerror or error}",

@@ -14,6 +14,7 @@ from tuner.agent.briefing.outcome import RoundRecord
 from tuner.agent.history import CANDIDATE, IDEA, IDLE, REFUSED, SAID, history
 from tuner.agent.prompts import fenced
 from tuner.model.errors import InputError, SessionError
+from tuner.process.files import atomic_write
 from tuner.session.records import Note
 from tuner.session.session import Session
 
@@ -248,10 +249,8 @@ def write_trajectories(directory: Path, path: Path, form: Format) -> Trajectorie
         )
     # ASCII: line separators inside of texts would end a line for some readers.
     text = "".join(f"{json.dumps(row)}\n" for row in made.rows)
-    unfinished = path.with_name(f"{path.name}.new")
     try:
-        unfinished.write_text(text, encoding="ascii")
-        unfinished.replace(path)
+        atomic_write(path, text)
     except OSError as error:
         raise InputError(
             f"the trajectories cannot be written: {error.strerror or error}",

@@ -134,6 +134,21 @@ class Trial:
         return self.measurement.median_us
 
 
+def fastest(trials: Iterable[Trial], *, full: bool = False) -> list[Trial]:
+    """List the timed trials, the fastest first; equally fast ones stay in their order.
+
+    `full` leaves out those that were stopped early: their few samples rank them, no more.
+    """
+    timed = [
+        (trial.time_us, number, trial)
+        for number, trial in enumerate(trials)
+        if trial.time_us is not None
+        and trial.measurement is not None
+        and not (full and trial.measurement.stopped_early)
+    ]
+    return [trial for _, _, trial in sorted(timed, key=lambda one: one[:2])]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One further check of a config that may win, on the workload that it was run on.

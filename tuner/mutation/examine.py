@@ -22,6 +22,7 @@ from tuner.model.trial import Status
 from tuner.mutation.marks import entry
 from tuner.mutation.mutants import Mutant
 from tuner.mutation.subject import MutationSubject
+from tuner.process.files import atomic_write
 from tuner.session.records import file_sha
 from tuner.session.session import Session
 
@@ -310,9 +311,7 @@ def require_same_sources(folder: Path, subject: MutationSubject) -> None:
 def save_score(folder: Path, score: MutationScore) -> None:
     """Write the score into a session's folder, in place of an earlier one."""
     text = score.model_dump_json(indent=1) + "\n"
-    unfinished = folder / f"{FILE}.{os.getpid()}"
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(folder / FILE)
+    atomic_write(folder / FILE, text)
 
 
 def load_score(folder: Path) -> MutationScore | None:

@@ -21,6 +21,7 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
+from tuner.model.trial import fastest as timed_trials
 
 if TYPE_CHECKING:
     from tuner.mutation.examine import MutationScore
@@ -193,13 +194,7 @@ class ReportData:
 
 def fastest(trials: tuple[Trial, ...], count: int | None = None) -> tuple[Trial, ...]:
     """Sort the fully timed correct trials by time, each variant once; keep the first `count`."""
-    timed = [t for t in trials if t.time_us is not None and not _stopped_early(t)]
-    timed.sort(key=lambda trial: trial.time_us or 0.0)
     unique: dict[Variant, Trial] = {}
-    for trial in timed:
+    for trial in timed_trials(trials, full=True):
         unique.setdefault(trial.variant, trial)
     return tuple(unique.values())[:count]
-
-
-def _stopped_early(trial: Trial) -> bool:
-    return trial.measurement is not None and trial.measurement.stopped_early

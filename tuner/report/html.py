@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from tuner.model.config import format_value
 from tuner.model.expressions import Value
 from tuner.model.trial import Status
+from tuner.process.files import atomic_write
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData
 from tuner.report.sections import dispatch, energy, peers, profile, search, verification
@@ -27,16 +28,7 @@ def write_report(data: ReportData, path: Path) -> None:
 
     Raises `OSError` where it cannot, with what was there before left as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # surrogates, which a compiler's output may hold, have no UTF-8
-    content = render_report(data).encode("utf-8", errors="replace")
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    write_page(render_report(data), path)
 
 
 def render_report(data: ReportData) -> str:
@@ -299,11 +291,4 @@ def write_page(html: str, path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # surrogates, which a compiler's output may hold, have no UTF-8
-    content = html.encode("utf-8", errors="replace")
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    atomic_write(path, html.encode("utf-8", errors="replace"))

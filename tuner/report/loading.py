@@ -15,7 +15,7 @@ from tuner.report.data import Declared, EarlyEnd, ReportData, fastest
 from tuner.report.rounds import author_of, rounds, tried
 from tuner.report.sections.dispatch import dispatch_of
 from tuner.session.records import file_sha
-from tuner.session.session import Candidate, Session
+from tuner.session.session import CandidateRecord, Session
 from tuner.space.choices import optional
 from tuner.space.load import load_definition
 from tuner.space.schema import validated
@@ -171,7 +171,7 @@ def _dynamic_shared(
                 yield (trial.candidate, workload.key, trial.config.key), shared
 
 
-def _shared_sizes(candidate: Candidate) -> tuple[Expression, ...] | None:
+def _shared_sizes(candidate: CandidateRecord) -> tuple[Expression, ...] | None:
     """Read what the candidate's own launches ask for; None where its space cannot be read."""
     try:
         document = parse(candidate.space_text, Path(candidate.name))

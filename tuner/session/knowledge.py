@@ -1,95 +1,64 @@
-"""The tables of a store. Rows are added and forgotten, never changed."""
+"""What past runs found: one table of searches in a file or on a server, for a new run to ask."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from math import isfinite
+from functools import cache
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
+    URL,
     Column,
     Connection,
-    Double,
     Engine,
-    ForeignKey,
     Integer,
     MetaData,
     NullPool,
-    Select,
     String,
     Table,
     Text,
     create_engine,
     delete,
     event,
+    func,
     insert,
     inspect,
+    make_url,
     select,
 )
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from tuner.model.config import Config
 from tuner.model.errors import InputError
-from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.process.signals import held_back
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL
+    from pydantic import TypeAdapter
 
 # Raise it with every change that an older version could not read.
 SCHEMA_VERSION = 1
-
 metadata = MetaData()
-
-# The prefix is for servers, where a database may hold the tables of other programs. Lengths are
-# for databases that need them: JSON is Text, for it may be long.
-about = Table(
-    "tune_about",
-    metadata,
-    Column("name", String(32), primary_key=True),
-    Column("value", String(64), nullable=False),
-)
+# The prefix is for servers, where a database may hold the tables of other programs; lengths are
+# for databases that need them.
 searches = Table(
-    "tune_searches",
+    "tune_knowledge",
     metadata,
     Column("id", Integer, primary_key=True),
+    Column("version", Integer, nullable=False),
     Column("uid", String(64), nullable=False, unique=True),
     Column("kernel", String(255), nullable=False, index=True),
-    Column("operators", Text, nullable=False),  # JSON
     Column("device", String(255), nullable=False),
-    Column("architecture", String(16), nullable=False),
-    Column("candidate", String(255), nullable=False),
-    Column("template_sha", String(64), nullable=False),
-    Column("parameters", Text, nullable=False),  # JSON
-    Column("tuner_version", String(64), nullable=False),
     Column("created", String(64), nullable=False),
-    Column("state", String(32), nullable=False),
-)
-workloads = Table(
-    "tune_workloads",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("search", Integer, ForeignKey("tune_searches.id"), nullable=False, index=True),
-    Column("axes", Text, nullable=False),  # JSON: pairs, in the order of the axes
-    Column("baseline_us", Double),
-)
-configs = Table(
-    "tune_configs",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("workload", Integer, ForeignKey("tune_workloads.id"), nullable=False, index=True),
-    Column("config", Text, nullable=False),  # JSON: pairs, in the order of the space
-    Column("status", String(32), nullable=False),
-    Column("time_us", Double),
+    Column("content", Text, nullable=False),  # a PastSearch as JSON
 )
 
 
@@ -133,210 +102,57 @@ class PastSearch:
     workloads: tuple[PastWorkload, ...]
 
     @property
+    def json(self) -> str:
+        """Write it as JSON text, the same text for the same search."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
     def uid(self) -> str:
         """A hash of all it says: the same search is kept once, also when stores are merged."""
-        whole = asdict(self) | {
-            "workloads": [
-                [one.workload.key, one.baseline_us, [_whole(config) for config in one.configs]]
-                for one in self.workloads
-            ]
-        }
-        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(self.json.encode()).hexdigest()
 
 
-def _whole(config: PastConfig) -> list[object]:
-    return [config.config.key, config.status, config.time_us]
+# Longer text is no search of ours, and not worth its parsing.
+MOST_CHARACTERS = 2_000_000
 
 
-Row = Mapping[str, Any]
-# Longer text is no config of ours, and not worth its parsing.
-MOST_CHARACTERS = 20_000
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
-
-def search_of(row: Row, workloads: Iterable[PastWorkload]) -> PastSearch | None:
-    """Read a search; None where the row makes no sense."""
-    operators, parameters = _json(row["operators"]), _json(row["parameters"])
-    if not isinstance(operators, dict) or not isinstance(parameters, list):
-        return None
-    if not all(isinstance(text, str) for text in (*operators.values(), *parameters)):
-        return None
-    return PastSearch(
-        kernel=_text(row["kernel"]),
-        operators=operators,
-        device=_text(row["device"]),
-        architecture=_text(row["architecture"]),
-        candidate=_text(row["candidate"]),
-        template_sha=_text(row["template_sha"]),
-        parameters=tuple(parameters),
-        tuner_version=_text(row["tuner_version"]),
-        created=_text(row["created"]),
-        state=_text(row["state"]),
-        workloads=tuple(workloads),
-    )
-
-
-def workload_of(row: Row, configs: Iterable[PastConfig]) -> PastWorkload | None:
-    """Read what was found on a workload; None where the row makes no sense."""
-    axes = _pairs(row["axes"])
-    if not axes or not all(type(size) is int and size > 0 for _, size in axes):
-        return None
-    sizes = tuple((name, int(size)) for name, size in axes)
-    return PastWorkload(Workload(sizes), time_of(row["baseline_us"]), tuple(configs))
-
-
-def config_of(row: Row) -> PastConfig | None:
-    """Read a config; None where the row makes no sense, such as a time of 0."""
-    values, time_us = _pairs(row["config"]), time_of(row["time_us"])
-    if not values or row["status"] not in set(Status):
-        return None
-    status = Status(row["status"])
-    if (status is Status.CORRECT) is (time_us is None):
-        return None
-    return PastConfig(Config.of(values), status, time_us)
-
-
-def time_of(value: object) -> float | None:
-    """Read a time in microseconds; None where it can be none."""
-    if isinstance(value, int | float) and isfinite(value) and value > 0:
-        return float(value)
-    return None
-
-
-def _pairs(text: object) -> tuple[tuple[str, Value], ...]:
-    pairs = _json(text)
-    if not isinstance(pairs, list):
-        return ()
-    for pair in pairs:
-        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
-            return ()
-        if not isinstance(pair[1], bool | int | float | str):
-            return ()
-    return tuple((name, value) for name, value in pairs)
-
-
-def _json(text: object) -> object:
-    if not isinstance(text, str) or len(text) > MOST_CHARACTERS:
+def read_search(content: object) -> PastSearch | None:
+    """Read a search; None where the text makes no sense, such as a time of 0."""
+    if not isinstance(content, str) or len(content) > MOST_CHARACTERS:
         return None
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        found = _adapter().validate_json(content, strict=True)
+    except ValueError:
         return None
+    return found if all(_makes_sense(found)) else None
 
 
-def _text(value: object) -> str:
-    """Keep what a terminal would take for a command out of what people are shown."""
-    return _UNPRINTABLE.sub("?", str(value))
+@cache
+def _adapter() -> TypeAdapter[PastSearch]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(PastSearch)
 
 
-# Rows read at once: databases bound the names in one `in`.
-_CHUNK = 500
-# A store that was tampered with may hold any number.
-MOST_CONFIGS = 64
-
-
-def read_searches(connection: Connection, kernel: str | None, most: int) -> list[PastSearch]:
-    """Read the newest `most` searches of a kernel, or of all, oldest first."""
-    newest = select(searches).order_by(searches.c.created.desc(), searches.c.id.desc()).limit(most)
-    if kernel is not None:
-        newest = newest.where(searches.c.kernel == kernel)
-    rows = _rows(connection, newest)[::-1]
-    sizes = _grouped(connection, workloads, "search", [row["id"] for row in rows])
-    numbers = [row["id"] for group in sizes.values() for row in group]
-    tried = _grouped(connection, configs, "workload", numbers)
-    made = (search_of(row, _workloads(sizes.get(row["id"], []), tried)) for row in rows)
-    return [one for one in made if one is not None]
-
-
-def _workloads(
-    rows: list[Mapping[str, Any]], tried: Mapping[int, list[Mapping[str, Any]]]
-) -> list[PastWorkload]:
-    made = (workload_of(row, _configs(tried.get(row["id"], []))) for row in rows)
-    return [one for one in made if one is not None]
-
-
-def _configs(rows: list[Mapping[str, Any]]) -> list[PastConfig]:
-    made = (config_of(row) for row in rows[:MOST_CONFIGS])
-    return [one for one in made if one is not None]
-
-
-def _grouped(
-    connection: Connection, table: Table, column: str, numbers: list[int]
-) -> dict[int, list[Mapping[str, Any]]]:
-    groups: dict[int, list[Mapping[str, Any]]] = {}
-    for start in range(0, len(numbers), _CHUNK):
-        chosen = table.c[column].in_(numbers[start : start + _CHUNK])
-        for row in _rows(connection, select(table).where(chosen).order_by(table.c.id)):
-            groups.setdefault(row[column], []).append(row)
-    return groups
-
-
-def _rows(connection: Connection, query: Select[Any]) -> list[Mapping[str, Any]]:
-    return [dict(row) for row in connection.execute(query).mappings()]
-
-
-def add_search(connection: Connection, found: PastSearch) -> bool:
-    """Add a search with all it found; False where it is there already."""
-    uid = found.uid
-    if connection.execute(select(searches.c.id).where(searches.c.uid == uid)).first():
-        return False
-    row = {
-        "uid": uid,
-        "kernel": found.kernel,
-        "operators": json.dumps(dict(found.operators), sort_keys=True),
-        "device": found.device,
-        "architecture": found.architecture,
-        "candidate": found.candidate,
-        "template_sha": found.template_sha,
-        "parameters": json.dumps(found.parameters),
-        "tuner_version": found.tuner_version,
-        "created": found.created,
-        "state": found.state,
-    }
-    search = _inserted(connection, searches, row)
-    for one in found.workloads:
-        axes = {"axes": json.dumps(one.workload.axes), "baseline_us": one.baseline_us}
-        made = _inserted(connection, workloads, {"search": search, **axes})
-        rows = [
-            {
-                "workload": made,
-                "config": _pairs_text(config.config),
-                "status": config.status.value,
-                "time_us": config.time_us,
-            }
-            for config in one.configs
-        ]
-        if rows:
-            connection.execute(insert(configs), rows)
-    return True
-
-
-def forget_searches(connection: Connection, kernel: str, device: str | None) -> int:
-    """Delete the searches of a kernel, on all devices or one; return how many there were."""
-    chosen = select(searches.c.id).where(searches.c.kernel == kernel)
-    if device is not None:
-        chosen = chosen.where(searches.c.device == device)
-    of_workloads = select(workloads.c.id).where(workloads.c.search.in_(chosen))
-    connection.execute(delete(configs).where(configs.c.workload.in_(of_workloads)))
-    connection.execute(delete(workloads).where(workloads.c.search.in_(chosen)))
-    # MySQL cannot delete from the table that it chooses by.
-    numbers = list(connection.execute(chosen).scalars())
-    connection.execute(delete(searches).where(searches.c.id.in_(numbers)))
-    return len(numbers)
-
-
-def _inserted(connection: Connection, table: Table, row: Mapping[str, object]) -> int:
-    key = connection.execute(insert(table), dict(row)).inserted_primary_key
-    assert key is not None
-    return int(key[0])
-
-
-def _pairs_text(values: Mapping[str, object]) -> str:
-    return json.dumps(list(values.items()))
+def _makes_sense(found: PastSearch) -> Iterator[bool]:
+    """Yield what the types alone don't say."""
+    names = (name for one in found.workloads for name, _ in one.workload.axes)
+    fields = (value for value in asdict(found).values() if isinstance(value, str))
+    operators = (*found.operators, *found.operators.values())
+    for text in (*fields, *operators, *found.parameters, *names):
+        yield text.isprintable()  # or a terminal would take it for a command
+    for workload in found.workloads:
+        sizes = [size for _, size in workload.workload.axes]
+        yield min(sizes, default=0) > 0
+        yield workload.baseline_us is None or 0.0 < workload.baseline_us < inf
+        for one in workload.configs:
+            is_timed = one.time_us is not None and 0.0 < one.time_us < inf
+            yield bool(one.config)
+            yield is_timed if one.status is Status.CORRECT else one.time_us is None
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class KnowledgeSummary:
     """What is known of one kernel on one device.
 
     `speedup` is the largest over the baseline on any workload, None where no baseline is known;
@@ -353,19 +169,24 @@ class Summary:
     last: str
 
 
-def summaries(known: Sequence[PastSearch]) -> list[Summary]:
+def summaries(known: Sequence[PastSearch]) -> list[KnowledgeSummary]:
     """Sum up each kernel, choice of operators and device, in the order of their names."""
-    groups: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[PastSearch]] = {}
+    groups: dict[tuple[str, str, str], list[PastSearch]] = {}
     for search in known:
-        operators = tuple(sorted(search.operators.items()))
+        operators = json.dumps(dict(search.operators), sort_keys=True)
         groups.setdefault((search.kernel, search.device, operators), []).append(search)
     return [_summary(groups[group]) for group in sorted(groups)]
 
 
-def _summary(group: Sequence[PastSearch]) -> Summary:
+def _summary(group: Sequence[PastSearch]) -> KnowledgeSummary:
     found = [one for search in group for one in search.workloads]
-    speedups = [speedup for one in found if (speedup := _speedup(one)) is not None]
-    return Summary(
+    speedups = [
+        one.baseline_us / config.time_us
+        for one in found
+        for config in one.configs
+        if one.baseline_us is not None and config.time_us is not None
+    ]
+    return KnowledgeSummary(
         kernel=group[0].kernel,
         operators=group[0].operators,
         device=group[0].device,
@@ -375,11 +196,6 @@ def _summary(group: Sequence[PastSearch]) -> Summary:
         speedup=max(speedups, default=None),
         last=max(search.created for search in group),
     )
-
-
-def _speedup(past: PastWorkload) -> float | None:
-    times = [config.time_us for config in past.configs if config.time_us is not None]
-    return past.baseline_us / min(times) if past.baseline_us and times else None
 
 
 ENVIRONMENT = "TUNE_STORE"
@@ -392,7 +208,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreLocation:
     """A database; `explicit` says that the command line named it."""
 
     url: URL
@@ -408,7 +224,7 @@ class Place:
         return str(self.file or self.url.render_as_string(hide_password=True))
 
 
-def find_place(option: str | None, environment: Mapping[str, str]) -> Place | None:
+def find_store(option: str | None, environment: Mapping[str, str]) -> StoreLocation | None:
     """Find the store of a run: the option's, else `TUNE_STORE`'s, else the user's own file.
 
     None where there is to be none. Raises `InputError` for text that names no database.
@@ -418,22 +234,19 @@ def find_place(option: str | None, environment: Mapping[str, str]) -> Place | No
     if given is None:
         from platformdirs import user_data_path
 
-        return Place(_file_url(user_data_path("kernel-tune") / FILE_NAME))
+        return StoreLocation(_file_url(user_data_path("kernel-tune") / FILE_NAME))
     if given.strip() == NONE:
         return None
     if not given.strip():
         raise InputError(f"{source} is empty", remedy=_REMEDY)
     explicit = option is not None
     if "://" in given:
-        return Place(_url(given.strip(), source), explicit)
-    return Place(_file_url(Path(given)), explicit)
+        return StoreLocation(_url(given.strip(), source), explicit)
+    return StoreLocation(_file_url(Path(given)), explicit)
 
 
 def without_password(text: str) -> str:
     """Return what `--store` was given with the password of a URL starred out."""
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
-
     if "://" not in text:
         return text
     try:
@@ -443,15 +256,10 @@ def without_password(text: str) -> str:
 
 
 def _file_url(path: Path) -> URL:
-    from sqlalchemy import URL
-
     return URL.create("sqlite", database=str(path.expanduser().absolute()))
 
 
 def _url(text: str, source: str) -> URL:
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-
     shown = without_password(text)
     try:
         url = make_url(text)
@@ -482,23 +290,22 @@ CONNECT_S = 5
 MOST_SEARCHES = 200
 # For those who want all of them.
 ALL_SEARCHES = 1_000_000
-_VERSION = "schema"
 
 
 class StoreError(InputError):
     """Report a store that cannot be used now: locked, damaged, full, newer. No run ends for it."""
 
 
-class Store:
+class KnowledgeStore:
     """Add past searches to a database and ask for them; nothing is held open between calls.
 
     Every call raises `StoreError` where the database fails, and `InputError` where it is none of
     ours or cannot be reached. Nothing is made before something is added.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self._engine = _engine(place)
+    def __init__(self, location: StoreLocation) -> None:
+        self.location = location
+        self._engine = _engine(location)
 
     def check(self) -> None:
         """Raise what asking would."""
@@ -508,92 +315,93 @@ class Store:
     def add(self, found: Sequence[PastSearch]) -> int:
         """Add searches that are not there yet; return how many were added."""
         with self._writing() as connection:
-            return sum(add_search(connection, one) for one in found)
+            return sum(_add(connection, one) for one in found)
 
     def searches(self, kernel: str | None = None, *, most: int = MOST_SEARCHES) -> list[PastSearch]:
         """Read the newest searches of a kernel, or of all, oldest first; garbage is left out."""
+        query = select(searches.c.content).limit(most)
+        query = query.order_by(searches.c.created.desc(), searches.c.id.desc())
+        if kernel is not None:
+            query = query.where(searches.c.kernel == kernel)
         with self._reading() as connection:
-            return [] if connection is None else read_searches(connection, kernel, most)
+            rows = [] if connection is None else connection.execute(query).scalars().all()
+        read = (read_search(content) for content in reversed(rows))
+        return [one for one in read if one is not None]
 
     def forget(self, kernel: str, device: str | None = None) -> int:
         """Delete what is known of a kernel, on all devices or one; return how many searches."""
+        chosen = delete(searches).where(searches.c.kernel == kernel)
+        if device is not None:
+            chosen = chosen.where(searches.c.device == device)
         with self._reading() as connection:
             if connection is None:
                 return 0
         with self._writing() as connection:
-            return forget_searches(connection, kernel, device)
+            return connection.execute(chosen).rowcount
 
     @contextmanager
     def _reading(self) -> Iterator[Connection | None]:
         """Connect; to None where there is no store yet."""
-        file = self.place.file
+        file = self.location.file
         with self._reported():
-            _require_folder(self.place)
+            _require_folder(self.location)
             if file is not None and not file.exists():
                 yield None
                 return
             with self._connected() as connection, connection.begin():
-                yield connection if self._is_ours(connection) else None
+                yield connection if self._has_table(connection) else None
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        file = self.place.file
+        file = self.location.file
         # An interrupt in the middle would lose what the run found.
         with held_back(), self._reported():
-            _require_folder(self.place)
+            _require_folder(self.location)
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
-            with self._connected() as connection:
-                self._build(connection)
-            with self._connected() as connection:
-                writing = connection.execution_options(writing=True)
-                with writing.begin():
-                    yield writing
+            self._create_table()
+            with self._connected(writing=True) as connection, connection.begin():
+                yield connection
 
-    def _connected(self) -> Connection:
+    def _connected(self, *, writing: bool = False) -> Connection:
         try:
-            return self._engine.connect()
+            return self._engine.connect().execution_options(writing=writing)
         except DBAPIError as error:
-            if self.place.file is not None:
+            if self.location.file is not None:
                 raise
             raise InputError(
-                f"{self.place}: cannot be reached: {_cause(error)}",
+                f"{self.location}: cannot be reached: {_cause(error)}",
                 remedy="see that the server runs and lets you in, or use --store none",
             ) from error
 
-    def _build(self, connection: Connection) -> None:
-        with connection.begin():
-            ours = self._is_ours(connection)
-        if ours:
-            return
-        failure: DBAPIError | None = None
+    def _create_table(self) -> None:
+        with self._connected() as connection, connection.begin():
+            if self._has_table(connection):
+                return
         try:
-            with connection.execution_options(writing=True).begin():
+            with self._connected(writing=True) as connection, connection.begin():
                 metadata.create_all(connection)
-                connection.execute(insert(about), {"name": _VERSION, "value": str(SCHEMA_VERSION)})
-        except DBAPIError as error:
-            failure = error
-        with connection.begin():
-            # Of two runs that make the tables at once, the second fails and finds them.
-            if not self._is_ours(connection) and failure is not None:
-                raise failure
+        except DBAPIError:
+            # Of two runs that make the table on a server at once, the second fails and finds it.
+            with self._connected() as connection, connection.begin():
+                if not self._has_table(connection):
+                    raise
 
-    def _is_ours(self, connection: Connection) -> bool:
-        """Tell whether the tables are there; raise for a newer version, or another's file."""
+    def _has_table(self, connection: Connection) -> bool:
+        """Tell whether the table is there; raise for a newer version, or another's file."""
         inspector = inspect(connection)
-        if not inspector.has_table(about.name):
-            if self.place.file is not None and inspector.get_table_names():
+        if not inspector.has_table(searches.name):
+            if self.location.file is not None and inspector.get_table_names():
                 raise InputError(
-                    f"{self.place}: is a database of something else",
+                    f"{self.location}: is a database of something else",
                     remedy="name another file with --store",
                 )
             return False
-        version = connection.execute(
-            select(about.c.value).where(about.c.name == _VERSION)
-        ).scalar_one_or_none()
-        if str(version) != str(SCHEMA_VERSION):
+        version = connection.execute(select(func.max(searches.c.version))).scalar_one()
+        if version is not None and version != SCHEMA_VERSION:
             raise StoreError(
-                f"{self.place}: has schema {version}, this version of tune knows {SCHEMA_VERSION}",
+                f"{self.location}: has schema {version}, "
+                f"this version of tune knows {SCHEMA_VERSION}",
                 remedy="upgrade with `pip install --upgrade kernel-tune`, or name another store "
                 "with --store",
             )
@@ -606,28 +414,43 @@ class Store:
         except DBAPIError as error:
             if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
                 raise InputError(
-                    f"{self.place}: is no SQLite database",
+                    f"{self.location}: is no SQLite database",
                     remedy="name another file with --store, or delete this one",
                 ) from error
             raise StoreError(
-                f"{self.place}: {_cause(error)}",
+                f"{self.location}: {_cause(error)}",
                 remedy="see that it can be read and written and that the disk is not full; where "
                 "it is damaged, move it away: the next run begins another",
             ) from error
         except SQLAlchemyError as error:
-            raise StoreError(f"{self.place}: {_cause(error)}") from error
+            raise StoreError(f"{self.location}: {_cause(error)}") from error
         except OSError as error:
-            raise StoreError(f"{self.place}: {error.strerror or error}") from error
+            raise StoreError(f"{self.location}: {error.strerror or error}") from error
 
 
-def _engine(place: Place) -> Engine:
+def _add(connection: Connection, found: PastSearch) -> bool:
+    if connection.execute(select(searches.c.id).where(searches.c.uid == found.uid)).first():
+        return False
+    row = {
+        "version": SCHEMA_VERSION,
+        "uid": found.uid,
+        "kernel": found.kernel,
+        "device": found.device,
+        "created": found.created,
+        "content": found.json,
+    }
+    connection.execute(insert(searches), row)
+    return True
+
+
+def _engine(location: StoreLocation) -> Engine:
     arguments: dict[str, Any] = {}
-    if place.file is not None:
+    if location.file is not None:
         arguments = {"timeout": BUSY_S}
-    elif place.url.get_driver_name() in {"psycopg", "psycopg2"}:
+    elif location.url.get_driver_name() in {"psycopg", "psycopg2"}:
         arguments = {"connect_timeout": CONNECT_S}
-    engine = create_engine(place.url, poolclass=NullPool, connect_args=arguments)
-    if place.file is not None:
+    engine = create_engine(location.url, poolclass=NullPool, connect_args=arguments)
+    if location.file is not None:
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
     return engine
@@ -637,7 +460,6 @@ def _prepare(raw: sqlite3.Connection, record: object) -> None:
     # Not WAL: home folders are often on a network, where it does not work
     # (https://sqlite.org/wal.html), and a run writes once, for milliseconds.
     raw.isolation_level = None
-    raw.execute("PRAGMA foreign_keys=ON")
 
 
 def _begin(connection: Connection) -> None:
@@ -646,16 +468,16 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
-def _require_folder(place: Place) -> None:
+def _require_folder(location: StoreLocation) -> None:
     """Raise `InputError` where a named file cannot be there."""
-    file = place.file
-    if file is None or not place.explicit:
+    file = location.file
+    if file is None or not location.explicit:
         return
     if file.is_dir():
-        raise InputError(f"{place}: is a folder", remedy="name a file in it")
+        raise InputError(f"{location}: is a folder", remedy="name a file in it")
     if not file.parent.is_dir():
         raise InputError(
-            f"{place}: there is no folder {file.parent}", remedy="make it, or name another"
+            f"{location}: there is no folder {file.parent}", remedy="make it, or name another"
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -28,38 +27,24 @@ from tuner.model.trial import (
     Status,
     Trial,
     Variant,
+    fastest,
 )
+from tuner.process.files import atomic_write
 from tuner.session.records import (
     Baseline,
-    Candidate,
+    CandidateRecord,
     Manifest,
     Note,
     Record,
+    SessionRecord,
     State,
-    baseline_of,
-    baseline_row,
-    check_of,
-    check_row,
-    comparison_of,
-    comparison_row,
-    energy_of,
-    energy_row,
-    measurement_of,
-    measurement_row,
-    note_of,
-    note_row,
-    peer_of,
-    peer_row,
-    result_of,
-    result_row,
-    trial_of,
-    trial_row,
+    Withdrawal,
 )
 
 if TYPE_CHECKING:
-    from tuner.session.store import Store
+    from tuner.session.store import SessionStore
 
-__all__ = ["Baseline", "Candidate", "Manifest", "Note", "Record", "Session", "State"]
+__all__ = ["Baseline", "CandidateRecord", "Manifest", "Note", "Record", "Session", "State"]
 
 
 class Session:
@@ -69,19 +54,29 @@ class Session:
     was at that moment. Close it when done. Everything that cannot be raises `SessionError`.
     """
 
-    def __init__(self, directory: Path, store: Store) -> None:
+    def __init__(self, directory: Path, store: SessionStore) -> None:
         self.directory = directory
         self._store = store
-        (row,) = store.rows("session")
-        self.manifest = Manifest.from_json(row["manifest"])
-        self.environment: Mapping[str, str] = {
-            row["name"]: row["value"] for row in store.rows("environment")
-        }
-        self._state: State = row["state"]
-        self._load()
+        header = store.header()
+        self.manifest = Manifest.from_json(header.manifest)
+        self.environment = header.environment
+        self._state = header.state
+        self._candidates: dict[str, CandidateRecord] = {}
+        self._records: list[Record] = []
+        # By JSON text, for as Python keys 1, 1.0 and True are one.
+        self._trials: dict[tuple[str, str, str, Stage], Trial] = {}
+        self._baselines: dict[Workload, Baseline] = {}
+        self._comparisons: list[Comparison] = []
+        self._peers: list[PeerTrial] = []
+        self._energies: list[Energy] = []
+        self._checks: list[Check] = []
+        self._notes: list[Note] = []
+        self._results: dict[Workload, Result] = {}
+        for record in store.records():
+            self._add(record)
         last = self._records[-1].elapsed_s if self._records else 0.0
         # A killed run never said how long it took: it took at least until its last trial.
-        self._seconds: float = max(row["seconds"], last)
+        self._seconds = max(header.seconds, last)
         self._origin = time.monotonic() - self._seconds
 
     @classmethod
@@ -89,63 +84,62 @@ class Session:
         cls, directory: Path | str, manifest: Manifest, environment: Mapping[str, str]
     ) -> Session:
         """Start a session in a folder that holds none; make the folder and its parents."""
-        from tuner.session.store import Store
+        from tuner.session.store import SessionStore
 
-        row = {"manifest": manifest.to_json(), "state": "running", "seconds": 0.0}
-        place = Path(directory)
-        return cls(place, Store.create(place, row, environment))
+        folder = Path(directory)
+        return cls(folder, SessionStore.create(folder, manifest.to_json(), environment))
 
     @classmethod
     def open(cls, directory: Path | str, *, read_only: bool = False) -> Session:
         """Open a session to resume it, or only to read it."""
-        from tuner.session.store import Store
+        from tuner.session.store import SessionStore
 
-        place = Path(directory)
-        store = Store.open(place, read_only=read_only)
+        folder = Path(directory)
+        store = SessionStore.open(folder, read_only=read_only)
         try:
-            return cls(place, store)
+            return cls(folder, store)
         except BaseException:
             store.close()
             raise
 
-    def _load(self) -> None:
-        store = self._store
-        measurements = store.measurements()
-        self._candidates = {
-            row["name"]: Candidate(
-                row["name"], row["template_text"], row["space_text"], row["parent"]
-            )
-            for row in store.rows("candidates")
-        }
-        self._records: list[Record] = []
-        # By JSON text, for as Python keys 1, 1.0 and True are one.
-        self._trials: dict[tuple[str, str, str, Stage], Trial] = {}
-        for row in store.rows("trials"):
-            found = measurements.get(row["id"])
-            trial = trial_of(row, measurement_of(found) if found else None)
-            self._records.append(Record(trial, row["elapsed_s"]))
-            self._trials[row["candidate"], row["workload"], row["config_key"], row["stage"]] = trial
-        baselines = map(baseline_of, store.rows("baselines"))
-        self._baselines = {baseline.workload: baseline for baseline in baselines}
-        self._comparisons = [comparison_of(row) for row in store.rows("comparisons")]
-        self._peers = [peer_of(row) for row in store.rows("peers")]
-        self._energies = [energy_of(row) for row in store.rows("energies")]
-        self._checks = [check_of(row) for row in store.rows("checks")]
-        self._notes = [note_of(row) for row in store.rows("notes")]
-        results = map(result_of, store.rows("results"))
-        self._results = {result.workload: result for result in results}
+    def _append(self, record: SessionRecord) -> None:
+        self._store.append(record)
+        self._add(record)
+
+    def _add(self, record: SessionRecord) -> None:
+        match record:
+            case Record(trial):
+                self._records.append(record)
+                self._trials[_trial_key(trial)] = trial
+            case CandidateRecord():
+                self._candidates[record.name] = record
+            case Baseline():
+                self._baselines[record.workload] = record
+            case Comparison():
+                self._comparisons.append(record)
+            case PeerTrial():
+                self._peers.append(record)
+            case Energy():
+                self._energies.append(record)
+            case Check():
+                self._checks.append(record)
+            case Note():
+                self._notes.append(record)
+            case Result():
+                self._results[record.workload] = record
+            case Withdrawal():
+                del self._results[record.workload]
 
     def add_candidate(
         self, name: str, template_text: str, space_text: str, parent: str | None = None
-    ) -> Candidate:
+    ) -> CandidateRecord:
         """Add a candidate; adding the same again changes nothing, another text is refused."""
-        candidate = Candidate(name, template_text, space_text, parent)
+        candidate = CandidateRecord(name, template_text, space_text, parent)
         known = self._candidates.get(name)
         if known is None:
             if parent is not None:
                 self._require_candidate(parent)
-            self._store.append("candidates", asdict(candidate))
-            self._candidates[name] = candidate
+            self._append(candidate)
         elif known != candidate:
             raise SessionError(
                 f"candidate {name!r} has another template, search space or parent here",
@@ -155,28 +149,19 @@ class Session:
             )
         return candidate
 
-    def candidates(self) -> tuple[Candidate, ...]:
-        """List the candidates in the order they were added."""
+    def candidates(self) -> tuple[CandidateRecord, ...]:
         return tuple(self._candidates.values())
 
     def record(self, trial: Trial) -> None:
         """Append a trial; a second one of a candidate, workload, config and stage is refused."""
         self._require_candidate(trial.candidate)
-        key = trial.candidate, trial.workload.key, trial.config.key, trial.stage
-        if key in self._trials:
+        if _trial_key(trial) in self._trials:
             raise SessionError(
                 f"{trial.config} on {trial.workload} of {trial.candidate!r} is recorded already",
                 path=self.directory,
                 remedy="ask `Session.trial` before measuring: records are never rewritten",
             )
-        elapsed_s = time.monotonic() - self._origin
-        measured = trial.measurement
-        self._store.append_trial(
-            {**trial_row(trial), "elapsed_s": elapsed_s},
-            None if measured is None else measurement_row(measured),
-        )
-        self._records.append(Record(trial, elapsed_s))
-        self._trials[key] = trial
+        self._append(Record(trial, time.monotonic() - self._origin))
 
     def trial(
         self, candidate: str, workload: Workload, config: Config, *, stage: Stage = "search"
@@ -210,6 +195,16 @@ class Session:
             and stage in (None, record.trial.stage)
         ]
 
+    def fastest(
+        self,
+        candidate: str | None = None,
+        workload: Workload | None = None,
+        *,
+        full: bool = False,
+    ) -> list[Trial]:
+        """List the search's timed trials, the fastest first; `full`: not those stopped early."""
+        return fastest(self.trials(candidate, workload), full=full)
+
     def status_counts(self, workload: Workload | None = None) -> dict[Status, int]:
         """Count the search's trials by status, in the order of `Status`, without zeros."""
         counts = Counter(trial.status for trial in self.trials(workload=workload))
@@ -230,27 +225,20 @@ class Session:
                 path=self.directory,
                 remedy="ask `Session.baselines` before measuring",
             )
-        baseline = Baseline(workload, measurement, correctness, resources, occupancy)
-        self._store.append("baselines", baseline_row(baseline))
-        self._baselines[workload] = baseline
+        self._append(Baseline(workload, measurement, correctness, resources, occupancy))
 
     def baselines(self) -> dict[Workload, Baseline]:
-        """Return the baseline on every workload that was measured."""
         return dict(self._baselines)
 
     def record_comparison(self, comparison: Comparison) -> None:
-        """Append a comparison of finalists with the baseline."""
-        self._store.append("comparisons", comparison_row(comparison))
-        self._comparisons.append(comparison)
+        self._append(comparison)
 
     def comparisons(self) -> list[Comparison]:
-        """List the comparisons in the order of recording."""
         return list(self._comparisons)
 
     def record_peer(self, trial: PeerTrial) -> None:
         """Append what became of a peer; the last record of a name and workload counts."""
-        self._store.append("peers", peer_row(trial))
-        self._peers.append(trial)
+        self._append(trial)
 
     def peers(self, workload: Workload | None = None) -> list[PeerTrial]:
         """List what became of each peer; None selects every workload."""
@@ -259,28 +247,22 @@ class Session:
 
     def record_energy(self, energy: Energy) -> None:
         """Append a window of energy; a program may have several on a workload."""
-        self._store.append("energies", energy_row(energy))
-        self._energies.append(energy)
+        self._append(energy)
 
     def energies(self, workload: Workload | None = None) -> list[Energy]:
         """List the windows of energy in the order of recording; None selects every workload."""
         return [one for one in self._energies if workload in (None, one.workload)]
 
     def record_check(self, check: Check) -> None:
-        """Append a further check of a config."""
-        self._store.append("checks", check_row(check))
-        self._checks.append(check)
+        self._append(check)
 
     def checks(self) -> list[Check]:
-        """List the further checks in the order of recording."""
         return list(self._checks)
 
     def note(self, number: int, kind: str, content: Mapping[str, Any]) -> None:
         """Append what happened in a round; `content` holds plain JSON values."""
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        note = Note(number, kind, content, created)
-        self._store.append("notes", note_row(note))
-        self._notes.append(note)
+        self._append(Note(number, kind, content, created))
 
     def notes(self, number: int | None = None, kind: str | None = None) -> list[Note]:
         """List what happened in the order of noting; None selects every round or kind."""
@@ -292,8 +274,7 @@ class Session:
 
     def record_result(self, result: Result) -> None:
         """Set what is reported for a workload, in place of an earlier result."""
-        self._store.replace("results", result_row(result))
-        self._results[result.workload] = result
+        self._append(result)
 
     def results(self) -> list[Result]:
         """List the results, one a workload, in the order in which workloads first had one."""
@@ -301,8 +282,7 @@ class Session:
 
     def withdraw_result(self, workload: Workload) -> None:
         """Take back the result of a workload: its config failed a further check."""
-        self._store.remove("results", workload.key)
-        del self._results[workload]
+        self._append(Withdrawal(workload))
 
     @property
     def seconds(self) -> float:
@@ -311,7 +291,7 @@ class Session:
 
     def add_time(self, seconds: float) -> None:
         """Add the wall time of a run, or of the part of it since the last call."""
-        self._store.set(seconds=self._seconds + seconds)
+        self._store.set_seconds(self._seconds + seconds)
         self._seconds += seconds
 
     @property
@@ -320,8 +300,7 @@ class Session:
         return self._state
 
     def mark(self, state: State) -> None:
-        """Set the state."""
-        self._store.set(state=state)
+        self._store.set_state(state)
         self._state = state
 
     def variant_path(self, workload: Workload) -> Path:
@@ -332,11 +311,9 @@ class Session:
     def write_variant(self, workload: Workload, variant: Variant, source: str) -> Path:
         """Write the kernel tuned for a workload to `tuned/`, with what it is in its first lines."""
         path = self.variant_path(workload)
-        unfinished = path.with_suffix(".new")
         try:
             path.parent.mkdir(exist_ok=True)
-            unfinished.write_text(self._header(workload, variant) + source, encoding="utf-8")
-            unfinished.replace(path)
+            atomic_write(path, self._header(workload, variant) + source)
         except OSError as error:
             raise SessionError(
                 f"cannot write the tuned kernel: {error.strerror}",
@@ -390,3 +367,7 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _trial_key(trial: Trial) -> tuple[str, str, str, Stage]:
+    return trial.candidate, trial.workload.key, trial.config.key, trial.stage

@@ -2,41 +2,75 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 from sqlalchemy import (
     Column,
     Connection,
-    DefaultClause,
+    Float,
+    Integer,
+    MetaData,
     StaticPool,
+    String,
+    Table,
     create_engine,
-    delete,
     insert,
-    inspect,
     select,
     update,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateColumn
 
 from tuner.model.errors import SessionError
 from tuner.process.signals import held_back
-from tuner.session.records import Row
-from tuner.session.schema import APPLICATION_ID, SCHEMA_VERSION, metadata
+from tuner.session.records import SessionRecord, State, from_row, to_row
 
 DATABASE = "session.db"
 LOCK = "session.lock"
+# Raise it with every change of a table or of a record.
+SCHEMA_VERSION = 6
+# "tune" in ASCII: tells a session from any other SQLite file
+APPLICATION_ID = 0x74756E65
+
+metadata = MetaData()
+header = Table(
+    "session",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("manifest", String, nullable=False),  # JSON, as the next one
+    Column("environment", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("writer", String, nullable=False),
+)
+records = Table(
+    "records",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("content", String, nullable=False),  # JSON
+)
 
 
-class Store:
-    """Append rows to a session's tables and read them back; close it when done."""
+@dataclass(frozen=True, slots=True)
+class SessionHeader:
+    """What a session says of itself; `manifest` is its JSON text."""
+
+    manifest: str
+    environment: Mapping[str, str]
+    state: State
+    seconds: float
+
+
+class SessionStore:
+    """Append records to a session's database and read them back; close it when done."""
 
     def __init__(self, path: Path, raw: sqlite3.Connection, lock: FileLock | None) -> None:
         self.path = path
@@ -46,7 +80,7 @@ class Store:
         self._connection = self._engine.connect()
 
     @classmethod
-    def create(cls, directory: Path, session: Row, environment: Mapping[str, str]) -> Store:
+    def create(cls, directory: Path, manifest: str, environment: Mapping[str, str]) -> SessionStore:
         """Make the folder and the database; raise `SessionError` where there is one already."""
         path = directory / DATABASE
         if directory.is_file():
@@ -55,7 +89,7 @@ class Store:
                 path=directory,
                 remedy="name a folder that can be written with `--session`",
             )
-        with _place(directory):
+        with _creating(directory):
             directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as undo:
             lock = _locked(directory)
@@ -67,14 +101,14 @@ class Store:
                     remedy=f"continue it with `--resume {directory}`, "
                     "or name another folder with `--session`",
                 )
-            with _place(directory):
-                _build(path, {**session, "writer": _this_process()}, environment)
+            with _creating(directory):
+                _build(path, manifest, environment)
             store = cls(path, _opened(path, read_only=False), lock)
             undo.pop_all()
         return store
 
     @classmethod
-    def open(cls, directory: Path, *, read_only: bool) -> Store:
+    def open(cls, directory: Path, *, read_only: bool) -> SessionStore:
         """Open the database; raise `SessionError` where it is missing, damaged, newer or in use."""
         path = directory / DATABASE
         _require(directory, path)
@@ -85,73 +119,35 @@ class Store:
             undo.callback(lock.release)
             store = cls(path, _opened(path, read_only=False), lock)
             undo.callback(store.close)
-            store.upgrade()
-            store.set(writer=_this_process())
+            store._update(writer=_this_process())
             undo.pop_all()
         return store
 
-    def upgrade(self) -> None:
-        """Add the tables and columns that an older version of the program did not have."""
-        with self._writing() as connection:
-            metadata.create_all(connection)
-            for table in metadata.tables.values():
-                present = {column["name"] for column in inspect(connection).get_columns(table.name)}
-                for column in table.columns:
-                    if column.name not in present:
-                        text = CreateColumn(column).compile(connection)
-                        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {text}")
-            connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA_VERSION}")
-
-    def rows(self, table: str) -> list[Row]:
-        """Read all rows of a table in the order in which they were appended."""
-        columns = metadata.tables[table].c
+    def header(self) -> SessionHeader:
         with self._reading() as connection:
-            inspector = inspect(connection)
-            if not inspector.has_table(table):
-                return []  # written by an older version and opened for reading only
-            present = {column["name"] for column in inspector.get_columns(table)}
-            missing = {c.name: _default(c) for c in columns if c.name not in present}
-            known = [column for column in columns if column.name in present]
-            found = connection.execute(select(*known).order_by(columns["id"]))
-            return [{**missing, **row} for row in found.mappings()]
+            row = connection.execute(select(header)).one()
+            return SessionHeader(row.manifest, json.loads(row.environment), row.state, row.seconds)
 
-    def measurements(self) -> dict[int, Row]:
-        """Read the measurements of all trials by the trial's id."""
+    def records(self) -> Iterator[SessionRecord]:
+        """Read all records in the order in which they were appended."""
+        query = select(records.c.kind, records.c.content).order_by(records.c.id)
         with self._reading() as connection:
-            found = connection.execute(select(metadata.tables["measurements"]))
-            return {row["trial"]: dict(row) for row in found.mappings()}
+            for kind, content in connection.execution_options(yield_per=500).execute(query):
+                yield from_row(kind, content)
 
-    def append(self, table: str, row: Row) -> None:
-        """Add one row and commit."""
+    def append(self, record: SessionRecord) -> None:
         with self._writing() as connection:
-            connection.execute(insert(metadata.tables[table]), row)
+            connection.execute(insert(records), to_row(record))
 
-    def append_trial(self, trial: Row, measurement: Row | None) -> None:
-        """Add a trial together with its measurement and commit."""
-        with self._writing() as connection:
-            added = connection.execute(insert(metadata.tables["trials"]), trial)
-            if measurement is not None:
-                row = {"trial": added.lastrowid, **measurement}
-                connection.execute(insert(metadata.tables["measurements"]), row)
+    def set_state(self, state: State) -> None:
+        self._update(state=state)
 
-    def replace(self, table: str, row: Row) -> None:
-        """Set the row of a workload, keeping its place, or add it; commit."""
-        target = metadata.tables[table]
-        with self._writing() as connection:
-            matching = update(target).where(target.c.workload == row["workload"])
-            if connection.execute(matching.values(row)).rowcount == 0:
-                connection.execute(insert(target), row)
+    def set_seconds(self, seconds: float) -> None:
+        self._update(seconds=seconds)
 
-    def remove(self, table: str, workload: str) -> None:
-        """Delete the row of a workload and commit."""
-        target = metadata.tables[table]
+    def _update(self, **columns: str | float) -> None:
         with self._writing() as connection:
-            connection.execute(delete(target).where(target.c.workload == workload))
-
-    def set(self, **columns: str | float) -> None:
-        """Set columns of the session's own row and commit."""
-        with self._writing() as connection:
-            connection.execute(update(metadata.tables["session"]).values(columns))
+            connection.execute(update(header).values(columns))
 
     def close(self) -> None:
         """Leave one plain file behind, close it and give up the lock; twice is allowed."""
@@ -169,10 +165,19 @@ class Store:
         if self._lock is not None:
             self._lock.release()
 
+    def discard(self) -> None:
+        """Close the database and delete all that this class has written."""
+        self.close()
+        for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK):
+            (self.path.parent / name).unlink(missing_ok=True)
+
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with _reported(self.path), self._connection.begin():
-            yield self._connection
+        try:
+            with _reported(self.path), self._connection.begin():
+                yield self._connection
+        except ValueError as error:  # pydantic's and json's, too
+            raise _damaged(self.path, str(error).splitlines()[0]) from error
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -182,17 +187,6 @@ class Store:
         # say any more that it was interrupted.
         with held_back(), _reported(self.path), self._connection.begin():
             yield self._connection
-
-    def discard(self) -> None:
-        """Close the database and delete all that this class has written."""
-        self.close()
-        for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK):
-            (self.path.parent / name).unlink(missing_ok=True)
-
-
-def _default(column: Column[Any]) -> object:
-    default = column.server_default
-    return default.arg if isinstance(default, DefaultClause) else None
 
 
 def _require(directory: Path, path: Path) -> None:
@@ -207,20 +201,24 @@ def _require(directory: Path, path: Path) -> None:
         )
 
 
-def _build(path: Path, session: Row, environment: Mapping[str, str]) -> None:
+def _build(path: Path, manifest: str, environment: Mapping[str, str]) -> None:
     # Under another name first: a session that is there is complete, however early the kill.
     unfinished = path.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
+    row = {
+        "manifest": manifest,
+        "environment": json.dumps(dict(environment)),
+        "state": "running",
+        "seconds": 0.0,
+        "writer": _this_process(),
+    }
     with closing(_connect(unfinished, "rwc")) as raw:
         raw.execute(f"PRAGMA application_id={APPLICATION_ID}")
         raw.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
         with engine.begin() as connection:
             metadata.create_all(connection)
-            connection.execute(insert(metadata.tables["session"]), session)
-            if environment:
-                rows = [{"name": name, "value": value} for name, value in environment.items()]
-                connection.execute(insert(metadata.tables["environment"]), rows)
+            connection.execute(insert(header), row)
         engine.dispose()
     unfinished.replace(path)
 
@@ -239,7 +237,6 @@ def _opened(path: Path, *, read_only: bool) -> sqlite3.Connection:
                 raw.execute("PRAGMA journal_mode=WAL")
                 # Enough for a killed process; a power cut may cost the last trials, no more.
                 raw.execute("PRAGMA synchronous=NORMAL")
-                raw.execute("PRAGMA foreign_keys=ON")
         except sqlite3.OperationalError as error:
             raise SessionError(
                 f"cannot open the database: {error}",
@@ -262,12 +259,15 @@ def _check(path: Path, raw: sqlite3.Connection) -> None:
             path=path,
             remedy="name the folder that the run printed",
         )
-    if version > SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
+        newer = version > SCHEMA_VERSION
         raise SessionError(
-            f"written by a newer version of tune: schema {version}, "
-            f"this version reads up to {SCHEMA_VERSION}",
+            f"written by {'a newer' if newer else 'an older'} version of tune: schema {version}, "
+            f"this version reads {SCHEMA_VERSION}",
             path=path,
-            remedy="upgrade with `pip install --upgrade kernel-tune`, or start a new session",
+            remedy="upgrade with `pip install --upgrade kernel-tune`, or start a new session"
+            if newer
+            else "open it with the version that wrote it, or start a new session in another folder",
         )
     if verdict != "ok":
         raise _damaged(path, verdict)
@@ -286,7 +286,7 @@ def _locked(directory: Path) -> FileLock:
     # A lock of the kernel on an open file: it ends with its process, even a killed one.
     lock = FileLock(directory / LOCK, thread_local=False)
     try:
-        with _place(directory):
+        with _creating(directory):
             lock.acquire(blocking=False)
     except Timeout as error:
         raise SessionError(
@@ -310,7 +310,7 @@ def _this_process() -> str:
 
 
 @contextmanager
-def _place(directory: Path) -> Iterator[None]:
+def _creating(directory: Path) -> Iterator[None]:
     try:
         yield
     except Timeout:  # an OSError too, but of the lock's own

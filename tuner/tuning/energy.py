@@ -159,7 +159,6 @@ class EnergyStage:
         self._take_idle(workload)
 
     def _take_configs(self, workload: Workload, deadline_s: float | None) -> None:
-        """Measure what can still win until the time is over, but at least one config."""
         while True:
             account = self._account(workload)
             if account.variants and deadline_s is not None and time.monotonic() >= deadline_s:
@@ -170,16 +169,8 @@ class EnergyStage:
             self._take(workload, trial)
 
     def _timed(self, workload: Workload) -> list[Trial]:
-        """List the fully timed configs that passed every check so far, the fastest first."""
-        timed = [
-            trial
-            for trial in self._session.trials(workload=workload)
-            if trial.time_us is not None
-            and trial.measurement is not None
-            and not trial.measurement.stopped_early
-            and not self._verification.failed(trial.variant)
-        ]
-        return sorted(timed, key=lambda trial: trial.time_us or 0.0)
+        timed = self._session.fastest(workload=workload, full=True)
+        return [trial for trial in timed if not self._verification.failed(trial.variant)]
 
     def _take(self, workload: Workload, trial: Trial) -> None:
         """Measure one window of a config; one that fails is out everywhere."""
@@ -223,12 +214,10 @@ class EnergyStage:
         self._board.announce(ENERGY, workload, remaining_s=self._left_s)
 
     def _cost_s(self, workload: Workload) -> float:
-        """Estimate the most that a workload takes."""
         configs = min(MOST_CONFIGS, len(self._timed(workload)))
         return most_seconds(configs) if configs else 0.0
 
     def _is_closed(self, workload: Workload) -> bool:
-        """Whether an earlier run measured this workload to the end."""
         energies = self._session.energies(workload)
         ends_idle = bool(energies) and energies[-1].kind == "idle"
         return ends_idle and self._windows(workload, None) >= REPEATS

@@ -76,7 +76,6 @@ class Evaluator:
         return self._device.configs_of(workload)
 
     def render(self, workload: Workload, config: Config) -> Rendered:
-        """Render the template for one config and workload."""
         names = {**workload.values, **self._target.operators, **config}
         return self._candidate.template.render(names)
 
@@ -186,17 +185,14 @@ class Evaluator:
         return self._target.key(self.render(workload, config).source, workload, launches)
 
     def request(self, workload: Workload, config: Config) -> CompileRequest:
-        """Make the request that compiles a config."""
         launches = self._spec.candidate_launches({**self.names(workload), **config})
         return self._target.request(self.render(workload, config).source, launches)
 
     def baseline_request(self, workload: Workload) -> CompileRequest:
-        """Make the request that compiles the baseline."""
         launches = self._spec.baseline_launches(self.names(workload))
         return self._target.request(self._baseline_source(), launches)
 
     def baseline_key(self, workload: Workload) -> str:
-        """Compute what a recording keys the baseline by."""
         launches = self._spec.baseline_launches(self.names(workload))
         return self._target.key(self._baseline_source(), workload, launches)
 
@@ -345,20 +341,16 @@ class Candidates:
         return evaluator_of(plan, self._compiler, self._device)
 
     def plan(self, name: str) -> Plan:
-        """Return the plan of a candidate."""
         return self._plans[name]
 
     def evaluator(self, name: str) -> Evaluator:
-        """Return what tries a candidate's configs."""
         return self._evaluators[name]
 
     @property
     def plans(self) -> Sequence[Plan]:
-        """All of them."""
         return tuple(self._plans.values())
 
 
 def evaluator_of(plan: Plan, compiler: Compiler, device: Device) -> Evaluator:
-    """Make the evaluator of a plan's candidate."""
     candidate = Candidate(plan.candidate, plan.space, plan.template)
     return Evaluator(plan.spec, candidate, plan.config.operators, compiler, device)

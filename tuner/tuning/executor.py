@@ -148,7 +148,6 @@ class PrecompilingSearcher:
         return taken
 
     def tell(self, trial: Trial) -> None:
-        """Pass a finished trial on to the searcher."""
         self._searcher.tell(trial)
 
     def share(self, trial: Trial, features: Features | None) -> None:

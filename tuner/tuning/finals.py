@@ -1,28 +1,108 @@
-"""The finals: the best configs against the baseline, verified again and timed in alternation."""
+"""Verify a plan's peers on each workload, for the finals to compare with; the session keeps it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from statistics import median
 
-from tuner.device.base import Device
-from tuner.dispatch.evidence import distrusted, split
-from tuner.dispatch.kernels import Kernels
-from tuner.dispatch.of_session import SessionDispatch
+from tuner.device.base import ComparisonRounds, Device, Outcome, Program
+from tuner.device.reference import peer_program
+from tuner.dispatch.kernels import VariantRenderer
 from tuner.dispatch.predicted import assigned
-from tuner.dispatch.table import Choice, Table
+from tuner.dispatch.table import (
+    DispatchTable,
+    SessionDispatch,
+    SetSelection,
+    compared,
+    distrusted,
+    split,
+)
 from tuner.model.energy import accounts
-from tuner.model.errors import InputError, KernelError
+from tuner.model.errors import DeviceError, InputError, KernelError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload
-from tuner.model.statistics import paired_interval, roofline_share, unpaired_interval
-from tuner.model.trial import RESOLUTION, Comparison, Result, Status, Trial, Variant
+from tuner.model.statistics import roofline_share
+from tuner.model.trial import RESOLUTION, Comparison, PeerTrial, Result, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.peers import Peers
 from tuner.tuning.verification import COMPARE, VERIFY, Verification
+
+
+class FinalsPeers:
+    """The peers of one run; what the session holds already is not verified again."""
+
+    def __init__(self, plan: Plan, session: Session, device: Device) -> None:
+        self._plan, self._session, self._device = plan, session, device
+
+    def programs(self, workload: Workload) -> dict[str, Program]:
+        """Return the peers that are right on a workload, by name, verifying those not known."""
+        known = {trial.name for trial in self._session.peers(workload)}
+        for name in self._plan.config.peers:
+            if name not in known:
+                self._keep(workload, name, self._verified(self._program(workload, name)))
+        return {
+            trial.name: self._program(workload, trial.name)
+            for trial in self._session.peers(workload)
+            if trial.status is Status.CORRECT
+        }
+
+    def fail(self, workload: Workload, name: str, status: Status, reason: str) -> None:
+        """Note that a peer, verified before, failed when it was compared."""
+        self._keep(workload, name, Outcome(status, reason))
+
+    def compared(
+        self, programs: Sequence[Program], peers: Mapping[str, Program], rounds: int
+    ) -> tuple[ComparisonRounds, tuple[str, ...]]:
+        """Time programs, first the baseline, interleaved with peers; tell which peers took part.
+
+        A peer that fails costs nobody else the comparison.
+        """
+        while peers:
+            try:
+                together = [*programs, *peers.values()]
+                return self._device.compare(together, rounds=rounds), tuple(peers)
+            except DeviceError as error:
+                failure = error.message
+            able = self._able(programs[0], peers)
+            if len(able) == len(peers):
+                # Raises where the peers are not to blame.
+                compared = self._device.compare(programs, rounds=rounds)
+                for name in able:
+                    self.fail(programs[0].workload, name, Status.LAUNCH, failure)
+                return compared, ()
+            peers = able
+        return self._device.compare(programs, rounds=rounds), ()
+
+    def _able(self, baseline: Program, peers: Mapping[str, Program]) -> dict[str, Program]:
+        """Try each peer alone beside the baseline; return those that do not fail."""
+        left = {}
+        for name, program in peers.items():
+            try:
+                self._device.compare([baseline, program], rounds=1)
+            except DeviceError as error:
+                self.fail(baseline.workload, name, Status.LAUNCH, error.message)
+            else:
+                left[name] = program
+        return left
+
+    def _verified(self, program: Program) -> Outcome:
+        try:
+            return self._device.verify(program)
+        except DeviceError as error:
+            # The workload was run before, so that it is the peer that cannot be had here.
+            return Outcome(Status.LAUNCH, error.message)
+
+    def _program(self, workload: Workload, name: str) -> Program:
+        return peer_program(name, self._plan.spec.reference, workload)
+
+    def _keep(self, workload: Workload, name: str, outcome: Outcome) -> None:
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        trial = PeerTrial(workload, name, outcome.status, outcome.reason, created)
+        self._session.record_peer(trial)
+
 
 # A search's times are known to a few percent: what is further behind is not worth a comparison,
 # but for the first few, since the best may fail a check.
@@ -30,7 +110,7 @@ WITHIN = 1.05
 FEWEST = 3
 
 
-class Finalists:
+class FinalistSelection:
     """Choose among all candidates of a session; those that have failed a check are out.
 
     On a tuned workload: the fastest, and the variant that would serve it in the smallest set of
@@ -49,10 +129,10 @@ class Finalists:
         self._plan, self._session = plan, session
         self._candidates, self._verification = candidates, verification
         self._ranked = ranked
-        self._choice = Choice(plan.config.variants_within, plan.config.max_variants)
+        self._choice = SetSelection(plan.config.variants_within, plan.config.max_variants)
         self._assignment: Mapping[Workload, Variant] | None = None
         self._serving: tuple[Variant, ...] | None = None
-        self._made: tuple[tuple[int, frozenset[Variant]], Table] | None = None
+        self._made: tuple[tuple[int, frozenset[Variant]], DispatchTable] | None = None
 
     def of(self, workload: Workload) -> list[Variant]:
         """Return the variants to verify and to compare."""
@@ -67,14 +147,7 @@ class Finalists:
         return list(dict.fromkeys([*found, *([serving] if serving else []), *everywhere]))
 
     def _fastest(self, workload: Workload) -> list[Variant]:
-        timed = [
-            trial
-            for trial in self._session.trials(workload=workload)
-            if trial.time_us is not None
-            and trial.measurement is not None
-            and not trial.measurement.stopped_early
-        ]
-        timed.sort(key=lambda trial: trial.time_us or 0.0)
+        timed = self._session.fastest(workload=workload, full=True)
         near = sum((t.time_us or 0.0) <= WITHIN * (timed[0].time_us or 0.0) for t in timed)
         count = min(max(near, FEWEST), self._plan.config.finalists)
         return [trial.variant for trial in timed[:count]]
@@ -105,7 +178,7 @@ class Finalists:
         self, workload: Workload, trials: Sequence[Trial]
     ) -> Mapping[Workload, Variant]:
         baselines = self._session.baselines()
-        kernels = Kernels(
+        kernels = VariantRenderer(
             self._session.candidates(), self._plan.config.operators, self._device_numbers(workload)
         )
         return assigned(
@@ -134,11 +207,11 @@ class Finalists:
             if one.workload == workload and one.kernel is not None
         ]
 
-    def _table(self, workload: Workload) -> Table:
+    def _table(self, workload: Workload) -> DispatchTable:
         """Make the table, unless nothing that decides on it has changed: that takes a second."""
-        compared = sum(not one.workload.held_out for one in self._session.comparisons())
+        count = sum(not one.workload.held_out for one in self._session.comparisons())
         out = distrusted(self._session.trials(stage=None), self._session.checks())
-        known, made = (compared, out), self._made
+        known, made = (count, out), self._made
         if made is None or made[0] != known:
             numbers = self._device_numbers(workload)
             made = known, SessionDispatch(self._session, self._choice, numbers).table
@@ -185,8 +258,8 @@ class Finals:
         self._ranked = ranked or {}
         self._device, self._candidates = device, candidates
         self._verification = verification
-        self._peers = Peers(plan, session, device)
-        self._finalists = Finalists(plan, session, candidates, verification, self._ranked)
+        self._peers = FinalsPeers(plan, session, device)
+        self._finalists = FinalistSelection(plan, session, candidates, verification, self._ranked)
 
     def decide(self, workload: Workload) -> None:
         """Compare the best configs with the baseline, interleaved, and record the result."""
@@ -200,8 +273,8 @@ class Finals:
         comparison = self._compared(workload, [trial.variant for trial in finalists])
         if comparison is None:
             return
-        compared = [trial for trial in finalists if trial.variant in comparison.finalists]
-        result = self._result(comparison, compared)
+        left = [trial for trial in finalists if trial.variant in comparison.finalists]
+        result = self._result(comparison, left)
         evaluator = self._candidates.evaluator(result.candidate)
         source = evaluator.render(workload, result.config).source
         self._session.write_variant(workload, result.variant, source)
@@ -223,7 +296,6 @@ class Finals:
                 self.decide(workload)
 
     def _verified(self, workload: Workload, variants: Iterable[Variant]) -> list[Trial]:
-        """Run every finalist once more with all checks; keep those that pass."""
         passed = []
         for one in variants:
             trial = self._session.trial(one.candidate, workload, one.config, stage="finals")
@@ -270,28 +342,28 @@ class Finals:
             for one in variants
         }
         peers = self._peers.programs(workload)
-        compared, names = self._peers.compared([baseline, *programs.values()], peers, rounds)
-        if not compared.paired and len(programs) > 1:
+        timed, names = self._peers.compared([baseline, *programs.values()], peers, rounds)
+        if not timed.paired and len(programs) > 1:
             programs = {
                 one: program
                 for one, program in programs.items()
                 if self._device.compare([baseline, program], rounds=rounds).paired
             } or dict(list(programs.items())[:1])
-            compared, names = self._peers.compared([baseline, *programs.values()], peers, rounds)
-        if compared.faults and compared.faults[0]:
+            timed, names = self._peers.compared([baseline, *programs.values()], peers, rounds)
+        if timed.faults and timed.faults[0]:
             raise KernelError(
-                f"the baseline is wrong on {workload} once it has been timed: {compared.faults[0]}",
+                f"the baseline is wrong on {workload} once it has been timed: {timed.faults[0]}",
                 path=self._plan.spec.source,
             )
         comparison = Comparison(
             workload,
             tuple(programs),
-            compared.times_us,
-            compared.paired,
-            compared.isolated_us,
+            timed.times_us,
+            timed.paired,
+            timed.isolated_us,
             names,
         )
-        return self._without_wrong_peers(comparison, compared.faults), compared.faults[1:]
+        return self._without_wrong_peers(comparison, timed.faults), timed.faults[1:]
 
     def _without_wrong_peers(self, comparison: Comparison, faults: tuple[str, ...]) -> Comparison:
         count = len(comparison.finalists)
@@ -304,29 +376,25 @@ class Finals:
 
     def _result(self, comparison: Comparison, finalists: list[Trial]) -> Result:
         """Choose on the first rounds, report on the others: a choice must not judge itself."""
-        choosing, reporting = split(comparison.rounds, len(finalists))
+        choosing, _ = split(comparison.rounds, len(finalists))
         medians = [median(column) for column in zip(*choosing, strict=True)]
         winner = min(range(len(finalists)), key=lambda k: medians[k + 1])
-        baseline_us = [row[0] for row in reporting]
-        tuned_us = [row[winner + 1] for row in reporting]
-        interval = paired_interval if comparison.paired else unpaired_interval
-        speedup, bounds = interval(baseline_us, tuned_us, self._plan.config.seed)
+        found = compared(comparison, winner + 1, self._plan.config.seed)
         workload, trial = comparison.workload, finalists[winner]
         traffic = self._plan.spec.min_bytes.integer(workload.values)
-        middle_us = median(tuned_us)
         isolated = comparison.isolated_us
         return Result(
             workload=workload,
-            baseline_us=median(baseline_us),
-            tuned_us=middle_us,
-            speedup=speedup,
-            interval=bounds,
-            paired=comparison.paired,
-            roofline_share=roofline_share(traffic, middle_us, self._device.info.streaming_gbps),
+            baseline_us=found.baseline_us,
+            tuned_us=found.time_us,
+            speedup=found.speedup,
+            interval=found.interval,
+            paired=found.paired,
+            roofline_share=roofline_share(traffic, found.time_us, self._device.info.streaming_gbps),
             config=trial.config,
             resources=trial.resources,
             occupancy=trial.occupancy,
-            baseline_wins=self._baseline_wins(workload, trial.variant, bounds),
+            baseline_wins=self._baseline_wins(workload, trial.variant, found.interval),
             isolated_us=isolated[winner + 1] if isolated else None,
             isolated_baseline_us=isolated[0] if isolated else None,
             candidate=trial.candidate,

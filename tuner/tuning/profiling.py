@@ -39,7 +39,6 @@ class Profiled:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Profiled:
-        """Read what `asdict` wrote."""
         findings = tuple(Finding(**finding) for finding in content["findings"])
         known = {"degree": Degree(content["degree"]), "kind": Kind(content["kind"])}
         return cls(**{**content, **known, "findings": findings})
@@ -107,7 +106,6 @@ class Profiling:
 
 
 def profiles(session: Session, candidate: str | None = None) -> list[Profiled]:
-    """List what profiles said, of one candidate or of all."""
     noted = (Profiled.from_json(note.content) for note in session.notes(kind=PROFILED))
     return [one for one in noted if candidate in (None, one.candidate)]
 

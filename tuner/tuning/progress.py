@@ -44,7 +44,6 @@ class ProgressTracker:
         self._progress[workload] = replace(progress, budget=progress.budget + trials)
 
     def of(self, workload: Workload) -> WorkloadProgress:
-        """Return the progress of a tuned workload."""
         return self._progress[workload]
 
     def set_baseline(self, workload: Workload, baseline_us: float) -> None:
@@ -132,13 +131,9 @@ class ProgressTracker:
 
 def best_trials(session: Session, candidate: str) -> dict[Workload, Trial]:
     """Find the fastest correct trial of a candidate on every workload that has one."""
-    best: dict[Workload, Trial] = {}
-    for trial in session.trials(candidate):
-        known = best.get(trial.workload)
-        if trial.time_us is None or (known and (known.time_us or 0.0) <= trial.time_us):
-            continue
-        best[trial.workload] = trial
-    return best
+    best = {trial.workload: trial for trial in reversed(session.fastest(candidate))}
+    tried = (one.workload for one in session.trials(candidate) if one.time_us is not None)
+    return {workload: best[workload] for workload in tried if workload in best}
 
 
 def best_us(session: Session, candidate: str) -> dict[str, float]:

@@ -22,35 +22,35 @@ ENOUGH = 0.005
 class WorkloadSearch:
     """The search of one workload: how far it is and when its turn ends.
 
-    `most` bounds the configs asked for, `depth` those that are under way. `unasked` are those that
-    an earlier run has tried and that this one has not come to yet. `replaying` says that nothing
-    new may be tried.
+    `max_trials` bounds the configs proposed, `depth` those that are under way. `not_proposed` are
+    those that an earlier run has tried and that this one has not come to yet. `replaying` says
+    that nothing new may be tried.
     """
 
     workload: Workload
-    proposer: PrecompilingSearcher
-    most: int
+    searcher: PrecompilingSearcher
+    max_trials: int
     first_turn: int
     depth: int
-    unasked: set[Config] = field(default_factory=set)
+    not_proposed: set[Config] = field(default_factory=set)
     deadline_s: float | None = None
     replaying: bool = False
-    asked: int = 0
-    told: int = 0
+    proposed: int = 0
+    completed: int = 0
     compiled: bool = False
-    over: bool = False
+    exhausted: bool = False
     _gain: tuple[int, float | None] = (-1, None)
 
     @property
     def may_begin(self) -> bool:
         """Whether a config that is not known yet fits into the budget."""
-        return not self.replaying and self.asked + len(self.unasked) < self.most
+        return not self.replaying and self.proposed + len(self.not_proposed) < self.max_trials
 
     @property
     def gain(self) -> float | None:
         """What is left to find, as the searcher sees it after the last trial told."""
-        if self._gain[0] != self.told:
-            self._gain = self.told, self.proposer.expected_gain()
+        if self._gain[0] != self.completed:
+            self._gain = self.completed, self.searcher.expected_gain()
         return self._gain[1]
 
     @property
@@ -63,7 +63,7 @@ class WorkloadScheduler:
     """Give each workload a first turn, then whichever promises most another, until none does.
 
     A searcher that can't say what it expects has one turn, as long as its budget. `begin` makes
-    the part of a workload when its first turn comes. `total` bounds the trials of all together.
+    the search of a workload when its first turn comes. `total` bounds the trials of all together.
     """
 
     def __init__(
@@ -71,21 +71,24 @@ class WorkloadScheduler:
     ) -> None:
         self._waiting = list(workloads)
         self._begin, self._total = begin, total
-        self._parts: list[WorkloadSearch] = []
+        self._searches: list[WorkloadSearch] = []
         self._current: WorkloadSearch | None = None
         self._turn_ends = 0
 
     @property
-    def parts(self) -> Sequence[WorkloadSearch]:
-        """Those that have had a turn."""
-        return self._parts
+    def searches(self) -> Sequence[WorkloadSearch]:
+        return self._searches
+
+    def of(self, workload: Workload) -> WorkloadSearch:
+        """Return the search of a workload that has had a turn."""
+        return next(search for search in self._searches if search.workload == workload)
 
     def current(self) -> WorkloadSearch | None:
         """Tell whose turn it is; None when the search is over."""
-        while (part := self._current) is None or self._is_over(part):
+        while (search := self._current) is None or self._has_ended(search):
             if self._waiting:
                 self._current = self._begin(self._waiting.pop(0))
-                self._parts.append(self._current)
+                self._searches.append(self._current)
                 self._turn_ends = self._first_turn(self._current)
             elif self._left() <= 0:
                 return None
@@ -93,25 +96,30 @@ class WorkloadScheduler:
                 self._current = self._most_promising()
                 if self._current is None:
                     return None
-                self._turn_ends = self._current.asked + min(TURN_TRIALS, self._left())
-        return part
+                self._turn_ends = self._current.proposed + min(TURN_TRIALS, self._left())
+        return search
 
     def _left(self) -> int:
-        return self._total - sum(part.asked for part in self._parts)
+        return self._total - sum(search.proposed for search in self._searches)
 
-    def _first_turn(self, part: WorkloadSearch) -> int:
-        """Leave a first turn to each of those that are still waiting."""
+    def _first_turn(self, search: WorkloadSearch) -> int:
         kept = len(self._waiting) * FIRST_TURN_TRIALS
-        return min(part.first_turn, max(FIRST_TURN_TRIALS, self._left() - kept))
+        return min(search.first_turn, max(FIRST_TURN_TRIALS, self._left() - kept))
 
-    def _is_over(self, part: WorkloadSearch) -> bool:
-        return part.over or part.asked >= min(part.most, self._turn_ends) or part.found_enough
+    def _has_ended(self, search: WorkloadSearch) -> bool:
+        return (
+            search.exhausted
+            or search.proposed >= min(search.max_trials, self._turn_ends)
+            or search.found_enough
+        )
 
     def _most_promising(self) -> WorkloadSearch | None:
         hopes = [
-            (part.gain, part)
-            for part in self._parts
-            if not part.over and part.asked < part.most and part.gain is not None
+            (search.gain, search)
+            for search in self._searches
+            if not search.exhausted
+            and search.proposed < search.max_trials
+            and search.gain is not None
         ]
-        gain, part = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
-        return part if gain >= ENOUGH else None
+        gain, search = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
+        return search if gain >= ENOUGH else None

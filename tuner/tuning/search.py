@@ -10,12 +10,13 @@ from itertools import islice
 import numpy as np
 
 from tuner.model.config import Config
-from tuner.model.errors import TemplateError
-from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Status, Trial
-from tuner.search.base import Features, Searcher, StaticFeatureAware
+from tuner.model.errors import SpaceError, TemplateError
+from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.trial import INITIAL, Status, Trial, fastest
+from tuner.search.base import Features, StaticFeatureAware
 from tuner.search.factory import default_budget, learns_from_others, make_searcher
-from tuner.search.pool import Pool
+from tuner.search.pool import Pool, valid_configs
+from tuner.search.random import require_listed
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
@@ -30,30 +31,6 @@ from tuner.tuning.executor import (
 from tuner.tuning.progress import ProgressTracker
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
-# Of the trials of a search of several workloads, so many of each are kept for this.
-CROSSED = 3
-
-
-def crossings(
-    told: Sequence[Trial], pools: Mapping[Workload, Pool]
-) -> Iterator[tuple[Workload, Config]]:
-    """Name up to `CROSSED` valid, untried configs for each workload of `pools`.
-
-    First the best two of the nearest other workload, then the best one of each that is farther.
-    """
-    tried = {(trial.workload, trial.config) for trial in told}
-    ranked: dict[Workload, list[Config]] = {}
-    timed = (trial for trial in told if trial.time_us is not None)
-    for trial in sorted(timed, key=lambda trial: trial.time_us or 0.0):
-        ranked.setdefault(trial.workload, []).append(trial.config)
-    for own, pool in pools.items():
-        near = sorted((w for w in ranked if w != own), key=lambda other: distance(own, other))
-        wanted = [config for other in near[:1] for config in ranked[other][:2]]
-        wanted += [ranked[other][0] for other in near[1:]]
-        untried = (c for c in dict.fromkeys(wanted) if c in pool and (own, c) not in tried)
-        yield from ((own, config) for config in islice(untried, CROSSED))
-
-
 JOURNAL = "optuna.journal"
 # The kind of note, in round 0, that says why a search ended before its budget.
 ENDED = "ended"
@@ -65,6 +42,59 @@ HOPELESS_COMPILES = 12
 _UNCOMPILED = frozenset({Status.COMPILE, Status.TIMEOUT})
 # What can be seen before a config runs.
 _FORESEEN = frozenset({Status.COMPILE, Status.RESOURCE_LIMIT, Status.CONSTRAINT})
+# Of the trials of a search of several workloads, so many of each are kept for this.
+TRANSFERRED_CONFIGS = 3
+# Of each workload's configs, so many of the fastest are measured on all the others: what a
+# dispatch chooses among has to be known everywhere.
+SURVEYED_BEST = 3
+
+
+def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
+    """Enumerate the valid configs of every tuned workload; raise `SpaceError` where none is."""
+    pools = {}
+    for workload in plan.tuned:
+        pool = valid_configs(plan.space, evaluator.names(workload))
+        if not len(pool):
+            raise no_valid_config(plan.spec, workload, pool)
+        answered = evaluator.answered(workload)
+        if answered is not None:
+            # Where nothing is left the space has changed: then the trials say so.
+            pool = pool.restricted(answered) or pool
+        if plan.config.searcher == "exhaustive":
+            require_listed(pool)
+        pools[workload] = pool
+    return pools
+
+
+def no_valid_config(spec: KernelSpec, workload: Workload, pool: Pool) -> SpaceError:
+    """Say which constraint leaves a workload without any config."""
+    constraint = pool.emptied_by
+    which = "all constraints" if constraint is None else f"`{constraint.text}`"
+    return SpaceError(
+        f"no config satisfies {which} for workload {workload}",
+        path=spec.path,
+        line=None if constraint is None else constraint.line,
+        remedy="change the workload, the parameters' values or the constraints",
+    )
+
+
+def cross_workload_transfer(
+    completed: Sequence[Trial], pools: Mapping[Workload, Pool]
+) -> Iterator[tuple[Workload, Config]]:
+    """Name up to `TRANSFERRED_CONFIGS` valid, untried configs for each workload of `pools`.
+
+    First the best two of the nearest other workload, then the best one of each that is farther.
+    """
+    tried = {(trial.workload, trial.config) for trial in completed}
+    ranked: dict[Workload, list[Config]] = {}
+    for trial in fastest(completed):
+        ranked.setdefault(trial.workload, []).append(trial.config)
+    for own, pool in pools.items():
+        near = sorted((w for w in ranked if w != own), key=lambda other: distance(own, other))
+        wanted = [config for other in near[:1] for config in ranked[other][:2]]
+        wanted += [ranked[other][0] for other in near[1:]]
+        untried = (c for c in dict.fromkeys(wanted) if c in pool and (own, c) not in tried)
+        yield from ((own, config) for config in islice(untried, TRANSFERRED_CONFIGS))
 
 
 def budget(plan: Plan, pool: Pool) -> int:
@@ -88,7 +118,7 @@ def search_all(
     plan: Plan,
     session: Session,
     evaluator: Evaluator,
-    standing: ProgressTracker,
+    progress: ProgressTracker,
     pools: dict[Workload, Pool],
     *,
     searches_left: int = 1,
@@ -100,10 +130,10 @@ def search_all(
     holds the configs of earlier runs that each workload tries first.
     """
     if _is_over(plan, session):
-        standing.recount(plan.candidate)
+        progress.recount(plan.candidate)
         return
-    standing.expect(_planned(plan, pools), searches_left=searches_left)
-    Search(plan, session, evaluator, standing, pools, warm or {}).run()
+    progress.expect(_planned(plan, pools), searches_left=searches_left)
+    Search(plan, session, evaluator, progress, pools, warm or {}).run()
 
 
 class Search:
@@ -114,154 +144,159 @@ class Search:
         plan: Plan,
         session: Session,
         evaluator: Evaluator,
-        standing: ProgressTracker,
+        progress: ProgressTracker,
         pools: dict[Workload, Pool],
         warm: Mapping[Workload, Sequence[Config]],
     ) -> None:
         self._plan, self._session, self._warm = plan, session, warm
-        self._evaluator, self._standing = evaluator, standing
+        self._evaluator, self._progress = evaluator, progress
         self._pools = pools
         self._planned = _planned(plan, pools)
-        in_turns = sum(self._planned.values()) - CROSSED * len(self._joined())
-        self._turns = WorkloadScheduler(plan.tuned, self._begin_part, in_turns)
-        self._pipeline = TrialExecutor(evaluator)
-        self._told: list[tuple[Trial, Features | None]] = []
+        in_turns = sum(self._planned.values()) - TRANSFERRED_CONFIGS * len(self._joined())
+        self._scheduler = WorkloadScheduler(plan.tuned, self._begin_search, in_turns)
+        self._executor = TrialExecutor(evaluator)
+        self._completed: list[tuple[Trial, Features | None]] = []
 
     def run(self) -> None:
         """Search until budgets, time, spaces or expectations are used up."""
         with ExitStack() as stack:
             stack.enter_context(prompt_threads())
-            stack.callback(self._pipeline.close)
+            stack.callback(self._executor.close)
             try:
                 self._run()
             except BaseException:
-                for trial in self._pipeline.finished():
+                for trial in self._executor.finished():
                     self._keep(trial)
                 raise
-        for part in self._turns.parts:
-            part.proposer.close()
-            self._require_a_compiled_config(part.workload)
-            if part.found_enough and part.asked < part.most:
-                self._note_end(part, expected_gain=part.gain)
-            self._expect(part, part.asked)
+        for search in self._scheduler.searches:
+            search.searcher.close()
+            trials = self._session.trials(self._plan.candidate, search.workload)
+            require_one_compiles(trials, self._plan.template)
+            if search.found_enough and search.proposed < search.max_trials:
+                self._note_end(search, expected_gain=search.gain)
+            self._expect(search, search.proposed)
 
     def _run(self) -> None:
-        pipeline = self._pipeline
+        executor, scheduler = self._executor, self._scheduler
         while True:
-            while (part := self._turns.current()) is not None and len(pipeline) < part.depth:
-                self._propose(part)
-            if not len(pipeline):
+            while (search := scheduler.current()) is not None and len(executor) < search.depth:
+                self._propose(search)
+            if not len(executor):
                 break
-            trial = pipeline.take()
+            trial = executor.take()
             self._keep(trial)
-            (part,) = (part for part in self._turns.parts if part.workload == trial.workload)
-            part.proposer.tell(trial)
-            self._learn(part, trial)
-        self._cross()
-
-    def _cross(self) -> None:
-        """Try on every workload what won near by, where nobody has."""
-        parts = {part.workload: part for part in self._turns.parts}
-        told = [trial for trial, _ in self._told]
-        for workload, config in crossings(told, self._joined()):
-            self._try(parts[workload], config)
-        while len(self._pipeline):
-            self._keep(self._pipeline.take())
+            search = scheduler.of(trial.workload)
+            search.searcher.tell(trial)
+            self._learn(search, trial)
+        # Try on every workload what won near by, where nobody has.
+        completed = [trial for trial, _ in self._completed]
+        for workload, config in cross_workload_transfer(completed, self._joined()):
+            self._try(scheduler.of(workload), config)
+        while len(executor):
+            self._keep(executor.take())
 
     def _joined(self) -> dict[Workload, Pool]:
-        """Return the workloads that learn from each other."""
         joined = {w: pool for w, pool in self._pools.items() if self._learns_from_others(pool)}
         return joined if len(joined) > 1 else {}
 
-    def _propose(self, part: WorkloadSearch) -> None:
-        pending = part.proposer.next()
-        for refused in part.proposer.refused():
-            self._standing.expect_more(part.workload, 1)
+    def _propose(self, search: WorkloadSearch) -> None:
+        pending = search.searcher.next()
+        for refused in search.searcher.refused():
+            self._progress.expect_more(search.workload, 1)
             self._keep(refused)
-            self._learn(part, refused)
+            self._learn(search, refused)
         if pending is None:
-            part.over = True
+            search.exhausted = True
             return
-        if not self._try(part, pending.config, pending):
-            part.over = True
+        if not self._try(search, pending.config, pending):
+            search.exhausted = True
 
-    def _try(self, part: WorkloadSearch, config: Config, pending: Pending | None = None) -> bool:
+    def _try(self, search: WorkloadSearch, config: Config, pending: Pending | None = None) -> bool:
         """Send a config to the device, or what is known of it; False where nothing new may begin.
 
         `pending` is there where its compilation has begun.
         """
-        known = self._session.trial(self._plan.candidate, part.workload, config)
-        if known is None and not self._may_begin(part):
+        known = self._session.trial(self._plan.candidate, search.workload, config)
+        if known is None and not self._may_begin(search):
             return False
-        part.unasked.discard(config)
-        part.asked += 1
-        self._expect(part, max(part.asked, self._planned[part.workload]))
-        self._pipeline.begin(known or pending or self._evaluator.start(part.workload, config))
+        search.not_proposed.discard(config)
+        search.proposed += 1
+        self._expect(search, max(search.proposed, self._planned[search.workload]))
+        self._executor.begin(known or pending or self._evaluator.start(search.workload, config))
         return True
 
-    def _may_begin(self, part: WorkloadSearch) -> bool:
-        if not part.may_begin:
+    def _may_begin(self, search: WorkloadSearch) -> bool:
+        if not search.may_begin:
             return False
-        late = part.deadline_s is not None and time.monotonic() >= part.deadline_s
+        late = search.deadline_s is not None and time.monotonic() >= search.deadline_s
         if late:
-            self._note_end(part, late=True)
+            self._note_end(search, late=True)
         return not late
 
     def _keep(self, trial: Trial) -> None:
-        """Record a trial, unless an earlier run has, and count it."""
         known = self._session.trial(trial.candidate, trial.workload, trial.config)
         if known is None:
             self._session.record(trial)
-        self._standing.count(trial, measured=known is None)
+        self._progress.count(trial, measured=known is None)
 
-    def _learn(self, part: WorkloadSearch, trial: Trial) -> None:
-        features = part.proposer.features(trial.config)
-        self._told.append((trial, features))
-        for other in self._turns.parts:
-            if other is not part:
-                other.proposer.share(trial, features)
-        part.told += 1
-        part.compiled = part.compiled or trial.status not in _UNCOMPILED
-        if part.told >= HOPELESS_COMPILES and not part.compiled:
-            part.over = True
+    def _learn(self, search: WorkloadSearch, trial: Trial) -> None:
+        features = search.searcher.features(trial.config)
+        self._completed.append((trial, features))
+        for other in self._scheduler.searches:
+            if other is not search:
+                other.searcher.share(trial, features)
+        search.completed += 1
+        search.compiled = search.compiled or trial.status not in _UNCOMPILED
+        if search.completed >= HOPELESS_COMPILES and not search.compiled:
+            search.exhausted = True
 
-    def _begin_part(self, workload: Workload) -> WorkloadSearch:
-        searcher = self._searcher(workload)
-        proposer = PrecompilingSearcher(searcher, self._evaluator, workload)
-        for trial, features in self._told:
-            proposer.share(trial, features)
-        pool = self._pools[workload]
-        most = budget(self._plan, pool)
+    def _begin_search(self, workload: Workload) -> WorkloadSearch:
+        plan, pool = self._plan, self._pools[workload]
+        most = budget(plan, pool)
+        searcher = make_searcher(
+            plan.config.searcher,
+            pool,
+            plan.space,
+            seed=plan.config.seed,
+            budget=most,
+            seeds=self._seeds(workload),
+            axes=workload.values,
+            journal=self._session.directory / JOURNAL,
+            study_name=workload.key
+            if plan.candidate == INITIAL
+            else f"{plan.candidate} {workload.key}",
+        )
+        precompiling = PrecompilingSearcher(searcher, self._evaluator, workload)
+        for trial, features in self._completed:
+            precompiling.share(trial, features)
         # A searcher that knows the others' trials is asked again when all have had a turn.
-        joins = self._told and self._learns_from_others(pool)
-        tried = self._session.trials(self._plan.candidate, workload)
+        joins = self._completed and self._learns_from_others(pool)
+        tried = self._session.trials(plan.candidate, workload)
         foreseeing = isinstance(searcher, StaticFeatureAware)
         return WorkloadSearch(
             workload,
-            proposer,
+            precompiling,
             most,
             first_turn=FIRST_TURN_TRIALS if joins else most,
-            unasked={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
-            deadline_s=self._standing.deadline_s(workload),
+            not_proposed={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
+            deadline_s=self._progress.deadline_s(workload),
             replaying=self._is_ended(workload),
             depth=DEPTH_FORESEEN if foreseeing else DEPTH,
         )
 
-    def _note_end(self, part: WorkloadSearch, **why: float | bool | None) -> None:
-        """Write down why a search ended before its budget."""
-        name, key = self._plan.candidate, part.workload.key
-        noted = {"candidate": name, "workload": key, "trials": part.asked, **why}
+    def _note_end(self, search: WorkloadSearch, **why: float | bool | None) -> None:
+        name, key = self._plan.candidate, search.workload.key
+        noted = {"candidate": name, "workload": key, "trials": search.proposed, **why}
         if noted not in [note.content for note in self._session.notes(0, ENDED)]:
             self._session.note(0, ENDED, noted)
 
-    def _expect(self, part: WorkloadSearch, trials: int) -> None:
-        more = trials - self._planned[part.workload]
+    def _expect(self, search: WorkloadSearch, trials: int) -> None:
+        more = trials - self._planned[search.workload]
         if more:
-            self._standing.expect_more(part.workload, more)
-            self._planned[part.workload] = trials
+            self._progress.expect_more(search.workload, more)
+            self._planned[search.workload] = trials
 
     def _is_ended(self, workload: Workload) -> bool:
-        """Whether an earlier run ended this search for want of time."""
         name, key = self._plan.candidate, workload.key
         return any(
             note.content["candidate"] == name
@@ -269,24 +304,6 @@ class Search:
             and note.content.get("late", False)
             for note in self._session.notes(0, ENDED)
         )
-
-    def _searcher(self, workload: Workload) -> Searcher:
-        pool = self._pools[workload]
-        return make_searcher(
-            self._plan.config.searcher,
-            pool,
-            self._plan.space,
-            seed=self._plan.config.seed,
-            budget=budget(self._plan, pool),
-            seeds=self._seeds(workload),
-            axes=workload.values,
-            journal=self._session.directory / JOURNAL,
-            study_name=self._study(workload),
-        )
-
-    def _study(self, workload: Workload) -> str:
-        name = self._plan.candidate
-        return workload.key if name == INITIAL else f"{name} {workload.key}"
 
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
         """Start from the space's own configs, what past runs found, and what is best near by.
@@ -297,22 +314,15 @@ class Search:
         space = self._plan.space
         wanted = [space.default, *space.suggestions, *self._warm.get(workload, ())]
         if not self._learns_from_others(pool):
-            before = [part.workload for part in self._turns.parts]
+            before = [search.workload for search in self._scheduler.searches]
             near = sorted(before, key=lambda other: distance(workload, other))
-            wanted += [self._best(other) for other in near]
+            ranked = fastest(trial for trial, _ in self._completed)
+            best = {trial.workload: trial.config for trial in reversed(ranked)}
+            wanted += [best.get(other) for other in near]
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
 
     def _learns_from_others(self, pool: Pool) -> bool:
         return learns_from_others(self._plan.config.searcher, len(pool), self._plan.config.trials)
-
-    def _best(self, workload: Workload) -> Config | None:
-        told = [trial for trial, _ in self._told if trial.workload == workload]
-        timed = [(trial.time_us, trial.config) for trial in told if trial.time_us is not None]
-        return min(timed, key=lambda one: one[0])[1] if timed else None
-
-    def _require_a_compiled_config(self, workload: Workload) -> None:
-        trials = self._session.trials(self._plan.candidate, workload)
-        require_one_compiles(trials, self._plan.template)
 
 
 def _is_over(plan: Plan, session: Session) -> bool:
@@ -333,11 +343,6 @@ def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
         )
 
 
-# Of each workload's configs, so many of the fastest are measured on all the others: what a
-# dispatch chooses among has to be known everywhere.
-BEST = 3
-
-
 class Survey:
     """Fill up every workload of a searched candidate to `plan.config.surveyed` measured configs.
 
@@ -350,28 +355,28 @@ class Survey:
         plan: Plan,
         session: Session,
         evaluator: Evaluator,
-        standing: ProgressTracker,
+        progress: ProgressTracker,
         pools: Mapping[Workload, Pool],
     ) -> None:
         self._plan, self._session = plan, session
-        self._evaluator, self._standing = evaluator, standing
+        self._evaluator, self._progress = evaluator, progress
         self._pools, self._configs = pools, plan.config.surveyed or 0
 
     def run(self) -> None:
         """Measure what is missing, compiling ahead of the device."""
-        pipeline = TrialExecutor(self._evaluator)
+        executor = TrialExecutor(self._evaluator)
         with ExitStack() as stack:
             stack.enter_context(prompt_threads())
-            stack.callback(pipeline.close)
+            stack.callback(executor.close)
             try:
                 for workload, config in self._missing():
-                    if len(pipeline) >= DEPTH:
-                        self._keep(pipeline)
-                    pipeline.begin(self._evaluator.start(workload, config))
-                while len(pipeline):
-                    self._keep(pipeline)
+                    if len(executor) >= DEPTH:
+                        self._keep(executor)
+                    executor.begin(self._evaluator.start(workload, config))
+                while len(executor):
+                    self._keep(executor)
             except BaseException:
-                for trial in pipeline.finished():
+                for trial in executor.finished():
                     self._session.record(trial)
                 raise
 
@@ -384,22 +389,21 @@ class Survey:
             left = max(0, min(self._configs, len(pool)) - len(known) - len(others))
             drawn = (c for c in self._shuffled(pool) if c not in known and c not in others)
             wanted = [*others, *(config for config, _ in zip(drawn, range(left), strict=False))]
-            self._standing.expect_more(workload, len(wanted))
+            self._progress.expect_more(workload, len(wanted))
             yield from ((workload, config) for config in wanted)
 
     def _best(self) -> list[Config]:
         found: dict[Config, None] = {}
         for workload in self._plan.tuned:
-            trials = self._session.trials(self._plan.candidate, workload)
-            timed = sorted((t.time_us, n, t) for n, t in enumerate(trials) if t.time_us is not None)
-            found |= dict.fromkeys(trial.config for _, _, trial in timed[:BEST])
+            ranked = self._session.fastest(self._plan.candidate, workload)
+            found |= dict.fromkeys(trial.config for trial in ranked[:SURVEYED_BEST])
         return list(found)
 
     def _shuffled(self, pool: Pool) -> Iterator[Config]:
         order = np.random.default_rng(self._plan.config.seed).permutation(len(pool))
         return (pool[int(index)] for index in order)
 
-    def _keep(self, pipeline: TrialExecutor) -> None:
-        trial = pipeline.take()
+    def _keep(self, executor: TrialExecutor) -> None:
+        trial = executor.take()
         self._session.record(trial)
-        self._standing.count(trial, measured=True)
+        self._progress.count(trial, measured=True)

@@ -122,7 +122,6 @@ class Verification:
         return most is not None and self._plan.spec.footprint_bytes(workload) > most
 
     def _jobs(self, watch: Watch, pairs: Iterable[Pair]) -> dict[Pair, Program]:
-        """Compile for a tool what it has not seen yet and can cope with."""
         kind = watch.watcher.kind
         evaluators = {p.candidate: watch.evaluator_of(p) for p in self._candidates.plans}
         size = self._plan.spec.footprint_bytes

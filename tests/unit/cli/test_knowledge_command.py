@@ -15,7 +15,7 @@ from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Status, Trial
-from tuner.session.knowledge import PastConfig, PastSearch, PastWorkload, Store, find_place
+from tuner.session.knowledge import KnowledgeStore, PastConfig, PastSearch, PastWorkload, find_store
 
 
 def knowledge(*words: object) -> Result:
@@ -43,9 +43,9 @@ def filled(tmp_path: Path):
     """Make a store in a file of a name, of these searches."""
 
     def make(name: str, *known: PastSearch) -> Path:
-        place = find_place(str(tmp_path / name), {})
+        place = find_store(str(tmp_path / name), {})
         assert place is not None
-        Store(place).add(known)
+        KnowledgeStore(place).add(known)
         return tmp_path / name
 
     return make
@@ -123,8 +123,8 @@ def test_a_session_is_added_once(make_plan, make_session, tmp_path: Path) -> Non
     with pytest.raises(SessionError, match="does not say what its times are of"):
         knowledge("add", folder, "--store", path)
     with closing(sqlite3.connect(folder / "session.db")) as raw, raw:
-        rows = [("device", "NVIDIA H200"), ("architecture", "sm_90a")]
-        raw.executemany("INSERT INTO environment (name, value) VALUES (?, ?)", rows)
+        known = json.dumps({"device": "NVIDIA H200", "architecture": "sm_90a"})
+        raw.execute("UPDATE session SET environment = ?", (known,))
     assert knowledge("add", folder, "--store", path).output == f"added: 1 search to {path}\n"
     assert knowledge("add", folder, "--store", path).output == f"added: 0 searches to {path}\n"
     with pytest.raises(SessionError, match="no such session"):

@@ -14,20 +14,20 @@ from dispatch_sample import (
     variant,
 )
 
-from tuner.dispatch.kernels import Kernels, device_numbers, nearest
+from tuner.dispatch.kernels import VariantRenderer, device_numbers, nearest
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL
-from tuner.session.records import Candidate
+from tuner.session.records import CandidateRecord
 
 
 def kernels(template=TEMPLATE, space=SPACE):
-    candidate = Candidate(INITIAL, template, space)
-    return Kernels([candidate], {"MAP": "twice"}, device_numbers(ENVIRONMENT))
+    candidate = CandidateRecord(INITIAL, template, space)
+    return VariantRenderer([candidate], {"MAP": "twice"}, device_numbers(ENVIRONMENT))
 
 
 def reach_of(made, one, static_bytes=0):
     kernel = made.of(MANY, one)
-    return made.reach(kernel, MANY, (ONE, SOME, MANY, FAR), static_bytes)
+    return made.applicability(kernel, MANY, (ONE, SOME, MANY, FAR), static_bytes)
 
 
 def names(made, **axes):

@@ -22,9 +22,8 @@ from dispatch_sample import (
     write_session,
 )
 
-from tuner.dispatch.evidence import distrusted, evidence
-from tuner.dispatch.of_session import SessionDispatch
-from tuner.dispatch.table import Choice
+from tuner.dispatch.predicted import wanted_for
+from tuner.dispatch.table import SessionDispatch, SetSelection, distrusted, evidence
 from tuner.model.errors import SessionError
 from tuner.model.statistics import paired_interval
 from tuner.model.trial import Check
@@ -43,7 +42,7 @@ def dispatched(tmp_path):
         with Session.open(folder) as session:
             for check in checks:
                 session.record_check(check)
-            return SessionDispatch(session, choice or Choice())
+            return SessionDispatch(session, choice or SetSelection())
 
     return make
 
@@ -64,14 +63,14 @@ def test_few_variants_serve_all_within_a_share_of_each_best(dispatched):
 
 
 def test_a_narrower_share_needs_more(dispatched):
-    assert served(dispatched(choice=Choice(within=0.0))) == [A, C, B]
+    assert served(dispatched(choice=SetSelection(within=0.0))) == [A, C, B]
 
 
 def test_at_most_n_loses_least_in_the_geometric_mean(dispatched):
-    assert served(dispatched(choice=Choice(most=1))) == [None, B, B]
-    assert served(dispatched(choice=Choice(most=2))) == [A, B, B]
-    assert served(dispatched(choice=Choice(most=5))) == [A, C, B]
-    reason = dispatched(choice=Choice(most=1)).table.entries[0].reason
+    assert served(dispatched(choice=SetSelection(most=1))) == [None, B, B]
+    assert served(dispatched(choice=SetSelection(most=2))) == [A, B, B]
+    assert served(dispatched(choice=SetSelection(most=5))) == [A, C, B]
+    reason = dispatched(choice=SetSelection(most=1)).table.entries[0].reason
     assert reason == "the variants serve other workloads"
 
 
@@ -153,10 +152,10 @@ def test_a_session_of_no_gpu_has_no_dispatch(dispatched, environment):
 def test_a_measurement_that_could_save_a_variant_is_wanted(dispatched):
     # A at MANY and B at ONE: if B were as good at the smallest, A could go.
     made = dispatched((comparison(ONE, {A: 5.0}), comparison(SOME, {B: 4.0})))
-    assert set(made.wanted) == {(ONE, B), (SOME, A)}
+    assert set(wanted_for(made)) == {(ONE, B), (SOME, A)}
 
 
 def test_what_the_search_found_slow_is_not_wanted(dispatched):
     trials = [trial(ONE, A, 5.0), trial(ONE, B, 6.0), trial(SOME, A, 9.0, early=True)]
     made = dispatched((comparison(ONE, {A: 5.0}), comparison(SOME, {B: 4.0})), trials=trials)
-    assert made.wanted == ()
+    assert wanted_for(made) == ()

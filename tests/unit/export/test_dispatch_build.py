@@ -14,8 +14,7 @@ from dispatch_sample import COMPARISONS, write_project, write_session
 
 from tuner.compiler.base import CompileRequest
 from tuner.dispatch.kernels import nearest
-from tuner.dispatch.of_session import SessionDispatch
-from tuner.dispatch.table import Choice
+from tuner.dispatch.table import SessionDispatch, SetSelection
 from tuner.export.cpp import in_namespace
 from tuner.export.dispatch_sources import Measured, Sources
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -100,7 +99,7 @@ def made(tmp_path: Path) -> Iterator[Made]:
     spec = load_definition(space).spec
     measured = Measured("NVIDIA H200", "sm_90a", "2026-01-01", {"MAP": "twice"})
     with Session.open(folder, read_only=True) as session:
-        dispatch = SessionDispatch(session, Choice())
+        dispatch = SessionDispatch(session, SetSelection())
         yield Made(spec, dispatch, Sources(spec, dispatch, measured))
 
 
@@ -132,7 +131,7 @@ def write(made: Made, folder: Path, *, without_device_code: bool = False) -> lis
 
 def launched(made: Made, shape: tuple[int, int]) -> tuple[int, list[str]]:
     """What the search space says of a shape: the variant's number and the lines of its launches."""
-    names = made.dispatch.kernels.names(Workload.of(dict(zip("TD", shape, strict=True))))
+    names = made.dispatch.renderer.names(Workload.of(dict(zip("TD", shape, strict=True))))
     number = expected_variant(made, shape)
     if number == 0:
         launches = made.spec.baseline_launches(names)
@@ -143,12 +142,12 @@ def launched(made: Made, shape: tuple[int, int]) -> tuple[int, list[str]]:
 
 
 def expected_variant(made: Made, shape: tuple[int, int]) -> int:
-    names = made.dispatch.kernels.names(Workload.of(dict(zip("TD", shape, strict=True))))
-    reaches, table = made.dispatch.reaches(), made.dispatch.table
+    names = made.dispatch.renderer.names(Workload.of(dict(zip("TD", shape, strict=True))))
+    dispatch, table = made.dispatch, made.dispatch.table
     found = nearest(
         table.points,
         dict(zip("TD", shape, strict=True)),
-        lambda kernel: kernel is None or reaches[kernel].holds(names),
+        lambda kernel: kernel is None or dispatch.applicability(kernel).holds(names),
     )
     return table.number(found[1]) if found else 0
 

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -24,15 +25,19 @@ from tuner.model.trial import (
     INITIAL,
     Comparison,
     Correctness,
+    Energy,
+    EnergyWindow,
     Measurement,
     Occupancy,
+    PeerTrial,
     Resources,
     Result,
     Status,
     Trial,
     Variant,
 )
-from tuner.session.session import Baseline, Candidate, Session
+from tuner.session.session import Baseline, CandidateRecord, Session
+from tuner.session.store import SCHEMA_VERSION
 
 SMALL = Workload.of({"T": 1, "D": 14336})
 LARGE = Workload.of({"T": 8192, "D": 14336})
@@ -70,6 +75,20 @@ TRIAL = Trial(
     seconds=0.125,
     stage="finals",
 )
+WINDOW = EnergyWindow(3127.000244140625, 5.037193, 1 / 3, 384, False, 61, 1980, ("power limit",))
+ENERGIES = [
+    Energy(SMALL, "idle", EnergyWindow(551.25, 5.0), created="2026-11-20T17:00:00+00:00"),
+    Energy(SMALL, "baseline", WINDOW),
+    Energy(SMALL, "variant", WINDOW, Variant("r1", CONFIG), "2026-11-20T17:00:09+00:00"),
+    Energy(LARGE, "variant", WINDOW, Variant(INITIAL, CONFIG)),
+    # A program may be measured again.
+    Energy(SMALL, "variant", WINDOW, Variant("r1", CONFIG)),
+]
+PEERS = [
+    PeerTrial(SMALL, "pytorch", Status.CORRECT),
+    PeerTrial(SMALL, "flashinfer", Status.INCORRECT, "out[0] is 1", "2026-11-20T18:00:00+00:00"),
+    PeerTrial(HELD_OUT, "pytorch", Status.NOT_RECORDED, "No module named 'torch'"),
+]
 RESULT = Result(
     workload=LARGE,
     baseline_us=60.5,
@@ -109,11 +128,12 @@ class TestRoundTrip:
         create(tmp_path).close()
         with Session.open(tmp_path) as session:
             assert session.manifest == MANIFEST
-            assert [w.held_out for w in session.manifest.workloads] == [False, False, True]
+            assert [w.held_out for w in session.manifest.config.workloads] == [False, False, True]
             assert list(session.environment.items()) == list(ENVIRONMENT.items())
 
     def test_a_session_without_environment_or_operators_comes_back(self, tmp_path: Path) -> None:
-        manifest = replace(MANIFEST, trials=None, time_s=300.0, operators={})
+        config = replace(MANIFEST.config, trials=None, time_s=300.0, operators={})
+        manifest = replace(MANIFEST, config=config)
         Session.create(tmp_path, manifest, {}).close()
         with Session.open(tmp_path) as session:
             assert session.manifest == manifest
@@ -142,6 +162,8 @@ class TestRoundTrip:
             ("pytorch",),
         )
         assert differs_in_every_field(comparison)
+        columns = (None, Variant("r2", Config.of({"n": 1})), "pytorch")
+        assert [comparison.column(one) for one in columns] == [0, 2, 3]
         with create(tmp_path) as session:
             session.record_baseline(LARGE, MEASUREMENT, CORRECTNESS, RESOURCES, OCCUPANCY)
             session.record_baseline(HELD_OUT, MEASUREMENT)
@@ -157,9 +179,31 @@ class TestRoundTrip:
             assert session.comparisons() == [comparison, Comparison(LARGE, (), ())]
             assert session.results() == [RESULT]
             assert session.candidates() == (
-                Candidate("base", "__global__ ...", "version: 1"),
-                Candidate("second", "other", "version: 1", "base"),
+                CandidateRecord("base", "__global__ ...", "version: 1"),
+                CandidateRecord("second", "other", "version: 1", "base"),
             )
+
+    @pytest.mark.parametrize("read_only", [False, True])
+    def test_windows_of_energy_come_back_in_order(self, tmp_path: Path, read_only: bool) -> None:
+        with create(tmp_path) as session:
+            for energy in ENERGIES:
+                session.record_energy(energy)
+        with Session.open(tmp_path, read_only=read_only) as session:
+            assert session.energies() == ENERGIES
+            assert session.energies(LARGE) == [ENERGIES[3]]
+
+    def test_peers_come_back_and_the_last_word_on_one_counts(self, tmp_path: Path) -> None:
+        with create(tmp_path) as session:
+            for trial in PEERS:
+                session.record_peer(trial)
+        failed = PeerTrial(SMALL, "pytorch", Status.LAUNCH, "died")
+        with Session.open(tmp_path) as session:
+            assert session.peers() == PEERS
+            assert session.peers(SMALL) == PEERS[:2]
+            assert session.peers(LARGE) == []
+            session.record_peer(failed)
+        with Session.open(tmp_path, read_only=True) as session:
+            assert session.peers(SMALL) == [failed, PEERS[1]]
 
     @given(st.data())
     @settings(
@@ -316,6 +360,11 @@ class TestRecording:
             assert session.results() == [better, RESULT]
         with Session.open(tmp_path) as session:
             assert session.results() == [better, RESULT]
+            session.withdraw_result(SMALL)
+        with Session.open(tmp_path) as session:
+            assert session.results() == [RESULT]
+            session.record_result(better)
+            assert session.results() == [RESULT, better]
 
     def test_time_is_summed_over_runs_and_state_is_kept(self, tmp_path: Path) -> None:
         with create(tmp_path) as session:
@@ -463,16 +512,36 @@ class TestRefusals:
         other.close()
         self.refused("not a session of tune", tmp_path)
 
-    def test_a_newer_version(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("version", "said", "remedy"),
+        [
+            (SCHEMA_VERSION + 1, "a newer version of tune: schema", "upgrade with `pip install"),
+            (SCHEMA_VERSION - 1, "an older version of tune: schema", "start a new session"),
+        ],
+    )
+    @pytest.mark.parametrize("read_only", [False, True])
+    def test_another_version(
+        self, tmp_path: Path, version: int, said: str, remedy: str, read_only: bool
+    ) -> None:
         create(tmp_path).close()
-        with sqlite3.connect(tmp_path / "session.db") as database:
-            database.execute("PRAGMA user_version = 7")
-        database.close()
-        error = self.refused(
-            "newer version of tune: schema 7, this version reads up to 5", tmp_path
-        )
-        assert error.remedy is not None
-        assert "upgrade" in error.remedy
+        with closing(sqlite3.connect(tmp_path / "session.db")) as database:
+            database.execute(f"PRAGMA user_version = {version}")
+        before = (tmp_path / "session.db").read_bytes()
+        error = self.refused(f"{said} {version}", tmp_path, read_only=read_only)
+        assert f"this version reads {SCHEMA_VERSION}" in error.message
+        assert remedy in str(error.remedy)
+        assert (tmp_path / "session.db").read_bytes() == before
+
+    @pytest.mark.parametrize(
+        ("kind", "content"),
+        [("trial", "{}"), ("trial", "["), ("peer", '{"name": 1}'), ("other", "{}"), ("note", "")],
+    )
+    def test_a_record_that_is_none(self, tmp_path: Path, kind: str, content: str) -> None:
+        create(tmp_path).close()
+        with closing(sqlite3.connect(tmp_path / "session.db")) as database, database:
+            row = (kind, content)
+            database.execute("INSERT INTO records (kind, content) VALUES (?, ?)", row)
+        self.refused("the database is damaged", tmp_path)
 
     def test_a_refused_folder_is_not_left_locked(self, tmp_path: Path) -> None:
         (tmp_path / "session.db").write_bytes(b"")

@@ -11,7 +11,7 @@ from tuner.agent.history import history, population
 from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
 from tuner.model.trial import Finding
-from tuner.session.records import Candidate
+from tuner.session.records import CandidateRecord
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
@@ -63,7 +63,7 @@ class Briefer:
         speedups = {name: mean_speedup(self._session, name) or 0.0 for name in names}
         return max(names, key=lambda name: speedups[name])
 
-    def _member(self, candidate: Candidate) -> Member:
+    def _member(self, candidate: CandidateRecord) -> Member:
         baselines = self._session.baselines()
         baselines_us = {w: baselines[w].measurement.median_us for w in self._plan.tuned}
         made = [one for one in history(self._session) if one.candidate == candidate.name]

@@ -12,7 +12,7 @@ from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import geometric_mean
-from tuner.model.trial import Finding, Status, Trial
+from tuner.model.trial import Finding, Status, Trial, fastest
 from tuner.search.importance import average, importance
 from tuner.space.template import Template
 
@@ -41,8 +41,8 @@ class Observed:
     def of(cls, workload: Workload, trials: Iterable[Trial]) -> Observed:
         """Sort the trials of one workload."""
         tried = tuple(trial for trial in trials if trial.status is not Status.NOT_RECORDED)
-        correct = tuple(sorted((t for t in tried if t.time_us is not None), key=time_of))
-        return cls(workload, tried, correct, tuple(t for t in correct if not _stopped(t)))
+        correct = tuple(fastest(tried))
+        return cls(workload, tried, correct, tuple(fastest(tried, full=True)))
 
     @property
     def enough(self) -> bool:
@@ -84,10 +84,6 @@ def time_of(trial: Trial) -> float:
     if trial.time_us is None:
         raise ValueError(f"a trial with the status {trial.status} has no time")
     return trial.time_us
-
-
-def _stopped(trial: Trial) -> bool:
-    return trial.measurement is not None and trial.measurement.stopped_early
 
 
 # A value that was hardly tried cannot be compared with another.

@@ -11,12 +11,12 @@ from tuner.analysis.base import METRICS
 from tuner.device.base import DeviceInfo, Outcome
 from tuner.model.hardware import limits_for, occupancy
 from tuner.model.kernel import Workload
-from tuner.model.trial import Measurement, Status, Trial
+from tuner.model.trial import Measurement, Status, Trial, fastest
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
 from tuner.tuning.executor import DEPTH, PrecompilingSearcher, TrialExecutor
-from tuner.tuning.pools import no_valid_config
 from tuner.tuning.profiling import Profiled, Profiling
+from tuner.tuning.search import no_valid_config
 
 # Configs that an answer lists.
 BEST = 5
@@ -125,7 +125,7 @@ class Searching:
 
     def text(self, baseline_us: Callable[[Workload], float], info: DeviceInfo) -> str:
         """Write the best configs and what failed."""
-        timed = sorted((t.time_us, n, t) for n, t in enumerate(self.trials) if t.time_us)
+        timed = fastest(self.trials)
         about = "" if self._pool.size_is_exact else "about "
         valid = f"{about}{self._pool.estimated_size}"
         lines = [
@@ -135,9 +135,11 @@ class Searching:
         if timed:
             baseline = baseline_us(self._workload)
             lines.append(f"the baseline takes {baseline:.4g} us; the best:")
-            for time_us, _, trial in timed[:BEST]:
-                lines.append(f"- {time_us:.4g} us, {baseline / time_us:.3g}x: {trial.config}")
-            measurement = timed[0][2].measurement
+            for trial in timed[:BEST]:
+                assert trial.time_us is not None
+                speedup = baseline / trial.time_us
+                lines.append(f"- {trial.time_us:.4g} us, {speedup:.3g}x: {trial.config}")
+            measurement = timed[0].measurement
             assert measurement is not None
             lines.append(_taken(measurement, info))
         return "\n".join([*lines, *self._failures()])

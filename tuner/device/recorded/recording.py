@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -18,6 +17,7 @@ from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Resources, Status
+from tuner.process.files import atomic_write
 
 VERSION = 2
 # A hundred times what the recording of a search of 10,000 configs takes.
@@ -195,9 +195,7 @@ def save_recording(recording: Recording, path: Path) -> None:
     content = recording.model_dump_json(exclude_defaults=True)
     with_version = json.dumps({"version": VERSION, **json.loads(content)}, separators=(",", ":"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(lzma.compress(with_version.encode(), preset=9))
-    temporary.replace(path)
+    atomic_write(path, lzma.compress(with_version.encode(), preset=9))
 
 
 def recordings_of(source: Path) -> list[Path]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.dispatch.of_session import SessionDispatch
-from tuner.dispatch.table import Choice, Entry, HeldOut, Table
+from tuner.dispatch.predicted import wanted_for
+from tuner.dispatch.table import DispatchTable, Entry, HeldOut, SessionDispatch, SetSelection
 from tuner.model.config import Config
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
@@ -21,7 +21,7 @@ WANTED_SHOWN = 8
 class Dispatch:
     """A table with the measurements that might shrink it."""
 
-    table: Table
+    table: DispatchTable
     wanted: tuple[tuple[Workload, Variant], ...] = ()
 
 
@@ -64,11 +64,11 @@ def dispatch_of(session: Session) -> Dispatch | None:
         return None
     try:
         config = session.manifest.config
-        choice = Choice(config.variants_within, config.max_variants)
+        choice = SetSelection(config.variants_within, config.max_variants)
         made = SessionDispatch(session, choice)
     except InputError:
         return None
-    return Dispatch(made.table, made.wanted)
+    return Dispatch(made.table, wanted_for(made))
 
 
 def summary(dispatch: Dispatch) -> str:
@@ -116,7 +116,7 @@ def wanted(dispatch: Dispatch) -> tuple[Sequence[tuple[str, Config]], int]:
     return pairs[:WANTED_SHOWN], max(len(pairs) - WANTED_SHOWN, 0)
 
 
-def _served(entry: Entry, table: Table) -> Served:
+def _served(entry: Entry, table: DispatchTable) -> Served:
     one = entry.compared
     return Served(
         workload=str(entry.workload),
@@ -128,7 +128,7 @@ def _served(entry: Entry, table: Table) -> Served:
     )
 
 
-def _checked(one: HeldOut, table: Table) -> Checked:
+def _checked(one: HeldOut, table: DispatchTable) -> Checked:
     compared = one.compared
     verdict = one.verdict + ("; the baseline serves" if one.refuted else "")
     return Checked(

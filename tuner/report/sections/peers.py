@@ -8,7 +8,7 @@ from statistics import median
 
 from markupsafe import Markup
 
-from tuner.dispatch.evidence import split
+from tuner.dispatch.table import split
 from tuner.model.kernel import Workload
 from tuner.model.statistics import Interval, geometric_mean, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, Comparison, PeerTrial, Result, Status, Variant

@@ -9,19 +9,26 @@ import pytest
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
-from tuner.session.knowledge import PastConfig, PastSearch, PastWorkload, Place, Store, find_place
+from tuner.session.knowledge import (
+    KnowledgeStore,
+    PastConfig,
+    PastSearch,
+    PastWorkload,
+    StoreLocation,
+    find_store,
+)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    found = find_place(str(tmp_path / "knowledge.sqlite"), {})
+def place(tmp_path: Path) -> StoreLocation:
+    found = find_store(str(tmp_path / "knowledge.sqlite"), {})
     assert found is not None
     return found
 
 
 @pytest.fixture
-def store(place: Place) -> Store:
-    return Store(place)
+def store(place: StoreLocation) -> KnowledgeStore:
+    return KnowledgeStore(place)
 
 
 @pytest.fixture

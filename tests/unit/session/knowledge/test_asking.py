@@ -12,17 +12,17 @@ from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.session.knowledge import PastConfig, PastSearch, PastWorkload
-from tuner.tuning.warm_start import Question, fitted, seeds
+from tuner.tuning.warm_start import WarmStartQuery, fitted, seeds
 
 SPACE = SearchSpace(
     (Parameter("block", (32, 64, 128, 256, 512)), Parameter("items", (1, 2))),
     default=Config.of({"block": 128, "items": 1}),
 )
-QUESTION = Question(SPACE, {}, "NVIDIA H200", "sm_90a", "t")
+QUERY = WarmStartQuery(SPACE, {}, "NVIDIA H200", "sm_90a", "t")
 HERE = Workload((("N", 1000),))
 
 
-def blocks(known, question=QUESTION, *, limit=5, valid=lambda config: True):
+def blocks(known, question=QUERY, *, limit=5, valid=lambda config: True):
     found = seeds(known, question, HERE, limit=limit, valid=valid)
     return [seed.config["block"] for seed in found]
 
@@ -38,7 +38,7 @@ def test_the_fastest_come_first_and_no_more_than_asked_for(make_search) -> None:
 
 def test_a_seed_says_where_it_was_found(make_search) -> None:
     (seed,) = seeds(
-        [make_search({32: 5.0}, size=64)], QUESTION, HERE, limit=1, valid=lambda config: True
+        [make_search({32: 5.0}, size=64)], QUERY, HERE, limit=1, valid=lambda config: True
     )
     assert (seed.device, seed.workload) == ("NVIDIA H200", "N=64")
 
@@ -161,7 +161,7 @@ SEARCHES = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(SEARCHES, max_size=4), st.integers(min_value=0, max_value=4))
 def test_whatever_is_known_the_list_is_short_valid_and_without_repeats(known, limit) -> None:
-    found = seeds(known, QUESTION, HERE, limit=limit, valid=lambda config: config["items"] == 1)
+    found = seeds(known, QUERY, HERE, limit=limit, valid=lambda config: config["items"] == 1)
     configs = [seed.config for seed in found]
     assert len(configs) <= limit
     assert len(set(configs)) == len(configs)

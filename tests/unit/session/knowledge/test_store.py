@@ -1,4 +1,4 @@
-"""A store of past searches: what comes back, what is refused, and several runs at once."""
+"""Where the store of past searches is, what comes back, what is refused, several runs at once."""
 
 from __future__ import annotations
 
@@ -7,26 +7,97 @@ import multiprocessing
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, select, sql
 
+from tuner.model.config import Config
 from tuner.model.errors import InputError
-from tuner.session import knowledge
-from tuner.session.knowledge import Store, StoreError, find_place
+from tuner.session.knowledge import KnowledgeStore, StoreError, find_store, without_password
 
 
-def named(path: Path) -> Store:
-    place = find_place(str(path), {})
+def test_without_a_word_it_is_a_file_of_the_users_own(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    place = find_store(None, {})
     assert place is not None
-    return Store(place)
+    assert place.file == tmp_path / "kernel-tune/knowledge.sqlite"
+    assert not place.explicit
+    assert not place.file.parent.exists(), "asking makes nothing"
 
 
-def of_environment(path: Path) -> Store:
-    place = find_place(None, {"TUNE_STORE": str(path)})
+def test_the_environment_names_another(tmp_path: Path) -> None:
+    place = find_store(None, {"TUNE_STORE": str(tmp_path / "a b?.db")})
     assert place is not None
-    return Store(place)
+    assert place.file == tmp_path / "a b?.db"
+    assert not place.explicit
+
+
+def test_the_option_comes_before_the_environment(tmp_path: Path) -> None:
+    place = find_store(str(tmp_path / "own.db"), {"TUNE_STORE": "none"})
+    assert place is not None
+    assert place.explicit
+
+
+@pytest.mark.parametrize(
+    ("option", "variable"), [("none", "x.db"), (None, "none"), (None, " none ")]
+)
+def test_none_is_no_store(option, variable) -> None:
+    assert find_store(option, {"TUNE_STORE": variable}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "--store is empty"),
+        ("  ", "--store is empty"),
+        ("://", "is no database URL"),
+        ("postgresql://host:port/x", "is no database URL"),
+        ("oracel://host/x", "knows no database 'oracel'"),
+        ("mysql+nothing://host/x", "knows no database 'mysql+nothing'"),
+        ("mssql+pyodbc://host/x", "there is no module 'pyodbc'"),
+        ("sqlite://", "keeps nothing"),
+        ("sqlite:///:memory:", "keeps nothing"),
+    ],
+)
+def test_what_names_no_database_is_refused_with_a_remedy(text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        find_store(text, {})
+    assert said in caught.value.message
+    assert caught.value.remedy
+
+
+def test_the_environment_is_named_where_it_is_wrong() -> None:
+    with pytest.raises(InputError, match="TUNE_STORE: SQLAlchemy knows no database 'oracel'"):
+        find_store(None, {"TUNE_STORE": "oracel://x/y"})
+
+
+def test_a_url_of_sqlite_is_its_file(tmp_path: Path) -> None:
+    place = find_store(f"sqlite:///{tmp_path}/x.db", {})
+    assert place is not None
+    assert place.file == tmp_path / "x.db"
+    assert str(place) == str(tmp_path / "x.db")
+
+
+def test_a_password_is_never_shown() -> None:
+    assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
+    assert "secret" not in without_password("postgresql://me:secret@host:port/db")
+    assert without_password("knowledge.db") == "knowledge.db"
+    with pytest.raises(InputError) as caught:
+        find_store("oracel://me:secret@host/db", {})
+    assert "secret" not in str(caught.value)
+
+
+def named(path: Path) -> KnowledgeStore:
+    place = find_store(str(path), {})
+    assert place is not None
+    return KnowledgeStore(place)
+
+
+def of_environment(path: Path) -> KnowledgeStore:
+    place = find_store(None, {"TUNE_STORE": str(path)})
+    assert place is not None
+    return KnowledgeStore(place)
 
 
 def test_what_is_added_comes_back_oldest_first(store, make_search) -> None:
@@ -55,7 +126,7 @@ def test_asking_makes_no_file(store) -> None:
     store.check()
     assert store.searches("scale") == []
     assert store.forget("scale") == 0
-    assert not store.place.file.exists()
+    assert not store.location.file.exists()
 
 
 def test_a_kernel_is_forgotten_on_one_device_or_all(store, make_search) -> None:
@@ -70,66 +141,67 @@ def test_a_kernel_is_forgotten_on_one_device_or_all(store, make_search) -> None:
     assert [one.device for one in store.searches("scale")] == ["NVIDIA H200"]
     assert store.forget("scale") == 1
     assert [one.kernel for one in store.searches()] == ["other"]
-    with create_engine(store.place.url).connect() as connection:
-        tables = (knowledge.searches, knowledge.workloads, knowledge.configs)
-        assert [len(connection.execute(select(table)).all()) for table in tables] == [1, 1, 1]
+    with closing(sqlite3.connect(store.location.file)) as raw:
+        assert raw.execute("SELECT kernel, device FROM tune_knowledge").fetchall() == [
+            ("other", "NVIDIA H200")
+        ]
 
 
-def spoil(store: Store, table: str, name: str, value: object) -> None:
-    """Overwrite a column of the first row of a table, which takes anything in SQLite."""
-    untyped = sql.table(table, sql.column("id"), sql.column(name))
-    with create_engine(store.place.url).begin() as connection:
-        connection.execute(untyped.update().where(untyped.c.id == 1).values({name: value}))
+def spoil(store: KnowledgeStore, content: object) -> None:
+    """Overwrite the first search, as whoever may write the file can."""
+    with closing(sqlite3.connect(store.location.file)) as raw, raw:
+        raw.execute("UPDATE tune_knowledge SET content = ? WHERE id = 1", (content,))
 
 
-GARBAGE = {
-    "config": [
-        "[",
-        "null",
-        "{}",
-        '[["block"]]',
-        "[[1, 2]]",
-        '[["block", null]]',
-        b"\xff",
-        "[" * 9999,
-    ],
-    "time_us": [0.0, -1.0, None, float("inf"), "fast", b""],
-    "status": ["best", "", b"correct"],
+CONFIG = {"config": {"items_": [["block", 64]]}, "status": "correct", "time_us": 2.0}
+WORKLOAD = {
+    "workload": {"axes": [["N", 1000]], "held_out": False},
+    "baseline_us": 9.0,
+    "configs": [CONFIG],
 }
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [(column, value) for column, values in GARBAGE.items() for value in values]
+    "changes",
+    [
+        {"operators": []},
+        {"operators": {"A": 1}},
+        {"parameters": 7},
+        {"device": "\x1b[2J H200"},
+        {"workloads": [7]},
+        *(
+            {"workloads": [WORKLOAD | {"workload": {"axes": axes, "held_out": False}}]}
+            for axes in ("", [], [["N", 0]], [["N", -5]], [["N", True]], [["N", 1.5]])
+        ),
+        *({"workloads": [WORKLOAD | {"baseline_us": us}]} for us in (0.0, -1.0, "9", float("nan"))),
+        *(
+            {"workloads": [WORKLOAD | {"configs": [CONFIG | changes]}]}
+            for changes in [
+                *(
+                    {"config": {"items_": items}}
+                    for items in ("[", None, {}, [], [["block"]], [[1, 2]], [["block", None]])
+                ),
+                *({"time_us": us} for us in (0.0, -1.0, None, float("inf"), "fast")),
+                *({"status": status} for status in ("best", "", "timeout", None)),
+            ]
+        ),
+    ],
 )
-def test_a_config_that_is_none_is_left_out(store, make_search, column, value) -> None:
-    store.add([make_search({32: 1.0, 64: 2.0})])
-    spoil(store, "tune_configs", column, value)
-    (known,) = store.searches("scale")
-    assert [one.config["block"] for one in known.workloads[0].configs] == [64]
+def test_a_search_that_makes_no_sense_is_left_out(store, make_search, changes) -> None:
+    store.add([make_search({32: 1.0}), make_search({64: 2.0})])
+    known = json.loads(store.searches()[0].json) | {"workloads": [WORKLOAD]}
+    spoil(store, json.dumps(known))
+    assert len(store.searches("scale")) == 2
+    spoil(store, json.dumps(known | changes))
+    (other,) = store.searches("scale")
+    assert [one.config["block"] for one in other.workloads[0].configs] == [64]
 
 
-@pytest.mark.parametrize(
-    "axes", ["", "[]", '[["N", 0]]', '[["N", -5]]', '[["N", true]]', '[["N", 1.5]]']
-)
-def test_a_workload_that_is_none_is_left_out(store, make_search, axes) -> None:
+@pytest.mark.parametrize("content", ["", "[", "null", "[" * 9999, b"\xff", " " * 3_000_000, 7])
+def test_content_that_is_no_search_is_left_out(store, make_search, content) -> None:
     store.add([make_search({32: 1.0})])
-    spoil(store, "tune_workloads", "axes", axes)
-    (known,) = store.searches("scale")
-    assert known.workloads == ()
-
-
-@pytest.mark.parametrize(
-    ("column", "value"), [("operators", "[]"), ("operators", '{"A": 1}'), ("parameters", "7")]
-)
-def test_a_search_that_is_none_is_left_out(store, make_search, column, value) -> None:
-    store.add([make_search({32: 1.0})])
-    spoil(store, "tune_searches", column, value)
+    spoil(store, content)
     assert store.searches("scale") == []
-
-
-def test_what_a_terminal_would_obey_is_not_shown(store, make_search) -> None:
-    store.add([make_search({32: 1.0}, device="\x1b[2J H200")])
-    assert store.searches()[0].device == "?[2J H200"
 
 
 def add_many(path: str, start: int, made: list) -> None:
@@ -142,7 +214,7 @@ def test_several_runs_add_at_once_and_nothing_is_lost(store, make_search) -> Non
     made = [make_search({32: 1.0 + n}) for n in range(40)]
     context = multiprocessing.get_context("fork")
     runs = [
-        context.Process(target=add_many, args=(str(store.place.file), n, made)) for n in range(4)
+        context.Process(target=add_many, args=(str(store.location.file), n, made)) for n in range(4)
     ]
     for run in runs:
         run.start()
@@ -155,8 +227,8 @@ def test_several_runs_add_at_once_and_nothing_is_lost(store, make_search) -> Non
 def test_a_locked_store_is_told_after_a_while(store, make_search, monkeypatch) -> None:
     store.add([make_search({32: 1.0})])
     monkeypatch.setattr("tuner.session.knowledge.BUSY_S", 0.05)
-    impatient = named(store.place.file)
-    with closing(sqlite3.connect(store.place.file)) as raw:
+    impatient = named(store.location.file)
+    with closing(sqlite3.connect(store.location.file)) as raw:
         raw.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreError, match="database is locked"):
             impatient.add([make_search({64: 1.0})])
@@ -167,9 +239,9 @@ def test_a_locked_store_is_told_after_a_while(store, make_search, monkeypatch) -
 
 def test_a_damaged_store_is_told(store, make_search) -> None:
     store.add([make_search({32: 1.0 + n, 64: 2.0}) for n in range(50)])
-    content = bytearray(store.place.file.read_bytes())
+    content = bytearray(store.location.file.read_bytes())
     content[4096:] = b"\xa5" * (len(content) - 4096)
-    store.place.file.write_bytes(content)
+    store.location.file.write_bytes(content)
     with pytest.raises(StoreError, match="malformed") as caught:
         store.searches("scale")
     assert "move it away" in caught.value.remedy
@@ -177,8 +249,8 @@ def test_a_damaged_store_is_told(store, make_search) -> None:
 
 def test_a_newer_store_is_left_alone(store, make_search) -> None:
     store.add([make_search({32: 1.0})])
-    with closing(sqlite3.connect(store.place.file)) as raw, raw:
-        raw.execute("UPDATE tune_about SET value = '2'")
+    with closing(sqlite3.connect(store.location.file)) as raw, raw:
+        raw.execute("UPDATE tune_knowledge SET version = 2")
     with pytest.raises(StoreError, match="has schema 2, this version of tune knows 1") as caught:
         store.searches("scale")
     assert "pip install --upgrade kernel-tune" in caught.value.remedy
@@ -189,7 +261,7 @@ def test_a_newer_store_is_left_alone(store, make_search) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_store_that_cannot_be_written_can_be_read(store, make_search) -> None:
     store.add([make_search({32: 1.0})])
-    store.place.file.chmod(0o400)
+    store.location.file.chmod(0o400)
     with pytest.raises(StoreError, match="readonly"):
         store.add([make_search({64: 1.0})])
     assert len(store.searches("scale")) == 1
@@ -202,7 +274,7 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, make
         raw.execute("CREATE TABLE trials (id INTEGER)")
     for path, said in ((text, "is no SQLite database"), (other, "is a database of something else")):
         before = path.read_bytes()
-        for use in (Store.check, lambda store: store.add([make_search({32: 1.0})])):
+        for use in (KnowledgeStore.check, lambda store: store.add([make_search({32: 1.0})])):
             with pytest.raises(InputError, match=said) as caught:
                 use(named(path))
             assert not isinstance(caught.value, StoreError)
@@ -227,17 +299,17 @@ def test_a_file_where_a_folder_should_be_is_a_failure(tmp_path: Path, make_searc
 
 def test_a_server_that_is_not_there_cannot_be_reached() -> None:
     pytest.importorskip("psycopg")
-    place = find_place("postgresql+psycopg://me:secret@127.0.0.1:9/x", {})
+    place = find_store("postgresql+psycopg://me:secret@127.0.0.1:9/x", {})
     assert place is not None
     with pytest.raises(InputError, match="cannot be reached") as caught:
-        Store(place).check()
+        KnowledgeStore(place).check()
     assert "secret" not in str(caught.value)
 
 
 def test_configs_keep_their_types(store, make_search) -> None:
-    known = make_search({32: 1.0})
-    store.add([known])
-    pairs = [["block", True], ["items", 1], ["rate", 1.0], ["name", "1"]]
-    spoil(store, "tune_configs", "config", json.dumps(pairs))
+    (past,) = make_search({32: 1.0}).workloads
+    values = Config.of({"block": True, "items": 1, "rate": 1.0, "name": "1"})
+    kept = replace(past, configs=(replace(past.configs[0], config=values),))
+    store.add([make_search({}, workloads=(kept,))])
     (one,) = store.searches()[0].workloads[0].configs
     assert [type(value) for value in one.config.values()] == [bool, int, float, str]

@@ -13,7 +13,7 @@ from tuner.model.config import Config
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
-from tuner.session.knowledge import Store, find_place
+from tuner.session.knowledge import KnowledgeStore, find_store
 from tuner.tuning.evaluator import evaluator_of
 from tuner.tuning.warm_start import MOST_SEEDS, WARM, Knowledge, open_knowledge, warm_seeds
 
@@ -126,12 +126,12 @@ def test_a_config_that_breaks_a_constraint_is_not_tried(
     assert [config["block"] for config in found[SMALL]] == [64], "512 * 8 is over 2048"
 
 
-def broken(store: Store, make_search, how: str) -> None:
+def broken(store: KnowledgeStore, make_search, how: str) -> None:
     store.add([make_search({32: 1.0})])
-    path = store.place.file
+    path = store.location.file
     if how == "newer":
         with closing(sqlite3.connect(path)) as raw, raw:
-            raw.execute("UPDATE tune_about SET value = '99'")
+            raw.execute("UPDATE tune_knowledge SET version = 99")
     elif how == "damaged":
         path.write_bytes(path.read_bytes()[:4096] + b"\xa5" * 20_000)
     else:
@@ -142,10 +142,10 @@ def broken(store: Store, make_search, how: str) -> None:
 def test_a_store_that_fails_costs_one_warning_and_nothing_else(
     plan, session, evaluator, tmp_path, make_search, warnings, how
 ) -> None:
-    place = find_place(None, {"TUNE_STORE": str(tmp_path / "x.db")})
+    place = find_store(None, {"TUNE_STORE": str(tmp_path / "x.db")})
     assert place is not None
-    broken(Store(place), make_search, how)
-    knowledge = Knowledge(Store(place), H200_LIKE, warnings.append)
+    broken(KnowledgeStore(place), make_search, how)
+    knowledge = Knowledge(KnowledgeStore(place), H200_LIKE, warnings.append)
     knowledge.check()
     assert not any(warm_seeds(knowledge, plan, session, evaluator, BUDGETS).values())
     session.record(trial(32, 1.0))

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 from dispatch_sample import ENVIRONMENT, MANY, ONE, SOME, SPACE, TEMPLATE, A, B, C, trial
 
-from tuner.dispatch.kernels import Kernels, device_numbers
+from tuner.dispatch.kernels import VariantRenderer, device_numbers
 from tuner.dispatch.predicted import assigned, wanted
-from tuner.dispatch.table import Choice
+from tuner.dispatch.table import SetSelection
 from tuner.model.trial import INITIAL
-from tuner.session.records import Candidate
+from tuner.session.records import CandidateRecord
 
 BASELINES = {ONE: 10.0, SOME: 10.0, MANY: 10.0}
 
 
 @pytest.fixture
 def kernel_of():
-    candidate = Candidate(INITIAL, TEMPLATE, SPACE)
-    return Kernels([candidate], {"MAP": "twice"}, device_numbers(ENVIRONMENT)).of
+    candidate = CandidateRecord(INITIAL, TEMPLATE, SPACE)
+    return VariantRenderer([candidate], {"MAP": "twice"}, device_numbers(ENVIRONMENT)).of
 
 
 def chosen(kernel_of, *trials, choice=None, distrusted=frozenset()):
-    return assigned(trials, BASELINES, distrusted, kernel_of, choice or Choice())
+    return assigned(trials, BASELINES, distrusted, kernel_of, choice or SetSelection())
 
 
 def test_one_that_is_near_enough_everywhere_goes_to_all(kernel_of):
@@ -30,7 +30,7 @@ def test_one_that_is_near_enough_everywhere_goes_to_all(kernel_of):
         *(trial(SOME, C, 4.0), trial(SOME, B, 4.07)),
     ]
     assert chosen(kernel_of, *trials) == {ONE: B, SOME: B}
-    assert chosen(kernel_of, *trials, choice=Choice(within=0.001)) == {ONE: A, SOME: C}
+    assert chosen(kernel_of, *trials, choice=SetSelection(within=0.001)) == {ONE: A, SOME: C}
 
 
 def test_times_of_trials_that_were_stopped_early_or_wrong_serve_nothing(kernel_of):
@@ -52,8 +52,8 @@ def test_where_the_baseline_looks_faster_nothing_is_assigned(kernel_of):
 
 def test_at_most_n_leaves_what_gains_least_to_the_baseline(kernel_of):
     trials = [trial(ONE, A, 9.0), trial(MANY, B, 2.0)]
-    assert chosen(kernel_of, *trials, choice=Choice(most=1)) == {MANY: B}
-    assert chosen(kernel_of, *trials, choice=Choice(most=0)) == {}
+    assert chosen(kernel_of, *trials, choice=SetSelection(most=1)) == {MANY: B}
+    assert chosen(kernel_of, *trials, choice=SetSelection(most=0)) == {}
 
 
 def test_nothing_tried_assigns_nothing(kernel_of):
