@@ -101,7 +101,7 @@ class Process:
     @property
     def runs_kernels(self) -> bool:
         """Whether it is the server of the `host` device, or a child that it forked."""
-        return "host.server" in self.command
+        return "cpu.server" in self.command
 
     @property
     def compiles(self) -> bool:
@@ -111,7 +111,7 @@ class Process:
     @property
     def judges(self) -> bool:
         """Whether it is the judge."""
-        return "spawn_main" in self.command
+        return "tune-judge" in self.command
 
     @property
     def folder(self) -> str:

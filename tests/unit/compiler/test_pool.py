@@ -13,7 +13,7 @@ import pytest
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
-from tuner.compiler.pool import AHEAD, NvrtcPool, WorkerProcess, workers_to_start
+from tuner.compiler.pool import CompilerProcess, NvrtcPool
 from tuner.model.errors import WorkerError
 
 ROOT = Path(__file__).parents[3]
@@ -304,36 +304,16 @@ def test_an_endless_compile_is_killed_and_others_go_on(folder):
         assert len(worker_ids(folder / "endless")) == 1
 
 
-@pytest.mark.parametrize(
-    ("ready", "starting", "waiting", "most", "expected"),
-    [
-        (1, 0, 1, 64, AHEAD - 1),  # a search begins
-        (1, AHEAD - 1, 1, 64, 0),
-        (1, 0, 1, 4, 3),  # no more than there are cores
-        (AHEAD, 0, 0, 64, 0),
-        (AHEAD, 0, 1, 64, 1),
-        (AHEAD, 1, 1, 64, 0),  # the same request waits for the one that starts
-        (AHEAD, 0, 100, 64, AHEAD),  # no more at the same time
-        (AHEAD, AHEAD - 4, 100, 64, 4),
-        (60, 0, 100, 64, 4),
-        (64, 0, 100, 64, 0),
-        (8, 0, 4, 7, 0),  # one too many: another could not start
-    ],
-)
-def test_workers_start_ahead_of_need_and_for_what_waits(ready, starting, waiting, most, expected):
-    assert workers_to_start(ready, starting, waiting, most) == expected
-
-
 def test_without_room_for_another_process_it_goes_on_with_those_it_has(folder, monkeypatch):
     started = []
 
     def limited(*arguments):
         if len(started) == 2:
             raise OSError(errno.EMFILE, "Too many open files")
-        started.append(WorkerProcess(*arguments))
+        started.append(CompilerProcess(*arguments))
         return started[-1]
 
-    monkeypatch.setattr("tuner.compiler.pool.WorkerProcess", limited)
+    monkeypatch.setattr("tuner.compiler.pool.CompilerProcess", limited)
     with NvrtcPool(workers=4, cache=Cache(folder / "limited")) as pool:
         futures = [pool.submit(request(COPY + "//" * copies)) for copies in range(6)]
         assert all(future.result().ok for future in futures)
@@ -346,7 +326,7 @@ def test_a_crash_of_the_compiler_is_an_error_and_others_go_on(folder):
         endless = pool.submit(request(ENDLESS))
         other = pool.submit(request(COPY))
         [worker] = worker_ids(folder / "crash")
-        assert until(lambda: any(w.job for w in pool._dispatcher._workers))
+        assert until(lambda: pool._pool._running)
         os.kill(worker, signal.SIGSEGV)
 
         assert endless.result().error == "the compiler crashed (SIGSEGV)"

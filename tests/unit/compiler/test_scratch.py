@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tuner.compiler.worker import PREFIX, remove_left_behind, scratch_folder
+from tuner.compiler.host import PREFIX, remove_left_behind, scratch_folder
 
 HOLD = """
 import sys
-from tuner.compiler.worker import scratch_folder
+from tuner.compiler.host import scratch_folder
 with scratch_folder() as folder:
     (folder / "unit.ii").write_text("int a;")
     print(folder, flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -175,11 +174,10 @@ def _runs(
         worker = Worker(settings, spaces)
         yield from ((task, worker.run(task)) for task in tasks)
         return
-    from tuner.process.pool import Crew
+    from tuner.process.pool import ObjectPool
 
-    with ExitStack() as stack:
-        crew = stack.enter_context(Crew(Worker, (settings, tuple(spaces)), min(jobs, len(tasks))))
-        yield from crew.map("run", tasks)
+    with ObjectPool(Worker, (settings, tuple(spaces)), min(jobs, len(tasks))) as pool:
+        yield from pool.map("run", tasks)
 
 
 def _result(
