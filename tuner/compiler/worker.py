@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.process.child import connected
-from tuner.process.compiler_confinement import confine, forget_environment, limit, system_folders
+from tuner.process.confinement import confine_compiler, forget_environment, limit_compiler
 from tuner.process.protocol import Message, receive, send
 
 MAX_LOG_CHARACTERS = 1_000_000
@@ -22,7 +22,7 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str) -> None:
     """Say what compiles here, then answer requests; ends when the parent does."""
     cache_dir, scratch = Path(cache_folder), Path(scratch_folder)
     connection = connected(descriptor, partial(shutil.rmtree, scratch, ignore_errors=True))
-    limit()
+    limit_compiler()
     # An empty folder: `#include "file"` looks in the working directory first.
     os.chdir(scratch / "empty")
 
@@ -50,9 +50,10 @@ class _Threads:
     def of(self, request: dict[str, Any]) -> ThreadPoolExecutor:
         folders = tuple(option[2:] for option in request["options"] if option.startswith("-I"))
         if folders not in self._threads:
-            readable = [*system_folders(), *map(Path, folders)]
             self._threads[folders] = ThreadPoolExecutor(
-                1, initializer=confine, initargs=(readable, self._writable)
+                1,
+                initializer=confine_compiler,
+                initargs=(list(map(Path, folders)), self._writable),
             )
         return self._threads[folders]
 

@@ -11,7 +11,7 @@ import pytest
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
-from tuner.process import compiler_confinement
+from tuner.process import confinement
 
 HONEST = "__global__ void honest(float* x) { x[threadIdx.x] = 1.0f; }\n"
 BOMBS = {
@@ -44,19 +44,21 @@ def test_a_bomb_ends_as_one_failed_compile(pool: NvrtcPool, bomb: str) -> None:
 
 
 def confined(code: str, *arguments: str) -> str:
-    script = f"from tuner.process.compiler_confinement import *\nfrom pathlib import Path\n{code}"
+    script = (
+        f"from tuner.process.confinement import *\nimport os, sys\nfrom pathlib import Path\n{code}"
+    )
     command = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout + done.stderr.strip().rpartition("\n")[2]
 
 
 def test_memory_over_the_bound_is_refused() -> None:
-    code = "limit()\nx = bytearray(MAX_DATA_BYTES + 1)"
+    code = "limit_compiler()\nx = bytearray(MAX_DATA_BYTES + 1)"
     assert "MemoryError" in confined(code)
 
 
 def test_a_file_over_the_bound_is_refused(tmp_path: Path) -> None:
-    code = "limit()\nopen(sys.argv[1], 'wb').truncate(MAX_FILE_BYTES + 1)"
+    code = "limit_compiler()\nopen(sys.argv[1], 'wb').truncate(MAX_FILE_BYTES + 1)"
     assert "File too large" in confined(code, str(tmp_path / "big"))
 
 
@@ -70,7 +72,7 @@ def test_the_environment_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def landlock() -> None:
-    if "True" not in confined("print(confine([Path('/')], []))"):
+    if "True" not in confined("print(confine_compiler([Path('/')], []))"):
         pytest.skip("no Landlock in this kernel")
 
 
@@ -82,7 +84,7 @@ def test_only_the_named_folders_can_be_read_or_written(tmp_path: Path) -> None:
     (tmp_path / "mine/link").symlink_to(tmp_path / "other/file")
     code = """
 mine, other = Path(sys.argv[1], "mine"), Path(sys.argv[1], "other")
-assert confine([mine], [])
+assert confine_compiler([mine], [])
 print((mine / "file").read_text())
 for use in (lambda: (other / "file").read_text(), lambda: (mine / "link").read_text(),
             lambda: (mine / "new").write_text(""), lambda: os.listdir(other),
@@ -114,5 +116,5 @@ def test_a_macro_in_a_header_cannot_reach_outside(tmp_path: Path, pool: NvrtcPoo
 
 def test_the_bounds_are_those_of_the_documentation() -> None:
     text = (Path(__file__).parents[3] / "docs/trust.md").read_text(encoding="utf-8")
-    assert f"{compiler_confinement.MAX_DATA_BYTES >> 30} GiB of memory" in text
-    assert f"files of {compiler_confinement.MAX_FILE_BYTES >> 30} GiB" in text
+    assert f"{confinement.MAX_DATA_BYTES >> 30} GiB of memory" in text
+    assert f"files of {confinement.MAX_FILE_BYTES >> 30} GiB" in text

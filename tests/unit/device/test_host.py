@@ -14,9 +14,9 @@ from host_programs import cached_compiler
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
+from tuner.device.cpu.child import LaunchCode
 from tuner.device.cpu.device import HostDevice
 from tuner.device.cpu.memory import SharedMemory
-from tuner.device.cpu.wire import Code
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import lay_out
 from tuner.device.number_formats import encode, storage_dtype
@@ -366,33 +366,37 @@ class TestFaults:
         [
             (
                 "if (threadIdx.x < 8)\n__syncthreads();\nelse\n__syncthreads();",
-                Code.STUCK,
+                LaunchCode.STUCK,
                 r"8 wait at __syncthreads \(line 2\), 24 wait at __syncthreads \(line 4\)",
             ),
             (
                 "if (threadIdx.x < 8) __syncthreads(); else __syncwarp();",
-                Code.STUCK,
+                LaunchCode.STUCK,
                 "divergent barrier.* 8 wait at __syncthreads .*, 24 wait at __syncwarp",
             ),
-            ("__syncwarp(1);", Code.STUCK, r"__syncwarp \(line 1\) with the mask 0x00000001"),
-            ("for (;;) {}", Code.TIMEOUT, r"thread \(0,0,0\) of block \(0,0,0\) had not ended"),
-            ("for (;;) __syncthreads();", Code.TIMEOUT, "had not ended in time"),
-            ("y[1ll << 44] = 1;", Code.FAULT, r"thread \(0,0,0\) .* uses an illegal address"),
-            ("y[0] = 7 / int(threadIdx.y);", Code.FAULT, "divides an integer by zero"),
+            ("__syncwarp(1);", LaunchCode.STUCK, r"__syncwarp \(line 1\) with the mask 0x00000001"),
+            (
+                "for (;;) {}",
+                LaunchCode.TIMEOUT,
+                r"thread \(0,0,0\) of block \(0,0,0\) had not ended",
+            ),
+            ("for (;;) __syncthreads();", LaunchCode.TIMEOUT, "had not ended in time"),
+            ("y[1ll << 44] = 1;", LaunchCode.FAULT, r"thread \(0,0,0\) .* uses an illegal address"),
+            ("y[0] = 7 / int(threadIdx.y);", LaunchCode.FAULT, "divides an integer by zero"),
             (
                 "volatile float big[100000]; for (int i = 0; i < 100000; ++i) big[i] = i;",
-                Code.FAULT,
+                LaunchCode.FAULT,
                 "uses an illegal address",
             ),
             (
                 "extern __shared__ float s[]; s[16 + threadIdx.x] = 0;",
-                Code.STUCK,
+                LaunchCode.STUCK,
                 "wrote past the 64 bytes of its dynamic shared memory",
             ),
         ],
     )
     def test_a_launch_that_cannot_end_well_is_explained(
-        self, bench: Bench, make_spec: MakeSpec, body: str, code: Code, message: str
+        self, bench: Bench, make_spec: MakeSpec, body: str, code: LaunchCode, message: str
     ) -> None:
         with pytest.raises(HostRunError, match=message) as caught:
             bench.run(make_spec(*DOUBLE), KERNEL.format(body), WORKLOAD, launch(shared=64))

@@ -22,11 +22,10 @@ from host_programs import cached_compiler
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Outcome, Program
-from tuner.device.cpu.child import elf_fault
+from tuner.device.cpu.child import ANSWER, COMMAND
 from tuner.device.cpu.device import HostDevice
 from tuner.device.cpu.memory import SharedMemory, available_bytes
-from tuner.device.cpu.wire import ANSWER, COMMAND
-from tuner.device.cpu.worker import HostWorker
+from tuner.device.cpu.worker import HostWorker, elf_fault
 from tuner.device.layout import Layout, lay_out
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -464,7 +463,7 @@ class TestFirstChild:
 REFUSED = """
 import ctypes, errno, json, os, platform, struct, sys
 import numpy as np
-from tuner.device.host import seccomp
+from tuner.process import seccomp
 from tuner.device.base import Program
 from tuner.device.cpu.memory import SharedMemory
 from tuner.device.cpu.worker import HostWorker
@@ -485,7 +484,7 @@ buffer = ctypes.create_string_buffer(content, len(content))
 libc = ctypes.CDLL(None)
 libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
-header = seccomp._Program(len(code), ctypes.addressof(buffer))
+header = seccomp.FilterProgram(len(code), ctypes.addressof(buffer))
 assert libc.prctl(22, 2, ctypes.addressof(header), 0, 0) == 0
 
 worker = HostWorker(1.0)
