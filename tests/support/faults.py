@@ -106,7 +106,7 @@ class Process:
     @property
     def compiles(self) -> bool:
         """Whether it is g++, what g++ started, or a process with NVRTC."""
-        return self.name in ("g++", "cc1plus", "as", "ld") or "compiler.worker" in self.command
+        return self.name in ("g++", "cc1plus", "as", "ld") or "tune-compiler" in self.command
 
     @property
     def judges(self) -> bool:

@@ -20,11 +20,10 @@ from functools import cache as once
 from functools import cached_property
 from pathlib import Path
 
-from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.base import CompileRequest, CompileResult, shortened
 from tuner.compiler.cache import Cache, cache_key
 from tuner.compiler.host_source import LAUNCH_UNIT, REMEDY, NotOnHostError, refusal, to_host
 from tuner.compiler.includes import UNIT_NAME, IncludeDigest, refused_include
-from tuner.compiler.log import shortened
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.trial import Resources
 

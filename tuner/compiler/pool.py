@@ -43,7 +43,7 @@ class CompilerProcess(ChildProcess):
         try:
             super().__init__(
                 "tune-compiler",
-                "tuner.compiler.worker",
+                "tuner.compiler.nvrtc",
                 [str(cache_dir), str(self._scratch)],
                 environment=_environment(),
                 # NVRTC may write there what is no message.

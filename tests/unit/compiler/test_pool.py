@@ -42,7 +42,7 @@ def worker_ids(folder):
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"tuner.compiler.worker" in command and os.fsencode(folder) in command:
+        if b"tune-compiler" in command and os.fsencode(folder) in command:
             found.append(int(entry.name))
     return found
 
@@ -370,7 +370,7 @@ def test_goes_on_with_the_workers_that_start(monkeypatch, tmp_path):
     hook = """\
         import os, sys
         from pathlib import Path
-        if "tuner.compiler.worker" in " ".join(sys.orig_argv):
+        if "tune-compiler" in " ".join(sys.orig_argv):
             started = Path(__file__).with_name("started")
             if started.exists():
                 os._exit(3)
