@@ -442,3 +442,48 @@ def test_runs_that_start_at_once_share_a_new_cache(folder):
     assert len(entries) == 6
     assert not any(name.startswith(".") for name in entries)
     assert len(list(home.glob("headers-*"))) <= 1
+
+
+BOMBS = {
+    "templates without end": "template <int N> struct A { A<N + 1> a; A<N + 2> b; };\nA<0> x;\n",
+    "a constant of 64 GB": "struct S { int a[1L << 34]; };\n__device__ S s = {{1}};\n",
+    "a macro of 3 ** 30 words": "#define A0 int x;\n"
+    + "".join(f"#define A{i} A{i - 1} A{i - 1} A{i - 1}\n" for i in range(1, 31))
+    + "A30\n",
+}
+
+
+@pytest.fixture(scope="module")
+def patient():
+    with NvrtcPool(workers=1, timeout_s=20) as pool:
+        yield pool
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_a_bomb_ends_as_one_failed_compile(patient, bomb):
+    failed = patient.submit(request(bomb)).result(timeout=100)
+    after = patient.submit(request(COPY)).result(timeout=100)
+
+    assert not failed.ok
+    assert after.ok, after.error
+
+
+def test_a_macro_in_a_header_cannot_reach_outside(error_of, tmp_path):
+    (tmp_path / "include").mkdir()
+    secret = tmp_path / "secret.h"
+    secret.write_text("int SECRET_WORD = ;\n")
+    header = f"#define TEXT(x) #x\n#include TEXT({secret})\n"
+    (tmp_path / "include/a.h").write_text(header)
+    if not confine_compiler_works():
+        pytest.skip("no Landlock in this kernel")
+
+    error = error_of('#include "a.h"\n' + COPY, include_dirs=(str(tmp_path / "include"),))
+
+    assert "cannot open source file" in error
+    assert "SECRET_WORD" not in error
+
+
+def confine_compiler_works():
+    code = "from tuner.process.confinement import *; print(confine_compiler([], []))"
+    return "True" in subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT)
