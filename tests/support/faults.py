@@ -70,7 +70,7 @@ arguments:
   - {name: N, dtype: int32, value: N}
 workloads:
   tuned: [{R: 1, N: 2048}]
-traffic: 8 * R * N
+min_bytes: 8 * R * N
 
 baseline:
   launch: [{kernel: scale, grid: ["ceil_div(R * N, 256)"], block: [256]}]

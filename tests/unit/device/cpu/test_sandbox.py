@@ -627,7 +627,7 @@ arguments:
   - {name: x, dtype: float32, shape: [N]}
   - {name: N, dtype: int32, value: N}
 workloads: {tuned: [{N: 1000}], held_out: [{N: 3000}]}
-traffic: N * 8
+min_bytes: N * 8
 baseline: {launch: [{kernel: run, grid: [1], block: [32]}]}
 parameters: {block: [32, 64]}
 default: {block: 32}
