@@ -18,7 +18,7 @@ from tuner.compiler.cache import Cache, cache_key, user_cache_dir
 from tuner.compiler.includes import IncludeDigest, refused_include
 from tuner.model.errors import WorkerError
 from tuner.process.child import START_TIMEOUT_S, ChildDiedError, ChildProcess, ChildTimeoutError
-from tuner.process.pool import Pool
+from tuner.process.pool import ProcessPool
 
 # Beside a driver NVRTC keeps results of its own, and on a hit the log lacks ptxas's report.
 _WITHOUT_OWN_CACHE = {"CUDA_CACHE_DISABLE": "1"}
@@ -132,7 +132,7 @@ class NvrtcPool:
         self._cache = cache
         cache_dir = cache.directory if cache else user_cache_dir()
         most = workers or len(os.sched_getaffinity(0))
-        self._pool = Pool(lambda: CompilerProcess(cache_dir), most, _cannot_start)
+        self._pool = ProcessPool(lambda: CompilerProcess(cache_dir), most, _cannot_start)
         # Looks results up and stores them, while the processes go on.
         self._thread = ThreadPoolExecutor(1, "compiler")
         self._includes = IncludeDigest()

@@ -67,7 +67,6 @@ class ChildProcess:
         stdout: int | None = None,
         stderr: int | None = None,
     ) -> None:
-        self.ended = False
         self._connection, theirs = socket.socketpair()
         code = _CODE.format(module=module)
         rest = (name, str(_PACKAGE_ROOT), str(theirs.fileno()), *arguments)
@@ -86,6 +85,11 @@ class ChildProcess:
         except BaseException:
             self._connection.close()
             raise
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, by itself or not."""
+        return self._process.poll() is not None
 
     @property
     def pid(self) -> int:
@@ -117,7 +121,6 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End the process at once; a kernel that never ends goes with it."""
-        self.ended = True
         self._kill()
         with suppress(subprocess.TimeoutExpired):  # the driver may hold it up
             self._process.wait(10.0)

@@ -23,9 +23,12 @@ AHEAD = 16
 
 
 class PoolMember(Protocol):
-    """A process of a pool; `ended` says that it was killed, by whomever."""
+    """A process of a pool."""
 
-    ended: bool
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, by itself or not."""
+        ...
 
     def wait_ready(self) -> None:
         """Wait until it can work."""
@@ -56,7 +59,7 @@ def workers_to_start(ready: int, starting: int, waiting: int, most: int, ahead: 
     return max(0, wanted - ready - starting)
 
 
-class Pool(Generic[_M]):
+class ProcessPool(Generic[_M]):
     """Run tasks in up to `most` processes, each held by a thread; first come, first served.
 
     `start` starts a process without waiting for it. A task whose process is killed from outside is
@@ -136,7 +139,7 @@ class Pool(Generic[_M]):
     def _live(self) -> None:
         """Start a process and do tasks in it until it ends or the pool does."""
         member = self._started()
-        while member is not None and not member.ended and (task := self._next()) is not None:
+        while member is not None and (task := self._next(member)) is not None:
             self._do(task, member)
         if member is not None:
             member.kill()
@@ -193,11 +196,12 @@ class Pool(Generic[_M]):
             _settle(task.future, error=self._error)
         return False
 
-    def _next(self) -> _Task[_M] | None:
+    def _next(self, member: _M) -> _Task[_M] | None:
         with self._changed:
             while True:
-                self._changed.wait_for(lambda: self._waiting or self._error is not None)
-                if not self._waiting:
+                if not member.ended:
+                    self._changed.wait_for(lambda: self._waiting or self._error is not None)
+                if member.ended or not self._waiting:  # it may end while it has nothing to do
                     return None
                 task = self._waiting.popleft()
                 if not task.future.cancelled():
@@ -235,7 +239,7 @@ def _settle(future: Future[Any], result: object = None, error: Exception | None 
         future.set_exception(error)
 
 
-class ObjectPool(Pool[Child]):
+class ObjectPool(ProcessPool[Child]):
     """Hold an object in each of up to `count` processes."""
 
     def __init__(self, factory: Callable[..., Any], arguments: tuple[Any, ...], count: int) -> None:

@@ -30,6 +30,9 @@ extern "C" __global__ void copy(float* to, const float*) { *to = Grow<int, 60>::
 """
 
 
+HANG_S = 60.0
+
+
 def request(source, *kernels, architecture="sm_90a", **more):
     return CompileRequest(source, kernels or ("copy",), architecture, **more)
 
@@ -420,9 +423,10 @@ def test_no_process_outlives_its_parent(folder, kill):
 
         os.killpg(parent.pid, kill)
 
-        parent.wait(10)
-        assert ("KeyboardInterrupt" in parent.stderr.read()) == (kill == signal.SIGINT)
-    assert until(lambda: not worker_ids(home))
+        # That it ends at all is the point, not how soon: on a busy machine Python takes seconds.
+        _, errors = parent.communicate(timeout=HANG_S)
+        assert ("KeyboardInterrupt" in errors) == (kill == signal.SIGINT)
+    assert until(lambda: not worker_ids(home), HANG_S)
 
 
 def test_runs_that_start_at_once_share_a_new_cache(folder):

@@ -9,7 +9,7 @@ from child_handlers import Handler
 
 from tuner.model.errors import WorkerError
 from tuner.process.child import Child, ChildDiedError
-from tuner.process.pool import AHEAD, MAX_KILLS, ObjectPool, Pool, workers_to_start
+from tuner.process.pool import AHEAD, MAX_KILLS, ObjectPool, ProcessPool, workers_to_start
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,17 @@ def test_starting_is_tried_again_where_it_was_killed_and_then_given_up():
         started.append(child)
         return child
 
-    with Pool(start, 1, lambda error: WorkerError(f"failed: {error}")) as pool:
+    with ProcessPool(start, 1, lambda error: WorkerError(f"failed: {error}")) as pool:
         future = pool.submit(lambda child: child.pid)
         with pytest.raises(WorkerError, match="failed: -9"):
             future.result(60)
         with pytest.raises(WorkerError, match="failed: -9"):
             pool.submit(lambda child: child.pid)
     assert len(started) == 8
+
+
+def test_a_process_that_ends_while_it_has_nothing_to_do_costs_no_task(pool):
+    pid = pool.submit(lambda child: child.pid).result(30)
+    os.kill(pid, signal.SIGSEGV)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert pool.submit(lambda child: child.call("echo", 5, timeout_s=30)).result(30) == 5

@@ -26,7 +26,7 @@ COMMAND = struct.Struct(f"={TOKEN_BYTES}sI")
 ANSWER = struct.Struct(f"={TOKEN_BYTES}sII{MESSAGE_BYTES}s")
 
 
-class LaunchCode(IntEnum):
+class LaunchEnd(IntEnum):
     """How a launch ended; equal to `Code` in headers/on_host/launch.h."""
 
     DONE = 0
@@ -198,12 +198,12 @@ def live(
         token, _ = COMMAND.unpack(os.read(channel, COMMAND.size))
         program = None
         if work is None:
-            _answer(channel, token, LaunchCode.DONE, ", ".join(in_force))
+            _answer(channel, token, LaunchEnd.DONE, ", ".join(in_force))
         else:
             program = _loaded(channel, token, work)
         while command := os.read(channel, COMMAND.size):
             token, order = COMMAND.unpack(command)
-            code, message = (LaunchCode.DONE, "") if program is None else program.run(order)
+            code, message = (LaunchEnd.DONE, "") if program is None else program.run(order)
             _answer(channel, token, code, message)
         status = 0
     except Exception as error:  # noqa: BLE001 - the server hands it on, whatever it is
@@ -233,11 +233,9 @@ def _loaded(channel: int, token: bytes, work: Work) -> _LoadedLibrary:
     try:
         program = _LoadedLibrary(work)
     except (OSError, AttributeError) as error:
-        _answer(
-            channel, token, LaunchCode.REFUSED, f"the compiled kernel cannot be loaded: {error}"
-        )
+        _answer(channel, token, LaunchEnd.REFUSED, f"the compiled kernel cannot be loaded: {error}")
         os._exit(0)
-    _answer(channel, token, LaunchCode.DONE, "")
+    _answer(channel, token, LaunchEnd.DONE, "")
     return program
 
 
@@ -269,9 +267,9 @@ class _LoadedLibrary:
         for function, record in self._launches:
             record.order = order
             code = function(ctypes.byref(record))
-            if code != LaunchCode.DONE:
+            if code != LaunchEnd.DONE:
                 return code & 0xFFFFFFFF, self._message.value.decode(errors="replace")
-        return LaunchCode.DONE, ""
+        return LaunchEnd.DONE, ""
 
     def _record(self, call: LaunchCall, timeout_s: float) -> LaunchRecord:
         return LaunchRecord(

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tuner.device.base import Device, DeviceInfo, Outcome, Program, Rounds
-from tuner.device.cpu.child import LaunchCode
+from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.memory import host_judge
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import Arena, plausible_byte
@@ -155,12 +155,12 @@ class HostRunner(RestartingWorker[HostWorker]):
         try:
             yield
         except HostRunError as error:
-            if error.code is LaunchCode.TIMEOUT:
+            if error.code is LaunchEnd.TIMEOUT:
                 raise RunFailedError(Status.TIMEOUT, error.message) from error
             raise RunFailedError(Status.LAUNCH, self._reason(error), killed=error.killed) from error
 
     def _reason(self, error: HostRunError) -> str:
-        if error.code is LaunchCode.SANITIZER:  # it names line and variable; the log has its report
+        if error.code is LaunchEnd.SANITIZER:  # it names line and variable; the log has its report
             return error.message
         found = self._finding(error.log) if self._finding is not None else ""
         if found:

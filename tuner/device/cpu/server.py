@@ -25,7 +25,7 @@ from tuner.device.cpu.child import (
     TOKEN_BYTES,
     AttachRequest,
     DetachRequest,
-    LaunchCode,
+    LaunchEnd,
     LoadRequest,
     Request,
     RunAnswer,
@@ -116,14 +116,14 @@ class Server:
             ran = child.command(0, _START_S)
             limits = ran.message
             enough_s = time.perf_counter() + _HANDSHAKES_S
-            while ran.code == LaunchCode.DONE and len(times_us) < _HANDSHAKES:
+            while ran.code == LaunchEnd.DONE and len(times_us) < _HANDSHAKES:
                 if times_us and time.perf_counter() > enough_s:
                     break
                 ran = child.command(0, _START_S) if child.pause() else _gone(child)
                 times_us.append(ran.wall_us)
         finally:
             child.end()
-        if ran.code != LaunchCode.DONE:
+        if ran.code != LaunchEnd.DONE:
             return ServerHello([], 0.0, f"{ran.message} {child.log}".strip()), ran.killed
         return ServerHello(limits.split(", ") if limits else [], min(times_us)), False
 
@@ -141,7 +141,7 @@ class Server:
                 return self._run(request)
             case UnloadRequest():
                 self._end(request.program)
-        return RunAnswer(LaunchCode.DONE)
+        return RunAnswer(LaunchEnd.DONE)
 
     def _unmap(self) -> None:
         self.end_all()
@@ -168,7 +168,7 @@ class Server:
 
     def _ended_unless_done(self, program: int, ran: RunAnswer) -> RunAnswer:
         child = self._children[program]
-        if ran.code == LaunchCode.DONE:
+        if ran.code == LaunchEnd.DONE:
             if child.pause():
                 return RunAnswer(ran.code, ran.message, ran.wall_us, self._digest())
             ran = _gone(child)
@@ -202,7 +202,7 @@ class Server:
 
 def _gone(child: ForkedChild) -> RunAnswer:
     message = "the kernel ended its process after its answer"
-    return RunAnswer(LaunchCode.FAULT, message, killed=child.killed)
+    return RunAnswer(LaunchEnd.FAULT, message, killed=child.killed)
 
 
 class ParentGoneError(Exception):
@@ -257,12 +257,12 @@ class ForkedChild:
         with suppress(OSError):  # it has ended, as will be seen
             self._channel.send(COMMAND.pack(token, order))
         if not self._answers(started + timeout_s):
-            return RunAnswer(LaunchCode.TIMEOUT, "the kernel gave no answer in time")
+            return RunAnswer(LaunchEnd.TIMEOUT, "the kernel gave no answer in time")
         content = self._received()
         wall_us = (time.perf_counter() - started) * 1e6
         if not content:
             message = self._ending()
-            return RunAnswer(LaunchCode.FAULT, message, killed=self.killed)
+            return RunAnswer(LaunchEnd.FAULT, message, killed=self.killed)
         return _parsed(content, token, wall_us)
 
     def pause(self) -> bool:
@@ -335,10 +335,10 @@ class ForkedChild:
 def _parsed(content: bytes, token: bytes, wall_us: float) -> RunAnswer:
     if len(content) == ANSWER.size:
         echoed, code, length, message = ANSWER.unpack(content)
-        if echoed == token and code in iter(LaunchCode) and length <= MESSAGE_BYTES:
+        if echoed == token and code in iter(LaunchEnd) and length <= MESSAGE_BYTES:
             return RunAnswer(code, _plain(message[:length].decode(errors="replace")), wall_us)
     return RunAnswer(
-        LaunchCode.FAULT, "the kernel wrote to the channel of its process: there is no answer"
+        LaunchEnd.FAULT, "the kernel wrote to the channel of its process: there is no answer"
     )
 
 

@@ -17,7 +17,7 @@ from tuner.device.cpu.child import (
     AttachRequest,
     DetachRequest,
     LaunchCall,
-    LaunchCode,
+    LaunchEnd,
     LoadRequest,
     Request,
     RunAnswer,
@@ -50,7 +50,7 @@ class HostRunError(TunerError):
     def __init__(
         self,
         message: str,
-        code: LaunchCode = LaunchCode.REFUSED,
+        code: LaunchEnd = LaunchEnd.REFUSED,
         log: str = "",
         *,
         killed: bool = False,
@@ -161,11 +161,11 @@ class HostWorker(ChildProcess):
         return self._count
 
     def _check(self, program: Program, ran: RunAnswer) -> None:
-        code = LaunchCode(ran.code)
-        if code is LaunchCode.DONE:
+        code = LaunchEnd(ran.code)
+        if code is LaunchEnd.DONE:
             return
         self._loaded.pop(_key(program), None)
-        late = f" ({self._launch_timeout_s:g} s)" if code is LaunchCode.TIMEOUT else ""
+        late = f" ({self._launch_timeout_s:g} s)" if code is LaunchEnd.TIMEOUT else ""
         raise HostRunError(ran.message + late, code, ran.log, killed=ran.killed)
 
     def _ask(self, request: Request, timeout_s: float, *descriptors: int) -> RunAnswer:

@@ -14,7 +14,7 @@ from host_programs import cached_compiler
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
-from tuner.device.cpu.child import LaunchCode
+from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.device import HostDevice
 from tuner.device.cpu.memory import SharedMemory
 from tuner.device.cpu.worker import HostRunError, HostWorker
@@ -365,37 +365,45 @@ class TestFaults:
         [
             (
                 "if (threadIdx.x < 8)\n__syncthreads();\nelse\n__syncthreads();",
-                LaunchCode.STUCK,
+                LaunchEnd.STUCK,
                 r"8 wait at __syncthreads \(line 2\), 24 wait at __syncthreads \(line 4\)",
             ),
             (
                 "if (threadIdx.x < 8) __syncthreads(); else __syncwarp();",
-                LaunchCode.STUCK,
+                LaunchEnd.STUCK,
                 "divergent barrier.* 8 wait at __syncthreads .*, 24 wait at __syncwarp",
             ),
-            ("__syncwarp(1);", LaunchCode.STUCK, r"__syncwarp \(line 1\) with the mask 0x00000001"),
+            (
+                "__syncwarp(1);",
+                LaunchEnd.STUCK,
+                r"__syncwarp \(line 1\) with the mask 0x00000001",
+            ),
             (
                 "for (;;) {}",
-                LaunchCode.TIMEOUT,
+                LaunchEnd.TIMEOUT,
                 r"thread \(0,0,0\) of block \(0,0,0\) had not ended",
             ),
-            ("for (;;) __syncthreads();", LaunchCode.TIMEOUT, "had not ended in time"),
-            ("y[1ll << 44] = 1;", LaunchCode.FAULT, r"thread \(0,0,0\) .* uses an illegal address"),
-            ("y[0] = 7 / int(threadIdx.y);", LaunchCode.FAULT, "divides an integer by zero"),
+            ("for (;;) __syncthreads();", LaunchEnd.TIMEOUT, "had not ended in time"),
+            (
+                "y[1ll << 44] = 1;",
+                LaunchEnd.FAULT,
+                r"thread \(0,0,0\) .* uses an illegal address",
+            ),
+            ("y[0] = 7 / int(threadIdx.y);", LaunchEnd.FAULT, "divides an integer by zero"),
             (
                 "volatile float big[100000]; for (int i = 0; i < 100000; ++i) big[i] = i;",
-                LaunchCode.FAULT,
+                LaunchEnd.FAULT,
                 "uses an illegal address",
             ),
             (
                 "extern __shared__ float s[]; s[16 + threadIdx.x] = 0;",
-                LaunchCode.STUCK,
+                LaunchEnd.STUCK,
                 "wrote past the 64 bytes of its dynamic shared memory",
             ),
         ],
     )
     def test_a_launch_that_cannot_end_well_is_explained(
-        self, bench: Bench, make_spec: MakeSpec, body: str, code: LaunchCode, message: str
+        self, bench: Bench, make_spec: MakeSpec, body: str, code: LaunchEnd, message: str
     ) -> None:
         with pytest.raises(HostRunError, match=message) as caught:
             bench.run(make_spec(*DOUBLE), KERNEL.format(body), WORKLOAD, launch(shared=64))
