@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import statistics
@@ -11,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from device_contract import DeviceContract
+from faults import descendants
 from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.device.base import Program
@@ -60,11 +60,7 @@ def newer_than_8(capability: tuple[int, int]) -> None:
 
 
 def processes(name: str) -> list[int]:
-    return [
-        child.pid
-        for child in multiprocessing.active_children()
-        if child.name == name and child.pid is not None
-    ]
+    return [one.pid for one in descendants(os.getpid()) if name in one.command]
 
 
 class TestContract(DeviceContract):

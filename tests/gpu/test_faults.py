@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from faults import descendants
 from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.compiler.base import CompileRequest
@@ -49,8 +49,7 @@ def works_afterwards(device: CudaDevice, honest: Program) -> Iterator[None]:
 
 
 def workers() -> list[int]:
-    children = multiprocessing.active_children()
-    return [one.pid for one in children if one.name == "tune-worker" and one.pid is not None]
+    return [one.pid for one in descendants(os.getpid()) if "tune-worker" in one.command]
 
 
 def test_a_cubin_for_another_architecture_costs_one_trial(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing.util
+import atexit
 import os
 import signal
 import threading
@@ -70,8 +70,7 @@ class Leaving:
     """Writes a file when its process ends by itself."""
 
     def __init__(self, path: str) -> None:
-        # Not `atexit`: processes of multiprocessing end without its functions.
-        multiprocessing.util.Finalize(None, Path(path).touch, exitpriority=1)
+        atexit.register(Path(path).touch)
 
     def hang(self) -> None:
         threading.Event().wait()

@@ -112,12 +112,12 @@ class Process:
     @property
     def compiles(self) -> bool:
         """Whether it is g++, what g++ started, or a process with NVRTC."""
-        return self.name in ("g++", "cc1plus", "as", "ld") or "compiler.worker" in self.command
+        return self.name in ("g++", "cc1plus", "as", "ld") or "tune-compiler" in self.command
 
     @property
     def verifies(self) -> bool:
         """Whether it is the verifier."""
-        return "spawn_main" in self.command
+        return "tune-verifier" in self.command
 
     @property
     def folder(self) -> str:

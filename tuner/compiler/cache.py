@@ -17,9 +17,9 @@ from pathlib import Path
 import platformdirs
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
-from tuner.compiler.wire import Unpacker, packed
 from tuner.model.trial import Resources
 from tuner.process.files import atomic_write
+from tuner.process.protocol import packed, unpacked
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ def _decoded(key: str, data: bytes) -> CompileResult | None:
     body = data[len(_MAGIC) + _DIGEST_BYTES :]
     if not data.startswith(_MAGIC + _digest(key, body)):
         return None
-    [(content, cubin)] = Unpacker().feed(body)
+    content, cubin, _ = unpacked(body)
     return CompileResult(
         cubin=cubin,
         lowered=content["lowered"],

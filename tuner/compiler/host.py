@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager, suppress
 from functools import cache as once
 from functools import cached_property
 from pathlib import Path
 
-from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.base import CompileRequest, CompileResult, shortened
 from tuner.compiler.cache import Cache, cache_key
 from tuner.compiler.host_source import LAUNCH_UNIT, REMEDY, NotOnHostError, refusal, to_host
 from tuner.compiler.includes import UNIT_NAME, IncludeDigest, refused_include
-from tuner.compiler.log import shortened
-from tuner.compiler.worker import remove_left_behind, scratch_folder
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.trial import Resources
 
@@ -306,7 +307,7 @@ class Gxx:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -501,3 +502,46 @@ def _entries(kernels: tuple[str, ...]) -> str:
             f"{{ return ::cuda_on_host::launch(launch, &{kernel}); }}"
         )
     return "\n".join(lines) + "\n"
+
+
+PREFIX = "tuner-host-"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make a folder and remove it; should this process be killed, `remove_left_behind` does."""
+    lock, folder = _locked_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_left_behind() -> None:
+    """Remove the folders of processes of this user that were killed: those that nobody locks."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # somebody else's, in use, or gone meanwhile
+            lock = _opened(folder)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_uid == os.geteuid():
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _locked_folder() -> tuple[int, Path]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        with suppress(FileNotFoundError):
+            lock = _opened(folder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Between the two it may have been taken for one that was left behind.
+            if folder.exists():
+                return lock, folder
+            os.close(lock)
+
+
+def _opened(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,10 +1,15 @@
-"""One translation unit through NVRTC, in the process that calls it: source to cubin."""
+"""NVRTC in the process that it compiles in: one translation unit at a time, source to cubin."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -12,10 +17,103 @@ from typing import Any
 from cuda import pathfinder
 from cuda.bindings import nvrtc
 
-from tuner.compiler import headers
 from tuner.compiler.base import normalized
-from tuner.compiler.headers import SHIMS
 from tuner.compiler.includes import UNIT_NAME
+from tuner.process.child import connected
+from tuner.process.confinement import confine_compiler, forget_environment, limit_compiler
+from tuner.process.protocol import Message, receive, send
+
+MAX_LOG_CHARACTERS = 1_000_000
+MAX_CUBIN_BYTES = 256 << 20
+# Older NVRTCs bring no headers.
+FIRST_WITH_BUNDLE = (13, 3)
+
+_VERSION = re.compile(r"#define\s+CUDART_VERSION\s+(\d+)")
+
+
+def include_dirs(version: tuple[int, int], cache_dir: Path) -> list[Path]:
+    """Return the include folders for NVRTC `version`; none where no header can be found."""
+    if version >= FIRST_WITH_BUNDLE and hasattr(nvrtc, "nvrtcInstallBundledHeaders"):
+        bundle = _bundled(version, cache_dir)
+        return [bundle, bundle / "cccl"]
+    toolkit = _toolkit(version)
+    if toolkit is None:
+        return []
+    cccl = toolkit / "cccl"
+    elsewhere = None if cccl.is_dir() else pathfinder.find_nvidia_header_directory("cccl")
+    return [toolkit, Path(elsewhere) if elsewhere else cccl]
+
+
+def headers_identity(folders: list[Path]) -> str:
+    """Name the headers' origin and state, for the cache key."""
+    if not folders:
+        return "no headers"
+    root = folders[0]
+    if (root / ".nvrtc_headers_version").exists():
+        return "bundled"
+    marker = root / "cuda_runtime_api.h"
+    return f"{root} {_cudart_version(root)} {marker.stat().st_mtime_ns}"
+
+
+def _bundled(version: tuple[int, int], cache_dir: Path) -> Path:
+    folder = cache_dir / f"headers-{version[0]}.{version[1]}"
+    if folder.is_dir():
+        return folder
+    # Extracted beside and renamed: a killed process leaves no half-filled folder in use.
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix="headers-", dir=cache_dir))
+    try:
+        result, log = nvrtc.nvrtcInstallBundledHeaders(os.fsencode(beside), 0)
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise OSError(f"NVRTC could not extract its headers to {beside}: {result} {log}")
+        beside.chmod(0o755)
+        beside.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return folder
+
+
+def _toolkit(version: tuple[int, int]) -> Path | None:
+    found = [root for root in _toolkit_candidates() if (root / "cuda_runtime_api.h").is_file()]
+    wanted = version[0] * 1000 + version[1] * 10
+    return min(found, key=lambda root: _distance(_cudart_version(root), wanted), default=None)
+
+
+def _toolkit_candidates() -> list[Path]:
+    candidates = [pathfinder.find_nvidia_header_directory("cudart")]
+    nvcc = shutil.which("nvcc")
+    if nvcc:
+        candidates.append(str(Path(nvcc).resolve().parent.parent / "include"))
+    candidates += [
+        str(Path(os.environ[name], "include"))
+        for name in ("CUDA_HOME", "CUDA_PATH")
+        if os.environ.get(name)
+    ]
+    candidates.append("/usr/local/cuda/include")
+    return [Path(candidate) for candidate in candidates if candidate]
+
+
+def _cudart_version(root: Path) -> int:
+    match = _VERSION.search((root / "cuda_runtime_api.h").read_text(errors="replace"))
+    return int(match[1]) if match else 0
+
+
+def _distance(found: int, wanted: int) -> tuple[bool, int]:
+    return found // 1000 != wanted // 1000, abs(found - wanted)
+
+
+@cache
+def _shims() -> dict[str, str]:
+    """Stand-ins for the standard headers that kernels include out of habit, by name.
+
+    Most are empty, for NVRTC declares on its own what they give to device code.
+    """
+    folder = Path(__file__).with_name("shims")
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+
 
 # cub's takes 310 MB, in the heap and as a file; cuda_bf16.h and cuda_fp8.h together 12 MB.
 HEAP_BYTES = 512 << 20
@@ -23,7 +121,9 @@ FREE_BYTES = 8 << 30
 MOST_KEPT = 4
 FIRST_VERSION = (12, 8)
 
-_CREATED = nvrtc.nvrtcResult.NVRTC_SUCCESS
+_OK = nvrtc.nvrtcResult.NVRTC_SUCCESS
+_COMPILATION = nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION
+_NO_NAME = nvrtc.nvrtcResult.NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID
 _USED = nvrtc.nvrtcResult.NVRTC_ERROR_NO_PCH_CREATE_ATTEMPTED
 
 
@@ -44,7 +144,7 @@ class PrecompiledHeaders:
         self._usable = version >= FIRST_VERSION
         if self._usable:
             (result,) = nvrtc.nvrtcSetPCHHeapSize(HEAP_BYTES)
-            self._usable = bool(result == nvrtc.nvrtcResult.NVRTC_SUCCESS)
+            self._usable = bool(result == _OK)
 
     def key(self, source: str, options: list[str], state: str) -> int | None:
         """Identify what must be equal to share a header; None where there is nothing to gain."""
@@ -67,7 +167,7 @@ class PrecompiledHeaders:
         """Take note of what became of a compile with `options`: never try again in vain."""
         if status == _USED:
             return
-        if status == _CREATED and key not in self._made:
+        if status == _OK and key not in self._made:
             self._made.add(key)
             return
         self._hopeless.add(key)
@@ -88,13 +188,8 @@ class PrecompiledHeaders:
         shutil.rmtree(self._folders.pop(key), ignore_errors=True)
 
 
-_OK = nvrtc.nvrtcResult.NVRTC_SUCCESS
-_COMPILATION = nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION
-_NO_NAME = nvrtc.nvrtcResult.NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID
-
-
 @dataclass(frozen=True, slots=True)
-class Unit:
+class TranslationUnit:
     """What NVRTC made: a cubin and lowered names, or none where `log` tells the errors.
 
     `lasting` says that the same source would give the same answer again.
@@ -118,7 +213,7 @@ class Nvrtc:
         _require(result, "nvrtcVersion")
         self.version = (int(major), int(minor))
         self._cache_dir = cache_dir
-        self._include_dirs = headers.include_dirs(self.version, cache_dir)
+        self._include_dirs = include_dirs(self.version, cache_dir)
         self._precompiled = PrecompiledHeaders(self.version, scratch)
 
     @property
@@ -126,9 +221,11 @@ class Nvrtc:
         """Tell this build of NVRTC and its headers from others, for the cache key."""
         library = pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path
         size = Path(library).stat().st_size if library else 0
-        return f"{self.version} {size} {headers.identity(self._include_dirs)}"
+        return f"{self.version} {size} {headers_identity(self._include_dirs)}"
 
-    def compile(self, source: str, kernels: list[str], options: list[str], state: str) -> Unit:
+    def compile(
+        self, source: str, kernels: list[str], options: list[str], state: str
+    ) -> TranslationUnit:
         """Compile `source`; `options` hold all but the folders of CUDA's headers.
 
         `state` names the content of the user's headers, which precompiled ones must match.
@@ -136,22 +233,24 @@ class Nvrtc:
         unit = self._compile(source, kernels, options, state)
         if unit.cubin or not self._headers_lost():
             return unit
-        self._include_dirs = headers.include_dirs(self.version, self._cache_dir)
+        self._include_dirs = include_dirs(self.version, self._cache_dir)
         return self._compile(source, kernels, options, state)
 
     def _headers_lost(self) -> bool:
         return bool(self._include_dirs) and not self._include_dirs[0].is_dir()
 
-    def _compile(self, source: str, kernels: list[str], options: list[str], state: str) -> Unit:
+    def _compile(
+        self, source: str, kernels: list[str], options: list[str], state: str
+    ) -> TranslationUnit:
         options = [*options, *(f"-I{folder}" for folder in self._include_dirs)]
         key = self._precompiled.key(source, options, state)
-        precompile = self._precompiled.options(key)
+        precompile, shims = self._precompiled.options(key), _shims()
         result, program = nvrtc.nvrtcCreateProgram(
             source.encode(errors="replace"),
             UNIT_NAME.encode(),
-            len(SHIMS),
-            [text.encode() for text in SHIMS.values()],
-            [name.encode() for name in SHIMS],
+            len(shims),
+            [text.encode() for text in shims.values()],
+            [name.encode() for name in shims],
         )
         _require(result, "nvrtcCreateProgram")
         try:
@@ -164,7 +263,7 @@ class Nvrtc:
         return unit
 
 
-def _compiled(program: Any, kernels: list[str], options: list[str]) -> Unit:
+def _compiled(program: Any, kernels: list[str], options: list[str]) -> TranslationUnit:
     for kernel in kernels:
         (result,) = nvrtc.nvrtcAddNameExpression(program, kernel.encode())
         _require(result, f"nvrtcAddNameExpression({kernel})")
@@ -175,7 +274,7 @@ def _compiled(program: Any, kernels: list[str], options: list[str]) -> Unit:
     log = raw_log.rstrip(b"\0").decode(errors="replace")
     if result != _OK:
         lasting = result in (_COMPILATION, nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION)
-        return Unit(log or str(result), lasting=lasting)
+        return TranslationUnit(log or str(result), lasting=lasting)
     lowered = {}
     for kernel in kernels:
         result, name = nvrtc.nvrtcGetLoweredName(program, kernel.encode())
@@ -183,7 +282,7 @@ def _compiled(program: Any, kernels: list[str], options: list[str]) -> Unit:
             _require(result, f"nvrtcGetLoweredName({kernel})")
             lowered[kernel] = name.decode()
     cubin = _content(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-    return Unit(log, cubin, lowered)
+    return TranslationUnit(log, cubin, lowered)
 
 
 def _content(size_of: Any, get: Any, program: Any) -> bytes:
@@ -198,3 +297,58 @@ def _content(size_of: Any, get: Any, program: Any) -> bytes:
 def _require(result: Any, call: str) -> None:
     if result != _OK:
         raise OSError(f"{call}: {nvrtc.nvrtcGetErrorString(result)[1].decode()}")
+
+
+def serve(descriptor: str, cache_folder: str, scratch_folder: str) -> None:
+    """Say what compiles here, then answer requests; ends when the parent does."""
+    cache_dir, scratch = Path(cache_folder), Path(scratch_folder)
+    connection = connected(descriptor, partial(shutil.rmtree, scratch, ignore_errors=True))
+    limit_compiler()
+    # An empty folder: `#include "file"` looks in the working directory first.
+    os.chdir(scratch / "empty")
+    compiler = Nvrtc(cache_dir, scratch)
+    forget_environment(scratch)
+    compiling = _Threads(cache_dir, scratch)
+    major, minor = compiler.version
+    hello = {"version": f"NVRTC {major}.{minor}", "identity": compiler.identity}
+    send(connection, hello)
+    while True:
+        request = receive(connection).header
+        reply, cubin, _ = compiling.of(request).submit(_answer, compiler, request).result()
+        send(connection, reply, cubin)
+
+
+class _Threads:
+    """A thread for every set of include folders, which can read these and no other files."""
+
+    def __init__(self, cache_dir: Path, scratch: Path) -> None:
+        self._writable = (cache_dir, scratch)
+        self._threads: dict[tuple[str, ...], ThreadPoolExecutor] = {}
+
+    def of(self, request: dict[str, Any]) -> ThreadPoolExecutor:
+        folders = tuple(option[2:] for option in request["options"] if option.startswith("-I"))
+        if folders not in self._threads:
+            self._threads[folders] = ThreadPoolExecutor(
+                1,
+                initializer=confine_compiler,
+                initargs=(list(map(Path, folders)), self._writable),
+            )
+        return self._threads[folders]
+
+
+def _answer(compiler: Nvrtc, request: dict[str, Any]) -> Message:
+    start = time.perf_counter()
+    unit = compiler.compile(
+        request["source"], request["kernels"], request["options"], request["state"]
+    )
+    log, cubin = unit.log, unit.cubin
+    if len(cubin) > MAX_CUBIN_BYTES:
+        log = f"error: {len(cubin)} bytes of machine code and data, over {MAX_CUBIN_BYTES}"
+        cubin = b""
+    reply = {
+        "log": log[:MAX_LOG_CHARACTERS],
+        "lowered": unit.lowered,
+        "lasting": unit.lasting,
+        "seconds": time.perf_counter() - start,
+    }
+    return Message(reply, cubin)

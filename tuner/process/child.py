@@ -1,23 +1,36 @@
-"""A child process that answers one request at a time and may be killed."""
+"""Child processes: they answer one request at a time, may be killed, and end with their parent."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import pickle
+import select
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from multiprocessing.connection import Connection
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
 
 from tuner.model.errors import TunerError
+from tuner.process import protocol
 
-_CONTEXT = multiprocessing.get_context("spawn")
 START_TIMEOUT_S = 120.0
+# A child reads its request at once; only one that was stopped does not.
+SEND_TIMEOUT_S = 60.0
 # Where there are cores to spare for it.
 AWAKE_S = 2e-3 if len(os.sched_getaffinity(0)) >= 8 else 0.0
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+# The package's folder goes last: where tuner is installed it is found as usual.
+_CODE = (
+    "import sys; _, name, root, *rest = sys.argv; sys.path.append(root); "
+    "from {module} import serve; serve(*rest)"
+)
 
 
 class ChildDiedError(Exception):
@@ -33,29 +46,134 @@ class ChildTimeoutError(Exception):
     """The process gave no answer in time and was killed."""
 
 
-class Child:
-    """Run `factory(*arguments)` in a process of its own and call its methods from here.
+class ChildProcess:
+    """A Python process that runs `serve(descriptor, *arguments)` of a module of ours.
 
-    The process is spawned, not forked: a CUDA context does not survive a fork. Exceptions of the
-    handler are raised here again when they are `TunerError`s or a `MemoryError`; anything else is
-    a `TunerError` with the child's traceback.
+    The descriptor is its end of a socket for messages. It has a session of its own, so that Ctrl-C
+    in a terminal does not reach it: the parent decides what that means.
     """
 
-    def __init__(self, factory: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> None:
-        self._busy = True
-        self._connection, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(
-            target=_serve, args=(theirs, factory, arguments), name=name, daemon=True
-        )
-        self._process.start()
-        theirs.close()
+    # For the interpreter: no module is taken from the working directory.
+    flags: ClassVar[tuple[str, ...]] = ("-P",)
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+        folder: str | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+    ) -> None:
+        self._connection, theirs = socket.socketpair()
+        code = _CODE.format(module=module)
+        rest = (name, str(_PACKAGE_ROOT), str(theirs.fileno()), *arguments)
         try:
-            self.receive(START_TIMEOUT_S)
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 - this Python
+                    [sys.executable, *self.flags, "-c", code, *rest],
+                    env=environment,
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, by itself or not."""
+        return self._process.poll() is not None
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def write(
+        self, header: dict[str, Any], payload: bytes = b"", descriptors: Sequence[int] = ()
+    ) -> None:
+        """Send a message."""
+        try:
+            self._connection.settimeout(SEND_TIMEOUT_S)
+            protocol.send(self._connection, header, payload, descriptors)
+        except TimeoutError as error:
+            raise self._late(SEND_TIMEOUT_S) from error
+        except OSError as error:  # a broken pipe, or one that `kill` closed
+            raise self._died() from error
+
+    def read(self, timeout_s: float | None) -> protocol.Message:
+        """Wait for a message; where it comes late the process is killed."""
+        try:
+            _stay_awake(self._connection)
+            return protocol.receive(self._connection, timeout_s)
+        except TimeoutError as error:
+            assert timeout_s is not None
+            raise self._late(timeout_s) from error
+        except (EOFError, OSError, ValueError) as error:  # it ended, or what it says is no message
+            raise self._died() from error
+
+    def kill(self) -> None:
+        """End the process at once; a kernel that never ends goes with it."""
+        self._kill()
+        with suppress(subprocess.TimeoutExpired):  # the driver may hold it up
+            self._process.wait(10.0)
+        # The socket last: another thread may be waiting for an answer, and is told by its end.
+        self._connection.close()
+
+    def _kill(self) -> None:
+        self._process.kill()
+
+    def _late(self, timeout_s: float) -> ChildTimeoutError:
+        self.kill()
+        return ChildTimeoutError(f"no answer within {timeout_s:g} s")
+
+    def _died(self) -> ChildDiedError:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5.0)
+        status = self._process.returncode
+        self.kill()
+        return ChildDiedError(status)
+
+
+class Child(ChildProcess):
+    """Run `factory(*arguments)` in a process of its own and call its methods from here.
+
+    The process is started afresh, not forked: a CUDA context does not survive a fork. Both sides
+    trust each other: requests and answers are pickles. Exceptions of the handler are raised here
+    again when they are `TunerError`s or a `MemoryError`; anything else is a `TunerError` with the
+    child's traceback. Where `wait` is false, `wait_ready` must follow before the first call.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        name: str,
+        *,
+        wait: bool = True,
+    ) -> None:
+        super().__init__(name, "tuner.process.child")
+        self._busy = True
+        try:
+            self.write({"path": sys.path}, pickle.dumps((factory, arguments)))
+            if wait:
+                self.wait_ready()
         except BaseException:
             self.kill()
             raise
 
-    def call(self, method: str, *arguments: Any, timeout_s: float, **options: Any) -> Any:
+    def wait_ready(self) -> None:
+        """Wait until the object is made; raise what its factory raises."""
+        self.receive(START_TIMEOUT_S)
+
+    def call(self, method: str, *arguments: Any, timeout_s: float | None, **options: Any) -> Any:
         """Send a request and wait for its answer."""
         self.send(method, *arguments, **options)
         return self.receive(timeout_s)
@@ -63,86 +181,93 @@ class Child:
     def send(self, method: str, *arguments: Any, **options: Any) -> None:
         """Send a request without waiting; `receive` must follow before the next one."""
         self._busy = True
-        try:
-            self._connection.send((method, arguments, options))
-        except OSError as error:  # a broken pipe, or one that `kill` closed
-            raise ChildDiedError(self._exit_code()) from error
+        self.write({"call": method}, pickle.dumps((arguments, options)))
 
-    def receive(self, timeout_s: float) -> Any:
+    def receive(self, timeout_s: float | None) -> Any:
         """Wait for the answer to the last request; a late one kills the process."""
-        try:
-            if not _awaited(self._connection, timeout_s):
-                self.kill()
-                raise ChildTimeoutError(f"no answer within {timeout_s:g} s")
-            kind, value = self._connection.recv()
-        except (EOFError, OSError) as error:  # OSError: it ended in the middle of its answer
-            raise ChildDiedError(self._exit_code()) from error
+        answer = self.read(timeout_s)
+        value = pickle.loads(answer.payload)  # noqa: S301 - of a process that runs our code
         self._busy = False
-        if kind == "raise":
+        if answer.header["raised"]:
             raise value
         return value
 
     def leave(self, timeout_s: float) -> None:
         """Let the process end by itself, so that its libraries clean up; one at work is killed."""
         if not self._busy:
-            self._connection.close()
-            self._process.join(timeout_s)
+            with suppress(ChildDiedError, ChildTimeoutError, subprocess.TimeoutExpired):
+                self.write({"leave": True})
+                self._process.wait(timeout_s)
         self.kill()
 
-    def kill(self) -> None:
-        """End the process at once; a kernel that never ends goes with it."""
-        # The pipe last: another thread may be waiting for an answer, and is told by its end.
-        self._process.kill()
-        self._process.join(10.0)
-        self._connection.close()
 
-    def _exit_code(self) -> int | None:
-        self._process.join(5.0)
-        return self._process.exitcode
+def connected(descriptor: str, clean_up: Callable[[], object] = lambda: None) -> socket.socket:
+    """Return the child's end of the socket; when the parent is gone the process is killed.
 
+    Nobody else would end a kernel that holds the GPU, or a compile without end.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(descriptor))
+    connection.set_inheritable(False)
 
-def _serve(connection: Connection, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    handler: Any = None
-    request: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
-    answer: tuple[str, Any]
-    while True:
-        try:
-            if handler is None:
-                handler = factory(*arguments)
-                answer = ("value", None)
-            else:
-                assert request is not None
-                answer = ("value", getattr(handler, request[0])(*request[1], **request[2]))
-        except TunerError as error:
-            answer = ("raise", error)
-        except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
-            answer = ("raise", MemoryError(str(error)))
-        except Exception:  # noqa: BLE001 - the traceback must reach the parent, whatever it is
-            answer = ("raise", TunerError(f"in a worker process:\n{traceback.format_exc()}"))
-        try:
-            connection.send(answer)
-            if handler is None:
-                return
-            _awaited(connection, None)
-            request = connection.recv()
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            return
-
-
-def _awaited(connection: Connection, timeout_s: float | None) -> bool:
-    """Wait for a message, at first awake: to be woken takes longer than most answers."""
-    ends_s = time.perf_counter() + AWAKE_S
-    while time.perf_counter() < ends_s:
-        if connection.poll(0.0):
-            return True
-    return connection.poll(timeout_s)
-
-
-def _end_with_parent() -> None:
-    """Kill this process when the parent is gone: a kernel that never ends would hold the GPU."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
+    def end_with_parent() -> None:
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLRDHUP)
+        poll.poll()
+        clean_up()
         os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    return connection
+
+
+def serve(descriptor: str) -> None:
+    """Make the object of a `Child` and answer its calls."""
+    connection = connected(descriptor)
+    served = _Served()
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            _stay_awake(connection)
+            request = protocol.receive(connection)
+            if "leave" in request.header:
+                return
+            protocol.send(connection, *_answer(served, request))
+            if served.handler is None:
+                return
+
+
+class _Served:
+    """The object that the first request makes and the others call."""
+
+    handler: Any = None
+
+    def answer(self, request: protocol.Message) -> Any:
+        if self.handler is None:
+            sys.path[:] = request.header["path"]
+            factory, arguments = pickle.loads(request.payload)  # noqa: S301 - our parent's
+            self.handler = factory(*arguments)
+            return None
+        arguments, options = pickle.loads(request.payload)  # noqa: S301 - our parent's
+        return getattr(self.handler, request.header["call"])(*arguments, **options)
+
+
+def _answer(served: _Served, request: protocol.Message) -> tuple[dict[str, bool], bytes]:
+    raised: Exception
+    try:
+        return {"raised": False}, pickle.dumps(served.answer(request))
+    except TunerError as error:
+        raised = error
+    except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
+        raised = MemoryError(str(error))
+    except Exception:  # noqa: BLE001 - the traceback must reach the parent, whatever it is
+        raised = TunerError(f"in a worker process:\n{traceback.format_exc()}")
+    return {"raised": True}, pickle.dumps(raised)
+
+
+def _stay_awake(connection: socket.socket) -> None:
+    """Look for a message for a moment: to be woken takes longer than most answers."""
+    ends_s = time.perf_counter() + AWAKE_S
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    while time.perf_counter() < ends_s and not poll.poll(0):
+        pass

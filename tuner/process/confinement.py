@@ -1,4 +1,8 @@
-"""What a process that runs a stranger's code gives up first, as far as the system lets it."""
+"""What a process that handles a stranger's code gives up first, as far as the system lets it.
+
+Two policies use one Landlock: NVRTC's processes read named folders and write their own; a kernel's
+process on the CPU reads libraries and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import ctypes
 import os
 import resource
 import signal
+import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.process.landlock import restrict_files
-from tuner.process.seccomp import restrict_system_calls
+from tuner.process.seccomp import prctl, restrict_system_calls
 
 # Where libraries and the list of their places lie.
 LIBRARY_FOLDERS = (
@@ -26,12 +31,125 @@ LIBRARY_FOLDERS = (
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWIPC = 0x10000000, 0x40000000, 0x08000000
 _CAPABILITY_VERSION = 0x20080522
-_OPEN_FILES = 64
+
+# linux/landlock.h; the calls have the same numbers on every machine.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_ASK_VERSION, _PATH_BENEATH = 1, 1
+EXECUTE, WRITE_FILE, READ_FILE, READ_FOLDER, TRUNCATE = (1 << bit for bit in (0, 1, 2, 3, 14))
+ALL_BUT_EXECUTE = 0xFFFF & ~EXECUTE
+# Rights that a single file can have; the others are a folder's.
+_OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
+# How many of the rights to files each version of the interface knows.
+_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
+_NEWEST_FILE_RIGHTS = 16
+_TCP_BIND_AND_CONNECT, _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11, 0b11
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (
+        ("files", ctypes.c_uint64),
+        ("network", ctypes.c_uint64),
+        ("scope", ctypes.c_uint64),
+    )
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
+
+
+def restrict_files(allowed: Iterable[tuple[Path, int]], *, scoped: bool = False) -> bool:
+    """Leave the calling thread, and those that it starts, only these rights below these paths.
+
+    Takes TCP away as well where the kernel is new enough and, where `scoped`, signals to processes
+    outside. Returns False where the system (Linux before 5.13, or without Landlock) cannot do so.
+    It cannot be undone, and metadata of other files (their existence, their size) stays visible.
+    """
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    version = call(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), _ASK_VERSION)
+    if version < 1:
+        return False
+    handled = (1 << _FILE_RIGHTS.get(version, _NEWEST_FILE_RIGHTS)) - 1
+    rules = _Ruleset(
+        handled,
+        _TCP_BIND_AND_CONNECT if version >= 4 else 0,
+        _ABSTRACT_SOCKETS_AND_SIGNALS if scoped and version >= 6 else 0,
+    )
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    ruleset = call(ctypes.c_long(_CREATE_RULESET), ctypes.byref(rules), ctypes.c_size_t(size), 0)
+    if ruleset < 0:
+        return False
+    try:
+        for path, rights in allowed:
+            with suppress(OSError):  # there is no such path here
+                _allow(call, ruleset, path, rights & handled)
+        if not prctl(_PR_SET_NO_NEW_PRIVS, 1):
+            return False
+        return bool(call(ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(ruleset), 0) == 0)
+    finally:
+        os.close(ruleset)
+
+
+def _allow(call: ctypes._NamedFuncPointer, ruleset: int, path: Path, rights: int) -> None:
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        rule = _PathBeneath(rights if path.is_dir() else rights & _OF_A_FILE, descriptor)
+        call(ctypes.c_long(_ADD_RULE), ctypes.c_int(ruleset), _PATH_BENEATH, ctypes.byref(rule), 0)
+    finally:
+        os.close(descriptor)
+
+
+def _limit(kind: int, most: int) -> bool:
+    try:
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            most = min(most, hard)
+        resource.setrlimit(kind, (most, most))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+# A compiler's process.
+MAX_DATA_BYTES = 6 << 30
+# cub's precompiled header takes 310 MB.
+MAX_FILE_BYTES = 1 << 30
+# NVRTC needs none of them; the dynamic loader may.
+KEPT_VARIABLES = ("LD_LIBRARY_PATH", "PATH")
+
+
+def limit_compiler() -> None:
+    """Bound this process's memory and files, so that a bomb ends as one failed compile."""
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_DATA, MAX_DATA_BYTES)
+    _limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
+
+
+def forget_environment(scratch: Path) -> None:
+    """Drop the environment's variables, which may hold keys, from this process and its children."""
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    os.environ.clear()
+    os.environ.update(kept, TMPDIR=str(scratch), LC_ALL="C", CUDA_CACHE_DISABLE="1")
+
+
+def confine_compiler(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
+    """Keep the calling thread from all files but these, and what any program reads."""
+    places = [*LIBRARY_FOLDERS, "/usr/local/cuda", "/dev/null", "/dev/urandom", "/proc/self"]
+    places += ["/proc/meminfo", "/proc/cpuinfo", "/sys/devices/system/cpu"]
+    places += [sys.prefix, f"{sys.base_prefix}/lib", str(Path(__file__).resolve().parents[1])]
+    reading = [*map(Path, places), *readable]
+    allowed = [(path, READ_FILE | READ_FOLDER) for path in reading]
+    return restrict_files([*allowed, *((path, ALL_BUT_EXECUTE) for path in writable)])
+
+
+# A kernel's process.
 MEMORY_BYTES = 4 << 30
+_OPEN_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProcessLimits:
     """How much a kernel's process may use: memory beyond what it starts with, and CPU time."""
 
     memory_bytes: int = MEMORY_BYTES
@@ -41,22 +159,23 @@ class Limits:
 
 def separate() -> bool:
     """Leave the system's network; False where an ordinary user may not, or with threads."""
-    return _succeeded(ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWIPC))
+    left = ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWIPC)
+    return bool(left == 0)
 
 
 def adopt_orphans() -> bool:
     """Become the parent of descendants whose parent ends, so that they can be found and ended."""
-    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    return prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent(parent: int) -> None:
     """Be killed when the process `parent`, which must be single-threaded, ends."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def confine(limits: Limits, *, separated: bool) -> tuple[str, ...]:
+def confine_kernel(limits: ProcessLimits, *, separated: bool) -> tuple[str, ...]:
     """Give up what a kernel does not need; return what is limited from now on.
 
     `separated` says whether an ancestor has left the network already.
@@ -67,8 +186,8 @@ def confine(limits: Limits, *, separated: bool) -> tuple[str, ...]:
     _limit(resource.RLIMIT_NPROC, 0)  # which does not hold for root
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    privileges = _prctl(_PR_SET_NO_NEW_PRIVS, 1) and _drop_capabilities()
-    files = restrict_files(limits.readable)
+    privileges = prctl(_PR_SET_NO_NEW_PRIVS, 1) and _drop_capabilities()
+    files = restrict_files([(Path(path), READ_FILE) for path in limits.readable], scoped=True)
     calls = restrict_system_calls()
     in_force = {
         "memory": memory,
@@ -106,29 +225,8 @@ def _mapped_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-def _limit(kind: int, most: int) -> bool:
-    try:
-        _, hard = resource.getrlimit(kind)
-        if hard != resource.RLIM_INFINITY:
-            most = min(most, hard)
-        resource.setrlimit(kind, (most, most))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def _drop_capabilities() -> bool:
     """Give up what root, or the first process of a new user namespace, may do beyond a user."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     none = (ctypes.c_uint32 * 6)()
-    return _succeeded(ctypes.CDLL(None).capset(header, none))
-
-
-def _prctl(option: int, value: int) -> bool:
-    call = ctypes.CDLL(None).prctl
-    call.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
-    return _succeeded(call(option, value, 0, 0, 0))
-
-
-def _succeeded(status: int) -> bool:
-    return status == 0
+    return bool(ctypes.CDLL(None).capset(header, none) == 0)

@@ -1,121 +1,270 @@
-"""A few processes that share a list of tasks."""
+"""A few child processes, started as they are needed, that share a queue of tasks."""
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-import traceback
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection, wait
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from concurrent.futures import Future, as_completed
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tuner.model.errors import TunerError, WorkerError
+from tuner.process.child import Child, ChildDiedError
 
-Task = TypeVar("Task")
-# Spawned, not forked: a strategy of Kernel Tuner may have left a thread here.
-_CONTEXT = multiprocessing.get_context("spawn")
+_LOG = logging.getLogger(__name__)
+# SIGKILL may come from outside, from a system that is short of memory say: neither a task nor the
+# installation is to blame before it has come this often.
+MAX_KILLS = 3
+MAX_KILLS_AT_START = 8  # one after the other, with no start between
+# Processes that are started before they are needed, and that may be starting at the same time. It
+# is more than one GPU can use where a kernel compiles fast; dozens more slow down the first.
+AHEAD = 16
 
 
-class Crew:
-    """Hold `count` processes with a handler each; leaving ends them, whatever they do."""
+class PoolMember(Protocol):
+    """A process of a pool."""
 
-    def __init__(self, factory: Callable[..., Any], arguments: tuple[Any, ...], count: int) -> None:
-        self._members: list[tuple[Any, Connection]] = []
-        try:
-            for number in range(count):
-                ours, theirs = _CONTEXT.Pipe()
-                process = _CONTEXT.Process(
-                    target=_serve,
-                    args=(theirs, factory, arguments),
-                    name=f"compare:{number}",
-                    daemon=True,
-                )
-                process.start()
-                theirs.close()  # so that its end is heard of here
-                self._members.append((process, ours))
-        except BaseException:
-            self.close()
-            raise
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, by itself or not."""
+        ...
 
-    def map(self, method: str, tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
-        """Call the handlers' method for every task; results come as they are ready.
+    def wait_ready(self) -> None:
+        """Wait until it can work."""
+        ...
 
-        Raises what a handler raised, and `WorkerError` where a process ends.
-        """
-        left = iter(tasks)
-        busy: dict[Connection, Task] = {}
-        idle = [connection for _, connection in self._members]
-        while True:
-            # `idle` stands first: what `zip` takes from the first and cannot pair is lost.
-            for connection, task in zip(idle, left, strict=False):
-                self._send(connection, (method, task))
-                busy[connection] = task
-            if not busy:
-                return
-            connection = next(one for one in wait(list(busy)) if isinstance(one, Connection))
-            result = self._receive(connection)
-            idle = [connection]
-            yield busy.pop(connection), result
+    def kill(self) -> None:
+        """End it at once; safe from other threads."""
+        ...
+
+
+_M = TypeVar("_M", bound=PoolMember)
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class _Task(Generic[_M]):
+    def __init__(self, work: Callable[[_M], Any]) -> None:
+        self.work, self.kills = work, 0
+        self.future: Future[Any] = Future()
+
+
+def workers_to_start(ready: int, starting: int, waiting: int, most: int, ahead: int) -> int:
+    """Count the workers to start now: some ahead of need, further ones for tasks that wait.
+
+    All that are ready are at work where a task waits; one that is starting will take one.
+    """
+    wanted = min(max(ahead, ready + waiting), most, ready + AHEAD)
+    return max(0, wanted - ready - starting)
+
+
+class ProcessPool(Generic[_M]):
+    """Run tasks in up to `most` processes, each held by a thread; first come, first served.
+
+    `start` starts a process without waiting for it. A task whose process is killed from outside is
+    done again by another. Where no process can be started, every future raises what `failed` makes
+    of the reason.
+    """
+
+    def __init__(
+        self, start: Callable[[], _M], most: int, failed: Callable[[Exception], TunerError]
+    ) -> None:
+        self._start, self._most, self._failed = start, most, failed
+        self._changed = threading.Condition()
+        self._waiting: deque[_Task[_M]] = deque()
+        self._running: set[_Task[_M]] = set()
+        self._threads: set[threading.Thread] = set()
+        self._members: list[_M] = []
+        self._ready = 0
+        self._ahead = 0
+        self._kills_at_start = 0
+        self._any_ready = False
+        self._error: TunerError | None = None
+        self._closed = False
+
+    def submit(self, work: Callable[[_M], _R], *, ahead: int = AHEAD) -> Future[_R]:
+        """Queue a task, and start up to `ahead` processes for those that may follow."""
+        task = _Task(work)
+        with self._changed:
+            self.require_usable()
+            self._ahead = max(self._ahead, ahead)
+            self._waiting.append(task)
+            self._grow()
+            self._changed.notify()
+        return task.future
+
+    def require_usable(self) -> None:
+        """Raise the error that ended the pool, if one did."""
+        if self._error is not None:
+            raise self._error
 
     def close(self) -> None:
-        """End the processes at once."""
-        for process, connection in self._members:
-            process.kill()
-            process.join()
-            connection.close()
-        self._members = []
+        """Kill what runs and cancel what is left."""
+        with self._changed:
+            self._closed = True
+            self._error = self._error or WorkerError("the processes were ended")
+            left = self._end()
+            members, threads = list(self._members), set(self._threads)
+        for member in members:
+            member.kill()
+        for task in left:
+            task.future.cancel()
+        for thread in threads - {threading.current_thread()}:
+            thread.join()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, connection: Connection, request: tuple[str, object]) -> None:
+    def _end(self) -> list[_Task[_M]]:
+        left = [*self._waiting, *self._running]
+        self._waiting.clear()
+        self._running.clear()
+        self._changed.notify_all()
+        return left
+
+    def _grow(self) -> None:
+        if self._error is not None:
+            return
+        starting = len(self._threads) - self._ready
+        waiting = len(self._waiting)
+        for _ in range(workers_to_start(self._ready, starting, waiting, self._most, self._ahead)):
+            thread = threading.Thread(target=self._live, name="pool", daemon=True)
+            self._threads.add(thread)
+            thread.start()
+
+    def _live(self) -> None:
+        """Start a process and do tasks in it until it ends or the pool does."""
+        member = self._started()
+        while member is not None and (task := self._next(member)) is not None:
+            self._do(task, member)
+        if member is not None:
+            member.kill()
+        with self._changed:
+            if member is not None:
+                self._members.remove(member)
+                self._ready -= 1
+            self._threads.discard(threading.current_thread())
+            self._grow()
+
+    def _started(self) -> _M | None:
+        while self._error is None:
+            member = None
+            try:
+                member = self._begun()
+                member.wait_ready()
+            except Exception as error:  # noqa: BLE001 - whoever waits for a task is told
+                if member is not None:
+                    member.kill()
+                    with self._changed:
+                        self._members.remove(member)
+                if not self._start_again(error):
+                    return None
+            else:
+                with self._changed:
+                    self._ready += 1
+                    self._any_ready, self._kills_at_start = True, 0
+                return member
+        return None
+
+    def _begun(self) -> _M:
+        member = self._start()
+        with self._changed:
+            self._members.append(member)
+            if self._closed:  # which has not seen this one
+                member.kill()
+        return member
+
+    def _start_again(self, error: Exception) -> bool:
+        """Whether another attempt to start may go better; note it where this one was the last."""
+        with self._changed:
+            if isinstance(error, ChildDiedError) and error.killed:
+                self._kills_at_start += 1
+                if self._kills_at_start < MAX_KILLS_AT_START:
+                    return True
+            self._most -= 1
+            if self._most and (self._any_ready or len(self._threads) > 1):
+                # Others do start, or may: memory is short, say, and fewer of them will do.
+                _LOG.info("a process did not start: %s", error)
+                return False
+            self._error = self._error or self._failed(error)
+            left = self._end()
+        for task in left:
+            _settle(task.future, error=self._error)
+        return False
+
+    def _next(self, member: _M) -> _Task[_M] | None:
+        with self._changed:
+            while True:
+                if not member.ended:
+                    self._changed.wait_for(lambda: self._waiting or self._error is not None)
+                if member.ended or not self._waiting:  # it may end while it has nothing to do
+                    return None
+                task = self._waiting.popleft()
+                if not task.future.cancelled():
+                    self._running.add(task)
+                    return task
+
+    def _do(self, task: _Task[_M], member: _M) -> None:
         try:
-            connection.send(request)
-        except OSError as error:
-            raise self._ended(connection) from error
-
-    def _receive(self, connection: Connection) -> Any:
-        try:
-            kind, value = connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._ended(connection) from error
-        if kind == "raise":
-            raise value
-        return value
-
-    def _ended(self, connection: Connection) -> WorkerError:
-        (process,) = (process for process, one in self._members if one is connection)
-        process.join()
-        killed = process.exitcode == -signal.SIGKILL
-        why = "was killed, which a lack of memory may do" if killed else "died"
-        return WorkerError(f"a process of the comparison {why}", remedy="try fewer --jobs")
-
-
-def _serve(connection: Connection, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    handler = factory(*arguments)
-    while True:
-        try:
-            method, task = connection.recv()
-            connection.send(_answer(handler, method, task))
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            return  # the parent is gone
+            result = task.work(member)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the task is told
+            with self._changed:
+                if task not in self._running:
+                    return
+                self._running.remove(task)
+                task.kills += isinstance(error, ChildDiedError) and error.killed
+                if member.ended and 0 < task.kills < MAX_KILLS:
+                    self._waiting.appendleft(task)
+                    self._changed.notify()
+                    return
+            _settle(task.future, error=error)
+            return
+        with self._changed:
+            if task not in self._running:
+                return
+            self._running.remove(task)
+        _settle(task.future, result)
 
 
-def _answer(handler: Any, method: str, task: object) -> tuple[str, Any]:
-    try:
-        return "value", getattr(handler, method)(task)
-    except TunerError as error:
-        return "raise", error
-    except Exception:  # noqa: BLE001 - the traceback must reach the parent, whatever it is
-        told = f"in a process of the comparison:\n{traceback.format_exc()}"
-        return "raise", WorkerError(told)
+def _settle(future: Future[Any], result: object = None, error: Exception | None = None) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+class ObjectPool(ProcessPool[Child]):
+    """Hold an object in each of up to `count` processes."""
+
+    def __init__(self, factory: Callable[..., Any], arguments: tuple[Any, ...], count: int) -> None:
+        super().__init__(lambda: Child(factory, arguments, "tune-pool", wait=False), count, _ended)
+
+    def map(self, method: str, tasks: Sequence[_T]) -> Iterator[tuple[_T, Any]]:
+        """Call the objects' method for every task; results come as they are ready.
+
+        Raises what a handler raised, and `WorkerError` where a process ends.
+        """
+
+        def calling(task: _T) -> Callable[[Child], Any]:
+            return lambda child: child.call(method, task, timeout_s=None)
+
+        futures = {self.submit(calling(task)): task for task in tasks}
+        for future in as_completed(futures):
+            try:
+                yield futures[future], future.result()
+            except ChildDiedError as error:
+                raise _ended(error) from error
+
+
+def _ended(error: Exception) -> TunerError:
+    if isinstance(error, TunerError):
+        return error
+    killed = isinstance(error, ChildDiedError) and error.killed
+    why = "was killed, which a lack of memory may do" if killed else "died"
+    return WorkerError(f"a process of the comparison {why}", remedy="try fewer --jobs")

@@ -116,18 +116,23 @@ def restrict_system_calls() -> bool:
     if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
     program = filter_program(machine, os.getpid())
-    libc = ctypes.CDLL(None, use_errno=True)
-    prctl = libc.prctl
-    prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
-    if prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        return False
     code = ctypes.create_string_buffer(program, len(program))
-    header = _Program(len(program) // _INSTRUCTION.size, ctypes.addressof(code))
-    mode = _SECCOMP_MODE_FILTER
-    return bool(prctl(_PR_SET_SECCOMP, mode, ctypes.addressof(header), 0, 0) == 0)
+    header = FilterProgram(len(program) // _INSTRUCTION.size, ctypes.addressof(code))
+    return prctl(_PR_SET_NO_NEW_PRIVS, 1) and prctl(
+        _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header)
+    )
 
 
-class _Program(ctypes.Structure):
+def prctl(option: int, first: int, second: int = 0) -> bool:
+    """Ask the system to change something about this process; False where it refuses."""
+    call = ctypes.CDLL(None).prctl
+    call.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+    return bool(call(option, first, second, 0, 0) == 0)
+
+
+class FilterProgram(ctypes.Structure):
+    """`struct sock_fprog`."""
+
     _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
 
 

@@ -250,10 +250,10 @@ def _runs(
         worker = ReplayWorker(settings, spaces)
         yield from ((task, worker.run(task)) for task in tasks)
         return
-    from tuner.process.pool import Crew
+    from tuner.process.pool import ObjectPool
 
-    with Crew(ReplayWorker, (settings, tuple(spaces)), min(jobs, len(tasks))) as crew:
-        yield from crew.map("run", tasks)
+    with ObjectPool(ReplayWorker, (settings, tuple(spaces)), min(jobs, len(tasks))) as pool:
+        yield from pool.map("run", tasks)
 
 
 def _result(

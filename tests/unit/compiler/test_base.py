@@ -1,4 +1,4 @@
-"""What of a source counts when two are told apart."""
+"""Sources that are told apart, and what a compiler's answer becomes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import time
 
 import pytest
 
-from tuner.compiler.base import normalized
+from tuner.compiler.base import (
+    CompileRequest,
+    normalized,
+    nvrtc_errors,
+    ptxas_resources,
+    result_of,
+    shortened,
+)
+from tuner.model.trial import Resources
 
 
 @pytest.mark.parametrize(
@@ -32,3 +40,109 @@ def test_a_hostile_source_takes_time_that_grows_with_its_length(piece: str) -> N
     start = time.perf_counter()
     normalized(source)
     assert time.perf_counter() - start < 2
+
+
+REPLY = {"log": "", "seconds": 0.5, "lowered": {}}
+
+
+def error_of(source: str) -> str:
+    return result_of(CompileRequest(source, ("missing",), "sm_90a"), REPLY, b"a cubin").error
+
+
+def test_a_kernel_that_is_absent_is_named_with_those_that_are_there() -> None:
+    source = (
+        "template <int N>\n__global__ void __launch_bounds__(256) first(int* a);\n"
+        'extern "C" __global__ void second__(int* a) {}\n'
+        "__global__ __global__ void third (int* a) {} // __global__ void fourth(int* a) {}\n"
+    )
+    assert error_of(source) == (
+        "kernel.cu: error: no kernel `missing`; the source has first, second__, third"
+    )
+
+
+@pytest.mark.parametrize("piece", ["__global__ ", "__global__", "_", "a ", "__a__(", "__a__(()"])
+def test_so_does_one_without_the_kernel(
+    piece: str,
+) -> None:
+    source = "__global__ " + piece * (400_000 // len(piece))
+    start = time.perf_counter()
+    error_of(source)
+    assert time.perf_counter() - start < 2
+
+
+LOG = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z3fooILi8EEvPf' for 'sm_90a'
+ptxas info    : Function properties for _Z3fooILi8EEvPf
+ptxas         .     40 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 14 registers, used 2 barriers, 40 bytes cumulative stack size, 32 bytes smem
+ptxas info    : Compile time = 24.439 ms
+ptxas info    : Compiling entry function 'bar' for 'sm_90a'
+ptxas info    : Function properties for bar
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, 380 bytes cmem[0]
+"""
+
+
+def test_reads_every_kernels_resources() -> None:
+    assert ptxas_resources(LOG) == {
+        "_Z3fooILi8EEvPf": Resources(
+            registers=14,
+            spill_store_bytes=12,
+            spill_load_bytes=16,
+            static_shared_bytes=32,
+            stack_bytes=40,
+            barriers=2,
+        ),
+        "bar": Resources(registers=8),
+    }
+
+
+def test_spills_of_a_called_function_count_for_the_kernels() -> None:
+    called = """\
+ptxas info    : Function properties for _Z4helpf
+ptxas         .     8 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
+"""
+
+    found = ptxas_resources(LOG + called)
+
+    assert found["bar"].spills
+    assert found["_Z3fooILi8EEvPf"].spill_store_bytes == 16
+
+
+def test_keeps_errors_and_drops_the_rest() -> None:
+    log = """\
+"kernel.cu": creating precompiled header file "/somewhere/kernel_0.pch"
+kernel.cu(1): warning #177-D: variable "i" was declared but never referenced
+  int i = 3;
+      ^
+
+Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"
+
+kernel.cu(5): error: identifier "q" is undefined
+  q[0] = 1;
+  ^
+
+1 error detected in the compilation of "kernel.cu".
+"""
+    expected = 'kernel.cu(5): error: identifier "q" is undefined\n  q[0] = 1;\n  ^'
+
+    assert nvrtc_errors(log) == [expected]
+
+
+def test_keeps_errors_of_the_assembler_and_of_options() -> None:
+    log = """\
+ptxas info    : 0 bytes gmem
+ptxas error   : Entry function 'k' uses too much shared data (0x1c000 bytes, 0xc000 max)
+ptxas info    : Compile time = 1 ms
+"""
+
+    assert nvrtc_errors(log) == [log.splitlines()[1]]
+    assert nvrtc_errors("nvrtc: error: unrecognized option -O9 found\n") == [
+        "nvrtc: error: unrecognized option -O9 found"
+    ]
+
+
+def test_shortens_only_what_is_long() -> None:
+    assert shortened("short") == "short"
+    assert len(shortened("x" * 1_000_000)) < 25_000

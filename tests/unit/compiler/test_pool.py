@@ -13,7 +13,7 @@ import pytest
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
-from tuner.compiler.pool import AHEAD, NvrtcPool, WorkerProcess, workers_to_start
+from tuner.compiler.pool import CompilerProcess, NvrtcPool
 from tuner.model.errors import WorkerError
 
 ROOT = Path(__file__).parents[3]
@@ -30,6 +30,9 @@ extern "C" __global__ void copy(float* to, const float*) { *to = Grow<int, 60>::
 """
 
 
+HANG_S = 60.0
+
+
 def request(source, *kernels, architecture="sm_90a", **more):
     return CompileRequest(source, kernels or ("copy",), architecture, **more)
 
@@ -42,7 +45,7 @@ def worker_ids(folder):
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"tuner.compiler.worker" in command and os.fsencode(folder) in command:
+        if b"tune-compiler" in command and os.fsencode(folder) in command:
             found.append(int(entry.name))
     return found
 
@@ -304,36 +307,16 @@ def test_an_endless_compile_is_killed_and_others_go_on(folder):
         assert len(worker_ids(folder / "endless")) == 1
 
 
-@pytest.mark.parametrize(
-    ("ready", "starting", "waiting", "most", "expected"),
-    [
-        (1, 0, 1, 64, AHEAD - 1),  # a search begins
-        (1, AHEAD - 1, 1, 64, 0),
-        (1, 0, 1, 4, 3),  # no more than there are cores
-        (AHEAD, 0, 0, 64, 0),
-        (AHEAD, 0, 1, 64, 1),
-        (AHEAD, 1, 1, 64, 0),  # the same request waits for the one that starts
-        (AHEAD, 0, 100, 64, AHEAD),  # no more at the same time
-        (AHEAD, AHEAD - 4, 100, 64, 4),
-        (60, 0, 100, 64, 4),
-        (64, 0, 100, 64, 0),
-        (8, 0, 4, 7, 0),  # one too many: another could not start
-    ],
-)
-def test_workers_start_ahead_of_need_and_for_what_waits(ready, starting, waiting, most, expected):
-    assert workers_to_start(ready, starting, waiting, most) == expected
-
-
 def test_without_room_for_another_process_it_goes_on_with_those_it_has(folder, monkeypatch):
-    started = []
+    started, room = [], iter(range(2))
 
     def limited(*arguments):
-        if len(started) == 2:
+        if next(room, None) is None:
             raise OSError(errno.EMFILE, "Too many open files")
-        started.append(WorkerProcess(*arguments))
+        started.append(CompilerProcess(*arguments))
         return started[-1]
 
-    monkeypatch.setattr("tuner.compiler.pool.WorkerProcess", limited)
+    monkeypatch.setattr("tuner.compiler.pool.CompilerProcess", limited)
     with NvrtcPool(workers=4, cache=Cache(folder / "limited")) as pool:
         futures = [pool.submit(request(COPY + "//" * copies)) for copies in range(6)]
         assert all(future.result().ok for future in futures)
@@ -346,7 +329,7 @@ def test_a_crash_of_the_compiler_is_an_error_and_others_go_on(folder):
         endless = pool.submit(request(ENDLESS))
         other = pool.submit(request(COPY))
         [worker] = worker_ids(folder / "crash")
-        assert until(lambda: any(w.job for w in pool._dispatcher._workers))
+        assert until(lambda: pool._pool._running)
         os.kill(worker, signal.SIGSEGV)
 
         assert endless.result().error == "the compiler crashed (SIGSEGV)"
@@ -390,7 +373,7 @@ def test_goes_on_with_the_workers_that_start(monkeypatch, tmp_path):
     hook = """\
         import os, sys
         from pathlib import Path
-        if "tuner.compiler.worker" in " ".join(sys.orig_argv):
+        if "tune-compiler" in " ".join(sys.orig_argv):
             started = Path(__file__).with_name("started")
             if started.exists():
                 os._exit(3)
@@ -440,9 +423,10 @@ def test_no_process_outlives_its_parent(folder, kill):
 
         os.killpg(parent.pid, kill)
 
-        parent.wait(10)
-        assert ("KeyboardInterrupt" in parent.stderr.read()) == (kill == signal.SIGINT)
-    assert until(lambda: not worker_ids(home))
+        # That it ends at all is the point, not how soon: on a busy machine Python takes seconds.
+        _, errors = parent.communicate(timeout=HANG_S)
+        assert ("KeyboardInterrupt" in errors) == (kill == signal.SIGINT)
+    assert until(lambda: not worker_ids(home), HANG_S)
 
 
 def test_runs_that_start_at_once_share_a_new_cache(folder):
@@ -462,3 +446,48 @@ def test_runs_that_start_at_once_share_a_new_cache(folder):
     assert len(entries) == 6
     assert not any(name.startswith(".") for name in entries)
     assert len(list(home.glob("headers-*"))) <= 1
+
+
+BOMBS = {
+    "templates without end": "template <int N> struct A { A<N + 1> a; A<N + 2> b; };\nA<0> x;\n",
+    "a constant of 64 GB": "struct S { int a[1L << 34]; };\n__device__ S s = {{1}};\n",
+    "a macro of 3 ** 30 words": "#define A0 int x;\n"
+    + "".join(f"#define A{i} A{i - 1} A{i - 1} A{i - 1}\n" for i in range(1, 31))
+    + "A30\n",
+}
+
+
+@pytest.fixture(scope="module")
+def patient():
+    with NvrtcPool(workers=1, timeout_s=20) as pool:
+        yield pool
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_a_bomb_ends_as_one_failed_compile(patient, bomb):
+    failed = patient.submit(request(bomb)).result(timeout=100)
+    after = patient.submit(request(COPY)).result(timeout=100)
+
+    assert not failed.ok
+    assert after.ok, after.error
+
+
+def test_a_macro_in_a_header_cannot_reach_outside(error_of, tmp_path):
+    (tmp_path / "include").mkdir()
+    secret = tmp_path / "secret.h"
+    secret.write_text("int SECRET_WORD = ;\n")
+    header = f"#define TEXT(x) #x\n#include TEXT({secret})\n"
+    (tmp_path / "include/a.h").write_text(header)
+    if not confine_compiler_works():
+        pytest.skip("no Landlock in this kernel")
+
+    error = error_of('#include "a.h"\n' + COPY, include_dirs=(str(tmp_path / "include"),))
+
+    assert "cannot open source file" in error
+    assert "SECRET_WORD" not in error
+
+
+def confine_compiler_works():
+    code = "from tuner.process.confinement import *; print(confine_compiler([], []))"
+    return "True" in subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tuner.device.base import Program
+from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.device import HostRunner
-from tuner.device.cpu.wire import Code
 from tuner.device.cpu.worker import HostRunError
 from tuner.device.cuda.device import CudaRunner
 from tuner.device.cuda.driver import CudaError
@@ -285,10 +285,11 @@ def test_a_worker_without_a_gpu_says_where_to_look(cuda: CudaRunner, workers: Wo
 
 
 @pytest.mark.parametrize(
-    ("code", "status"), [(Code.TIMEOUT, Status.TIMEOUT), (Code.FAULT, Status.LAUNCH)]
+    ("code", "status"),
+    [(LaunchEnd.TIMEOUT, Status.TIMEOUT), (LaunchEnd.FAULT, Status.LAUNCH)],
 )
 def test_a_programs_own_failure_leaves_the_host_its_server(
-    host: HostRunner, workers: Workers, code: Code, status: Status
+    host: HostRunner, workers: Workers, code: LaunchEnd, status: Status
 ) -> None:
     workers.planned["run"] = HostRunError("ended", code, "its words", killed=True)
     failed = failure(lambda: host.run_once(PROGRAM, 0))

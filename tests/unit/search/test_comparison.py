@@ -21,7 +21,7 @@ from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.errors import InputError, TunerError, WorkerError
 from tuner.model.trial import Status, Trial
-from tuner.process.pool import Crew
+from tuner.process.pool import ObjectPool
 from tuner.search import comparison as replaying
 from tuner.search.comparison import (
     ReplayTask,
@@ -156,26 +156,26 @@ def test_all_configs_may_be_tried_and_no_more(cached: RecordedSpace) -> None:
 @pytest.mark.parametrize(("method", "why"), [("leave", "died"), ("refuse", "not that one")])
 def test_a_process_that_dies_or_fails_ends_the_comparison(method: str, why: str) -> None:
     tasks = [1, 2, 3] if method == "leave" else ["not that one"] * 3
-    with Crew(Handler, (), 2) as crew, pytest.raises(TunerError, match=why):
-        list(crew.map(method, tasks))
+    with ObjectPool(Handler, (), 2) as pool, pytest.raises(TunerError, match=why):
+        list(pool.map(method, tasks))
 
 
 def test_a_process_that_cannot_start_is_an_error() -> None:
     with (
-        Crew(Dying, (), 2) as crew,
+        ObjectPool(Dying, (), 2) as pool,
         pytest.raises(WorkerError, match="a process of the comparison died"),
     ):
-        list(crew.map("echo", [1]))
+        list(pool.map("echo", [1]))
 
 
 def test_every_task_is_answered_once_and_a_mistake_keeps_its_traceback() -> None:
-    with Crew(Handler, (), 2) as crew:
-        assert sorted(crew.map("echo", [1, 2, 3, 4, 5])) == [(n, n) for n in range(1, 6)]
+    with ObjectPool(Handler, (), 2) as pool:
+        assert sorted(pool.map("echo", [1, 2, 3, 4, 5])) == [(n, n) for n in range(1, 6)]
     with (
-        Crew(Handler, (), 1) as crew,
-        pytest.raises(WorkerError, match="in a process of the comparison:\nTraceback"),
+        ObjectPool(Handler, (), 1) as pool,
+        pytest.raises(TunerError, match="in a worker process:\nTraceback"),
     ):
-        list(crew.map("no such method", [1]))
+        list(pool.map("no such method", [1]))
 
 
 def test_a_file_without_a_correct_config_or_with_another_workload_is_refused(tmp_path) -> None:

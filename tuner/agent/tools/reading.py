@@ -198,10 +198,10 @@ def cuda_headers() -> Sequence[Path]:
     try:
         from cuda.bindings import nvrtc
 
-        from tuner.compiler import headers
+        from tuner.compiler.nvrtc import include_dirs
 
         _, major, minor = nvrtc.nvrtcVersion()
-        return headers.include_dirs((int(major), int(minor)), user_cache_dir())
+        return include_dirs((int(major), int(minor)), user_cache_dir())
     except (ImportError, OSError, RuntimeError):
         return []
 

@@ -1,22 +1,142 @@
-"""The process in which a stranger's library is loaded and launched; forked, then confined.
+"""The process in which a stranger's library is loaded and launched, and what it is told.
 
-Whatever happens here, its server takes nothing from it but answers of one form, and judges them by
-its own clock: code that was loaded can write into every byte of this process.
+It is forked, then confined. Whatever happens here, its server takes nothing from it but answers of
+one form, and judges them by its own clock: code that was loaded can write into every byte of this
+process.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any, NoReturn, get_args
 
-from tuner.device.cpu.wire import ANSWER, COMMAND, MESSAGE_BYTES, Attach, Call, Code, Load
-from tuner.process.confinement import Limits, confine, end_with_parent
+from tuner.process.confinement import ProcessLimits, confine_kernel, end_with_parent
+
+MESSAGE_BYTES = 1024
+# A child is not trusted: its answer is one packet of one size, so that nobody waits for the rest or
+# reads what it made up, and has the random token of the server's command.
+TOKEN_BYTES = 16
+COMMAND = struct.Struct(f"={TOKEN_BYTES}sI")
+ANSWER = struct.Struct(f"={TOKEN_BYTES}sII{MESSAGE_BYTES}s")
+
+
+class LaunchEnd(IntEnum):
+    """How a launch ended; equal to `Code` in headers/on_host/launch.h."""
+
+    DONE = 0
+    REFUSED = 1
+    STUCK = 2
+    TIMEOUT = 3
+    FAULT = 4
+    SANITIZER = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AttachRequest:
+    """Map the memory whose descriptor comes along; `outputs` are ranges to spoil before timing.
+
+    `parameters` lists the kernel's: an offset into the memory, or a scalar's bytes in hex.
+    `compared` are the ranges whose bits no run may leave otherwise than the one before.
+    """
+
+    total_bytes: int
+    parameters: Sequence[int | str]
+    guards: Sequence[Sequence[int]]
+    outputs: Sequence[Sequence[int]]
+    compared: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class DetachRequest:
+    """Unmap the memory and end every child."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCall:
+    """One launch: the library's function, grid, block and dynamic shared memory."""
+
+    function: str
+    grid: Sequence[int]
+    block: Sequence[int]
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """Start a child for the library whose descriptor comes along."""
+
+    program: int
+    calls: Sequence[LaunchCall]
+    launch_timeout_s: float
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """Run a loaded program; `spoil` is a byte for the outputs before."""
+
+    program: int
+    order: int
+    timeout_s: float
+    spoil: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadRequest:
+    """End a program's child."""
+
+    program: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunAnswer:
+    """How a run, or a load, ended: the server's time for it, a checksum of the compared ranges.
+
+    `log` is what the child wrote to its output and error streams until its end; `killed` says that
+    SIGKILL ended it, and not by us.
+    """
+
+    code: int
+    message: str = ""
+    wall_us: float = 0.0
+    digest: int = 0
+    log: str = ""
+    killed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHello:
+    """What holds in the children, and the least time that a command to one takes.
+
+    `fault` says why no child can be started, where none can.
+    """
+
+    limits: Sequence[str]
+    handshake_us: float
+    fault: str = ""
+
+
+Request = AttachRequest | DetachRequest | LoadRequest | RunRequest | UnloadRequest
+_REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
+
+
+def encoded(request: Request) -> dict[str, Any]:
+    """Make the header of a message to the server."""
+    return {"kind": type(request).__name__, **asdict(request)}
+
+
+def decoded(header: dict[str, Any]) -> Request:
+    """Make the request of a message's header."""
+    kind = _REQUESTS[header.pop("kind")]
+    if kind is LoadRequest:
+        header["calls"] = [LaunchCall(**call) for call in header["calls"]]
+    return kind(**header)
 
 
 class LaunchRecord(ctypes.Structure):
@@ -51,43 +171,40 @@ class Work:
     """What a child does: load a library and launch its functions on memory mapped at `base`."""
 
     library: int
-    load: Load
-    attach: Attach
+    load: LoadRequest
+    attach: AttachRequest
     base: int
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a child is given: a channel for commands, a pipe for its words, its limits."""
-
-    channel: int
-    log: int
-    limits: Limits
-    separated: bool
-    server: int
-
-
-def live(place: Place, work: Work | None) -> NoReturn:
+def live(
+    work: Work | None,
+    *,
+    channel: int,
+    log: int,
+    limits: ProcessLimits,
+    separated: bool,
+    server: int,
+) -> NoReturn:
     """Confine this forked process, load, then answer commands until the channel ends.
 
-    The first answer's message lists the limits in force where there is no work, for the server to
-    know them.
+    `channel` is for commands, `log` a pipe for its words. The first answer's message lists the
+    limits in force where there is no work, for the server to know them.
     """
     status = 1
     try:
-        _keep_only(place, work)
-        end_with_parent(place.server)
-        in_force = confine(place.limits, separated=place.separated)
-        token, _ = COMMAND.unpack(os.read(place.channel, COMMAND.size))
+        _keep_only(log, {channel} if work is None else {channel, work.library})
+        end_with_parent(server)
+        in_force = confine_kernel(limits, separated=separated)
+        token, _ = COMMAND.unpack(os.read(channel, COMMAND.size))
         program = None
         if work is None:
-            _answer(place.channel, token, Code.DONE, ", ".join(in_force))
+            _answer(channel, token, LaunchEnd.DONE, ", ".join(in_force))
         else:
-            program = _loaded(place.channel, token, work)
-        while command := os.read(place.channel, COMMAND.size):
+            program = _loaded(channel, token, work)
+        while command := os.read(channel, COMMAND.size):
             token, order = COMMAND.unpack(command)
-            code, message = (Code.DONE, "") if program is None else program.run(order)
-            _answer(place.channel, token, code, message)
+            code, message = (LaunchEnd.DONE, "") if program is None else program.run(order)
+            _answer(channel, token, code, message)
         status = 0
     except Exception as error:  # noqa: BLE001 - the server hands it on, whatever it is
         os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
@@ -95,18 +212,14 @@ def live(place: Place, work: Work | None) -> NoReturn:
         os._exit(status)
 
 
-def _keep_only(place: Place, work: Work | None) -> None:
-    """Close all that is open but the channel, the log as every stream, and the library."""
+def _keep_only(log: int, kept: set[int]) -> None:
+    """Close all that is open but these and the log, which becomes every stream."""
     os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(place.log, 1)
-    os.dup2(place.log, 2)
-    kept = {0, 1, 2, place.channel}
-    if work is not None:
-        kept.add(work.library)
+    for stream, source in enumerate((nothing, log, log)):
+        os.dup2(source, stream)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are enough
-        if int(name) not in kept:
+        if int(name) not in {0, 1, 2, *kept}:
             with suppress(OSError):
                 os.close(int(name))
 
@@ -116,13 +229,13 @@ def _answer(channel: int, token: bytes, code: int, message: str) -> None:
     os.write(channel, ANSWER.pack(token, code, len(content), content))
 
 
-def _loaded(channel: int, token: bytes, work: Work) -> _Program:
+def _loaded(channel: int, token: bytes, work: Work) -> _LoadedLibrary:
     try:
-        program = _Program(work)
+        program = _LoadedLibrary(work)
     except (OSError, AttributeError) as error:
-        _answer(channel, token, Code.REFUSED, f"the compiled kernel cannot be loaded: {error}")
+        _answer(channel, token, LaunchEnd.REFUSED, f"the compiled kernel cannot be loaded: {error}")
         os._exit(0)
-    _answer(channel, token, Code.DONE, "")
+    _answer(channel, token, LaunchEnd.DONE, "")
     return program
 
 
@@ -133,7 +246,7 @@ def _exit_at_once() -> None:
         libc.on_exit(libc._exit, None)
 
 
-class _Program:
+class _LoadedLibrary:
     """A library in this process and the records that its functions are launched with."""
 
     def __init__(self, work: Work) -> None:
@@ -154,11 +267,11 @@ class _Program:
         for function, record in self._launches:
             record.order = order
             code = function(ctypes.byref(record))
-            if code != Code.DONE:
+            if code != LaunchEnd.DONE:
                 return code & 0xFFFFFFFF, self._message.value.decode(errors="replace")
-        return Code.DONE, ""
+        return LaunchEnd.DONE, ""
 
-    def _record(self, call: Call, timeout_s: float) -> LaunchRecord:
+    def _record(self, call: LaunchCall, timeout_s: float) -> LaunchRecord:
         return LaunchRecord(
             grid=tuple(call.grid),
             block=tuple(call.block),
@@ -189,28 +302,3 @@ class _Arguments:
 
 def _scalar(content: bytes) -> ctypes.Array[ctypes.c_char]:
     return ctypes.create_string_buffer(content, len(content))
-
-
-_HEADER = struct.Struct("<4sBBBB8xHHIQQQIHHHHHH")
-_MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 190: "CUDA", 243: "riscv64"}
-_SHARED = 3
-
-
-def elf_fault(library: bytes) -> str:
-    """Say why these bytes are no shared library for this machine; empty if they may be one."""
-    if len(library) < _HEADER.size:
-        return f"is no library: it has {len(library)} bytes"
-    magic, wide, _, _, _, kind, machine, *rest = _HEADER.unpack_from(library)
-    sections, section_bytes, section_count = rest[3], rest[8], rest[9]
-    if magic != b"\x7fELF":
-        return "is no library: it does not begin as an ELF file"
-    name = _MACHINES.get(machine, f"machine {machine}")
-    if name != platform.machine() and platform.machine() in _MACHINES.values():
-        return f"is for {name}, and this machine is {platform.machine()}"
-    if wide != 2 or kind != _SHARED:
-        return "is no shared library of 64 bits"
-    # The table of sections is the last thing in a library.
-    expected = sections + section_bytes * section_count
-    if len(library) < expected:
-        return f"is cut short: {len(library)} of {expected} bytes"
-    return ""

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program
+from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.memory import host_verifier
-from tuner.device.cpu.wire import Code
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import Arena, plausible_byte
 from tuner.device.timing import TimingPolicy, finished, hopeless
@@ -159,12 +159,12 @@ class HostRunner(RestartingWorker[HostWorker]):
         try:
             yield
         except HostRunError as error:
-            if error.code is Code.TIMEOUT:
+            if error.code is LaunchEnd.TIMEOUT:
                 raise RunFailedError(Status.TIMEOUT, error.message) from error
             raise RunFailedError(Status.LAUNCH, self._reason(error), killed=error.killed) from error
 
     def _reason(self, error: HostRunError) -> str:
-        if error.code is Code.SANITIZER:  # it names line and variable; the log has its report
+        if error.code is LaunchEnd.SANITIZER:  # it names line and variable; the log has its report
             return error.message
         found = self._finding(error.log) if self._finding is not None else ""
         if found:

@@ -9,29 +9,36 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import select
 import signal
 import socket
 import time
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 
-from tuner.device.cpu.child import Work
-from tuner.device.cpu.forked import Forked, ParentGoneError
-from tuner.device.cpu.wire import (
-    Attach,
-    Code,
-    Detach,
-    Hello,
-    Load,
-    Message,
-    Ran,
-    Run,
-    Unload,
-    receive,
-    send,
+from tuner.device.cpu.child import (
+    ANSWER,
+    COMMAND,
+    MESSAGE_BYTES,
+    TOKEN_BYTES,
+    AttachRequest,
+    DetachRequest,
+    LaunchEnd,
+    LoadRequest,
+    Request,
+    RunAnswer,
+    RunRequest,
+    ServerHello,
+    UnloadRequest,
+    Work,
+    decoded,
+    live,
 )
 from tuner.process import confinement
+from tuner.process.confinement import ProcessLimits
+from tuner.process.protocol import receive, send
 
 # Loaded before the fork, so that a child need not find them.
 _COMMON_LIBRARIES = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
@@ -40,9 +47,15 @@ _START_S = 10.0
 _HANDSHAKES = 300
 _HANDSHAKES_S = 0.5
 _MOST_STARTS = 3  # of the first child, where SIGKILL ends it: memory may be short for a moment
+_LOG_BYTES = 64 << 10
+_DYING_S = 0.2
+_FORBIDDEN = (
+    "the kernel made a system call that kernels may not make (network, processes, threads, "
+    "signals to others, writing files)"
+)
 
 
-def serve(descriptor: int, memory_bytes: int, readable: Sequence[str]) -> None:
+def serve(descriptor: str, memory_bytes: str, *readable: str) -> None:
     """Answer the parent at the other end of the socket until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     os.environ.clear()
@@ -50,11 +63,11 @@ def serve(descriptor: int, memory_bytes: int, readable: Sequence[str]) -> None:
         with suppress(OSError):  # a kernel that needs it will say so
             ctypes.CDLL(name)
     folders = (*confinement.LIBRARY_FOLDERS, *readable)
-    limits = confinement.Limits(memory_bytes=memory_bytes, readable=folders)
-    with socket.socket(fileno=descriptor) as parent:
+    limits = ProcessLimits(memory_bytes=int(memory_bytes), readable=folders)
+    with socket.socket(fileno=int(descriptor)) as parent:
         server = Server(parent, limits)
         with suppress(ParentGoneError, EOFError, BrokenPipeError, ConnectionResetError):
-            send(parent, server.hello())
+            send(parent, asdict(server.hello()))
             while True:
                 server.answer_one()
         server.end_all()
@@ -63,15 +76,15 @@ def serve(descriptor: int, memory_bytes: int, readable: Sequence[str]) -> None:
 class Server:
     """Hold the verifier's memory and one child for each loaded program."""
 
-    def __init__(self, parent: socket.socket, limits: confinement.Limits) -> None:
+    def __init__(self, parent: socket.socket, limits: ProcessLimits) -> None:
         self._parent, self._limits = parent, limits
         self._separated = confinement.separate()
         confinement.adopt_orphans()
         self._memory: mmap.mmap | None = None
-        self._attach: Attach | None = None
-        self._children: dict[int, Forked] = {}
+        self._attach: AttachRequest | None = None
+        self._children: dict[int, ForkedChild] = {}
 
-    def hello(self) -> Hello:
+    def hello(self) -> ServerHello:
         """Learn from a child without a program what is limited, and how long a command takes."""
         starts = 1
         hello, killed = self._introduced()
@@ -82,20 +95,20 @@ class Server:
 
     def answer_one(self) -> None:
         """Serve one request."""
-        request, descriptors = receive(self._parent)
+        message = receive(self._parent)
         try:
-            answer = self._served(request, descriptors)
+            answer = self._served(decoded(message.header), message.descriptors)
         finally:
-            for descriptor in descriptors:
+            for descriptor in message.descriptors:
                 os.close(descriptor)
-        send(self._parent, answer)
+        send(self._parent, asdict(answer))
 
     def end_all(self) -> None:
         """Kill every child and what it left behind."""
         for program in list(self._children):
             self._end(program)
 
-    def _introduced(self) -> tuple[Hello, bool]:
+    def _introduced(self) -> tuple[ServerHello, bool]:
         """Ask one child without a program; say also whether SIGKILL ended it."""
         child = self._fork(None)
         times_us: list[float] = []
@@ -103,32 +116,32 @@ class Server:
             ran = child.command(0, _START_S)
             limits = ran.message
             enough_s = time.perf_counter() + _HANDSHAKES_S
-            while ran.code == Code.DONE and len(times_us) < _HANDSHAKES:
+            while ran.code == LaunchEnd.DONE and len(times_us) < _HANDSHAKES:
                 if times_us and time.perf_counter() > enough_s:
                     break
                 ran = child.command(0, _START_S) if child.pause() else _gone(child)
                 times_us.append(ran.wall_us)
         finally:
             child.end()
-        if ran.code != Code.DONE:
-            return Hello([], 0.0, f"{ran.message} {child.log}".strip()), ran.killed
-        return Hello(limits.split(", ") if limits else [], min(times_us)), False
+        if ran.code != LaunchEnd.DONE:
+            return ServerHello([], 0.0, f"{ran.message} {child.log}".strip()), ran.killed
+        return ServerHello(limits.split(", ") if limits else [], min(times_us)), False
 
-    def _served(self, request: Message, descriptors: Sequence[int]) -> Ran:
+    def _served(self, request: Request, descriptors: Sequence[int]) -> RunAnswer:
         match request:
-            case Attach():
+            case AttachRequest():
                 self._unmap()
                 self._memory = mmap.mmap(descriptors[0], request.total_bytes)
                 self._attach = request
-            case Detach():
+            case DetachRequest():
                 self._unmap()
-            case Load():
+            case LoadRequest():
                 return self._load(request, descriptors[0])
-            case Run():
+            case RunRequest():
                 return self._run(request)
-            case Unload():
+            case UnloadRequest():
                 self._end(request.program)
-        return Ran(Code.DONE)
+        return RunAnswer(LaunchEnd.DONE)
 
     def _unmap(self) -> None:
         self.end_all()
@@ -136,14 +149,14 @@ class Server:
             self._memory.close()
         self._memory = self._attach = None
 
-    def _load(self, request: Load, library: int) -> Ran:
+    def _load(self, request: LoadRequest, library: int) -> RunAnswer:
         self._end(request.program)
         assert self._attach is not None
         child = self._fork(Work(library, request, self._attach, self._base))
         self._children[request.program] = child
         return self._ended_unless_done(request.program, child.command(0, request.timeout_s))
 
-    def _run(self, request: Run) -> Ran:
+    def _run(self, request: RunRequest) -> RunAnswer:
         assert self._attach is not None
         if request.spoil is not None:
             for start, end in self._attach.outputs:
@@ -153,14 +166,14 @@ class Server:
             request.program, child.command(request.order, request.timeout_s)
         )
 
-    def _ended_unless_done(self, program: int, ran: Ran) -> Ran:
+    def _ended_unless_done(self, program: int, ran: RunAnswer) -> RunAnswer:
         child = self._children[program]
-        if ran.code == Code.DONE:
+        if ran.code == LaunchEnd.DONE:
             if child.pause():
-                return Ran(ran.code, ran.message, ran.wall_us, self._digest())
+                return RunAnswer(ran.code, ran.message, ran.wall_us, self._digest())
             ran = _gone(child)
         self._end(program)
-        return Ran(ran.code, ran.message, log=child.log, killed=ran.killed)
+        return RunAnswer(ran.code, ran.message, log=child.log, killed=ran.killed)
 
     def _digest(self) -> int:
         assert self._attach is not None
@@ -172,8 +185,8 @@ class Server:
                     digest = zlib.crc32(piece, digest)
         return digest
 
-    def _fork(self, work: Work | None) -> Forked:
-        return Forked(work, self._limits, separated=self._separated, parent=self._parent)
+    def _fork(self, work: Work | None) -> ForkedChild:
+        return ForkedChild(work, self._limits, separated=self._separated, parent=self._parent)
 
     def _end(self, program: int) -> None:
         child = self._children.pop(program, None)
@@ -187,6 +200,159 @@ class Server:
         return ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
 
-def _gone(child: Forked) -> Ran:
+def _gone(child: ForkedChild) -> RunAnswer:
     message = "the kernel ended its process after its answer"
-    return Ran(Code.FAULT, message, killed=child.killed)
+    return RunAnswer(LaunchEnd.FAULT, message, killed=child.killed)
+
+
+class ParentGoneError(Exception):
+    """Nobody is left who waits for the answer."""
+
+
+class ForkedChild:
+    """One child of the server; between commands it is stopped, and so cannot touch what is judged.
+
+    `parent` is watched while a command runs: the child ends with it.
+    """
+
+    def __init__(
+        self, work: Work | None, limits: ProcessLimits, *, separated: bool, parent: socket.socket
+    ) -> None:
+        self._parent = parent
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._log_end, log = os.pipe()
+        os.set_blocking(self._log_end, False)
+        self._log = b""
+        self._status: int | None = None
+        server = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            live(
+                work,
+                channel=theirs.fileno(),
+                log=log,
+                limits=limits,
+                separated=separated,
+                server=server,
+            )
+        theirs.close()
+        os.close(log)
+
+    @property
+    def log(self) -> str:
+        """What it wrote to its output and error streams, so far as it was read."""
+        return self._log.decode(errors="replace")
+
+    @property
+    def killed(self) -> bool:
+        """Whether SIGKILL ended it, as far as that was seen."""
+        return self._status == signal.SIGKILL
+
+    def command(self, order: int, timeout_s: float) -> RunAnswer:
+        """Tell it to go on, and time it until it answers."""
+        token = os.urandom(TOKEN_BYTES)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+        started = time.perf_counter()
+        with suppress(OSError):  # it has ended, as will be seen
+            self._channel.send(COMMAND.pack(token, order))
+        if not self._answers(started + timeout_s):
+            return RunAnswer(LaunchEnd.TIMEOUT, "the kernel gave no answer in time")
+        content = self._received()
+        wall_us = (time.perf_counter() - started) * 1e6
+        if not content:
+            message = self._ending()
+            return RunAnswer(LaunchEnd.FAULT, message, killed=self.killed)
+        return _parsed(content, token, wall_us)
+
+    def pause(self) -> bool:
+        """Stop it, and return when it has; False where it has ended instead."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGSTOP)
+        happened = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED)
+        assert happened is not None
+        if happened.si_code == os.CLD_STOPPED:
+            return True
+        # As `waitpid` gives it: an exit code stands above the signal's seven bits.
+        exited = happened.si_code == os.CLD_EXITED
+        self._status = happened.si_status << 8 if exited else happened.si_status
+        return False
+
+    def end(self) -> None:
+        """Kill it with its process group, and keep the last of what it wrote."""
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError, PermissionError):
+                kill(self.pid, signal.SIGKILL)
+        if self._status is None:
+            self._status = os.waitpid(self.pid, 0)[1]
+        self._read_log()
+        self._channel.close()
+        os.close(self._log_end)
+
+    def _answers(self, deadline: float) -> bool:
+        """Wait until the channel has something, or its end; read what is logged meanwhile."""
+        poll = select.poll()
+        channel, parent = self._channel.fileno(), self._parent.fileno()
+        poll.register(channel, select.POLLIN)
+        poll.register(self._log_end, select.POLLIN)
+        poll.register(parent, select.POLLRDHUP)
+        while (left_s := deadline - time.perf_counter()) > 0:
+            ready = dict(poll.poll(left_s * 1e3))
+            if channel in ready:
+                return True
+            if parent in ready:
+                raise ParentGoneError
+            if self._log_end in ready and not self._read_log():
+                poll.unregister(self._log_end)
+        return False
+
+    def _received(self) -> bytes:
+        try:
+            return self._channel.recv(ANSWER.size + 1)
+        except OSError:
+            return b""
+
+    def _read_log(self) -> bool:
+        """Take what is there, beyond the limit for nothing; False at the end."""
+        with suppress(BlockingIOError):
+            while piece := os.read(self._log_end, _LOG_BYTES):
+                self._log = (self._log + piece)[:_LOG_BYTES]
+            return False
+        return True
+
+    def _ending(self) -> str:
+        """Say how it ended, or that it only closed its channel."""
+        deadline = time.perf_counter() + _DYING_S
+        while time.perf_counter() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = status
+                return _described(os.waitstatus_to_exitcode(status))
+            time.sleep(1e-3)
+        return "the kernel closed the channel of its process: there is no answer"
+
+
+def _parsed(content: bytes, token: bytes, wall_us: float) -> RunAnswer:
+    if len(content) == ANSWER.size:
+        echoed, code, length, message = ANSWER.unpack(content)
+        if echoed == token and code in iter(LaunchEnd) and length <= MESSAGE_BYTES:
+            return RunAnswer(code, _plain(message[:length].decode(errors="replace")), wall_us)
+    return RunAnswer(
+        LaunchEnd.FAULT, "the kernel wrote to the channel of its process: there is no answer"
+    )
+
+
+def _plain(text: str) -> str:
+    """Drop what a terminal might obey: the text is a stranger's."""
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
+def _described(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"the kernel ended its process (exit code {exit_code}) without an answer"
+    if -exit_code == signal.SIGSYS:
+        return _FORBIDDEN
+    name = signal.Signals(-exit_code).name
+    if -exit_code == signal.SIGKILL:
+        return f"the kernel's process was killed ({name}): memory may have run out"
+    return f"the kernel's process ended by {name}"

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
+import platform
+import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from tuner.device.base import Program
-from tuner.device.cpu.child import elf_fault
-from tuner.device.cpu.wire import (
-    Attach,
-    Call,
-    Code,
-    Detach,
-    Hello,
-    Load,
-    Message,
-    Ran,
-    Run,
-    Unload,
-    receive,
-    send,
+from tuner.device.cpu.child import (
+    AttachRequest,
+    DetachRequest,
+    LaunchCall,
+    LaunchEnd,
+    LoadRequest,
+    Request,
+    RunAnswer,
+    RunRequest,
+    ServerHello,
+    UnloadRequest,
+    encoded,
 )
 from tuner.device.layout import SCALARS, Arena, Layout
 from tuner.model.errors import TunerError, WorkerError
 from tuner.model.kernel import Launch
-from tuner.process.child import ChildDiedError, ChildTimeoutError
+from tuner.process.child import ChildProcess
 from tuner.process.confinement import MEMORY_BYTES
 
 START_TIMEOUT_S = 60.0
@@ -40,14 +38,7 @@ GRACE_S = 10.0
 # What a process may take beyond the limit that the kernel's own launch watches, and to load.
 _LATE_S = 1.0
 _LOAD_S = 3.0
-_PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 _Key = tuple[bytes, tuple[Launch, ...], tuple[tuple[str, str], ...]]
-_PROGRAM = """
-import sys
-sys.path.append(sys.argv[1])
-from tuner.device.cpu.server import serve
-serve(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
-"""
 
 
 class HostRunError(TunerError):
@@ -57,21 +48,28 @@ class HostRunError(TunerError):
     """
 
     def __init__(
-        self, message: str, code: Code = Code.REFUSED, log: str = "", *, killed: bool = False
+        self,
+        message: str,
+        code: LaunchEnd = LaunchEnd.REFUSED,
+        log: str = "",
+        *,
+        killed: bool = False,
     ) -> None:
         super().__init__(message)
         self.code, self.log, self.killed = code, log, killed
 
 
-class HostWorker:
+class HostWorker(ChildProcess):
     """Start a server that runs programs in confined children, and ask it.
 
     `environment` is all that it sees of the outside, apart from where libraries are. Raises
     `ChildDiedError` or `ChildTimeoutError` where the server itself fails, `WorkerError` where no
-    child of it can be started, and `HostRunError`
-    where a program does, which then has to be loaded again. `compared` names the outputs whose
-    bits may not differ between runs.
+    child of it can be started, and `HostRunError` where a program does, which then has to be loaded
+    again. `compared` names the outputs whose bits may not differ between runs.
     """
+
+    # Isolated, without site-packages: nothing of the user's environment counts.
+    flags = ("-I", "-S")
 
     def __init__(
         self,
@@ -80,31 +78,30 @@ class HostWorker:
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._launch_timeout_s = launch_timeout_s
-        self._socket, theirs = socket.socketpair()
+        libraries = os.environ.get("LD_LIBRARY_PATH", "")  # Python itself may need it
+        # A sanitizer that names lines reads the program it is in.
+        readable = [str(Path(sys.executable).resolve()), *filter(None, libraries.split(":"))]
+        # Gone as soon as the server is in it: nothing can be created there, nor is left behind.
+        with tempfile.TemporaryDirectory(prefix="tune-kernel-") as folder:
+            super().__init__(
+                "tune-kernels",
+                "tuner.device.cpu.server",
+                [str(memory_bytes), *readable],
+                environment=_environment(libraries, environment or {}),
+                folder=folder,
+                stdout=subprocess.DEVNULL,
+            )
         try:
-            with theirs:
-                self._process = _started(theirs.fileno(), environment or {}, memory_bytes)
-        except BaseException:
-            self._socket.close()
-            raise
-        try:
-            hello = self._answer(START_TIMEOUT_S)
+            hello = ServerHello(**self.read(START_TIMEOUT_S).header)
+            if hello.fault:
+                raise WorkerError(f"no process can be started to run kernels: {hello.fault}")
         except BaseException:
             self.kill()
             raise
-        assert isinstance(hello, Hello)
-        if hello.fault:
-            self.kill()
-            raise WorkerError(f"no process can be started to run kernels: {hello.fault}")
         self.limits = tuple(hello.limits)
         self._handshake_us = hello.handshake_us
         self._loaded: dict[_Key, int] = {}
         self._count = 0
-
-    @property
-    def pid(self) -> int:
-        """The server's process."""
-        return self._process.pid
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
         """Map the verifier's memory for one workload and end the programs of the previous one."""
@@ -119,7 +116,7 @@ class HostWorker:
     def detach(self) -> None:
         """Unmap the verifier's memory and end the programs."""
         self._loaded.clear()
-        self._ask(Detach(), GRACE_S)
+        self._ask(DetachRequest(), GRACE_S)
 
     def run(self, program: Program, order: int, spoil: int | None = None) -> tuple[float, int]:
         """Run the program; return microseconds and a checksum of the compared outputs.
@@ -129,7 +126,7 @@ class HostWorker:
         """
         number = self._load(program)
         timeout_s = self._launch_timeout_s * len(program.launches) + _LATE_S
-        ran = self._ask(Run(number, order, timeout_s, spoil), timeout_s + GRACE_S)
+        ran = self._ask(RunRequest(number, order, timeout_s, spoil), timeout_s + GRACE_S)
         self._check(program, ran)
         return max(ran.wall_us - self._handshake_us, 0.01), ran.digest
 
@@ -137,13 +134,7 @@ class HostWorker:
         """End the processes of all other programs."""
         kept = {_key(program) for program in programs}
         for key in [key for key in self._loaded if key not in kept]:
-            self._ask(Unload(self._loaded.pop(key)), GRACE_S)
-
-    def kill(self) -> None:
-        """End the server, with it whatever runs."""
-        self._socket.close()
-        self._process.kill()
-        self._process.wait()
+            self._ask(UnloadRequest(self._loaded.pop(key)), GRACE_S)
 
     def _load(self, program: Program) -> int:
         """Load a program unless it is; its process keeps its state from run to run.
@@ -160,7 +151,7 @@ class HostWorker:
         self._count += 1
         calls = [_call(program, launch) for launch in program.launches]
         limit_s = self._launch_timeout_s
-        request = Load(self._count, calls, limit_s, limit_s + _LOAD_S)
+        request = LoadRequest(self._count, calls, limit_s, limit_s + _LOAD_S)
         library = sealed_file("kernel", program.cubin)
         try:
             self._check(program, self._ask(request, request.timeout_s + GRACE_S, library))
@@ -169,37 +160,17 @@ class HostWorker:
         self._loaded[key] = self._count
         return self._count
 
-    def _check(self, program: Program, ran: Ran) -> None:
-        code = Code(ran.code)
-        if code is Code.DONE:
+    def _check(self, program: Program, ran: RunAnswer) -> None:
+        code = LaunchEnd(ran.code)
+        if code is LaunchEnd.DONE:
             return
         self._loaded.pop(_key(program), None)
-        late = f" ({self._launch_timeout_s:g} s)" if code is Code.TIMEOUT else ""
+        late = f" ({self._launch_timeout_s:g} s)" if code is LaunchEnd.TIMEOUT else ""
         raise HostRunError(ran.message + late, code, ran.log, killed=ran.killed)
 
-    def _ask(self, request: Message, timeout_s: float, *descriptors: int) -> Ran:
-        try:
-            send(self._socket, request, descriptors)
-        except OSError as error:  # a broken pipe, or one that `kill` closed
-            raise ChildDiedError(self._exit_code()) from error
-        answer = self._answer(timeout_s)
-        assert isinstance(answer, Ran)
-        return answer
-
-    def _answer(self, timeout_s: float) -> Message:
-        self._socket.settimeout(timeout_s)
-        try:
-            return receive(self._socket)[0]
-        except TimeoutError as error:
-            self.kill()
-            raise ChildTimeoutError(f"no answer within {timeout_s:g} s") from error
-        except (EOFError, OSError) as error:
-            raise ChildDiedError(self._exit_code()) from error
-
-    def _exit_code(self) -> int | None:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0)
-        return self._process.returncode
+    def _ask(self, request: Request, timeout_s: float, *descriptors: int) -> RunAnswer:
+        self.write(encoded(request), descriptors=descriptors)
+        return RunAnswer(**self.read(timeout_s).header)
 
 
 def sealed_file(name: str, content: bytes) -> int:
@@ -212,37 +183,21 @@ def sealed_file(name: str, content: bytes) -> int:
     return descriptor
 
 
-def _started(
-    descriptor: int, environment: Mapping[str, str], memory_bytes: int
-) -> subprocess.Popen[bytes]:
-    libraries = os.environ.get("LD_LIBRARY_PATH", "")  # Python itself may need it
-    folders = [folder for folder in libraries.split(":") if folder]
-    # A sanitizer that names lines reads the program it is in.
-    readable = [str(Path(sys.executable).resolve()), *folders]
-    arguments = [str(_PACKAGE_ROOT), str(descriptor), str(memory_bytes), *readable]
+def _environment(libraries: str, given: Mapping[str, str]) -> dict[str, str]:
     outside = {"LD_LIBRARY_PATH": libraries} if libraries else {}
-    outside |= environment
+    outside |= given
     if "ASAN_OPTIONS" in outside:  # a kernel's process may create no files, reports included
         outside["ASAN_OPTIONS"] += ":log_path=stderr"
-    # Gone as soon as the server is in it: nothing can be created there, nor is left behind.
-    with tempfile.TemporaryDirectory(prefix="tune-kernel-") as folder:
-        return subprocess.Popen(  # noqa: S603 - this Python
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
-            env=outside,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(descriptor,),
-        )
+    return outside
 
 
 def _key(program: Program) -> _Key:
     return program.cubin, program.launches, tuple(sorted(program.lowered.items()))
 
 
-def _attach(layout: Layout, compared: frozenset[str]) -> Attach:
+def _attach(layout: Layout, compared: frozenset[str]) -> AttachRequest:
     offsets = {slot.name: slot.offset for slot in layout.slots}
-    return Attach(
+    return AttachRequest(
         total_bytes=layout.total_bytes,
         parameters=[
             offsets[item] if isinstance(item, str) else bytes(SCALARS[item[0]](item[1])).hex()
@@ -261,8 +216,33 @@ def _attach(layout: Layout, compared: frozenset[str]) -> Attach:
     )
 
 
-def _call(program: Program, launch: Launch) -> Call:
+def _call(program: Program, launch: Launch) -> LaunchCall:
     if launch.cluster is not None:
         raise HostRunError("thread block clusters can't run on the `host` device")
     function = program.lowered[launch.kernel]
-    return Call(function, launch.grid, launch.block, launch.shared_bytes)
+    return LaunchCall(function, launch.grid, launch.block, launch.shared_bytes)
+
+
+_HEADER = struct.Struct("<4sBBBB8xHHIQQQIHHHHHH")
+_MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 190: "CUDA", 243: "riscv64"}
+_SHARED = 3
+
+
+def elf_fault(library: bytes) -> str:
+    """Say why these bytes are no shared library for this machine; empty if they may be one."""
+    if len(library) < _HEADER.size:
+        return f"is no library: it has {len(library)} bytes"
+    magic, wide, _, _, _, kind, machine, *rest = _HEADER.unpack_from(library)
+    sections, section_bytes, section_count = rest[3], rest[8], rest[9]
+    if magic != b"\x7fELF":
+        return "is no library: it does not begin as an ELF file"
+    name = _MACHINES.get(machine, f"machine {machine}")
+    if name != platform.machine() and platform.machine() in _MACHINES.values():
+        return f"is for {name}, and this machine is {platform.machine()}"
+    if wide != 2 or kind != _SHARED:
+        return "is no shared library of 64 bits"
+    # The table of sections is the last thing in a library.
+    expected = sections + section_bytes * section_count
+    if len(library) < expected:
+        return f"is cut short: {len(library)} of {expected} bytes"
+    return ""

@@ -6,7 +6,7 @@ import ctypes
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import shared_memory
+from multiprocessing import resource_tracker, shared_memory
 from typing import Any, Protocol
 
 from cuda.bindings import driver
@@ -139,6 +139,8 @@ class MappedArena:
             self.base = int(call(driver.cuIpcOpenMemHandle, handle, flags))
         else:
             self._host = shared_memory.SharedMemory(name=arena.host_name)
+            # Or the end of this process would remove what the judge made and others will map.
+            resource_tracker.unregister(f"/{arena.host_name}", "shared_memory")
             self.base = allocate(arena.layout.total_bytes)
 
     def pull(self) -> None:

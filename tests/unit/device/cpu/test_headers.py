@@ -14,7 +14,7 @@ from tests.support.host_launch import Launched, launch
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.host import HostCompiler, preload
-from tuner.device.cpu.worker import Code
+from tuner.device.cpu.child import LaunchEnd
 from tuner.model.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -109,14 +109,14 @@ class TestBarriers:
         self, compilers: Compilers, body: str
     ) -> None:
         end = ran(compilers, body)
-        assert (end.code, end.message) == (Code.DONE, "")
+        assert (end.code, end.message) == (LaunchEnd.DONE, "")
         assert end.buffers[0][:32] == [*range(8), *[-1] * 24]
 
     def test_two_groups_at_different_barriers_are_an_error(self, compilers: Compilers) -> None:
         body = "if (threadIdx.x < 8) {\n__syncthreads();\n} else {\n__syncthreads();\n}"
         for order in ORDERS:
             end = ran(compilers, body, order=order)
-            assert end.code == Code.STUCK
+            assert end.code == LaunchEnd.STUCK
             assert "8 wait at __syncthreads (line 4), 24 wait at __syncthreads (line 6)" in (
                 end.message
             )
@@ -167,20 +167,22 @@ class TestSharedMemory:
         self, compilers: Compilers, body: str, message: str
     ) -> None:
         end = ran(compilers, body, shared_bytes=128)
-        assert end.code == Code.STUCK
+        assert end.code == LaunchEnd.STUCK
         assert f"block (0,0,0) wrote {message}" in end.message
 
     def test_more_than_a_gpu_has_is_refused(self, compilers: Compilers) -> None:
         static = "__shared__ char s[{}]; s[threadIdx.x] = 1; y[0] = s[y[1]];"
         end = ran(compilers, static.format(48 * 1024 + 4))
-        assert end.code == Code.REFUSED
+        assert end.code == LaunchEnd.REFUSED
         assert "declares 49156 bytes of static shared memory: at most 49152" in end.message
         outside = "__shared__ char s[50000];\n" + kernel("s[threadIdx.x] = 1; y[0] = s[y[1]];")
-        assert launch(compilers.library(outside, ()), INTS).code == Code.REFUSED
+        assert launch(compilers.library(outside, ()), INTS).code == LaunchEnd.REFUSED
         end = ran(compilers, static.format(48 * 1024), shared_bytes=180 * 1024)
-        assert end.code == Code.REFUSED
+        assert end.code == LaunchEnd.REFUSED
         assert "at most 232448 are possible" in end.message
-        assert ran(compilers, static.format(48 * 1024), shared_bytes=100 * 1024).code == Code.DONE
+        assert (
+            ran(compilers, static.format(48 * 1024), shared_bytes=100 * 1024).code == LaunchEnd.DONE
+        )
 
 
 BEYOND = [
@@ -218,7 +220,7 @@ class TestAddressSanitizer:
         self, compilers: Compilers, body: str, message: str
     ) -> None:
         end = ran(compilers, f"\n{body}\n", "address", shared_bytes=128)
-        assert end.code == Code.SANITIZER
+        assert end.code == LaunchEnd.SANITIZER
         assert end.message.startswith("kernel.cu(4): ")
         assert re.search(message, end.message), end.message
 
@@ -240,7 +242,7 @@ class TestAddressSanitizer:
             end = ran(
                 compilers, body, "address", "undefined", order=order, block=(64, 1, 1), times=2
             )
-            assert (end.code, end.message) == (Code.DONE, "")
+            assert (end.code, end.message) == (LaunchEnd.DONE, "")
 
     def test_a_launch_after_one_that_was_given_up_is_judged_afresh(
         self, compilers: Compilers
@@ -252,7 +254,7 @@ class TestAddressSanitizer:
           if (atomicAdd(y + 63, 1) == 63 + 5) __trap();
           y[threadIdx.x] = a[threadIdx.x % 16];"""
         end = ran(compilers, body, "address", times=2)
-        assert end.code == Code.STUCK
+        assert end.code == LaunchEnd.STUCK
         assert "trapped" in end.message
 
 
@@ -276,7 +278,7 @@ class TestUndefinedBehaviourSanitizer:
         self, compilers: Compilers, body: str, message: str
     ) -> None:
         end = ran(compilers, f"\n{body}\n", "undefined")
-        assert end.code == Code.SANITIZER
+        assert end.code == LaunchEnd.SANITIZER
         assert end.message.startswith("kernel.cu(4): ")
         assert message in end.message
         assert "by thread (" in end.message
@@ -292,7 +294,7 @@ class TestUndefinedBehaviourSanitizer:
           float3 f = __ldg((const float3*)(y + 7));
           y[6] = f.x > 0;"""
         end = ran(compilers, body, "undefined")
-        assert (end.code, end.message) == (Code.DONE, "")
+        assert (end.code, end.message) == (LaunchEnd.DONE, "")
 
 
 # Each is a condition that a GPU makes true.
@@ -356,7 +358,7 @@ class TestIntrinsics:
         headers = "#include <algorithm>\n#include <array>\n#include <cassert>\n#include <limits>\n"
         body = "assert(y[1] == 1);\ny[0] = std::max(3, y[2]);\nassert(y[0] == 2);"
         end = launch(compilers.library(headers + kernel(body), ()), INTS)
-        assert (end.code, end.buffers[0][0]) == (Code.STUCK, 3)
+        assert (end.code, end.buffers[0][0]) == (LaunchEnd.STUCK, 3)
         assert "thread (0,0,0) of block (0,0,0) fails an assertion (line 9)" in end.message
 
     def test_atomics_of_vectors_and_narrow_floats(self, compilers: Compilers) -> None:

@@ -22,11 +22,10 @@ from host_programs import cached_compiler
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Outcome, Program
-from tuner.device.cpu.child import elf_fault
+from tuner.device.cpu.child import ANSWER, COMMAND
 from tuner.device.cpu.device import HostDevice
 from tuner.device.cpu.memory import SharedMemory, available_bytes
-from tuner.device.cpu.wire import ANSWER, COMMAND
-from tuner.device.cpu.worker import HostWorker
+from tuner.device.cpu.worker import HostWorker, elf_fault
 from tuner.device.layout import Layout, lay_out
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -307,7 +306,7 @@ def test_a_kernel_that_never_ends_is_ended(bench: Bench, before: str) -> None:
 
 
 def test_a_flood_of_words_is_neither_kept_nor_hung_on(bench: Bench) -> None:
-    flood = 'for (int i = 0; i < 100000; ++i) fputs("\\033[2Jflood\\n", stderr); abort();'
+    flood = 'for (int i = 0; i < 20000; ++i) fputs("\\033[2Jflood\\n", stderr); abort();'
     outcome = bench.run(kernel(FIRST.format(flood)))
     assert outcome.status is Status.LAUNCH
     assert outcome.reason.endswith("it wrote: [2Jflood")
@@ -485,7 +484,7 @@ buffer = ctypes.create_string_buffer(content, len(content))
 libc = ctypes.CDLL(None)
 libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
-header = seccomp._Program(len(code), ctypes.addressof(buffer))
+header = seccomp.FilterProgram(len(code), ctypes.addressof(buffer))
 assert libc.prctl(22, 2, ctypes.addressof(header), 0, 0) == 0
 
 worker = HostWorker(1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import select
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from child_handlers import Dying, Handler, Leaving, Refusing
+from faults import descendants
 
 from tuner.model.errors import KernelError, TunerError
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
@@ -37,8 +37,8 @@ def child() -> Iterator[Child]:
     child.kill()
 
 
-def alive(name: str) -> list[int | None]:
-    return [process.pid for process in multiprocessing.active_children() if process.name == name]
+def alive(name: str) -> list[int]:
+    return [one.pid for one in descendants(os.getpid()) if name in one.command]
 
 
 def test_it_calls_the_methods_of_one_object(shared: Child) -> None:
@@ -110,7 +110,7 @@ def test_the_dead_answer_nothing_more(child: Child) -> None:
 def test_a_death_in_the_middle_of_an_answer_is_a_death(child: Child) -> None:
     pid = child.call("pid", timeout_s=SOON_S)
     child.send("bytes_of", 64 * MIB)  # far more than the pipe holds
-    assert child._connection.poll(SOON_S)
+    assert select.select([child._connection], [], [], SOON_S)[0]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ChildDiedError, match="-9"):
         child.receive(SOON_S)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +16,16 @@ import pytest
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
-from tuner.compiler.host import MOST_RUNS, HostCompiler, errors, preload
+from tuner.compiler.host import (
+    MOST_RUNS,
+    PREFIX,
+    HostCompiler,
+    errors,
+    preload,
+    remove_left_behind,
+    sanitizer_finding,
+    scratch_folder,
+)
 from tuner.compiler.host_source import to_host
 from tuner.model.errors import DeviceError
 
@@ -34,8 +47,10 @@ def compiler(cached_runtime: Path) -> Iterator[HostCompiler]:
     compiler.close()
 
 
-def compiled(compiler: HostCompiler, source: str, **more: object) -> CompileResult:
-    return compiler.submit(CompileRequest(source, ("run",), "sm_90a", **more)).result()  # type: ignore[arg-type]
+def compiled(
+    compiler: HostCompiler, source: str, kernels: tuple[str, ...] = ("run",), **more: object
+) -> CompileResult:
+    return compiler.submit(CompileRequest(source, kernels, "sm_90a", **more)).result()  # type: ignore[arg-type]
 
 
 class TestIncludes:
@@ -163,6 +178,52 @@ class TestMessages:
         assert "not Hopper" in compiler.submit(request).result().error
 
 
+class TestCompiling:
+    def test_a_substitute_for_inline_ptx_is_taken(self, compiler: HostCompiler) -> None:
+        either = '\n#ifdef __CUDA_ON_HOST__\ny[0] = 1;\n#else\nasm("exit;");\n#endif\n'
+        assert compiled(compiler, KERNEL.format(either)).ok
+
+    @pytest.mark.parametrize(
+        ("statement", "ok"),
+        [
+            ('asm volatile("griddepcontrol.wait;" ::: "memory");', True),
+            ('asm volatile("prefetch.global.L2 [%0];" ::"l"(y));', True),
+            ('asm volatile("" ::: "memory");', True),
+            ('asm volatile("griddepcontrol.wait;\\n\\t" "exit;");', False),
+            ('asm volatile("prefetch.global.L2 [%0], 1;" ::"l"(y));', False),
+            ('y[0] = "asm(" [0];', True),
+        ],
+    )
+    def test_only_hints_in_ptx_are_dropped(
+        self, compiler: HostCompiler, statement: str, ok: bool
+    ) -> None:
+        assert compiled(compiler, KERNEL.format(statement)).ok is ok
+
+    def test_errors_have_the_line_of_the_source(self, compiler: HostCompiler) -> None:
+        result = compiled(compiler, KERNEL.format('asm("");\n\n__shared__ int a;\nunknown();'))
+        assert "kernel.cu(4): error: " in result.error
+        assert "unknown" in result.error
+        assert "cuda_on_host_entry" not in result.error
+
+    def test_a_kernel_that_is_absent_is_named(self, compiler: HostCompiler) -> None:
+        error = compiled(compiler, KERNEL.format(""), kernels=("run", "walk<3>")).error
+        assert "the kernel `walk<3>` cannot be launched" in error
+
+    def test_a_compile_over_its_time_is_killed(self) -> None:
+        compiler = HostCompiler(timeout_s=0.05)
+        result = compiled(compiler, KERNEL.format(""))
+        compiler.close()
+        assert result.timed_out
+        assert "killed after 0.05 s" in result.error
+
+    def test_without_a_compiler_it_says_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PATH", "")
+        with pytest.raises(DeviceError, match=r"needs g\+\+"):
+            HostCompiler()
+
+
 class TestSharedDeclarations:
     @pytest.mark.parametrize(
         ("declaration", "names"),
@@ -277,3 +338,111 @@ class TestPreload:
     def test_an_unknown_sanitizer_is_refused(self) -> None:
         with pytest.raises(DeviceError, match="not all of"):
             HostCompiler(sanitizers=("thread",))
+
+
+HEAP = """
+=================================================================
+==13194==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x602000000020 at pc 0x5651
+WRITE of size 4 at 0x602000000020 thread T0
+    #0 0x7f26dce30000 in __interceptor_memset ../../../src/libsanitizer/asan/asan_interceptors.cc:9
+    #1 0x5651368ed1c3 in run(float*, int) /tmp/folder/kernel.cu:2
+    #2 0x5651368ed203 in main /tmp/folder/kernel.cu:3
+
+0x602000000020 is located 0 bytes to the right of 16-byte region [0x602000000010,0x602000000020)
+"""
+STACK = """
+==13276==ERROR: AddressSanitizer: stack-buffer-overflow on address 0x7ffffd08e200 at pc 0x55d9
+READ of size 16 at 0x7ffffd08e200 thread T0
+    #0 0x55d927ab91c3 in run(float*, int) kernel.cu:12:5
+
+Address 0x7ffffd08e200 is located in stack of thread T0 at offset 48 in frame
+"""
+SIGNAL = """AddressSanitizer:DEADLYSIGNAL
+==13310==ERROR: AddressSanitizer: SEGV on unknown address 0x000000000008 (pc 0x55fd9ab791bc T0)
+==13310==Hint: address points to the zero page.
+    #0 0x55fd9ab791bc in run(float*, int) /tmp/folder/part.cuh:7
+"""
+UNDEFINED = (
+    "kernel.cu:3:50: runtime error: signed integer overflow: 2147483647 + 1 cannot be represented "
+    "in type 'int'\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("report", "finding"),
+    [
+        (
+            HEAP,
+            "kernel.cu(2): heap-buffer-overflow, write of 4 bytes, "
+            "0 bytes to the right of 16-byte region",
+        ),
+        (STACK, "kernel.cu(12): stack-buffer-overflow, read of 16 bytes"),
+        (SIGNAL, "part.cuh(7): SEGV on unknown address 0x000000000008"),
+        (
+            UNDEFINED,
+            "kernel.cu(3): signed integer overflow: 2147483647 + 1 cannot be represented "
+            "in type 'int'",
+        ),
+        (UNDEFINED + HEAP, sanitizer_finding(UNDEFINED)),
+        ("Segmentation fault\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_report_becomes_its_line_and_what_was_done(report: str, finding: str) -> None:
+    assert sanitizer_finding(report) == finding
+
+
+HOLD = """
+import sys
+from tuner.compiler.host import scratch_folder
+with scratch_folder() as folder:
+    (folder / "unit.ii").write_text("int a;")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files of this test only."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def holder() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_nothing_is_left_at_the_end(temporary: Path) -> None:
+    with scratch_folder() as folder:
+        (folder / "unit.ii").write_text("int a;")
+        assert folder.parent == temporary
+    assert list(temporary.iterdir()) == []
+
+
+def test_one_in_use_stays_and_one_of_a_killed_process_goes(temporary: Path) -> None:
+    with holder() as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        with scratch_folder() as own:
+            remove_left_behind()
+            assert own.exists()
+        assert (folder / "unit.ii").exists()
+        process.send_signal(signal.SIGKILL)
+    assert folder.exists()
+    remove_left_behind()
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_link_of_such_a_name_leads_to_stays(temporary: Path) -> None:
+    (temporary / "mine").mkdir()
+    (temporary / "mine" / "notes").touch()
+    (temporary / f"{PREFIX}link").symlink_to(temporary / "mine")
+    (temporary / f"{PREFIX}file").touch()
+    remove_left_behind()
+    left = {path.name for path in temporary.iterdir()}
+    assert left == {"mine", f"{PREFIX}file", f"{PREFIX}link"}
+    assert (temporary / "mine" / "notes").exists()

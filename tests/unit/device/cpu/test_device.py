@@ -14,13 +14,12 @@ from host_programs import cached_compiler
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
+from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.device import HostDevice
 from tuner.device.cpu.memory import SharedMemory
-from tuner.device.cpu.wire import Code
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import encode, lay_out, storage_dtype
 from tuner.device.verify.verifier import Verifier
-from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload
 from tuner.model.trial import Correctness, Status
 from tuner.search.pool import valid_configs
@@ -31,7 +30,7 @@ from tuner.tuning.evaluator import Candidate, Evaluator
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 MakeSpec = Callable[..., KernelSpec]
-SILU = Path(__file__).parents[3] / "search_spaces" / "sglang" / "silu_and_mul.yaml"
+SILU = Path(__file__).parents[4] / "search_spaces" / "sglang" / "silu_and_mul.yaml"
 WORKLOAD = Workload.of({"T": 300})
 EXACT = {"y": Tolerance(0.0, 0.0)}
 DOUBLE = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
@@ -365,33 +364,45 @@ class TestFaults:
         [
             (
                 "if (threadIdx.x < 8)\n__syncthreads();\nelse\n__syncthreads();",
-                Code.STUCK,
+                LaunchEnd.STUCK,
                 r"8 wait at __syncthreads \(line 2\), 24 wait at __syncthreads \(line 4\)",
             ),
             (
                 "if (threadIdx.x < 8) __syncthreads(); else __syncwarp();",
-                Code.STUCK,
+                LaunchEnd.STUCK,
                 "divergent barrier.* 8 wait at __syncthreads .*, 24 wait at __syncwarp",
             ),
-            ("__syncwarp(1);", Code.STUCK, r"__syncwarp \(line 1\) with the mask 0x00000001"),
-            ("for (;;) {}", Code.TIMEOUT, r"thread \(0,0,0\) of block \(0,0,0\) had not ended"),
-            ("for (;;) __syncthreads();", Code.TIMEOUT, "had not ended in time"),
-            ("y[1ll << 44] = 1;", Code.FAULT, r"thread \(0,0,0\) .* uses an illegal address"),
-            ("y[0] = 7 / int(threadIdx.y);", Code.FAULT, "divides an integer by zero"),
+            (
+                "__syncwarp(1);",
+                LaunchEnd.STUCK,
+                r"__syncwarp \(line 1\) with the mask 0x00000001",
+            ),
+            (
+                "for (;;) {}",
+                LaunchEnd.TIMEOUT,
+                r"thread \(0,0,0\) of block \(0,0,0\) had not ended",
+            ),
+            ("for (;;) __syncthreads();", LaunchEnd.TIMEOUT, "had not ended in time"),
+            (
+                "y[1ll << 44] = 1;",
+                LaunchEnd.FAULT,
+                r"thread \(0,0,0\) .* uses an illegal address",
+            ),
+            ("y[0] = 7 / int(threadIdx.y);", LaunchEnd.FAULT, "divides an integer by zero"),
             (
                 "volatile float big[100000]; for (int i = 0; i < 100000; ++i) big[i] = i;",
-                Code.FAULT,
+                LaunchEnd.FAULT,
                 "uses an illegal address",
             ),
             (
                 "extern __shared__ float s[]; s[16 + threadIdx.x] = 0;",
-                Code.STUCK,
+                LaunchEnd.STUCK,
                 "wrote past the 64 bytes of its dynamic shared memory",
             ),
         ],
     )
     def test_a_launch_that_cannot_end_well_is_explained(
-        self, bench: Bench, make_spec: MakeSpec, body: str, code: Code, message: str
+        self, bench: Bench, make_spec: MakeSpec, body: str, code: LaunchEnd, message: str
     ) -> None:
         with pytest.raises(HostRunError, match=message) as caught:
             bench.run(make_spec(*DOUBLE), KERNEL.format(body), WORKLOAD, launch(shared=64))
@@ -427,68 +438,10 @@ class TestFaults:
         assert not all(orders)
 
 
-class TestCompiling:
-    def test_inline_ptx_is_named_with_its_line_and_a_remedy(self, compiler: HostCompiler) -> None:
-        source = KERNEL.format('\n\n#define A 1\nasm volatile("mov.u32 %0, %%r1;" :: "r"(A));')
-        result = compiled(compiler, source)
-        assert "kernel.cu(4): error: inline PTX `mov.u32 %0, %%r1`" in result.error
-        assert "#ifdef __CUDA_ON_HOST__" in result.error
-
-    def test_a_substitute_for_inline_ptx_is_taken(self, compiler: HostCompiler) -> None:
-        either = '\n#ifdef __CUDA_ON_HOST__\ny[0] = 1;\n#else\nasm("exit;");\n#endif\n'
-        assert compiled(compiler, KERNEL.format(either)).ok
-
-    @pytest.mark.parametrize(
-        ("statement", "ok"),
-        [
-            ('asm volatile("griddepcontrol.wait;" ::: "memory");', True),
-            ('asm volatile("prefetch.global.L2 [%0];" ::"l"(x));', True),
-            ('asm volatile("" ::: "memory");', True),
-            ('asm volatile("griddepcontrol.wait;\\n\\t" "exit;");', False),
-            ('asm volatile("prefetch.global.L2 [%0], 1;" ::"l"(x));', False),
-            ('y[0] = "asm(" [0];', True),
-        ],
-    )
-    def test_only_hints_in_ptx_are_dropped(
-        self, compiler: HostCompiler, statement: str, ok: bool
-    ) -> None:
-        assert compiled(compiler, KERNEL.format(statement)).ok is ok
-
-    def test_errors_have_the_line_of_the_source(self, compiler: HostCompiler) -> None:
-        result = compiled(compiler, KERNEL.format('asm("");\n\n__shared__ int a;\nunknown();'))
-        assert "kernel.cu(4): error: " in result.error
-        assert "unknown" in result.error
-        assert "cuda_on_host_entry" not in result.error
-
-    @pytest.mark.parametrize("header", ["mma.h", "cooperative_groups.h"])
-    def test_what_only_a_gpu_has_gets_a_remedy(self, compiler: HostCompiler, header: str) -> None:
-        error = compiled(compiler, f"\n#include <{header}>\n").error
-        assert error.startswith("kernel.cu(2): error: ")
-        assert "can't run this" in error
-
-    def test_a_kernel_that_is_absent_is_named(self, compiler: HostCompiler) -> None:
-        error = compiled(compiler, KERNEL.format(""), "run", "walk<3>").error
-        assert "the kernel `walk<3>` cannot be launched" in error
-
-    def test_an_include_outside_the_folders_is_refused(self, compiler: HostCompiler) -> None:
-        assert "absolute path" in compiled(compiler, '#include "/etc/hostname"\n').error
-
-    def test_a_compile_over_its_time_is_killed(self) -> None:
-        compiler = HostCompiler(timeout_s=0.05)
-        result = compiled(compiler, KERNEL.format(""))
-        compiler.close()
-        assert result.timed_out
-        assert "killed after 0.05 s" in result.error
-
-    def test_without_a_compiler_it_says_what_to_install(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("PATH", "")
-        with pytest.raises(DeviceError, match=r"needs g\+\+"):
-            HostCompiler()
-
-
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize(
+    "activation",
+    ["silu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gelu", "gelu_tanh"))],
+)
 def test_silu_and_mul_and_configs_of_its_template_are_right(
     compiler: HostCompiler, activation: str
 ) -> None:
@@ -503,7 +456,7 @@ def test_silu_and_mul_and_configs_of_its_template_are_right(
         baseline = evaluator.baseline(workload)
         assert baseline.status is Status.CORRECT
         configs = list(valid_configs(definition.space, evaluator.names(workload)))
-        sample = random.Random(7).sample(configs, 6)  # noqa: S311
+        sample = random.Random(7).sample(configs, 3)  # noqa: S311
         for pending in [evaluator.start(workload, config) for config in sample]:
             trial = evaluator.finish(pending)
             assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
