@@ -1,10 +1,13 @@
-"""YAML 1.2 with a line for every value, and without the parts that readers disagree about."""
+"""YAML 1.2 with the place of every value, and without the parts that readers disagree about.
+
+All that reads or edits the text of a search space starts from a `Document`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isinf
 from pathlib import Path
 from typing import NoReturn
@@ -52,9 +55,16 @@ _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 @dataclass(frozen=True, slots=True)
 class TextPosition:
-    """Where a value was written; `plain` is its text where it was an unquoted scalar."""
+    """Where a value was written, as character offsets into the text.
+
+    `at` is where its key begins, or it itself in a list; `start` and `end` bound the value.
+    `plain` is its text where it was an unquoted scalar.
+    """
 
     line: int
+    at: int
+    start: int
+    end: int
     plain: str | None = None
 
 
@@ -63,6 +73,7 @@ class Document:
     """The data of one file, and the place of every value by its location in the data."""
 
     path: Path
+    text: str
     data: dict[str, Data]
     places: Mapping[Location, TextPosition]
 
@@ -105,7 +116,7 @@ def read(path: Path) -> Document:
 def parse(text: str, path: Path) -> Document:
     """Read `text` as the content of `path`."""
     _check_characters(text, path)
-    return _Builder(path, _events(text, path)).document()
+    return _Builder(path, text, _events(text, path)).document()
 
 
 def _check_characters(text: str, path: Path) -> None:
@@ -173,6 +184,7 @@ def _syntax_error(error: MarkedYAMLError, path: Path) -> SpaceError:
 @dataclass(slots=True)
 class _Builder:
     path: Path
+    text: str
     events: list[Event]
     position: int = 0
     places: dict[Location, TextPosition] = field(default_factory=dict)
@@ -193,8 +205,8 @@ class _Builder:
         first = self._next()
         if not isinstance(first, MappingStartEvent):
             self._fail("the file is not a mapping of keys to values", first, _START)
-        self.places[()] = TextPosition(_line(first))
-        return Document(self.path, self._mapping(first, ()), self.places)
+        self.places[()] = _position(first)
+        return Document(self.path, self.text, self._mapping(first, ()), self.places)
 
     def _mapping(self, start: CollectionStartEvent, location: Location) -> dict[str, Data]:
         result: dict[str, Data] = {}
@@ -208,19 +220,28 @@ class _Builder:
             if key in result:
                 message = f"the key `{key}` is repeated: line {self.places[here].line} has it too"
                 self._fail(message, event, "keep one of the two")
-            self.places[here] = TextPosition(_line(event))
+            self.places[here] = _position(event)
             result[key] = self._value(self._next(), here, start)
+        self._end(location, event)
         return result
 
     def _sequence(self, start: CollectionStartEvent, location: Location) -> list[Data]:
         result: list[Data] = []
         while not isinstance(event := self._next(), SequenceEndEvent):
             here = (*location, len(result))
-            self.places[here] = TextPosition(_line(event))
+            self.places[here] = _position(event)
             result.append(self._value(event, here, start))
+        self._end(location, event)
         return result
 
+    def _end(self, location: Location, event: Event) -> None:
+        self.places[location] = replace(self.places[location], end=event.end_mark.index)
+
     def _value(self, event: Event, location: Location, parent: CollectionStartEvent) -> Data:
+        place = replace(
+            self.places[location], start=event.start_mark.index, end=event.end_mark.index
+        )
+        self.places[location] = place
         if len(location) > MAX_DEPTH:
             self._fail(f"nested more than {MAX_DEPTH} deep", event, "no key needs that")
         if isinstance(event, MappingStartEvent):
@@ -231,37 +252,39 @@ class _Builder:
             self._fail("a value is needed here", event, _START)
         text = str(event.value)
         if event.style:
-            self.places[location] = TextPosition(_line(event))
+            self.places[location] = replace(place, line=_line(event))
             return text
+        last: Event = event
         if parent.flow_style:
-            text = self._joined(text, in_mapping=isinstance(parent, MappingStartEvent))
-        # An empty value has no place of its own: ruamel puts it where the next token is.
-        line = _line(event) if text else self.places[location].line
-        self.places[location] = TextPosition(line, text)
+            text, last = self._joined(event, in_mapping=isinstance(parent, MappingStartEvent))
+        # An empty value has no line of its own: ruamel puts it where the next token is.
+        line = _line(event) if text else place.line
+        self.places[location] = replace(place, line=line, end=last.end_mark.index, plain=text)
         return self._resolve(text, event)
 
-    def _joined(self, text: str, *, in_mapping: bool) -> str:
+    def _joined(self, first: ScalarEvent, *, in_mapping: bool) -> tuple[str, ScalarEvent]:
         # `[ceil_div(T, rows)]` is two items to YAML, and `{value: max(a, b)}` is two keys. An
         # open parenthesis makes no sense at the end of either, so it runs on to its closing one.
-        position = self.position
+        text, last, position = str(first.value), first, self.position
         joined = text
         still_open = text.count("(") - text.count(")")
         while still_open > 0:
-            event = self.events[position]
-            if not isinstance(event, ScalarEvent) or event.style:
-                return text
-            joined += f", {event.value}"
-            still_open += event.value.count("(") - event.value.count(")")
+            following = self.events[position]
+            if not isinstance(following, ScalarEvent) or following.style:
+                return text, first
+            last = following
+            joined += f", {last.value}"
+            still_open += last.value.count("(") - last.value.count(")")
             if len(joined) > MAX_JOINED or position - self.position > MAX_PIECES:
-                return text
+                return text, first
             position += 1
             if in_mapping:
                 empty = self.events[position]
                 if not isinstance(empty, ScalarEvent) or empty.style or empty.value:
-                    return text
+                    return text, first
                 position += 1
         self.position = position
-        return joined
+        return joined, last
 
     def _resolve(self, text: str, event: Event) -> Data:
         if text in _NULLS:
@@ -294,6 +317,11 @@ class _Builder:
 
     def _fail(self, found: str, event: Event, remedy: str) -> NoReturn:
         raise SpaceError(found, path=self.path, line=_line(event), remedy=remedy)
+
+
+def _position(event: Event) -> TextPosition:
+    start, end = event.start_mark.index, event.end_mark.index
+    return TextPosition(_line(event), start, start, end)
 
 
 def _line(event: Event) -> int:
