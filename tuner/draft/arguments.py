@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tuner.draft.inference import Inference
 from tuner.draft.marks import BLANK, MARK
 from tuner.source import KernelParameter
-from tuner.source.arguments import element_dtype
+from tuner.source.kernels import element_dtype
 
 WRITTEN = ("output", "inout")
 

@@ -9,8 +9,8 @@ from itertools import chain, islice
 
 from tuner.source import KernelFunction, LaunchSite, SourceFile
 from tuner.source.accesses import Assigned, assigned
-from tuner.source.arguments import element_dtype
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, bare_name
+from tuner.source.kernels import element_dtype
 from tuner.source.launches import CallSite, HostFunction, calls_of, functions_of
 from tuner.source.syntax import closing, number
 

@@ -22,6 +22,7 @@ from tuner.source.kernels import read_kernel
 from tuner.source.launches import find_launches
 from tuner.source.syntax import (
     Node,
+    ancestors,
     closing,
     fold,
     mask,
@@ -145,7 +146,7 @@ def find_definitions(nodes: tuple[Node, ...], masked: str) -> Iterator[Symbol]:
             name = node.child_by_field_name("name")
             if name is not None:
                 yield Symbol(text_of(name, masked), "macro", span_of(node))
-        elif node.type == "init_declarator" and _at_file_level(node):
+        elif node.type == "init_declarator" and not _in_function(node):
             name = node.child_by_field_name("declarator")
             if name is not None and node.parent is not None:
                 yield Symbol(text_of(name, masked), "constant", span_of(node.parent))
@@ -163,13 +164,8 @@ def _function(node: Node, masked: str) -> Iterator[Symbol]:
         yield Symbol(name, "function", span_of(node))
 
 
-def _at_file_level(node: Node) -> bool:
-    parent = node.parent
-    while parent is not None:
-        if parent.type == "function_definition":
-            return False
-        parent = parent.parent
-    return True
+def _in_function(node: Node) -> bool:
+    return any(around.type == "function_definition" for around in ancestors(node))
 
 
 _GLOBAL_MACRO = re.compile(r"#\s*define\s+(\w+)[ \t]+(?!.*##).*\b__global__\b")

@@ -13,8 +13,8 @@ from tuner.draft.extract.standins import dispatched_types
 from tuner.model.errors import KernelError
 from tuner.source import KernelFunction, LaunchSite, SourceFile, TemplateParameter
 from tuner.source.accesses import assigned
-from tuner.source.arguments import dtype_of, element_dtype
 from tuner.source.facts import IDENTIFIER, Span, bare_name
+from tuner.source.kernels import dtype_of, element_dtype
 from tuner.source.syntax import closing, closing_angle, fold, number, split_list
 
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
