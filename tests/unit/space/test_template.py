@@ -269,65 +269,6 @@ def test_work_is_bounded(text: str, found: str) -> None:
     assert perf_counter() - started < 20
 
 
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                "@{",
-                "}@",
-                "//% ",
-                "/*%",
-                "%*/",
-                "/*#",
-                "#*/",
-                "\n",
-                "if a",
-                "else",
-                "endif",
-                "for i in range(a)",
-                "endfor",
-                "set b = a",
-                "macro f(x)",
-                "endmacro",
-                "f(1)",
-                " ",
-                "a",
-                "loop.index",
-                "|join",
-                "~",
-                "'x'",
-                "(",
-                ")",
-                "[",
-                "]",
-                "1",
-                "1e999",
-                "raw",
-                "endraw",
-                "-",
-                "**",
-                "//",
-                ".x",
-                "is",
-                "in",
-                "not",
-                "none",
-                "self",
-                "caller()",
-            ]
-        ),
-        max_size=14,
-    )
-)
-def test_any_text_renders_or_is_refused(pieces: list[str]) -> None:
-    try:
-        Template.from_text("".join(pieces), PATH).render({"a": 3})
-    except TemplateError as error:
-        assert error.path == PATH
-        assert error.line is not None
-
-
 def expression(text: str) -> Expression:
     return Expression.parse(text)
 
