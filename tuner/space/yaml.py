@@ -27,7 +27,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from tuner.model.errors import SpaceError
+from tuner.model.errors import InputError, SpaceError
 
 Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
 Location = tuple[str | int, ...]
@@ -95,22 +95,26 @@ class Document:
 
 def read(path: Path) -> Document:
     """Read a file that holds one mapping; raise `SpaceError` for anything doubtful in it."""
+    return parse(read_text(path, MAX_BYTES, SpaceError, "file"), path)
+
+
+def read_text(path: Path, most_bytes: int, failure: type[InputError], what: str) -> str:
+    """Read a file of UTF-8; raise `failure` where it cannot be, with the line of what is not."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(most_bytes + 1)
     except FileNotFoundError as error:
-        raise SpaceError("no such file", path=path) from error
+        raise failure(f"no such {what}", path=path) from error
     except OSError as error:
-        raise SpaceError(f"cannot be read: {error.strerror}", path=path) from error
-    if len(content) > MAX_BYTES:
+        raise failure(f"cannot be read: {error.strerror}", path=path) from error
+    if len(content) > most_bytes:
         size = path.stat().st_size
-        raise SpaceError(f"{size} bytes, over the {MAX_BYTES} allowed", path=path)
+        raise failure(f"{size} bytes, over the {most_bytes} allowed", path=path)
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise SpaceError("not UTF-8 text", path=path, line=line) from error
-    return parse(text, path)
+        raise failure("not UTF-8 text", path=path, line=line) from error
 
 
 def parse(text: str, path: Path) -> Document:
@@ -151,12 +155,12 @@ def _events(text: str, path: Path) -> list[Event]:
 
 
 def _shallow(events: Iterable[Event], path: Path) -> Iterator[Event]:
-    # Far over the bound, and here already: ruamel's time grows with the square of the depth.
+    # As early as here: ruamel's time grows with the square of the depth.
     depth = 0
     for event in events:
         depth += isinstance(event, CollectionStartEvent)
         depth -= isinstance(event, CollectionEndEvent)
-        if depth > MAX_DEPTH + 2:
+        if depth > MAX_DEPTH:
             message = f"nested more than {MAX_DEPTH} deep"
             raise SpaceError(message, path=path, line=_line(event), remedy="no key needs that")
         yield event
@@ -193,10 +197,6 @@ class _Builder:
         starts = [event for event in self.events if isinstance(event, DocumentStartEvent)]
         if not starts:
             raise SpaceError("the file is empty", path=self.path, line=1, remedy=_START)
-        if starts[0].version or starts[0].tags:
-            self._fail(
-                "a YAML directive is not allowed", starts[0], "delete the line that starts with %"
-            )
         if len(starts) > 1:
             self._fail(
                 "a second document starts here", starts[1], "keep one; delete what follows `---`"
@@ -242,8 +242,6 @@ class _Builder:
             self.places[location], start=event.start_mark.index, end=event.end_mark.index
         )
         self.places[location] = place
-        if len(location) > MAX_DEPTH:
-            self._fail(f"nested more than {MAX_DEPTH} deep", event, "no key needs that")
         if isinstance(event, MappingStartEvent):
             return self._mapping(event, location)
         if isinstance(event, SequenceStartEvent):
