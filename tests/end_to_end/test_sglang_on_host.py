@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.app.watching import sanitized_host
+from tuner.app.instruments import sanitized_host
 from tuner.compiler.host import SANITIZERS, preload
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload

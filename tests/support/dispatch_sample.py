@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from manifests import manifest
+
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Comparison, Measurement, Resources, Status, Trial, Variant
 from tuner.session.records import file_sha
-from tuner.session.session import Manifest, Session
+from tuner.session.session import Session
 from tuner.space.load import load_definition
 
 SPACE = """\
@@ -167,25 +169,21 @@ def write_session(
 ) -> Path:
     """Write a session of the operator with these records; return its folder."""
     spec = load_definition(space).spec
-    manifest = Manifest(
+    made = manifest(
         kernel=spec.name,
-        space_path=str(space),
-        space_text_sha=file_sha(space),
+        space=space,
+        template=spec.template,
+        space_sha=file_sha(space),
         template_sha=file_sha(spec.template),
         source_sha=file_sha(spec.source),
         device="cuda",
-        searcher="auto",
-        trials=None,
-        time_s=None,
-        seed=0,
         workloads=spec.workloads,
         operators={"MAP": "twice"},
         tuner_version="0",
         command=("tune", "blend.cu"),
         created="2026-01-01T00:00:00+00:00",
-        template_path=str(spec.template),
     )
-    with Session.create(folder, manifest, environment) as session:
+    with Session.create(folder, made, environment) as session:
         text = spec.template.read_text(encoding="utf-8")
         session.add_candidate(INITIAL, text, space.read_text(encoding="utf-8"))
         for one in trials:

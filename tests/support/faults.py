@@ -101,7 +101,7 @@ class Process:
     @property
     def runs_kernels(self) -> bool:
         """Whether it is the server of the `host` device, or a child that it forked."""
-        return "host.server" in self.command
+        return "cpu.server" in self.command
 
     @property
     def compiles(self) -> bool:

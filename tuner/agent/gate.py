@@ -67,7 +67,7 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
             read(plan.spec.path), parse(answer.space, space_path), space_path, TEMPLATE
         )
         space_path.write_text(merged, encoding="utf-8")
-        definition = load_definition(space_path, plan.operators)
+        definition = load_definition(space_path, plan.config.operators)
         template = Template.from_text(answer.template, template_path)
         template.check(definition.space, definition.spec)
         _require_searchable(definition.space, space_path)

@@ -294,7 +294,7 @@ def require_same_sources(folder: Path, subject: MutationSubject) -> None:
     if subject.config is not None:
         files[subject.spec.template] = manifest.template_sha
     changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
-    if changed or dict(manifest.operators) != dict(subject.operators):
+    if changed or dict(manifest.config.operators) != dict(subject.operators):
         different = ", ".join(changed) or "the operator's choices"
         raise SessionError(
             f"the session is of another kernel than the one to mutate: {different} differ",

@@ -362,4 +362,4 @@ class Candidates:
 def evaluator_of(plan: Plan, compiler: Compiler, device: Device) -> Evaluator:
     """Make the evaluator of a plan's candidate."""
     candidate = Candidate(plan.candidate, plan.space, plan.template)
-    return Evaluator(plan.spec, candidate, plan.operators, compiler, device)
+    return Evaluator(plan.spec, candidate, plan.config.operators, compiler, device)

@@ -464,7 +464,7 @@ class TestFirstChild:
 REFUSED = """
 import ctypes, errno, json, os, platform, struct, sys
 import numpy as np
-from tuner.device.host import seccomp
+from tuner.process import seccomp
 from tuner.device.base import Program
 from tuner.device.cpu.memory import SharedMemory
 from tuner.device.cpu.worker import HostWorker
