@@ -249,6 +249,9 @@ def _found(text: str, line: int) -> str:
 def _refusal(node: nodes.Node) -> tuple[str, str] | None:
     """Say why a node of the syntax tree is not allowed and what is; None where it may stand."""
     match node:
+        case nodes.Name(name="varargs" | "kwargs" | "caller" as name):
+            # Tuples of tuples: comparing two that share their parts takes exponential time.
+            return f"`{name}` is not allowed", "name the macro's arguments"
         case nodes.For(recursive=True):
             return "a recursive loop is not allowed", "a macro may call itself"
         case nodes.CondExpr(expr2=None):

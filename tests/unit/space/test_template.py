@@ -191,6 +191,7 @@ LONG = "x" * 60_000
         ("@{ x|attr('y') }@", 1, "no filter is named `attr`"),
         ("@{ x is callable }@", 1, "`test` is not allowed"),
         ("@{ x|join(*[1]) }@", 1, "`*` and `**` in a call"),
+        ("//% macro m()\n@{ varargs == varargs }@\n//% endmacro", 2, "`varargs` is not allowed"),
         ("@{ {'a': 1} }@", 1, "`dict` is not allowed"),
         ("@{ [1, [2]] }@", 1, "[2] has no form in CUDA"),
         ("\n//% include 'x'", 2, "`include` is not allowed"),
