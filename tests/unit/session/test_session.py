@@ -109,7 +109,7 @@ class TestRoundTrip:
         create(tmp_path).close()
         with Session.open(tmp_path) as session:
             assert session.manifest == MANIFEST
-            assert [w.held_out for w in session.manifest.workloads] == [False, False, True]
+            assert [w.held_out for w in session.manifest.config.workloads] == [False, False, True]
             assert list(session.environment.items()) == list(ENVIRONMENT.items())
 
     def test_a_session_without_environment_or_operators_comes_back(self, tmp_path: Path) -> None:
