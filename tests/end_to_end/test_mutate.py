@@ -53,7 +53,7 @@ def test_the_share_the_counts_and_every_verdict_are_one_json_object(small, tune)
     by_id = {verdict["id"]: verdict for verdict in found["verdicts"]}
     tail = by_id["comparison `< -> <=` in `if (i < N) out[i] = 2.0f * in[i];`"]
     assert (tail["fate"], tail["workload"], tail["line"]) == ("killed", {"N": 1000}, 3)
-    assert tail["reason"].startswith("wrong: ")
+    assert tail["reason"].startswith("incorrect: ")
 
 
 def test_a_survivor_is_shown_with_its_diff_and_a_mark_to_paste(small, tune) -> None:

@@ -31,7 +31,7 @@ def test_the_search_reaches_the_recorded_best(path: Path, tmp_path: Path) -> Non
     assert result["trials"]["not_recorded"] == 0
     recording = load_recording(path)
     with Session.open(tmp_path / "s", read_only=True) as session:
-        for workload in session.manifest.workloads:
+        for workload in session.manifest.config.workloads:
             if workload.held_out:
                 continue
             known = recording.workloads[workload.key]

@@ -22,8 +22,9 @@ from tuner.search.pool import Pool, valid_configs
 from tuner.source import check_arguments, parse_source
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
-from tuner.space.sections import SpaceText, rewritten
+from tuner.space.sections import rewritten
 from tuner.space.template import Template
+from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending
 from tuner.tuning.search import no_valid_config
 
@@ -62,8 +63,9 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
     template_path.write_text(answer.template, encoding="utf-8")
     space_path.write_text(answer.space, encoding="utf-8")
     try:
-        own = SpaceText.of(plan.spec.path.read_text(encoding="utf-8-sig"), plan.spec.path)
-        merged = rewritten(own, SpaceText.of(answer.space, space_path), space_path, TEMPLATE)
+        merged = rewritten(
+            read(plan.spec.path), parse(answer.space, space_path), space_path, TEMPLATE
+        )
         space_path.write_text(merged, encoding="utf-8")
         definition = load_definition(space_path, plan.config.operators)
         template = Template.from_text(answer.template, template_path)

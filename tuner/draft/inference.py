@@ -16,8 +16,8 @@ from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source import KernelParameter
 from tuner.source.accesses import Access, accesses_of
-from tuner.source.arguments import dtype_of, element_dtype
 from tuner.source.facts import IDENTIFIER
+from tuner.source.kernels import dtype_of, element_dtype
 
 _NULL = ("nullptr", "NULL", "0")
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.arguments import dtype_of
+from tuner.source.kernels import dtype_of
 from tuner.source.syntax import Node, fold, number, parse_tree, text_of, walk
 
 # without underscores, in lower case

@@ -26,6 +26,37 @@ from tuner.process.files import atomic_write
 from tuner.session.records import file_sha
 from tuner.session.session import Session
 
+SAME_CODE = "same machine code"
+NOT_ON_HOST = "compiles to other code for the GPU, but to the same for the host"
+
+
+class Fate(StrEnum):
+    """What became of a mutant; `stillborn` ones do not compile."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    EQUIVALENT = "equivalent"
+    STILLBORN = "stillborn"
+
+
+@dataclass(frozen=True, slots=True)
+class MutantVerdict:
+    """A mutant's fate and the reason: what was wrong, the mark's words, the compiler's error.
+
+    `workload` is the one it died on. `mark` is the reason for which the user marked it equivalent.
+    """
+
+    mutant: Mutant
+    fate: Fate
+    reason: str = ""
+    workload: Workload | None = None
+    mark: str | None = None
+
+    @property
+    def mark_is_wrong(self) -> bool:
+        """Whether the user marked it equivalent, and it was caught."""
+        return self.mark is not None and self.fate is Fate.KILLED
+
 
 class Compilations:
     """Compile the sources of one subject with one compiler."""
@@ -68,7 +99,7 @@ class Bench(Compilations):
                     f"does not compile for the `host` device:\n{result.error}",
                     path=self._subject.path,
                 )
-            status, reason = self.verified(self._subject.text(workload), workload, result)
+            status, reason = self._verified(self._subject.text(workload), workload, result)
             if status is not Status.CORRECT:
                 raise KernelError(
                     f"fails unchanged on {workload}: {status}: {reason}",
@@ -76,58 +107,38 @@ class Bench(Compilations):
                     remedy="a check that the kernel itself does not pass tells nothing of mutants",
                 )
 
-    def compiled(
+    def verdict(
         self, mutant: Mutant, first: CompileResult | None = None
-    ) -> Iterator[tuple[Workload, str, CompileResult]]:
-        """Compile a mutant for one workload after the other; `first` is the first one's result."""
+    ) -> tuple[MutantVerdict | None, bool]:
+        """Verify a mutant on one workload after the other, until it fails or doesn't compile.
+
+        `first` is what it compiled to for the first workload. Also returns whether its machine
+        code was the original's on all of them, where nothing is to be verified.
+        """
         results: dict[CompileRequest, CompileResult] = {}
+        same = True
         for workload in self.workloads:
             text = self._subject.mutated(workload, mutant)
             if text is None:
                 continue
             request = self._subject.request(text, workload)
             if request not in results:
-                done = first if first is not None and not results else None
+                done = first if not results else None
                 results[request] = done or self._compiler.submit(request).result()
-            yield workload, text, results[request]
+            result = results[request]
+            if not result.ok:
+                return MutantVerdict(mutant, Fate.STILLBORN, result.error), False
+            if result.cubin == self.original(workload).cubin:
+                continue
+            same = False
+            status, reason = self._verified(text, workload, result)
+            if status is not Status.CORRECT:
+                return MutantVerdict(mutant, Fate.KILLED, f"{status}: {reason}", workload), False
+        return None, same
 
-    def verified(self, text: str, workload: Workload, result: CompileResult) -> tuple[Status, str]:
-        """Verify what was compiled with every kind of input."""
-        program = self._subject.program(text, workload, result)
-        outcome = self._device.verify(program)
+    def _verified(self, text: str, workload: Workload, result: CompileResult) -> tuple[Status, str]:
+        outcome = self._device.verify(self._subject.program(text, workload, result))
         return outcome.status, outcome.reason
-
-
-SAME_CODE = "same machine code"
-NOT_ON_HOST = "compiles to other code for the GPU, but to the same for the host"
-
-
-class Fate(StrEnum):
-    """What became of a mutant; `stillborn` ones do not compile."""
-
-    KILLED = "killed"
-    SURVIVED = "survived"
-    EQUIVALENT = "equivalent"
-    STILLBORN = "stillborn"
-
-
-@dataclass(frozen=True, slots=True)
-class MutantVerdict:
-    """A mutant's fate and the reason: what was wrong, the mark's words, the compiler's error.
-
-    `workload` is the one it died on. `mark` is the reason for which the user marked it equivalent.
-    """
-
-    mutant: Mutant
-    fate: Fate
-    reason: str = ""
-    workload: Workload | None = None
-    mark: str | None = None
-
-    @property
-    def mark_is_wrong(self) -> bool:
-        """Whether the user marked it equivalent, and it was caught."""
-        return self.mark is not None and self.fate is Fate.KILLED
 
 
 class Examiner:
@@ -180,21 +191,17 @@ class Examiner:
         return MutantVerdict(mutant, verdict.fate, verdict.reason, verdict.workload, mark)
 
     def _judged(self, mutant: Mutant, first: CompileResult) -> MutantVerdict:
-        same_on_host = True
-        for workload, text, result in self._plain.compiled(mutant, first):
-            if not result.ok:
-                return MutantVerdict(mutant, Fate.STILLBORN, result.error)
-            if result.cubin == self._plain.original(workload).cubin:
-                continue
-            same_on_host = False
-            status, reason = self._plain.verified(text, workload, result)
-            if status is not Status.CORRECT:
-                return MutantVerdict(mutant, Fate.KILLED, f"{status}: {reason}", workload)
+        verdict, same_on_host = self._plain.verdict(mutant, first)
+        if verdict is not None:
+            return verdict
         if self._same_on_gpu(mutant, otherwise=same_on_host):
             return MutantVerdict(mutant, Fate.EQUIVALENT, SAME_CODE)
         if same_on_host:
             return MutantVerdict(mutant, Fate.SURVIVED, NOT_ON_HOST)
-        return self._sanitizers_verdict(mutant) or MutantVerdict(mutant, Fate.SURVIVED)
+        sanitized = self._sanitized.verdict(mutant)[0] if self._sanitized is not None else None
+        if sanitized is not None and sanitized.fate is Fate.KILLED:
+            return sanitized
+        return MutantVerdict(mutant, Fate.SURVIVED)
 
     def _same_on_gpu(self, mutant: Mutant, *, otherwise: bool) -> bool:
         # `otherwise` where the GPU's compiler refuses the original
@@ -221,17 +228,6 @@ class Examiner:
             self.unsanitized = error.message
             return None
         return bench
-
-    def _sanitizers_verdict(self, mutant: Mutant) -> MutantVerdict | None:
-        if self._sanitized is None:
-            return None
-        for workload, text, result in self._sanitized.compiled(mutant):
-            if not result.ok:
-                return None
-            status, reason = self._sanitized.verified(text, workload, result)
-            if status is not Status.CORRECT:
-                return MutantVerdict(mutant, Fate.KILLED, f"{status}: {reason}", workload)
-        return None
 
 
 FILE = "mutation.json"

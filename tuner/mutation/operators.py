@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tuner.source.syntax import Node, fold, text_of, walk
+from tuner.source.syntax import Node, ancestors, fold, text_of, walk
 
 # What binds at least as tightly as a call: no parentheses are needed around it.
 _TIGHT = frozenset(
@@ -182,10 +182,8 @@ def _call(node: Node, code: MutatedSource) -> tuple[str, list[Node]]:
 
 
 def _function(node: Node) -> Node | None:
-    around = node.parent
-    while around is not None and around.type not in ("function_definition", "lambda_expression"):
-        around = around.parent
-    return around
+    functions = ("function_definition", "lambda_expression")
+    return next((around for around in ancestors(node) if around.type in functions), None)
 
 
 def _in_function(node: Node) -> bool:
@@ -326,12 +324,7 @@ def _is_setting(node: Node) -> bool:
     declarator = node.parent
     if declarator is None or declarator.type != "init_declarator":
         return False
-    around = declarator.parent
-    while around is not None:
-        if around.type in ("function_definition", "lambda_expression"):
-            return False
-        around = around.parent
-    return True
+    return _function(declarator) is None
 
 
 def _other_values(literal: str) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tuner.source.arguments import check_arguments
 from tuner.source.facts import (
     Constant,
     KernelFunction,
@@ -15,6 +14,7 @@ from tuner.source.facts import (
     Unroll,
 )
 from tuner.source.host import Edit, apply_edits, hide_host_code, host_edits, implied_headers
+from tuner.source.kernels import check_arguments
 from tuner.source.reader import parse_source, read_source
 
 __all__ = [

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, Span
-from tuner.source.syntax import Node, closing, fold, parse_tree, text_of, walk
+from tuner.source.syntax import Node, ancestors, closing, fold, parse_tree, text_of, walk
 
 _ASSIGNED = re.compile(r"(?<![\w.>])([A-Za-z_][\w.]*)\s*=(?!=)\s*([^;{}]+|\w*\s*\{[^;{}]*\})\s*;")
 _CONSTRUCTED = re.compile(r"\b(?:dim3|cudaLaunchConfig_t)\s+(?:const\s+)?(\w+)\s*(?=[({])")
@@ -71,10 +72,10 @@ class Bounds:
 
     def at(self, node: Node) -> Iterator[Bound]:
         """Yield what holds where a node is evaluated, the innermost condition first."""
-        child, parent = node, node.parent
-        while parent is not None and parent.start_byte >= self.start:
+        for child, parent in pairwise((node, *ancestors(node))):
+            if parent.start_byte < self.start:
+                return
             yield from self._by(parent, child)
-            child, parent = parent, parent.parent
 
     def _by(self, parent: Node, child: Node) -> Iterator[Bound]:
         condition = parent.child_by_field_name("condition")
@@ -98,7 +99,7 @@ class Bounds:
             if child == parent.child_by_field_name("consequence"):
                 yield from self._holding(condition)
             elif child == parent.child_by_field_name("alternative"):
-                yield from self._failing(condition)
+                yield from self._holding(condition, negated=True)
 
     def _survived(self, statement: Node) -> Iterator[Bound]:
         if statement.type != "if_statement" or statement.child_by_field_name("alternative"):
@@ -108,29 +109,18 @@ class Bounds:
             body = body.named_children[-1] if body.named_children else None
         condition = statement.child_by_field_name("condition")
         if body is not None and body.type in _LEAVES and condition is not None:
-            yield from self._failing(condition)
+            yield from self._holding(condition, negated=True)
 
-    def _holding(self, condition: Node) -> Iterator[Bound]:
+    def _holding(self, condition: Node, *, negated: bool = False) -> Iterator[Bound]:
         condition = _inner(condition)
         sign = operator_of(condition, self.masked)
-        if sign == "&&":
+        if sign == ("||" if negated else "&&"):
             for side in ("left", "right"):
                 inside = condition.child_by_field_name(side)
                 if inside is not None:
-                    yield from self._holding(inside)
+                    yield from self._holding(inside, negated=negated)
         elif sign in _FLIPPED:
-            yield from self._compared(condition, sign)
-
-    def _failing(self, condition: Node) -> Iterator[Bound]:
-        condition = _inner(condition)
-        sign = operator_of(condition, self.masked)
-        if sign == "||":
-            for side in ("left", "right"):
-                inside = condition.child_by_field_name(side)
-                if inside is not None:
-                    yield from self._failing(inside)
-        elif sign in _FLIPPED:
-            yield from self._compared(condition, _FLIPPED[sign])
+            yield from self._compared(condition, _FLIPPED[sign] if negated else sign)
 
     def _compared(self, condition: Node, sign: str) -> Iterator[Bound]:
         left, right = (condition.child_by_field_name(side) for side in ("left", "right"))
@@ -248,12 +238,9 @@ class _AccessReader:
         sign, right = (parent.child_by_field_name(f) for f in ("operator", "right"))
         if sign is None or right is None or self.text(sign) != "+=" or right == node:
             return None
-        around = parent.parent
-        while around is not None and around.start_byte >= self.kernel.body[0]:
-            if around.type in ("for_statement", "while_statement", "do_statement"):
-                return None
-            around = around.parent
-        return self.text(right)
+        loops = ("for_statement", "while_statement", "do_statement")
+        inside = (n for n in ancestors(parent) if n.start_byte >= self.kernel.body[0])
+        return None if any(around.type in loops for around in inside) else self.text(right)
 
     def alias(self, node: Node) -> tuple[str, str] | None:
         # const T* row = array + offset;  const T* row = &array[offset];

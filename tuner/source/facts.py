@@ -94,15 +94,15 @@ class KernelFunction:
         return "::".join((*self.namespace, self.name))
 
 
+SymbolKind = Literal["function", "class", "alias", "macro", "constant"]
+
+
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """Anything with a name that code can refer to: a function, class, alias, macro or constant.
-
-    `kind` tells them apart.
-    """
+    """Anything with a name that code can refer to."""
 
     name: str
-    kind: Literal["function", "class", "alias", "macro", "constant"]
+    kind: SymbolKind
     span: Span
 
 

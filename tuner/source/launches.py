@@ -12,7 +12,9 @@ from tuner.source.kernels import read_kernel
 from tuner.source.syntax import (
     closing,
     fold,
+    listed,
     number,
+    opening,
     parse_tree,
     span_of,
     split_list,
@@ -56,12 +58,11 @@ def _chevrons(masked: str, lines: LineIndex, functions: tuple[Span, ...]) -> Ite
             continue
         name, arguments, start = called
         config = [fold(piece) for piece, _ in split_list(masked[match.end() : end])]
-        call = closing(masked, end + 3) if masked.startswith("(", end + 3) else None
-        passed = split_list(masked[end + 4 : call - 1]) if call else []
+        passed = listed(masked, end + 3) if masked.startswith("(", end + 3) else []
         yield _site(
             (name, arguments),
             config,
-            [fold(piece) for piece, _ in passed],
+            passed,
             (start, lines.at(start)),
             _definitions(masked, functions, start),
         )
@@ -69,8 +70,7 @@ def _chevrons(masked: str, lines: LineIndex, functions: tuple[Span, ...]) -> Ite
 
 def _runtime(masked: str, lines: LineIndex, functions: tuple[Span, ...]) -> Iterator[LaunchSite]:
     for match in _RUNTIME.finditer(masked):
-        end = closing(masked, match.end())
-        pieces = _passed(masked[match.end() + 1 : (end or 1) - 1])
+        pieces = _passed(masked, match.end())
         known = _definitions(masked, functions, match.start())
         place = match.start(), lines.at(match.start())
         if "Ex" in match[0]:
@@ -85,13 +85,12 @@ def _runtime(masked: str, lines: LineIndex, functions: tuple[Span, ...]) -> Iter
 def _helped(masked: str, lines: LineIndex, functions: tuple[Span, ...]) -> Iterator[LaunchSite]:
     for match in _HELPER.finditer(masked):
         end = closing(masked, match.end())
-        config = [fold(p) for p, _ in split_list(masked[match.end() + 1 : (end or 1) - 1])]
+        config = listed(masked, match.end())
         while end is not None and (chained := _CHAINED.match(masked, end)):
             end = closing(masked, chained.end())
         if end is None or len(config) < 2 or not masked[end:].lstrip().startswith("("):
             continue
-        opening = masked.index("(", end)
-        pieces = _passed(masked[opening + 1 : (closing(masked, opening) or 1) - 1])
+        pieces = _passed(masked, masked.index("(", end))
         known = _members(masked, functions) | _definitions(masked, functions, match.start())
         called = _callee(pieces[0], known) if pieces else None
         if called is not None:
@@ -99,14 +98,14 @@ def _helped(masked: str, lines: LineIndex, functions: tuple[Span, ...]) -> Itera
             yield _site(called, [*config[:2], *config[3:4]], pieces[1:], place, known)
 
 
-def _passed(text: str) -> list[str]:
+def _passed(masked: str, start: int) -> list[str]:
     # commas of a kernel's template arguments separate none of the launch's
     joined: list[str] = []
-    for piece, _ in split_list(text):
-        if joined and joined[-1].count("<") > joined[-1].count(">") and "<" in joined[-1]:
-            joined[-1] += f", {fold(piece)}"
+    for piece in listed(masked, start):
+        if joined and joined[-1].count("<") > joined[-1].count(">"):
+            joined[-1] += f", {piece}"
         else:
-            joined.append(fold(piece))
+            joined.append(piece)
     return joined
 
 
@@ -159,27 +158,16 @@ def _called(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | None:
     end = len(masked[:end].rstrip())
     arguments: tuple[str, ...] = ()
     if masked[:end].endswith(">"):
-        opening = _opening_angle(masked, end - 1)
-        if opening is None:
+        angle = opening(masked, end - 1, "<>", stop=";{}")
+        if angle is None:
             return None
-        inside = masked[opening + 1 : end - 1]
+        inside = masked[angle + 1 : end - 1]
         arguments = tuple(fold(piece) for piece, _ in split_list(inside, angles=True))
-        end = opening
+        end = angle
     match = _CALLED.search(masked[max(0, end - 400) : end])
     if match is None:
         return None
     return re.sub(r"\s", "", match[1]), arguments, end - len(match[0])
-
-
-def _opening_angle(masked: str, close: int) -> int | None:
-    depth = 0
-    for position in range(close, -1, -1):
-        depth += (masked[position] == ">") - (masked[position] == "<")
-        if depth == 0:
-            return position
-        if masked[position] in ";{}":
-            return None
-    return None
 
 
 def _callee(text: str, known: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
@@ -214,7 +202,7 @@ def _extents(text: str, known: Mapping[str, str], *, named: bool = False) -> tup
         return tuple(known[f"{text}.{axis}"] for axis in "xyz" if f"{text}.{axis}" in known)
     match = _DIM3.match(text)
     if match and closing(text, match.end()) == len(text):
-        return tuple(fold(piece) for piece, _ in split_list(text[match.end() + 1 : -1]))
+        return tuple(listed(text, match.end()))
     return (text,) if text else ()
 
 
@@ -321,8 +309,7 @@ def allocations_in(
 
 def _from_cuda(masked: str, span: Span, lines: LineIndex) -> Iterator[Allocation]:
     for match in _MALLOC.finditer(masked, *span):
-        end = closing(masked, match.end())
-        pieces = [fold(text) for text, _ in split_list(masked[match.end() + 1 : (end or 1) - 1])]
+        pieces = listed(masked, match.end())
         target = _POINTER.search(pieces[0]) if len(pieces) > 1 else None
         if target is not None:
             how = re.sub(r"\s*<.*", "", match[0]).strip()
@@ -331,8 +318,7 @@ def _from_cuda(masked: str, span: Span, lines: LineIndex) -> Iterator[Allocation
 
 def _contained(masked: str, span: Span, lines: LineIndex) -> Iterator[Allocation]:
     for match in _CONTAINER.finditer(masked, *span):
-        end = closing(masked, match.end())
-        pieces = [fold(text) for text, _ in split_list(masked[match.end() + 1 : (end or 1) - 1])]
+        pieces = listed(masked, match.end())
         # braces list the elements where there are several
         if pieces and (masked[match.end()] == "(" or len(pieces) == 1):
             yield Allocation(match[2], pieces[0], False, "the vector", lines.at(match.start()))
@@ -352,7 +338,7 @@ def _on_heap(name: str, text: str, line: int) -> Allocation | None:
     end = closing(plain, match.end()) if match is not None else None
     if match is None or end != len(plain):
         return None
-    pieces = [fold(piece) for piece, _ in split_list(plain[match.end() + 1 : end - 1])]
+    pieces = listed(plain, match.end())
     if cleared is not None:
         size = f"({pieces[0]}) * {pieces[1]}" if len(pieces) == 2 else ""
         return Allocation(name, size, True, "calloc", line)

@@ -16,12 +16,14 @@ from tuner.source.facts import (
     SourceFile,
     Span,
     Symbol,
+    SymbolKind,
     Unroll,
 )
 from tuner.source.kernels import read_kernel
 from tuner.source.launches import find_launches
 from tuner.source.syntax import (
     Node,
+    ancestors,
     closing,
     fold,
     mask,
@@ -111,44 +113,44 @@ def find_shared(masked: str, lines: LineIndex) -> Iterator[SharedArray]:
 _CLASSES = ("class_specifier", "struct_specifier", "union_specifier")
 
 
+_ALIASES = {
+    "alias_declaration": ("name", "type"),
+    "type_definition": ("declarator", "type"),
+    "preproc_def": ("name", "value"),
+}
+_SYMBOLS: dict[str, tuple[str, SymbolKind]] = {
+    "alias_declaration": ("name", "alias"),
+    "type_definition": ("declarator", "alias"),
+    "preproc_def": ("name", "macro"),
+    "preproc_function_def": ("name", "macro"),
+    **dict.fromkeys(_CLASSES, ("name", "class")),
+}
+
+
 def find_aliases(nodes: tuple[Node, ...], masked: str) -> dict[str, str]:
     values: dict[str, set[str]] = {}
     for node in nodes:
-        if node.type == "alias_declaration":
-            name, kind = node.child_by_field_name("name"), node.child_by_field_name("type")
-        elif node.type == "type_definition":
-            name, kind = node.child_by_field_name("declarator"), node.child_by_field_name("type")
-        elif node.type == "preproc_def":
-            name, kind = node.child_by_field_name("name"), node.child_by_field_name("value")
-        else:
-            continue
+        fields = _ALIASES.get(node.type, ("", ""))
+        name, kind = (node.child_by_field_name(field) for field in fields)
         if name is not None and kind is not None:
             values.setdefault(text_of(name, masked), set()).add(fold(text_of(kind, masked)))
     # defined twice (in the two halves of an #if, say), it has no single meaning
     return {name: found.pop() for name, found in values.items() if len(found) == 1}
 
 
-def find_definitions(nodes: tuple[Node, ...], masked: str) -> Iterator[Symbol]:
+def find_symbols(nodes: tuple[Node, ...], masked: str) -> Iterator[Symbol]:
     for node in nodes:
         if node.type == "function_definition":
             yield from _function(node, masked)
-        elif node.type in _CLASSES and node.child_by_field_name("body") is not None:
-            name = node.child_by_field_name("name")
-            if name is not None:
-                yield Symbol(text_of(name, masked).split("<")[0].strip(), "class", span_of(node))
-        elif node.type in ("alias_declaration", "type_definition"):
-            field = "name" if node.type == "alias_declaration" else "declarator"
-            name = node.child_by_field_name(field)
-            if name is not None:
-                yield Symbol(text_of(name, masked), "alias", span_of(node))
-        elif node.type in ("preproc_def", "preproc_function_def"):
-            name = node.child_by_field_name("name")
-            if name is not None:
-                yield Symbol(text_of(name, masked), "macro", span_of(node))
-        elif node.type == "init_declarator" and _at_file_level(node):
+        elif node.type == "init_declarator" and not _in_function(node):
             name = node.child_by_field_name("declarator")
             if name is not None and node.parent is not None:
                 yield Symbol(text_of(name, masked), "constant", span_of(node.parent))
+        elif node.type not in _CLASSES or node.child_by_field_name("body") is not None:
+            field, kind = _SYMBOLS.get(node.type, ("", "macro"))
+            name = node.child_by_field_name(field)
+            if name is not None:
+                yield Symbol(text_of(name, masked).split("<")[0].strip(), kind, span_of(node))
 
 
 def _function(node: Node, masked: str) -> Iterator[Symbol]:
@@ -163,13 +165,8 @@ def _function(node: Node, masked: str) -> Iterator[Symbol]:
         yield Symbol(name, "function", span_of(node))
 
 
-def _at_file_level(node: Node) -> bool:
-    parent = node.parent
-    while parent is not None:
-        if parent.type == "function_definition":
-            return False
-        parent = parent.parent
-    return True
+def _in_function(node: Node) -> bool:
+    return any(around.type == "function_definition" for around in ancestors(node))
 
 
 _GLOBAL_MACRO = re.compile(r"#\s*define\s+(\w+)[ \t]+(?!.*##).*\b__global__\b")
@@ -224,7 +221,7 @@ def parse_source(text: str, path: Path) -> SourceFile:
         text=text,
         masked=masked,
         kernels=kernels,
-        definitions=tuple(find_definitions(nodes, masked)),
+        definitions=tuple(find_symbols(nodes, masked)),
         constants=tuple(find_constants(nodes, masked, lines)),
         unrolls=tuple(find_unrolls(nodes, masked, lines)),
         shared=tuple(find_shared(masked, lines)),

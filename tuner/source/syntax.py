@@ -42,6 +42,18 @@ def closing(text: str, start: int) -> int | None:
     return None
 
 
+def opening(text: str, close: int, pair: str = "()", *, stop: str = "") -> int | None:
+    """Find the bracket that closes at `close`, looking back no further than any of `stop`."""
+    depth = 0
+    for position in range(close, -1, -1):
+        depth += (text[position] == pair[1]) - (text[position] == pair[0])
+        if depth == 0:
+            return position
+        if text[position] in stop:
+            return None
+    return None
+
+
 def closing_angle(text: str, start: int) -> int | None:
     """Find the end (exclusive) of the template list that opens at `start`."""
     depth, position = 0, start
@@ -75,6 +87,14 @@ def split_list(text: str, *, angles: bool = False) -> list[tuple[str, int]]:
     pieces.append((start, text[start:]))
     found = [(piece.strip(), at + len(piece) - len(piece.lstrip())) for at, piece in pieces]
     return [] if len(found) == 1 and not found[0][0] else found
+
+
+def listed(text: str, start: int) -> list[str]:
+    """List what the bracket at `start` holds between its commas; nothing where it never closes."""
+    end = closing(text, start)
+    return (
+        [] if end is None else [fold(piece) for piece, _ in split_list(text[start + 1 : end - 1])]
+    )
 
 
 def fold(text: str) -> str:
@@ -126,6 +146,14 @@ def walk(root: Node) -> Iterator[Node]:
         pending.extend(reversed(node.named_children))
 
 
+def ancestors(node: Node) -> Iterator[Node]:
+    """Go up from a node's parent to the root."""
+    parent = node.parent
+    while parent is not None:
+        yield parent
+        parent = parent.parent
+
+
 def span_of(node: Node) -> Span:
     parent = node.parent
     if parent is not None and parent.type == "template_declaration":
@@ -139,11 +167,8 @@ def text_of(node: Node, masked: str) -> str:
 
 def namespace_of(node: Node) -> tuple[str, ...]:
     names: list[str] = []
-    parent = node.parent
-    while parent is not None:
-        if parent.type == "namespace_definition":
-            name = parent.child_by_field_name("name")
-            if name is not None and name.text is not None:
-                names = [*name.text.decode().replace(" ", "").split("::"), *names]
-        parent = parent.parent
+    for around in ancestors(node):
+        name = around.child_by_field_name("name")
+        if around.type == "namespace_definition" and name is not None and name.text is not None:
+            names = [*name.text.decode().replace(" ", "").split("::"), *names]
     return tuple(names)

@@ -197,12 +197,11 @@ def chosen_operators(spec: KernelSpec, asked: Mapping[str, str]) -> Mapping[str,
 
 def bound_spec(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
     """Put a choice of operators into every expression and dtype; a choice made before gives way."""
-    operations = spec.operations
     return replace(
         spec,
         arguments=tuple(_argument(argument, operators) for argument in spec.arguments),
         min_bytes=spec.min_bytes.bind(operators),
-        operations=None if operations is None else operations.bind(operators),
+        operations=spec.operations and spec.operations.bind(operators),
         baseline=tuple(_launch(launch, operators) for launch in spec.baseline),
         launch=tuple(_launch(launch, operators) for launch in spec.launch),
     )
@@ -219,7 +218,7 @@ def _argument(argument: Argument, operators: Mapping[str, str]) -> Argument:
         argument,
         dtype=argument.dtype if by is None else by.dtypes[operators[by.operator]],
         shape=_all(argument.shape, operators),
-        value=_optional(argument.value, operators),
+        value=argument.value and argument.value.bind(operators),
     )
 
 
@@ -229,9 +228,9 @@ def _launch(launch: LaunchSpec, operators: Mapping[str, str]) -> LaunchSpec:
         grid=_all(launch.grid, operators),
         block=_all(launch.block, operators),
         cluster=_all(launch.cluster, operators),
-        shared_memory=_optional(launch.shared_memory, operators),
-        pdl=_optional(launch.pdl, operators),
-        when=_optional(launch.when, operators),
+        shared_memory=launch.shared_memory and launch.shared_memory.bind(operators),
+        pdl=launch.pdl and launch.pdl.bind(operators),
+        when=launch.when and launch.when.bind(operators),
     )
 
 
@@ -239,10 +238,6 @@ def _all(
     expressions: tuple[Expression, ...], operators: Mapping[str, str]
 ) -> tuple[Expression, ...]:
     return tuple(expression.bind(operators) for expression in expressions)
-
-
-def _optional(expression: Expression | None, operators: Mapping[str, str]) -> Expression | None:
-    return None if expression is None else expression.bind(operators)
 
 
 _TRUTH = "(true|false)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 from tuner.model.errors import SpaceError
@@ -17,78 +17,44 @@ OWN_SECTIONS = ("parameters", "constraints", "default", "suggestions", "launch",
 # The default is what the refactoring is worth without a search.
 NEEDED_SECTIONS = ("parameters", "default", "launch")
 _FILES = ("source", "reference", "template")
+# The user's limits stay where the answer has none.
+_REPLACED = frozenset(OWN_SECTIONS) - {"limits"}
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceText:
-    """A search-space file's text with what was read from it."""
-
-    text: str
-    document: Document
-
-    @classmethod
-    def of(cls, text: str, path: Path) -> SpaceText:
-        """Read `text` as the content of `path`; raise `SpaceError` for anything doubtful."""
-        return cls(text, parse(text, path))
-
-
-def rewritten(original: SpaceText, answer: SpaceText, path: Path, template: str) -> str:
+def rewritten(original: Document, answer: Document, path: Path, template: str) -> str:
     """Put an answer's own sections into the user's file.
 
     The result is for `path`, from whose folder its paths start, and names `template`. Raises
     `SpaceError` where the answer changes anything else, asks for looser limits than the user's,
     or lacks a section.
     """
-    _require_same_elsewhere(original.document, answer.document)
-    _require_no_looser_limits(original.document, answer.document)
+    _require_same_elsewhere(original, answer)
+    _require_no_looser_limits(original, answer)
     for key in NEEDED_SECTIONS:
-        if key not in answer.document.data:
+        if key not in answer.data:
             raise SpaceError(
                 f"the section `{key}` is missing",
-                path=answer.document.path,
+                path=answer.path,
                 line=1,
                 remedy=f"write {', '.join(NEEDED_SECTIONS)}, and what else is needed of "
                 f"{', '.join(OWN_SECTIONS)}",
             )
-    sections = _sections(original)
-    kept = {key: body for key, body in sections.items() if key not in OWN_SECTIONS}
-    kept |= {key: sections["limits"] for key in ("limits",) if key in sections}
-    kept |= {key: body for key, body in _sections(answer).items() if key in OWN_SECTIONS}
+    kept = {k: text for k, text in _sections(original).items() if k not in _REPLACED}
+    kept |= {k: text for k, text in _sections(answer).items() if k in OWN_SECTIONS}
+    folder = original.path.parent
     for key in _FILES:
-        kept[key] = f"{key}: {template if key == 'template' else _moved(original, key, path)}\n"
-    folders = original.document.data.get("include")
+        named = template if key == "template" else _relative(folder / str(original.data[key]), path)
+        kept[key] = f"{key}: {named}\n"
+    folders = original.data.get("include")
     if isinstance(folders, list):
-        start = original.document.path.parent
-        moved = ", ".join(_relative(start / str(folder), path) for folder in folders)
+        moved = ", ".join(_relative(folder / str(one), path) for one in folders)
         kept["include"] = f"include: [{moved}]\n"
     text = "".join(body if body.endswith("\n") else f"{body}\n" for body in kept.values())
-    _require_as_meant(text, path, original.document, answer.document)
+    made = parse(text, path).data
+    for key, value in {**original.data, **answer.data}.items():
+        if key in kept and key not in (*_FILES, "include") and made.get(key) != value:
+            raise answer.error(f"`{key}` reads differently once the sections are put together", key)
     return text
-
-
-def _require_as_meant(text: str, path: Path, original: Document, answer: Document) -> None:
-    """Raise `SpaceError` unless the sections, put together, say what they said apart.
-
-    A text over several lines may hold what looks like another key, and is then cut in the middle.
-    """
-    remedy = (
-        "write the file in block style, one key a line, and no text over several lines of which "
-        "one begins like a key"
-    )
-    try:
-        made = parse(text, path)
-    except SpaceError as error:
-        message = f"the sections cannot be put together: {error.message}"
-        raise SpaceError(message, path=answer.path, line=1, remedy=remedy) from error
-    meant = {key: value for key, value in original.data.items() if key not in OWN_SECTIONS}
-    meant |= {key: original.data[key] for key in ("limits",) if key in original.data}
-    meant |= {key: value for key, value in answer.data.items() if key in OWN_SECTIONS}
-    moved = (*_FILES, "include")
-    for key in dict.fromkeys((*meant, *made.data)):
-        same = key in meant and key in made.data
-        if not same or (key not in moved and made.data[key] != meant[key]):
-            message = f"`{key}` reads differently once the sections are put together"
-            raise answer.error(message, key, remedy=remedy)
 
 
 def _require_same_elsewhere(original: Document, answer: Document) -> None:
@@ -136,27 +102,18 @@ def _looser(name: str, before: object, after: object) -> bool:
     return after < before if name == "min_occupancy" else after > before
 
 
-def _sections(space: SpaceText) -> dict[str, str]:
+def _sections(document: Document) -> dict[str, str]:
     """Cut a file in block style into the texts of its keys, each with its trailing comments."""
-    document, text = space.document, space.text
-    starts = {}
-    for key in document.data:
-        found = re.search(rf"^(['\"]?){re.escape(key)}\1[ \t]*:", text, re.MULTILINE)
-        if found is None:
-            raise SpaceError(
-                f"`{key}` does not begin a line of its own",
-                path=document.path,
-                line=1,
-                remedy="write the file in block style, one key a line",
+    starts = [document.places[key,].at for key in document.data]
+    for key, start in zip(document.data, starts, strict=True):
+        if start > 0 and document.text[start - 1] not in "\r\n":
+            message = f"`{key}` does not begin a line of its own"
+            raise document.error(
+                message, key, remedy="write the file in block style, one key a line"
             )
-        starts[key] = found.start()
-    ordered = sorted(starts, key=lambda key: starts[key])
-    ends = [*(starts[key] for key in ordered[1:]), len(text)]
-    return {key: text[starts[key] : end] for key, end in zip(ordered, ends, strict=True)}
-
-
-def _moved(space: SpaceText, key: str, path: Path) -> str:
-    return _relative(space.document.path.parent / str(space.document.data[key]), path)
+    ends = [*starts[1:], len(document.text)]
+    pieces = zip(document.data, starts, ends, strict=True)
+    return {key: document.text[start:end] for key, start, end in pieces}
 
 
 def _relative(file: Path, path: Path) -> str:

@@ -30,6 +30,7 @@ from tuner.model.config import SearchSpace
 from tuner.model.errors import ExpressionError, TemplateError
 from tuner.model.expressions import FUNCTIONS, Value, power
 from tuner.model.kernel import KernelSpec
+from tuner.space.yaml import read_text
 
 MAX_OUTPUT = 1_000_000
 MAX_SECONDS = 5.0
@@ -95,18 +96,7 @@ class Template:
     @classmethod
     def load(cls, path: Path) -> Template:
         """Read and parse a file; raise `TemplateError` with the line of a mistake."""
-        try:
-            with path.open("rb") as file:
-                content = file.read(4 * MAX_OUTPUT + 1)
-        except FileNotFoundError as error:
-            raise TemplateError("no such template", path=path) from error
-        except OSError as error:
-            raise TemplateError(f"cannot be read: {error.strerror}", path=path) from error
-        try:
-            return cls.from_text(content.decode("utf-8-sig"), path)
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            raise TemplateError("not UTF-8 text", path=path, line=line) from error
+        return cls.from_text(read_text(path, 4 * MAX_OUTPUT, TemplateError, "template"), path)
 
     @classmethod
     def from_text(cls, text: str, path: Path) -> Template:
@@ -259,6 +249,9 @@ def _found(text: str, line: int) -> str:
 def _refusal(node: nodes.Node) -> tuple[str, str] | None:
     """Say why a node of the syntax tree is not allowed and what is; None where it may stand."""
     match node:
+        case nodes.Name(name="varargs" | "kwargs" | "caller" as name):
+            # Tuples of tuples: comparing two that share their parts takes exponential time.
+            return f"`{name}` is not allowed", "name the macro's arguments"
         case nodes.For(recursive=True):
             return "a recursive loop is not allowed", "a macro may call itself"
         case nodes.CondExpr(expr2=None):

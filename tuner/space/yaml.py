@@ -1,10 +1,13 @@
-"""YAML 1.2 with a line for every value, and without the parts that readers disagree about."""
+"""YAML 1.2 with the place of every value, and without the parts that readers disagree about.
+
+All that reads or edits the text of a search space starts from a `Document`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isinf
 from pathlib import Path
 from typing import NoReturn
@@ -24,7 +27,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from tuner.model.errors import SpaceError
+from tuner.model.errors import InputError, SpaceError
 
 Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
 Location = tuple[str | int, ...]
@@ -52,9 +55,16 @@ _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 @dataclass(frozen=True, slots=True)
 class TextPosition:
-    """Where a value was written; `plain` is its text where it was an unquoted scalar."""
+    """Where a value was written, as character offsets into the text.
+
+    `at` is where its key begins, or it itself in a list; `start` and `end` bound the value.
+    `plain` is its text where it was an unquoted scalar.
+    """
 
     line: int
+    at: int
+    start: int
+    end: int
     plain: str | None = None
 
 
@@ -63,6 +73,7 @@ class Document:
     """The data of one file, and the place of every value by its location in the data."""
 
     path: Path
+    text: str
     data: dict[str, Data]
     places: Mapping[Location, TextPosition]
 
@@ -84,28 +95,32 @@ class Document:
 
 def read(path: Path) -> Document:
     """Read a file that holds one mapping; raise `SpaceError` for anything doubtful in it."""
+    return parse(read_text(path, MAX_BYTES, SpaceError, "file"), path)
+
+
+def read_text(path: Path, most_bytes: int, failure: type[InputError], what: str) -> str:
+    """Read a file of UTF-8; raise `failure` where it cannot be, with the line of what is not."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(most_bytes + 1)
     except FileNotFoundError as error:
-        raise SpaceError("no such file", path=path) from error
+        raise failure(f"no such {what}", path=path) from error
     except OSError as error:
-        raise SpaceError(f"cannot be read: {error.strerror}", path=path) from error
-    if len(content) > MAX_BYTES:
+        raise failure(f"cannot be read: {error.strerror}", path=path) from error
+    if len(content) > most_bytes:
         size = path.stat().st_size
-        raise SpaceError(f"{size} bytes, over the {MAX_BYTES} allowed", path=path)
+        raise failure(f"{size} bytes, over the {most_bytes} allowed", path=path)
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise SpaceError("not UTF-8 text", path=path, line=line) from error
-    return parse(text, path)
+        raise failure("not UTF-8 text", path=path, line=line) from error
 
 
 def parse(text: str, path: Path) -> Document:
     """Read `text` as the content of `path`."""
     _check_characters(text, path)
-    return _Builder(path, _events(text, path)).document()
+    return _Builder(path, text, _events(text, path)).document()
 
 
 def _check_characters(text: str, path: Path) -> None:
@@ -140,12 +155,12 @@ def _events(text: str, path: Path) -> list[Event]:
 
 
 def _shallow(events: Iterable[Event], path: Path) -> Iterator[Event]:
-    # Far over the bound, and here already: ruamel's time grows with the square of the depth.
+    # As early as here: ruamel's time grows with the square of the depth.
     depth = 0
     for event in events:
         depth += isinstance(event, CollectionStartEvent)
         depth -= isinstance(event, CollectionEndEvent)
-        if depth > MAX_DEPTH + 2:
+        if depth > MAX_DEPTH:
             message = f"nested more than {MAX_DEPTH} deep"
             raise SpaceError(message, path=path, line=_line(event), remedy="no key needs that")
         yield event
@@ -173,6 +188,7 @@ def _syntax_error(error: MarkedYAMLError, path: Path) -> SpaceError:
 @dataclass(slots=True)
 class _Builder:
     path: Path
+    text: str
     events: list[Event]
     position: int = 0
     places: dict[Location, TextPosition] = field(default_factory=dict)
@@ -181,10 +197,6 @@ class _Builder:
         starts = [event for event in self.events if isinstance(event, DocumentStartEvent)]
         if not starts:
             raise SpaceError("the file is empty", path=self.path, line=1, remedy=_START)
-        if starts[0].version or starts[0].tags:
-            self._fail(
-                "a YAML directive is not allowed", starts[0], "delete the line that starts with %"
-            )
         if len(starts) > 1:
             self._fail(
                 "a second document starts here", starts[1], "keep one; delete what follows `---`"
@@ -193,8 +205,8 @@ class _Builder:
         first = self._next()
         if not isinstance(first, MappingStartEvent):
             self._fail("the file is not a mapping of keys to values", first, _START)
-        self.places[()] = TextPosition(_line(first))
-        return Document(self.path, self._mapping(first, ()), self.places)
+        self.places[()] = _position(first)
+        return Document(self.path, self.text, self._mapping(first, ()), self.places)
 
     def _mapping(self, start: CollectionStartEvent, location: Location) -> dict[str, Data]:
         result: dict[str, Data] = {}
@@ -208,21 +220,28 @@ class _Builder:
             if key in result:
                 message = f"the key `{key}` is repeated: line {self.places[here].line} has it too"
                 self._fail(message, event, "keep one of the two")
-            self.places[here] = TextPosition(_line(event))
+            self.places[here] = _position(event)
             result[key] = self._value(self._next(), here, start)
+        self._end(location, event)
         return result
 
     def _sequence(self, start: CollectionStartEvent, location: Location) -> list[Data]:
         result: list[Data] = []
         while not isinstance(event := self._next(), SequenceEndEvent):
             here = (*location, len(result))
-            self.places[here] = TextPosition(_line(event))
+            self.places[here] = _position(event)
             result.append(self._value(event, here, start))
+        self._end(location, event)
         return result
 
+    def _end(self, location: Location, event: Event) -> None:
+        self.places[location] = replace(self.places[location], end=event.end_mark.index)
+
     def _value(self, event: Event, location: Location, parent: CollectionStartEvent) -> Data:
-        if len(location) > MAX_DEPTH:
-            self._fail(f"nested more than {MAX_DEPTH} deep", event, "no key needs that")
+        place = replace(
+            self.places[location], start=event.start_mark.index, end=event.end_mark.index
+        )
+        self.places[location] = place
         if isinstance(event, MappingStartEvent):
             return self._mapping(event, location)
         if isinstance(event, SequenceStartEvent):
@@ -231,37 +250,39 @@ class _Builder:
             self._fail("a value is needed here", event, _START)
         text = str(event.value)
         if event.style:
-            self.places[location] = TextPosition(_line(event))
+            self.places[location] = replace(place, line=_line(event))
             return text
+        last: Event = event
         if parent.flow_style:
-            text = self._joined(text, in_mapping=isinstance(parent, MappingStartEvent))
-        # An empty value has no place of its own: ruamel puts it where the next token is.
-        line = _line(event) if text else self.places[location].line
-        self.places[location] = TextPosition(line, text)
+            text, last = self._joined(event, in_mapping=isinstance(parent, MappingStartEvent))
+        # An empty value has no line of its own: ruamel puts it where the next token is.
+        line = _line(event) if text else place.line
+        self.places[location] = replace(place, line=line, end=last.end_mark.index, plain=text)
         return self._resolve(text, event)
 
-    def _joined(self, text: str, *, in_mapping: bool) -> str:
+    def _joined(self, first: ScalarEvent, *, in_mapping: bool) -> tuple[str, ScalarEvent]:
         # `[ceil_div(T, rows)]` is two items to YAML, and `{value: max(a, b)}` is two keys. An
         # open parenthesis makes no sense at the end of either, so it runs on to its closing one.
-        position = self.position
+        text, last, position = str(first.value), first, self.position
         joined = text
         still_open = text.count("(") - text.count(")")
         while still_open > 0:
-            event = self.events[position]
-            if not isinstance(event, ScalarEvent) or event.style:
-                return text
-            joined += f", {event.value}"
-            still_open += event.value.count("(") - event.value.count(")")
+            following = self.events[position]
+            if not isinstance(following, ScalarEvent) or following.style:
+                return text, first
+            last = following
+            joined += f", {last.value}"
+            still_open += last.value.count("(") - last.value.count(")")
             if len(joined) > MAX_JOINED or position - self.position > MAX_PIECES:
-                return text
+                return text, first
             position += 1
             if in_mapping:
                 empty = self.events[position]
                 if not isinstance(empty, ScalarEvent) or empty.style or empty.value:
-                    return text
+                    return text, first
                 position += 1
         self.position = position
-        return joined
+        return joined, last
 
     def _resolve(self, text: str, event: Event) -> Data:
         if text in _NULLS:
@@ -294,6 +315,11 @@ class _Builder:
 
     def _fail(self, found: str, event: Event, remedy: str) -> NoReturn:
         raise SpaceError(found, path=self.path, line=_line(event), remedy=remedy)
+
+
+def _position(event: Event) -> TextPosition:
+    start, end = event.start_mark.index, event.end_mark.index
+    return TextPosition(_line(event), start, start, end)
 
 
 def _line(event: Event) -> int:

@@ -14,8 +14,8 @@ from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
 from tuner.source import KernelFunction, LaunchSite, SourceFile, TemplateParameter
 from tuner.source.accesses import assigned
-from tuner.source.arguments import dtype_of, element_dtype
 from tuner.source.facts import IDENTIFIER, Span, bare_name
+from tuner.source.kernels import dtype_of, element_dtype
 from tuner.source.syntax import fold, number, split_list
 
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
