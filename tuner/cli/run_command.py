@@ -163,7 +163,7 @@ def _tune(
     from tuner.app.open import resumed, started
     from tuner.app.run import tune
     from tuner.cli.view import make_view, print_end, write_report
-    from tuner.report.loading import from_session
+    from tuner.report.data import from_session
 
     run = (resumed if request.resume else started)(request, stack)
     session, silent = run.session, request.quiet and request.as_json

@@ -52,7 +52,7 @@ class LaunchCode:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class VariantSource:
     """One variant as its template needs it; number 0 is the baseline."""
 
     number: int
@@ -107,7 +107,7 @@ class Sources:
             scratches=[self._scratch(one) for one in self._arrays if one.role == "scratch"],
         )
 
-    def variant(self, unit: Unit) -> str:
+    def variant(self, unit: VariantSource) -> str:
         """Write the source of one variant with its launch."""
         space = f"{self._spec.name}_v{unit.number}_code"
         scalars = [self._scalar(one) for one in self._spec.arguments if one.is_scalar]
@@ -164,13 +164,13 @@ class Sources:
             text = f"narrow<{kind}>({integer(argument.value, self._names)})"
         return {"type": kind, "local": f"tune_{argument.name}", "text": text}
 
-    def _baseline(self) -> Unit:
+    def _baseline(self) -> VariantSource:
         source = hide_host_code(read_source(self._spec.source))
-        return Unit(0, "the baseline", source, self._launches(self._spec.baseline))
+        return VariantSource(0, "the baseline", source, self._launches(self._spec.baseline))
 
-    def _unit(self, number: int, kernel: Kernel) -> Unit:
+    def _unit(self, number: int, kernel: Kernel) -> VariantSource:
         reach = self._dispatch.reach(kernel)
-        return Unit(
+        return VariantSource(
             number,
             str(kernel.variant),
             kernel.source,

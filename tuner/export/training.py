@@ -24,7 +24,7 @@ Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ChatConversation:
     """The messages of one round, those of the plan apart from those of the template.
 
     `tools` are declared as in a request to a model, None where it was offered none. `model` is
@@ -52,7 +52,7 @@ class Conversation:
         return self.planning + _opening(self.writing) if self.writing else ()
 
 
-def conversation_of(notes: Sequence[Note]) -> Conversation:
+def conversation_of(notes: Sequence[Note]) -> ChatConversation:
     """Read the notes of one round, in their order.
 
     The agent of files has its two files told as one message with fenced blocks, the plan before
@@ -64,7 +64,7 @@ def conversation_of(notes: Sequence[Note]) -> Conversation:
     replies = [entry for entry in entries if entry["type"] == "reply"]
     if any(entry["type"] in ("plan", "answer") for entry in entries):
         return _of_files(before, after, _problems(notes))
-    return Conversation(
+    return ChatConversation(
         planning=tuple(_messages(before)),
         writing=tuple(_messages(after)),
         tools=_tools(notes, replies),
@@ -140,7 +140,7 @@ def _of_files(
     before: Sequence[Mapping[str, Any]],
     after: Sequence[Mapping[str, Any]],
     problems: Sequence[str],
-) -> Conversation:
+) -> ChatConversation:
     asked = [_said(entry["message"]) for entry in before if entry["type"] == "message"]
     plans = [fenced(e["text"], "json") for e in before if e["type"] == "plan" and e["text"]]
     answers = [
@@ -149,11 +149,11 @@ def _of_files(
         if entry["type"] == "answer"
     ]
     if not answers:
-        return Conversation(tuple(asked) + tuple(map(_assistant, plans)), ())
+        return ChatConversation(tuple(asked) + tuple(map(_assistant, plans)), ())
     writing = [_assistant("\n\n".join([*plans, answers[0]]))]
     for problem, answer in zip(problems, answers[1:], strict=False):
         writing += [{"role": "user", "content": problem}, _assistant(answer)]
-    return Conversation(tuple(asked), tuple(writing))
+    return ChatConversation(tuple(asked), tuple(writing))
 
 
 def _problems(notes: Iterable[Note]) -> list[str]:
@@ -272,7 +272,7 @@ def told(left_out: Mapping[int, str]) -> str:
     )
 
 
-def _supervised(conversation: Conversation) -> Row | str:
+def _supervised(conversation: ChatConversation) -> Row | str:
     if not conversation.rest:
         return "no messages: its agent is not a model"
     return {
@@ -283,7 +283,7 @@ def _supervised(conversation: Conversation) -> Row | str:
     }
 
 
-def _reinforced(conversation: Conversation) -> Row | str:
+def _reinforced(conversation: ChatConversation) -> Row | str:
     if not conversation.rest:
         return "no messages: its agent is not a model"
     if not conversation.request:
@@ -291,13 +291,13 @@ def _reinforced(conversation: Conversation) -> Row | str:
     return {"prompt": list(conversation.request)}
 
 
-_ROWS: Mapping[Format, Callable[[Conversation], Row | str]] = {
+_ROWS: Mapping[Format, Callable[[ChatConversation], Row | str]] = {
     "sft": _supervised,
     "grpo": _reinforced,
 }
 
 
-def _came(session: Session, record: RoundRecord, conversation: Conversation) -> Row:
+def _came(session: Session, record: RoundRecord, conversation: ChatConversation) -> Row:
     """Tell what came of a round, in columns that have the same type in every row."""
     speedup = record.outcome.speedup if record.outcome else None
     manifest = session.manifest

@@ -20,9 +20,9 @@ from tuner.agent.tools.arguments import Arguments, schema
 from tuner.model.errors import AgentError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Result
+from tuner.report.data import from_session
 from tuner.report.html import write_report
-from tuner.report.loading import from_session
-from tuner.report.sections.summary import verdict
+from tuner.report.sections.summary import headline
 from tuner.report.terminal import json_of, results_table
 from tuner.session.session import Session
 
@@ -190,7 +190,7 @@ def conclude(session: Session, spec: KernelSpec, failure: AgentError | None) -> 
     """Write the report of a run that is over and word its results; `failure` ended its rounds."""
     data = from_session(session, spec)
     folder = session.directory
-    lines = [verdict(data).headline, f"session: {folder}"]
+    lines = [headline(data).headline, f"session: {folder}"]
     if data.results:
         lines += ["", _table(data.results), "", f"tuned kernels: {folder / 'tuned'}"]
     try:

@@ -16,10 +16,17 @@ from tuner.model.expressions import Value
 from tuner.model.trial import Status
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData
-from tuner.report.sections import dispatch, energy, peers, profile, search, verification
+from tuner.report.sections import dispatch, energy, search, summary
+from tuner.report.sections import rounds as profile
 from tuner.report.sections import rounds as rounds_section
 from tuner.report.sections import rounds as tree_chart
-from tuner.report.sections.summary import REASONS_SHOWN, rejections, top_tables, variants, verdict
+from tuner.report.sections.summary import (
+    REASONS_SHOWN,
+    headline,
+    rejections,
+    source_diffs,
+    top_tables,
+)
 
 
 def write_report(data: ReportData, path: Path) -> None:
@@ -47,7 +54,7 @@ def render_report(data: ReportData) -> str:
         data=data,
         style=Markup(style),
         policy=_content_security_policy(style),
-        verdict=verdict(data),
+        verdict=headline(data),
         total=len(data.records),
         correct=data.counts()[Status.CORRECT],
         workload_count=len({r.workload for r in data.results} | set(data.by_workload())),
@@ -94,15 +101,15 @@ def _content_security_policy(style: str) -> str:
 
 
 def _trust_parts(data: ReportData) -> Mapping[str, object]:
-    blames = verification.blames(data)
+    blames = summary.blames(data)
     return {
-        "checks": verification.check_rows(data),
-        "blames": blames[: verification.REASONS_SHOWN],
-        "blames_more": max(len(blames) - verification.REASONS_SHOWN, 0),
-        "failed": {check.variant for check in verification.failures(data)},
-        "left_out": verification.left_out(data),
-        "trust_facts": verification.facts(data),
-        "trust_notes": verification.notes(data),
+        "checks": summary.check_rows(data),
+        "blames": blames[: summary.CHECKS_SHOWN],
+        "blames_more": max(len(blames) - summary.CHECKS_SHOWN, 0),
+        "failed": {check.variant for check in summary.failures(data)},
+        "left_out": summary.left_out(data),
+        "trust_facts": summary.verification_facts(data),
+        "trust_notes": summary.verification_notes(data),
     }
 
 
@@ -128,7 +135,7 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         ),
         "throughput_chart": charts.throughputs(throughputs, streaming) if throughputs else None,
         "roofline_chart": charts.roofline(points, streaming) if points else None,
-        "variants": variants(data),
+        "variants": source_diffs(data),
     }
 
 
@@ -160,13 +167,13 @@ def _dispatch_parts(data: ReportData) -> Mapping[str, object]:
 
 
 def _peers_parts(data: ReportData) -> Mapping[str, object]:
-    found = peers.peers_on(data)
+    found = dispatch.peers_on(data)
     return {
-        "peers_rows": peers.rows(found, recorded=data.recorded),
-        "peers_names": peers.names(found),
-        "peers_summary": peers.summary(found),
-        "peers_troubles": peers.troubles(found, recorded=data.recorded),
-        "peers_chart": peers.chart(found),
+        "peers_rows": dispatch.peers_rows(found, recorded=data.recorded),
+        "peers_names": dispatch.peers_names(found),
+        "peers_summary": dispatch.peers_summary(found),
+        "peers_troubles": dispatch.peers_troubles(found, recorded=data.recorded),
+        "peers_chart": dispatch.peers_chart(found),
     }
 
 

@@ -71,7 +71,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundData:
     """One round: what `tuner.agent.history` tells of it, how it ended and what it took."""
 
     record: RoundRecord
@@ -105,7 +105,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Author:
+class AuthorData:
     """Who wrote the candidates: `models` are those asked for and those that the server named."""
 
     agent: str
@@ -114,7 +114,7 @@ class Author:
     rounds: int
 
 
-def author_of(session: Session) -> Author | None:
+def author_of(session: Session) -> AuthorData | None:
     """Say who wrote further candidates; None where nobody was asked to."""
     manifest = session.manifest
     if not manifest.agent:
@@ -122,7 +122,7 @@ def author_of(session: Session) -> Author | None:
     heard = (note.content.get("model", "") for note in session.notes(kind=SAID))
     models = dict.fromkeys((manifest.agent_options.get("model", ""), *heard))
     named = tuple(model for model in models if model)
-    return Author(manifest.agent, named, manifest.policy, manifest.rounds)
+    return AuthorData(manifest.agent, named, manifest.policy, manifest.rounds)
 
 
 def tried(session: Session) -> tuple[Tried, ...]:
@@ -133,21 +133,21 @@ def tried(session: Session) -> tuple[Tried, ...]:
     )
 
 
-def rounds(session: Session) -> tuple[Round, ...]:
+def rounds(session: Session) -> tuple[RoundData, ...]:
     """List the rounds of a session, also one that was not ended."""
     over = {record.number: record for record in history(session)}
     numbers = dict.fromkeys(note.round for note in session.notes() if note.round > 0)
     return tuple(_round(session, number, over.get(number)) for number in sorted(numbers))
 
 
-def _round(session: Session, number: int, record: RoundRecord | None) -> Round:
+def _round(session: Session, number: int, record: RoundRecord | None) -> RoundData:
     notes = session.notes(number)
     last = {note.kind: note.content for note in notes}
     spent = _spent(note.content for note in notes if note.kind == SAID)
     known = record or _unfinished(number, last)
     outcome = known.outcome
     gain = None if outcome is None else _gain(session, outcome)
-    return Round(known, _end(last, outcome), gain, spent)
+    return RoundData(known, _end(last, outcome), gain, spent)
 
 
 def _unfinished(number: int, last: Mapping[str, Mapping[str, Any]]) -> RoundRecord:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Occupancy, Result
+from tuner.model.trial import INITIAL, Occupancy, Result, Trial
 from tuner.report import formatting
 from tuner.report.data import ReportData
-from tuner.report.rounds import Round
+from tuner.report.rounds import RoundData
+from tuner.report.sections.dispatch import Against, PeersOn, peers_json, peers_on
 from tuner.report.sections.energy import energy_json
-from tuner.report.sections.peers import Against, PeersOn, peers_json, peers_on
-from tuner.report.sections.verification import counts_by_kind
+from tuner.report.sections.summary import counts_by_kind
 
 # 0.1 ns, and a hundredth of a per cent: far below the noise of any measurement.
 DIGITS = 4
@@ -151,7 +152,7 @@ def _json_result(result: Result, peers: PeersOn | None) -> dict[str, object]:
     }
 
 
-def _json_round(one: Round) -> dict[str, object]:
+def _json_round(one: RoundData) -> dict[str, object]:
     record, idea, gain, spent = one.record, one.record.idea, one.gain, one.spent
     return {
         "round": one.number,
@@ -181,3 +182,35 @@ def _json_round(one: Round) -> dict[str, object]:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
+
+
+def trials_frame(data: ReportData) -> pd.DataFrame:
+    """Lay the trials out, one a row in the order they ended.
+
+    Axes and parameters are columns of their own, parameters as `config.NAME`; times are in
+    microseconds, empty where a trial has none.
+    """
+    rows = [_row(trial, elapsed_s) for trial, elapsed_s in data.records]
+    return pd.DataFrame(rows).convert_dtypes()
+
+
+def _row(trial: Trial, elapsed_s: float) -> dict[str, object]:
+    resources, occupancy = trial.resources, trial.occupancy
+    measurement = trial.measurement
+    return {
+        "elapsed_s": round(elapsed_s, 3),
+        "stage": trial.stage,
+        "candidate": trial.candidate,
+        **trial.workload.values,
+        **{f"config.{name}": value for name, value in trial.config.items()},
+        "status": trial.status.value,
+        "reason": trial.reason,
+        "time_us": trial.time_us,
+        "samples": None if measurement is None else len(measurement.times_us),
+        "stopped_early": None if measurement is None else measurement.stopped_early,
+        "registers": None if resources is None else resources.registers,
+        "spill_store_bytes": None if resources is None else resources.spill_store_bytes,
+        "static_shared_bytes": None if resources is None else resources.static_shared_bytes,
+        "occupancy": None if occupancy is None else occupancy.share,
+        "limited_by": None if occupancy is None else occupancy.limiter,
+    }

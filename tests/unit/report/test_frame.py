@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.model.trial import Status
-from tuner.report.trials_table import trials_frame
+from tuner.report.terminal import trials_frame
 
 
 def test_every_trial_is_a_row_with_its_axes_and_parameters(data):

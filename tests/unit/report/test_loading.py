@@ -27,7 +27,7 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
-from tuner.report.loading import load
+from tuner.report.data import load
 from tuner.session.session import Manifest, Session
 
 SPACE = """\

@@ -10,9 +10,9 @@ from dispatch_sample import COMPARISONS, write_project, write_session
 from rich.console import Console
 
 from tuner.model.trial import PeerTrial, Status
+from tuner.report.data import load
 from tuner.report.html import render_report
-from tuner.report.loading import load
-from tuner.report.sections import peers as section
+from tuner.report.sections import dispatch as section
 from tuner.report.terminal import json_of, results_table
 from tuner.session.session import Session
 
@@ -85,7 +85,7 @@ def test_what_overlaps_its_neighbours_is_compared_without_that_too(data):
     told = replace(told, comparisons=tuple(isolated))
     found = section.peers_on(told)
     assert found[0].best.isolated_speedup == pytest.approx(1.25, rel=0.002)
-    assert "1.50x (1.25x without overlapping the calls" in section.summary(found)
+    assert "1.50x (1.25x without overlapping the calls" in section.peers_summary(found)
     assert "isolated 2.4" in render_report(told)
 
 
@@ -101,29 +101,31 @@ def test_a_workload_that_was_compared_before_there_were_peers_has_no_times(data)
     told = replace(with_peers(data), comparisons=data.comparisons)
     found = section.peers_on(told)
     assert {peer.time_us for one in found for peer in one.peers} == {None}
-    assert section.summary(found) == ""
-    assert section.chart(found) is None
+    assert section.peers_summary(found) == ""
+    assert section.peers_chart(found) is None
     assert "-" in {
-        cell.trouble for row in section.rows(found, recorded=False) for cell in row.cells
+        cell.trouble for row in section.peers_rows(found, recorded=False) for cell in row.cells
     }
 
 
 def test_the_summary_tells_the_mean_and_where_a_peer_is_ahead(data):
-    assert section.summary(section.peers_on(with_peers(data))) == (
+    assert section.peers_summary(section.peers_on(with_peers(data))) == (
         "1.50x against the best peer of each workload (geometric mean over 10 tuned); as fast or "
         "faster, within 2.0 %, on 10 of 10."
     )
-    behind = section.summary(section.peers_on(with_peers(data, factors=(4.0, 0.9))))
+    behind = section.peers_summary(section.peers_on(with_peers(data, factors=(4.0, 0.9))))
     assert behind.startswith("0.90x against")
     assert "on 0 of 10; behind on T=1 D=11008, T=1 D=14336, T=16 D=11008 and 7 more." in behind
 
 
 def test_what_stood_against_a_peer_is_told_once(found):
-    assert section.troubles(found, recorded=False) == [
+    assert section.peers_troubles(found, recorded=False) == [
         "flashinfer not installed: No module",
         "broken wrong on T=1 D=11008: out[0] is 1, expected 2 <3>",
     ]
-    assert section.troubles(found, recorded=True)[0].startswith("flashinfer not in the recording: ")
+    assert section.peers_troubles(found, recorded=True)[0].startswith(
+        "flashinfer not in the recording: "
+    )
     first, second, _ = section.peers_lines(found, recorded=False)
     assert first.startswith("peers          1.50x against")
     assert second == "               flashinfer not installed: No module"

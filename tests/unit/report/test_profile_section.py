@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.analysis.base import Degree, Kind
-from tuner.report.sections.profile import degrees, profiled
+from tuner.analysis.base import Bound, Degree
+from tuner.report.sections.rounds import degrees, profiled
 
 
 def only(data, **changes):
@@ -50,7 +50,7 @@ def test_without_a_gpu_the_reader_is_told_that_nothing_was_run_on_one(with_round
     assert "Why" not in said
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(Bound))
 @pytest.mark.parametrize("degree", list(Degree))
 def test_every_kind_is_put_into_words(with_rounds, kind, degree):
     (one,) = profiled(only(with_rounds, kind=kind, degree=degree))
@@ -58,7 +58,7 @@ def test_every_kind_is_put_into_words(with_rounds, kind, degree):
 
 
 def test_latency_without_a_time_is_not_claimed(with_rounds):
-    (one,) = profiled(only(with_rounds, kind=Kind.LATENCY, degree=Degree.STATIC))
+    (one,) = profiled(only(with_rounds, kind=Bound.LATENCY, degree=Degree.STATIC))
     assert one.profiles[0].kind == "bound by latency, or by what cannot be told without a time"
 
 

@@ -13,8 +13,8 @@ from tuner.analysis.base import Degree
 from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.trial import INITIAL
+from tuner.report.data import load
 from tuner.report.html import render_report
-from tuner.report.loading import load
 
 TEMPLATE = """
 constexpr int kThreads = @{ threads }@;

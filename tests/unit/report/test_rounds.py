@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.rounds_sample import CANDIDATES, SAID, session_with_rounds
 from tuner.model.trial import INITIAL
-from tuner.report.rounds import Author, Spent, author_of, rounds, tried
+from tuner.report.rounds import AuthorData, Spent, author_of, rounds, tried
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_costs_that_nobody_knows_are_unknown():
 
 
 def test_the_author_is_named_with_the_models_asked_for_and_heard(session):
-    assert author_of(session) == Author("openai", ("big", "big-2026-10"), "mcts", 6)
+    assert author_of(session) == AuthorData("openai", ("big", "big-2026-10"), "mcts", 6)
 
 
 def test_a_run_without_an_agent_has_no_author_and_no_rounds(tmp_path):

@@ -12,8 +12,8 @@ from tuner.report.sections.summary import (
     DIFF_LINES,
     REASON_LENGTH,
     rejections,
+    source_diffs,
     top_tables,
-    variants,
 )
 
 HERE = Workload.of({"T": 1, "D": 64})
@@ -119,14 +119,14 @@ def test_a_rejection_names_the_candidate_of_its_example():
 
 def test_equal_sources_are_one_variant():
     sources = {"T=1,D=2": "a\nb\n", "T=2,D=2": "a\nb\n", "T=3,D=2": "a\nc\n"}
-    found = variants(run(baseline_source="a\n", tuned_sources=sources))
+    found = source_diffs(run(baseline_source="a\n", tuned_sources=sources))
     assert [variant.workloads for variant in found] == [("T=1 D=2", "T=2 D=2"), ("T=3 D=2",)]
     assert [(variant.added, variant.removed) for variant in found] == [(1, 0), (1, 0)]
     assert [block.kind for block in found[0].blocks] == ["place", "same", "add"]
 
 
 def test_lines_that_look_like_file_names_of_a_diff_are_code():
-    (found,) = variants(
+    (found,) = source_diffs(
         run(baseline_source="--x;\n", tuned_sources={"T=1": "++x;\n"}),
     )
     assert [(block.kind, block.text) for block in found.blocks[1:]] == [
@@ -137,13 +137,13 @@ def test_lines_that_look_like_file_names_of_a_diff_are_code():
 
 def test_a_long_difference_is_cut_and_says_so():
     source = "\n".join(f"line {number}" for number in range(DIFF_LINES + 100))
-    (found,) = variants(run(baseline_source="old\n", tuned_sources={"T=1": source}))
+    (found,) = source_diffs(run(baseline_source="old\n", tuned_sources={"T=1": source}))
     assert found.added == DIFF_LINES + 100
     assert found.omitted == 102
     assert sum(block.text.count("\n") + 1 for block in found.blocks) == DIFF_LINES
 
 
 def test_an_unchanged_source_has_no_blocks():
-    (found,) = variants(run(baseline_source="a\n", tuned_sources={"T=1": "a\n"}))
+    (found,) = source_diffs(run(baseline_source="a\n", tuned_sources={"T=1": "a\n"}))
     assert (found.blocks, found.added, found.removed, found.omitted) == ((), 0, 0, 0)
-    assert variants(run(tuned_sources={"T=1": "a\n"})) == ()
+    assert source_diffs(run(tuned_sources={"T=1": "a\n"})) == ()

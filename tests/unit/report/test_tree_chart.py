@@ -7,13 +7,13 @@ from itertools import pairwise
 import pytest
 
 from tests.support.drawings import of_class, parsed, texts
-from tuner.report.sections.rounds import WIDTH, Mark, tree
+from tuner.report.sections.rounds import WIDTH, TreeMark, tree
 
-INITIAL = Mark(0, "initial", "", "candidate", "1.10x", 1.1)
-GOOD = Mark(1, "r1", "initial", "candidate", "2.00x, wins on 3 workloads", 2.0, won=True)
-REFUSED = Mark(2, "no candidate", "r1", "failed", "refused, 4 answers refused")
-WORSE = Mark(3, "r3", "initial", "candidate", "0.80x", 0.8)
-UNTIMED = Mark(4, "r4", "r1", "unknown", "no config was correct")
+INITIAL = TreeMark(0, "initial", "", "candidate", "1.10x", 1.1)
+GOOD = TreeMark(1, "r1", "initial", "candidate", "2.00x, wins on 3 workloads", 2.0, won=True)
+REFUSED = TreeMark(2, "no candidate", "r1", "failed", "refused, 4 answers refused")
+WORSE = TreeMark(3, "r3", "initial", "candidate", "0.80x", 0.8)
+UNTIMED = TreeMark(4, "r4", "r1", "unknown", "no config was correct")
 ALL = (INITIAL, GOOD, REFUSED, WORSE, UNTIMED)
 
 
@@ -68,14 +68,17 @@ def test_a_screen_reader_hears_the_tree_in_words(root):
 
 
 def test_speedups_far_apart_are_drawn_by_ratio():
-    far = [INITIAL, *(Mark(n, f"r{n}", "initial", "candidate", "", 2.0**n) for n in range(1, 6))]
+    far = [
+        INITIAL,
+        *(TreeMark(n, f"r{n}", "initial", "candidate", "", 2.0**n) for n in range(1, 6)),
+    ]
     heights = [float(e.get("cy")) for e in of_class(parsed(tree(far)), "node")][1:]
     steps = [a - b for a, b in pairwise(heights)]
     assert steps == pytest.approx([steps[0]] * 4, abs=0.2)
 
 
 def test_many_rounds_make_the_picture_wider_instead_of_crowding_it():
-    many = [INITIAL, *(Mark(n, f"r{n}", "initial", "candidate", "", 1.0) for n in range(1, 60))]
+    many = [INITIAL, *(TreeMark(n, f"r{n}", "initial", "candidate", "", 1.0) for n in range(1, 60))]
     root = parsed(tree(many))
     assert float(root.get("viewBox").split()[2]) > 2 * WIDTH
     assert "wide" in root.get("class").split()
@@ -91,7 +94,7 @@ def test_little_to_draw_is_still_a_picture(marks):
 
 
 def test_names_from_outside_are_escaped_and_cut():
-    odd = Mark(0, "<b>&\x00" + "x" * 50, "", "candidate", "</title>", 1.0)
+    odd = TreeMark(0, "<b>&\x00" + "x" * 50, "", "candidate", "</title>", 1.0)
     drawn = tree([odd])
     root = parsed(drawn)
     assert "<b>" not in drawn

@@ -10,7 +10,7 @@ from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Result, Status, Trial
 from tuner.report.data import ReportData
-from tuner.report.sections.summary import verdict
+from tuner.report.sections.summary import headline
 
 
 def result(
@@ -35,7 +35,7 @@ FASTER, SAME, SLOWER = (2.0, 1.9, 2.1), (1.01, 0.98, 1.04), (0.8, 0.78, 0.82)
 
 def judge(*values: tuple[float, float, float]) -> tuple[str, str]:
     results = tuple(result(*value, tokens=i) for i, value in enumerate(values))
-    said = verdict(ReportData("k", "GPU", False, results=results))
+    said = headline(ReportData("k", "GPU", False, results=results))
     return said.tone, said.headline
 
 
@@ -89,16 +89,16 @@ def test_the_headline_follows_the_intervals(values, tone, headline):
 
 
 def test_a_recording_is_named_before_anything_else(data):
-    text = str(verdict(data))
+    text = str(headline(data))
     assert text.startswith("RECORDED on NVIDIA H200, 2026-11-20. 1.49x faster")
 
 
 def test_a_live_run_says_where_it_was_measured(data):
-    assert str(verdict(replace(data, recorded=False))).startswith("Measured on NVIDIA H200")
+    assert str(headline(replace(data, recorded=False))).startswith("Measured on NVIDIA H200")
 
 
 def test_a_run_on_a_cpu_is_said_to_be_one_in_every_sentence_on_speed(data):
-    said = verdict(replace(data, recorded=False, on_cpu=True, device="host CPU"))
+    said = headline(replace(data, recorded=False, on_cpu=True, device="host CPU"))
     assert said.origin.startswith("Run on the CPU, host CPU, 2026-11-20: no time here")
     assert said.headline.startswith("On the CPU: 1.49x faster")
     assert said.tone == "same"
@@ -107,7 +107,7 @@ def test_a_run_on_a_cpu_is_said_to_be_one_in_every_sentence_on_speed(data):
 def test_a_failed_check_of_a_winner_comes_before_all_else(data):
     config = data.results[0].config
     check = Check("memcheck", data.results[0].workload, config, False, "reads past\nthe end.")
-    said = verdict(replace(data, checks=(check, check, replace(check, kind="racecheck"))))
+    said = headline(replace(data, checks=(check, check, replace(check, kind="racecheck"))))
     assert said.tone == "failed"
     assert said.headline.startswith("NOT TO BE TRUSTED: what was tuned for T=1 D=11008")
     assert said.headline.endswith("memcheck on T=1 D=11008: reads past the end (1 more failed).")
@@ -117,26 +117,26 @@ def test_a_failed_check_of_a_winner_comes_before_all_else(data):
 @pytest.mark.parametrize("passed", [True, None])
 def test_a_check_that_passed_or_could_not_be_run_changes_no_verdict(data, passed):
     check = Check("verify", data.results[0].workload, data.results[0].config, passed, "why")
-    assert verdict(replace(data, checks=(check,))) == verdict(data)
+    assert headline(replace(data, checks=(check,))) == headline(data)
 
 
 def test_a_failed_check_of_a_config_that_won_nothing_changes_no_verdict(data):
     check = Check("boundary", data.results[0].workload, Config.of({"a": 1}), False, "wrong")
-    assert verdict(replace(data, checks=(check,))) == verdict(data)
+    assert headline(replace(data, checks=(check,))) == headline(data)
 
 
 def test_held_out_workloads_are_judged_apart(data):
-    assert verdict(data).held_out == "Held-out: 1.19x over 3 workloads, faster on 2 of 3."
+    assert headline(data).held_out == "Held-out: 1.19x over 3 workloads, faster on 2 of 3."
 
 
 def test_held_out_workloads_that_lose_are_counted():
     results = (result(*FASTER), result(*SLOWER, tokens=2, held=True))
-    said = verdict(ReportData("k", "GPU", False, results=results))
+    said = headline(ReportData("k", "GPU", False, results=results))
     assert said.held_out == "Held-out: 0.80x over 1 workload, faster on 0 of 1, slower on 1."
 
 
 def test_only_held_out_results_are_the_headline():
-    said = verdict(ReportData("k", "GPU", False, results=(result(*FASTER, held=True),)))
+    said = headline(ReportData("k", "GPU", False, results=(result(*FASTER, held=True),)))
     assert "1 held-out workload" in said.headline
     assert said.held_out == ""
 
@@ -163,7 +163,7 @@ def failed(status: Status) -> tuple[Trial, float]:
     ],
 )
 def test_a_run_without_a_result_says_why(records, finished, headline):
-    said = verdict(ReportData("k", "GPU", False, records=records, finished=finished))
+    said = headline(ReportData("k", "GPU", False, records=records, finished=finished))
     assert (said.tone, said.headline) == ("none", headline)
 
 

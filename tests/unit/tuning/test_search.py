@@ -9,7 +9,7 @@ import pytest
 from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.trial import INITIAL, Status
-from tuner.report.loading import from_session
+from tuner.report.data import from_session
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS
 from tuner.tuning.search import ENDED, FURTHER_TRIALS
 

@@ -87,7 +87,7 @@ DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EnergyRow:
     """One program of the table, in words."""
 
     name: str
@@ -113,7 +113,7 @@ class EnergyOf:
     saving: str
     limited: str
     hot: bool
-    rows: tuple[Row, ...]
+    rows: tuple[EnergyRow, ...]
     chart: Markup
 
 
@@ -222,7 +222,7 @@ def _point(one: Consumption, on_front: bool, chosen: bool) -> Point:
     return Point(_name(one), one.time_us, one.net_mj, range_mj, baseline, on_front, chosen)
 
 
-def _row(one: Consumption, on_front: bool, chosen: bool) -> Row:
+def _row(one: Consumption, on_front: bool, chosen: bool) -> EnergyRow:
     low, high = one.net_range_mj
     last = one.windows[-1]
     seen = (
@@ -230,7 +230,7 @@ def _row(one: Consumption, on_front: bool, chosen: bool) -> Row:
         "" if last.temperature_c is None else f"{last.temperature_c} °C",
         *last.limited_by,
     )
-    return Row(
+    return EnergyRow(
         name=_name(one),
         time=formatting.microseconds(one.time_us),
         net=millijoules(one.net_mj),
