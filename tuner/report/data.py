@@ -1,4 +1,4 @@
-"""Everything a report shows, as plain values."""
+"""Everything a report shows, as plain values, and how it is read from a session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.model.energy import Objective
-from tuner.model.errors import ExpressionError, TunerError
+from tuner.model.errors import ExpressionError, InputError, TunerError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DEVICE_NAMES, KernelSpec, Workload
 from tuner.model.statistics import floor_us
@@ -25,22 +25,22 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
-from tuner.report.rounds import author_of, rounds, tried
-from tuner.report.sections.dispatch import dispatch_of
 from tuner.session.records import file_sha
 from tuner.session.session import Candidate, Session
 from tuner.space.choices import optional
 from tuner.space.load import load_definition
 from tuner.space.schema import validated
 from tuner.space.yaml import parse
-from tuner.tuning.profiling import profiles
+from tuner.tuning.progress import mean_speedup
 from tuner.tuning.search import ENDED
 
 if TYPE_CHECKING:
+    from tuner.dispatch.table import Table
     from tuner.mutation.examine import Score
-    from tuner.report.rounds import AuthorData, RoundData, Tried
-    from tuner.report.sections.dispatch import Dispatch
+    from tuner.report.rounds import AuthorData, RoundData
     from tuner.tuning.profiling import Profiled
+
+_SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming_gbps"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,27 @@ class EarlyEnd:
     workload: str
     trials: int
     expected_gain: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate with its template, and its mean speedup over the baseline by the search's times.
+
+    `speedup` is None where no config of it ran correctly.
+    """
+
+    name: str
+    parent: str | None
+    speedup: float | None
+    template: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Which variant serves which shape, with the measurements that might save a variant."""
+
+    table: Table
+    wanted: tuple[tuple[Workload, Variant], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +228,7 @@ class ReportData:
 
 def fastest(trials: tuple[Trial, ...], count: int | None = None) -> tuple[Trial, ...]:
     """Sort the fully timed correct trials by time, each variant once; keep the first `count`."""
-    timed = [t for t in trials if t.time_us is not None and not _stopped_early(t)]
+    timed = [t for t in trials if t.time_us is not None and not stopped_early(t)]
     timed.sort(key=lambda trial: trial.time_us or 0.0)
     unique: dict[Variant, Trial] = {}
     for trial in timed:
@@ -215,11 +236,9 @@ def fastest(trials: tuple[Trial, ...], count: int | None = None) -> tuple[Trial,
     return tuple(unique.values())[:count]
 
 
-def _stopped_early(trial: Trial) -> bool:
+def stopped_early(trial: Trial) -> bool:
+    """Tell a trial whose measurement was cut short: its time only ranks it."""
     return trial.measurement is not None and trial.measurement.stopped_early
-
-
-_SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming_gbps"})
 
 
 def load(directory: Path) -> ReportData:
@@ -241,86 +260,109 @@ def from_session(
     Of the session's environment, `device` names the GPU, `recorded` is `true` or `false`, `date`
     is when a recording was made and `streaming_gbps` is the roofline's rate.
     """
-    from tuner.mutation.examine import load_score
-
     manifest, environment = session.manifest, session.environment
     recorded = environment.get("recorded") == "true" or manifest.device.startswith("recorded")
     on_cpu = environment.get("on_cpu") == "true"
-    created = manifest.created.partition("T")[0]
-    records = tuple((record.trial, record.elapsed_s) for record in session.records())
-    results = tuple(session.results())
-    workloads = [result.workload for result in results]
     data = ReportData(
         kernel=manifest.kernel,
         device=environment.get("device", manifest.device),
         recorded=recorded,
-        results=results,
-        records=records,
+        results=tuple(session.results()),
+        records=tuple((record.trial, record.elapsed_s) for record in session.records()),
         finals=tuple(session.trials(stage="finals")),
         comparisons=tuple(session.comparisons()),
         baselines_us={
             workload.key: baseline.measurement.median_us
             for workload, baseline in session.baselines().items()
         },
-        baseline_source="" if spec is None else _text(spec.source),
-        tuned_sources=dict(_tuned_sources(session, workloads)),
+        tuned_sources=dict(_tuned_sources(session)),
         # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
         streaming_gbps=None if on_cpu else _number(environment.get("streaming_gbps", "")),
-        environment={**_operators(manifest.operators), **_remaining(environment)},
+        environment={
+            **{f"operator {name}": value for name, value in manifest.operators.items()},
+            **{k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE},
+        },
         command=shlex.join(manifest.command),
         searcher=manifest.searcher,
         seed=manifest.seed,
         seconds=session.seconds,
-        measured_on=environment.get("date", "") if recorded else created,
+        measured_on=environment.get("date", "") if recorded else manifest.created.partition("T")[0],
         session=str(session.directory),
         finished=session.state == "complete",
         notes=notes,
         on_cpu=on_cpu,
         checks=tuple(session.checks()),
-        mutation=load_score(session.directory),
-        author=author_of(session),
-        candidates=tried(session),
-        rounds=rounds(session),
-        profiles=tuple(profiles(session)),
+        mutation=_mutation_score(session),
+        candidates=tuple(
+            Tried(one.name, one.parent, mean_speedup(session, one.name), one.template_text)
+            for one in session.candidates()
+        ),
         energies=tuple(session.energies()),
         objective=manifest.objective,
         early_ends=tuple(_early_ends(session)),
-        dispatch=dispatch_of(session),
+        dispatch=_dispatch(session),
         peers=tuple(session.peers()),
     )
     data = replace(data, dynamic_shared_bytes=dict(_dynamic_shared(data, session)))
-    return data if spec is None else _with_spec(data, spec, workloads)
+    if manifest.agent or any(note.round > 0 for note in session.notes()):
+        data = _with_rounds(data, session)
+    return data if spec is None else _with_spec(data, spec)
+
+
+def _with_rounds(data: ReportData, session: Session) -> ReportData:
+    # Imported here: most runs have no agent, and need none of its modules.
+    from tuner.report.rounds import author_of, rounds
+    from tuner.tuning.profiling import profiles
+
+    return replace(
+        data, author=author_of(session), rounds=rounds(session), profiles=tuple(profiles(session))
+    )
+
+
+def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
+    operations, workloads = spec.operations, [result.workload for result in data.results]
+    return replace(
+        data,
+        baseline_source=_text(spec.source),
+        traffic_bytes={w.key: spec.traffic.integer(w.values) for w in workloads},
+        operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
+        declared=Declared(
+            spec.boundary,
+            varying=tuple(one.name for one in spec.arguments if not one.deterministic),
+            nonfinite=tuple(one.name for one in spec.arguments if one.nonfinite),
+        ),
+    )
+
+
+def _mutation_score(session: Session) -> Score | None:
+    if not (session.directory / "mutation.json").exists():
+        return None  # as in nearly every session, which then needs none of that package's modules
+    from tuner.mutation.examine import load_score
+
+    return load_score(session.directory)
+
+
+def _dispatch(session: Session) -> Dispatch | None:
+    """Make the table as `tune export` does; None where there is none."""
+    if not session.comparisons():
+        return None
+    from tuner.dispatch.of_session import SessionDispatch
+    from tuner.dispatch.table import Choice
+
+    manifest = session.manifest
+    try:
+        choice = Choice(manifest.variants_within, manifest.max_variants)
+        made = SessionDispatch(session, choice)
+    except InputError:
+        return None
+    return Dispatch(made.table, made.wanted)
 
 
 def _early_ends(session: Session) -> Iterator[EarlyEnd]:
     for note in session.notes(0, ENDED):
-        told = note.content
-        gain = told.get("expected_gain")
-        yield EarlyEnd(told["candidate"], told["workload"], told["trials"], gain)
-
-
-def _operators(choices: Mapping[str, str]) -> dict[str, str]:
-    return {f"operator {name}": value for name, value in choices.items()}
-
-
-def _remaining(environment: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE}
-
-
-def _with_spec(data: ReportData, spec: KernelSpec, workloads: Sequence[Workload]) -> ReportData:
-    operations = spec.operations
-    return replace(
-        data,
-        traffic_bytes={w.key: spec.traffic.integer(w.values) for w in workloads},
-        operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
-        declared=_declared(spec),
-    )
-
-
-def _declared(spec: KernelSpec) -> Declared:
-    varying = (one.name for one in spec.arguments if not one.deterministic)
-    nonfinite = (one.name for one in spec.arguments if one.nonfinite)
-    return Declared(spec.boundary, tuple(varying), tuple(nonfinite))
+        ended = note.content
+        gain = ended.get("expected_gain")
+        yield EarlyEnd(ended["candidate"], ended["workload"], ended["trials"], gain)
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:
@@ -338,11 +380,11 @@ def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...
     return spec, ()
 
 
-def _tuned_sources(session: Session, workloads: Sequence[Workload]) -> Iterator[tuple[str, str]]:
-    for workload in workloads:
-        path = session.variant_path(workload)
+def _tuned_sources(session: Session) -> Iterator[tuple[str, str]]:
+    for result in session.results():
+        path = session.variant_path(result.workload)
         if path.exists():
-            yield workload.key, _without_header(_text(path), session.manifest.kernel)
+            yield result.workload.key, _without_header(_text(path), session.manifest.kernel)
 
 
 def _without_header(source: str, kernel: str) -> str:

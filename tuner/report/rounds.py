@@ -11,23 +11,9 @@ from tuner.agent.briefing.outcome import Moved, Outcome, RoundRecord
 from tuner.agent.history import CANDIDATE, IDEA, IDLE, REFUSED, SAID, history, idea_of
 from tuner.model.statistics import geometric_mean
 from tuner.session.session import Session
-from tuner.tuning.progress import mean_speedup
 
 # `idle`: the agent had nothing left to try; `open`: the run ended in the middle of it.
 End = Literal["searched", "incorrect", "refused", "idle", "open"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A candidate with its template, and its mean speedup over the baseline by the search's times.
-
-    `speedup` is None where no config of it ran correctly.
-    """
-
-    name: str
-    parent: str | None
-    speedup: float | None
-    template: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +109,6 @@ def author_of(session: Session) -> AuthorData | None:
     models = dict.fromkeys((manifest.agent_options.get("model", ""), *heard))
     named = tuple(model for model in models if model)
     return AuthorData(manifest.agent, named, manifest.policy, manifest.rounds)
-
-
-def tried(session: Session) -> tuple[Tried, ...]:
-    """List the candidates of a session with how they did in the search."""
-    return tuple(
-        Tried(one.name, one.parent, mean_speedup(session, one.name), one.template_text)
-        for one in session.candidates()
-    )
 
 
 def rounds(session: Session) -> tuple[RoundData, ...]:

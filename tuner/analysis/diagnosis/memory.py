@@ -132,7 +132,8 @@ def coalescing(profile: Profile) -> Finding | None:
             f"Global loads use {used:.0f}% of each {SECTOR_BYTES}-byte sector that they fetch "
             f"(counters{at(line)}{besides})."
         )
-        value, unit, needed = float(round(used)), "%", used / 100.0
+        value: float = round(used)
+        unit, needed = "%", used / 100.0
     else:
         if sectors is None or widest is None:
             return None

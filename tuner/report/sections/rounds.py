@@ -1,4 +1,4 @@
-"""The section on the rounds: the picture's marks, the table's rows, and what is said of all."""
+"""The sections on what an agent did: the tree of candidates, the rounds, and the profiles."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from xml.etree.ElementTree import Element, SubElement
 from markupsafe import Markup
 
 from tuner.agent.briefing.formatting import times
-from tuner.agent.briefing.outcome import TIME, Moved
+from tuner.agent.briefing.outcome import TIME
 from tuner.analysis.base import METRICS, Bound, Degree
-from tuner.model.config import Config
-from tuner.model.trial import Finding
 from tuner.report import charts, formatting
-from tuner.report.data import ReportData
-from tuner.report.rounds import End, RoundData, Spent, Tried
+from tuner.report.data import ReportData, Tried
+from tuner.report.rounds import End, RoundData, Spent
 from tuner.tuning.profiling import Profiled
 
 DESCRIPTION = "candidates-description"
@@ -192,46 +190,24 @@ _COUNTED: dict[End, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """One prediction beside what was measured: factors over the base's value."""
-
-    what: str
-    where: str
-    predicted: str
-    measured: str
-    other_way: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRow:
-    """One round of the table; `problems` are the refused answers' reasons, in order."""
-
-    round: RoundData
-    made: str
-    base: str
-    reference: str
-    hypothesis: str
-    change: str
-    expected: tuple[Expected, ...]
-    problems: tuple[str, ...]
-    won: bool
-
-    @property
-    def end(self) -> str:
-        """How it ended, in words."""
-        return ENDS[self.round.end]
-
-    @property
-    def height(self) -> int:
-        """How many lines of the table it takes."""
-        return max(1, len(self.expected))
-
-
-def rows(data: ReportData) -> tuple[RoundRow, ...]:
-    """Lay out the rounds in their order."""
-    wins = data.wins()
-    return tuple(_row(one, wins) for one in data.rounds)
+def parts(data: ReportData) -> dict[str, object]:
+    """Gather what the templates of the rounds and of the profiles show."""
+    return {
+        "rounds_summary": summary(data),
+        "rounds_total": total(data),
+        "rounds_tree": tree(marks(data)) if data.rounds else None,
+        "ends": ENDS,
+        "money": money,
+        "times": times,
+        "metric_name": metric_name,
+        "longest_problem": LONGEST_PROBLEM,
+        "longest_text": LONGEST_TEXT,
+        "profiled": profiled(data),
+        "degrees": degrees(data),
+        "bound_of": bound_of,
+        "meaning_of": meaning_of,
+        "template_line": template_line,
+    }
 
 
 def marks(data: ReportData) -> tuple[TreeMark, ...]:
@@ -289,34 +265,6 @@ def money(cost: float) -> str:
     return f"{cost:,.2f}" if cost >= 1 else f"{cost:.3g}"
 
 
-def _row(one: RoundData, wins: dict[str, int]) -> RoundRow:
-    record, idea = one.record, one.record.idea
-    return RoundRow(
-        round=one,
-        made=record.candidate or "",
-        base=record.base,
-        reference=idea.reference if idea else "",
-        hypothesis=_cut(idea.hypothesis, LONGEST_TEXT) if idea else "",
-        change=_cut(idea.change, LONGEST_TEXT) if idea else "",
-        expected=_expected(one.expected),
-        problems=tuple(_cut(problem, LONGEST_PROBLEM) for problem in record.problems),
-        won=(record.candidate or "") in wins,
-    )
-
-
-def _expected(moved: Sequence[Moved]) -> tuple[Expected, ...]:
-    return tuple(
-        Expected(
-            what=metric_name(one.metric),
-            where=one.workload.replace(",", " "),
-            predicted=times(one.predicted),
-            measured="" if one.actual is None else times(one.actual),
-            other_way=one.actual is not None and (one.predicted - 1) * (one.actual - 1) < 0,
-        )
-        for one in moved
-    )
-
-
 def metric_name(metric: str) -> str:
     """Write the name of a metric as words."""
     return "time" if metric == TIME else metric.replace("_", " ")
@@ -344,11 +292,6 @@ def _candidate(one: Tried, number: int, wins: dict[str, int], end: End) -> TreeM
     return TreeMark(number, one.name, one.parent or "", shape, told, one.speedup, won)
 
 
-def _cut(text: str, most: int) -> str:
-    text = text.strip()
-    return text if len(text) <= most else text[:most].rstrip() + " …"
-
-
 LONGEST_LINE = 100
 _DEGREES: Mapping[Degree, str] = {
     Degree.COUNTERS: "Nsight Compute's counters were read, beside times on a GPU, the machine code "
@@ -359,7 +302,7 @@ _DEGREES: Mapping[Degree, str] = {
     Degree.STATIC: "There are only the machine code for a GPU and the compiler's report: nothing "
     "was run on a GPU for it, so what is said below of speed is reasoned from the code.",
 }
-_KINDS: Mapping[Bound, str] = {
+_BOUNDS: Mapping[Bound, str] = {
     Bound.MEMORY: "bound by memory",
     Bound.COMPUTE: "bound by arithmetic",
     Bound.LATENCY: "bound by latency: neither memory nor arithmetic is near its limit",
@@ -369,49 +312,10 @@ _KINDS: Mapping[Bound, str] = {
 _UNTIMED_LATENCY = "bound by latency, or by what cannot be told without a time"
 
 
-@dataclass(frozen=True, slots=True)
-class Noticed:
-    """A finding with the line of the template that it comes from; "" where it names none."""
-
-    finding: Finding
-    code: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileOf:
-    """What one profile says; `numbers` are its metrics with their meaning."""
-
-    workload: str
-    kind: str
-    degree: str
-    config: Config
-    noticed: tuple[Noticed, ...]
-    numbers: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateProfiles:
-    """The profiles of one candidate; `wins` counts the workloads that it serves."""
-
-    name: str
-    wins: int
-    profiles: tuple[ProfileOf, ...]
-
-
-def profiled(data: ReportData) -> tuple[CandidateProfiles, ...]:
+def profiled(data: ReportData) -> tuple[tuple[str, Sequence[Profiled]], ...]:
     """Group the profiles by candidate, those that serve most workloads first."""
-    wins = data.wins()
-    lines = {one.name: one.template.splitlines() for one in data.candidates}
-    groups = {name: [p for p in data.profiles if p.candidate == name] for name in data.ranking()}
-    return tuple(
-        CandidateProfiles(
-            name,
-            wins.get(name, 0),
-            tuple(_profile(one, lines.get(name, [])) for one in found),
-        )
-        for name, found in groups.items()
-        if found
-    )
+    groups = ((name, [p for p in data.profiles if p.candidate == name]) for name in data.ranking())
+    return tuple((name, found) for name, found in groups if found)
 
 
 def degrees(data: ReportData) -> tuple[tuple[str, str], ...]:
@@ -423,28 +327,20 @@ def degrees(data: ReportData) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _profile(one: Profiled, lines: list[str]) -> ProfileOf:
+def bound_of(one: Profiled) -> str:
+    """Say in words what bounds a candidate."""
     untimed = one.degree is Degree.STATIC and one.kind is Bound.LATENCY
-    return ProfileOf(
-        workload=one.workload.replace(",", " "),
-        kind=_UNTIMED_LATENCY if untimed else _KINDS[one.kind],
-        degree=one.degree.value,
-        config=Config.of(one.config),
-        noticed=tuple(Noticed(finding, _code(finding, lines)) for finding in one.findings),
-        numbers=tuple((_meaning(name), _number(value)) for name, value in one.metrics.items()),
-    )
+    return _UNTIMED_LATENCY if untimed else _BOUNDS[one.kind]
 
 
-def _meaning(metric: str) -> str:
+def meaning_of(metric: str) -> str:
+    """Say in words what a metric is."""
     return METRICS[metric][1] if metric in METRICS else metric.replace("_", " ")
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _code(finding: Finding, lines: list[str]) -> str:
-    if finding.line is None or not 0 < finding.line <= len(lines):
-        return ""
-    code = lines[finding.line - 1].strip()
-    return code if len(code) <= LONGEST_LINE else code[:LONGEST_LINE] + " …"
+def template_line(data: ReportData, candidate: str, number: int | None) -> str:
+    """Quote the template's line that a finding comes from; "" where it is unknown."""
+    templates = {one.name: one.template.splitlines() for one in data.candidates}
+    lines = templates.get(candidate, [])
+    known = number is not None and 0 < number <= len(lines)
+    return formatting.shortened(lines[number - 1], LONGEST_LINE) if known and number else ""
