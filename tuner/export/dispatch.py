@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from tuner.dispatch.of_session import SessionDispatch
 from tuner.dispatch.table import Choice, Entry, HeldOut, Table
 from tuner.export.dispatch_sources import Measured, Sources, template
 from tuner.model.errors import InputError, SessionError
-from tuner.model.kernel import KernelSpec, Workload
-from tuner.model.trial import Variant
+from tuner.model.kernel import KernelSpec
 from tuner.model.version import TUNER_VERSION
 from tuner.session.records import Manifest, file_sha
 from tuner.session.session import Session
@@ -23,23 +22,128 @@ from tuner.space.load import load_definition
 
 FORMAT = "tune dispatch"
 VERSION = 1
-
+TABLE = "dispatch.json"
+_SUFFIX = ".new"
 # Options of NVRTC that nvcc has no word for.
 _ONLY_NVRTC = ("--builtin-", "--device-int128", "--device-float128", "-default-device")
 
 
-def document(
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written where, and what of it a user should know."""
+
+    folder: Path
+    table: Table
+    files: tuple[str, ...]
+    incomplete: tuple[str, ...]
+
+
+def export_dispatch(
+    directory: Path, to: Path, choice: Choice | None, space: Path | None
+) -> Exported:
+    """Write the dispatch of the session in `directory` to the folder `to`.
+
+    Without a `choice` of the variants it is the one that the session was run with.
+    `space` is the session's search space where it is no longer where it was. Raises
+    `SessionError` where there is no session, nothing was compared in it, or its files have
+    changed, and `InputError` where the folder cannot be written or holds what is not ours.
+    """
+    with Session.open(directory, read_only=True) as session:
+        spec = _unchanged_spec(session, space)
+        if not session.comparisons():
+            raise SessionError(
+                "nothing was compared with the baseline, so that nothing can be exported",
+                path=directory,
+                remedy=f"finish it with `tune --resume {directory}`",
+            )
+        manifest = session.manifest
+        own = Choice(manifest.variants_within, manifest.max_variants)
+        dispatch, files = _files(session, spec, choice or own)
+    write_folder(to, files)
+    incomplete = [str(one.workload) for one in dispatch.table.entries if one.best is None]
+    return Exported(to, dispatch.table, tuple(files), tuple(incomplete))
+
+
+def _files(
+    session: Session, spec: KernelSpec, choice: Choice
+) -> tuple[SessionDispatch, Mapping[str, str]]:
+    """Write all texts, by their names in the folder; another format adds its files here."""
+    try:
+        dispatch = SessionDispatch(session, choice)
+    except SessionError as error:
+        raise SessionError(error.message, path=session.directory, remedy=error.remedy) from error
+    manifest, measured = session.manifest, _measured(session)
+    sources = Sources(spec, dispatch, measured)
+    files = {f"{spec.name}.h": sources.header()}
+    for variant in sources.variants:
+        files[variant_file(spec.name, variant.number)] = sources.variant(variant)
+    files["CMakeLists.txt"] = template("CMakeLists.txt.j2").render(
+        kernel=spec.name,
+        architecture=measured.architecture.removeprefix("sm_"),
+        files=[variant_file(spec.name, variant.number) for variant in sources.variants],
+        options=_nvcc_options(spec),
+    )
+    files["README.md"] = template("dispatch_readme.md.j2").render(
+        kernel=spec.name,
+        version=TUNER_VERSION,
+        measured=measured,
+        recorded=manifest.device.startswith("recorded"),
+        axes=", ".join(spec.axes),
+        table=dispatch.table,
+        options="".join(f" {option}" for option in _nvcc_options(spec)),
+        operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
+    )
+    made = _document(spec, manifest, measured, dispatch, files)
+    files[TABLE] = json.dumps(made, indent=2) + "\n"
+    return dispatch, files
+
+
+def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
+    manifest = session.manifest
+    path = space or Path(manifest.space_path)
+    if not path.exists():
+        raise SessionError(
+            f"its search space is gone: {path}",
+            path=session.directory,
+            remedy="name a copy of it with --space",
+        )
+    spec = load_definition(path, manifest.operators).spec
+    files = {spec.path: manifest.space_text_sha, spec.source: manifest.source_sha}
+    changed = [str(file) for file, before in files.items() if before and file_sha(file) != before]
+    if changed:
+        raise SessionError(
+            f"changed since the session began: {', '.join(changed)}",
+            path=session.directory,
+            remedy="undo the change, or tune again: what was measured is not this kernel",
+        )
+    return spec
+
+
+def _measured(session: Session) -> Measured:
+    manifest, environment = session.manifest, session.environment
+    recorded = manifest.device.startswith("recorded")
+    created = manifest.created.partition("T")[0]
+    return Measured(
+        device=environment.get("device", manifest.device),
+        architecture=environment["architecture"],
+        date=environment.get("date", "") if recorded else created,
+        operators=manifest.operators,
+    )
+
+
+def _document(
     spec: KernelSpec,
     manifest: Manifest,
     measured: Measured,
-    table: Table,
-    wanted: Iterable[tuple[Workload, Variant]],
+    dispatch: SessionDispatch,
     files: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Make the JSON object; `files` are the texts of the other files by their names.
+    """Make the object of `dispatch.json`; `files` are the texts of the others by their names.
 
     Times are in microseconds. Shapes are written as `--workload` takes them.
     """
+    table = dispatch.table
+    own = [None, *(kernel.variant for kernel in table.kernels)]
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -48,7 +152,15 @@ def document(
         "axes": list(spec.axes),
         "tune": TUNER_VERSION,
         "choice": {"within": table.choice.within, "max_variants": table.choice.most},
-        "variants": [_baseline(spec), *_variants(spec, table)],
+        "variants": [
+            {
+                "variant": number,
+                "file": variant_file(spec.name, number),
+                "candidate": variant.candidate if variant else None,
+                "config": dict(variant.config) if variant else None,
+            }
+            for number, variant in enumerate(own)
+        ],
         "devices": {
             measured.device: {
                 "architecture": measured.architecture,
@@ -58,7 +170,7 @@ def document(
                 "held_out": {one.workload.key: _held_out(one, table) for one in table.held_out},
                 "wanted": [
                     {"shape": workload.key, "candidate": one.candidate, "config": dict(one.config)}
-                    for workload, one in wanted
+                    for workload, one in dispatch.wanted
                 ],
             }
         },
@@ -67,46 +179,15 @@ def document(
             "space": manifest.space_text_sha,
             "template": manifest.template_sha,
         },
-        "files": {name: sha(text) for name, text in files.items()},
+        "files": {name: _sha(text) for name, text in files.items()},
     }
 
 
-def sha(text: str) -> str:
-    """Hash a file's text with SHA-256, in hexadecimal."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def variant_file(kernel: str, number: int) -> str:
-    """Name a variant's source in the folder."""
-    return f"variants/{kernel}_v{number}.cu"
-
-
-def nvcc_options(spec: KernelSpec) -> list[str]:
-    """List the compiler options and include folders that the kernel was tuned with."""
-    kept = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
-    return [*kept, *(f"-I{folder}" for folder in spec.include_dirs)]
-
-
-def _baseline(spec: KernelSpec) -> dict[str, Any]:
-    return {"variant": 0, "file": variant_file(spec.name, 0), "candidate": None, "config": None}
-
-
-def _variants(spec: KernelSpec, table: Table) -> Iterable[dict[str, Any]]:
-    for number, kernel in enumerate(table.kernels, start=1):
-        yield {
-            "variant": number,
-            "file": variant_file(spec.name, number),
-            "candidate": kernel.variant.candidate,
-            "config": dict(kernel.variant.config),
-        }
-
-
 def _entry(entry: Entry, table: Table) -> dict[str, Any]:
-    best = entry.best
     return {
         "variant": table.number(entry.kernel),
-        **_measured_json(entry.compared, best.baseline_us if best else None),
-        "best_us": best.time_us if best else None,
+        **_times(entry.compared, entry.best),
+        "best_us": entry.best.time_us if entry.best else None,
         "slowdown": entry.slowdown,
         "reason": entry.reason,
     }
@@ -118,31 +199,36 @@ def _held_out(one: HeldOut, table: Table) -> dict[str, Any]:
         "nearest": one.nearest.key if one.nearest else None,
         "rule": table.number(one.kernel),
         "verdict": one.verdict,
-        **_measured_json(one.compared, one.best.baseline_us if one.best else None),
+        **_times(one.compared, one.best),
         "best_us": one.best.time_us if one.best else None,
     }
 
 
-def _measured_json(compared: Compared | None, baseline_us: float | None) -> dict[str, Any]:
-    if compared is None:
-        return {
-            "time_us": baseline_us,
-            "baseline_us": baseline_us,
-            "speedup": None,
-            "interval": None,
-            "paired": None,
-        }
+def _times(compared: Compared | None, best: Compared | None) -> dict[str, Any]:
+    """Without a comparison the baseline serves, whose time the best was compared with."""
+    baseline_us = best.baseline_us if best else None
     return {
-        "time_us": compared.time_us,
-        "baseline_us": compared.baseline_us,
-        "speedup": compared.speedup,
-        "interval": list(compared.interval),
-        "paired": compared.paired,
+        "time_us": compared.time_us if compared else baseline_us,
+        "baseline_us": compared.baseline_us if compared else baseline_us,
+        "speedup": compared.speedup if compared else None,
+        "interval": list(compared.interval) if compared else None,
+        "paired": compared.paired if compared else None,
     }
 
 
-TABLE = "dispatch.json"
-_SUFFIX = ".new"
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def variant_file(kernel: str, number: int) -> str:
+    """Name a variant's source in the folder; 0 is the baseline."""
+    return f"variants/{kernel}_v{number}.cu"
+
+
+def _nvcc_options(spec: KernelSpec) -> list[str]:
+    """List the compiler options and include folders that the kernel was tuned with."""
+    kept = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
+    return [*kept, *(f"-I{folder}" for folder in spec.include_dirs)]
 
 
 def write_folder(folder: Path, files: Mapping[str, str]) -> None:
@@ -227,158 +313,6 @@ def _is_ours(path: Path, digest: str) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
     try:
-        return sha(path.read_text(encoding="utf-8")) == digest
+        return _sha(path.read_text(encoding="utf-8")) == digest
     except UnicodeDecodeError:
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What was written where, and what of it a user should know."""
-
-    folder: Path
-    table: Table
-    files: tuple[str, ...]
-    incomplete: tuple[str, ...]
-
-
-def export_dispatch(
-    directory: Path, to: Path, choice: Choice | None, space: Path | None
-) -> Exported:
-    """Write the dispatch of the session in `directory` to the folder `to`.
-
-    Without a `choice` of the variants it is the one that the session was run with.
-    `space` is the session's search space where it is no longer where it was. Raises
-    `SessionError` where there is no session, nothing was compared in it, or its files have
-    changed, and `InputError` where the folder cannot be written or holds what is not ours.
-    """
-    with Session.open(directory, read_only=True) as session:
-        spec = _unchanged_spec(session, space)
-        if not session.comparisons():
-            raise SessionError(
-                "nothing was compared with the baseline, so that nothing can be exported",
-                path=directory,
-                remedy=f"finish it with `tune --resume {directory}`",
-            )
-        manifest = session.manifest
-        own = Choice(manifest.variants_within, manifest.max_variants)
-        files, dispatch = _files(session, spec, choice or own)
-        table = dispatch.table
-    write_folder(to, files)
-    incomplete = [str(one.workload) for one in table.entries if one.best is None]
-    return Exported(to, table, tuple(files), tuple(incomplete))
-
-
-def _files(
-    session: Session, spec: KernelSpec, choice: Choice
-) -> tuple[Mapping[str, str], SessionDispatch]:
-    try:
-        dispatch = SessionDispatch(session, choice)
-    except SessionError as error:
-        raise SessionError(error.message, path=session.directory, remedy=error.remedy) from error
-    table, manifest = dispatch.table, session.manifest
-    measured = _measured(session)
-    sources = Sources(spec, dispatch, measured)
-    files = {f"{spec.name}.h": sources.header()}
-    for unit in sources.units:
-        files[variant_file(spec.name, unit.number)] = sources.variant(unit)
-    files["CMakeLists.txt"] = _cmake(spec, measured, table)
-    files["README.md"] = _readme(spec, measured, table, manifest.device.startswith("recorded"))
-    made = document(spec, manifest, measured, table, dispatch.wanted, files)
-    files[TABLE] = json.dumps(made, indent=2) + "\n"
-    return files, dispatch
-
-
-def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
-    manifest = session.manifest
-    path = space or Path(manifest.space_path)
-    if not path.exists():
-        raise SessionError(
-            f"its search space is gone: {path}",
-            path=session.directory,
-            remedy="name a copy of it with --space",
-        )
-    spec = load_definition(path, manifest.operators).spec
-    files = {spec.path: manifest.space_text_sha, spec.source: manifest.source_sha}
-    changed = [str(file) for file, before in files.items() if before and file_sha(file) != before]
-    if changed:
-        raise SessionError(
-            f"changed since the session began: {', '.join(changed)}",
-            path=session.directory,
-            remedy="undo the change, or tune again: what was measured is not this kernel",
-        )
-    return spec
-
-
-def _measured(session: Session) -> Measured:
-    manifest, environment = session.manifest, session.environment
-    recorded = manifest.device.startswith("recorded")
-    created = manifest.created.partition("T")[0]
-    return Measured(
-        device=environment.get("device", manifest.device),
-        architecture=environment["architecture"],
-        date=environment.get("date", "") if recorded else created,
-        operators=manifest.operators,
-    )
-
-
-def _cmake(spec: KernelSpec, measured: Measured, table: Table) -> str:
-    numbers = range(len(table.kernels) + 1)
-    return template("CMakeLists.txt.j2").render(
-        kernel=spec.name,
-        architecture=measured.architecture.removeprefix("sm_"),
-        files=[variant_file(spec.name, number) for number in numbers],
-        options=nvcc_options(spec),
-    )
-
-
-def _readme(spec: KernelSpec, measured: Measured, table: Table, recorded: bool) -> str:
-    return template("dispatch_readme.md.j2").render(
-        kernel=spec.name,
-        version=TUNER_VERSION,
-        device=measured.device,
-        architecture=measured.architecture,
-        measured=measured.date,
-        recorded=recorded,
-        axes=", ".join(spec.axes),
-        variants=[
-            {"file": variant_file(spec.name, number), "title": str(kernel.variant)}
-            for number, kernel in enumerate(table.kernels, start=1)
-        ],
-        options="".join(f" {option}" for option in nvcc_options(spec)),
-        operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
-        choice=str(table.choice),
-        rows=[_row(entry, table) for entry in table.entries],
-        held_out=[_held_out_row(one, table) for one in table.held_out],
-    )
-
-
-def _row(entry: Entry, table: Table) -> Sequence[str]:
-    shape = entry.workload.key.replace(",", ", ")
-    slowdown = "" if entry.slowdown is None else f"{entry.slowdown:.3f}x"
-    compared = entry.compared
-    if compared is None:
-        baseline = f"{entry.best.baseline_us:.3f}" if entry.best else ""
-        return shape, f"baseline: {entry.reason}", baseline, baseline, "", "", slowdown
-    low, high = compared.interval
-    return (
-        shape,
-        f"v{table.number(entry.kernel)}",
-        f"{compared.time_us:.3f}",
-        f"{compared.baseline_us:.3f}",
-        f"{compared.speedup:.2f}x",
-        f"[{low:.3f}, {high:.3f}]" + ("" if compared.paired else " unpaired"),
-        slowdown,
-    )
-
-
-def _held_out_row(one: HeldOut, table: Table) -> Sequence[str]:
-    near = one.nearest.key.replace(",", ", ") if one.nearest else ""
-    verdict = one.verdict + (": the baseline serves" if one.refuted else "")
-    speedup = bounds = ""
-    if one.compared is not None:
-        low, high = one.compared.interval
-        speedup, bounds = f"{one.compared.speedup:.2f}x", f"[{low:.3f}, {high:.3f}]"
-    number = table.number(one.kernel)
-    variant = f"v{number}" if number else "baseline"
-    return one.workload.key.replace(",", ", "), near, variant, speedup, bounds, verdict
