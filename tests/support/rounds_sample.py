@@ -7,10 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from manifests import manifest
+
 from tuner.agent.base import Answer, Expectation, Idea
 from tuner.agent.briefing.outcome import outcome
 from tuner.agent.history import ANSWER, CANDIDATE, IDEA, OUTCOME, REFUSED, SAID
-from tuner.analysis.base import Bound, Degree
+from tuner.analysis.base import Bottleneck, Degree
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import (
@@ -23,7 +25,7 @@ from tuner.model.trial import (
     Status,
     Trial,
 )
-from tuner.session.session import Manifest, Session
+from tuner.session.session import Session
 from tuner.tuning.profiling import PROFILED, Profiled
 from tuner.tuning.progress import best_us
 
@@ -41,7 +43,7 @@ axes: [T, E]
 arguments:
   - {{name: x, dtype: float32, shape: [T, E], role: inout}}
 workloads: {{tuned: [{{T: 16, E: 256}}, {{T: 8192, E: 256}}]}}
-traffic: T * E * 4
+min_bytes: T * E * 4
 baseline: {{launch: [{{kernel: topk, grid: [T], block: [32]}}]}}
 parameters: {parameters}
 launch: [{{kernel: topk, grid: [T], block: [block], shared_memory: {shared}}}]
@@ -58,30 +60,19 @@ CANDIDATES: Mapping[str, tuple[str, str, float, float]] = {
 BLOCKS = (128, *(32 * step for step in range(1, 17) if step != 4))
 
 
-def manifest(**changes: Any) -> Manifest:
-    """Make the manifest of a run with a model as the agent."""
-    fields: dict[str, Any] = {
-        "kernel": "topk_softmax",
-        "space_path": "gone/topk.yaml",
-        "space_text_sha": "",
-        "template_sha": "",
-        "source_sha": "",
-        "device": "cuda",
-        "searcher": "auto",
-        "trials": 32,
-        "time_s": None,
-        "seed": 3,
-        "workloads": (SMALL, LARGE, HELD_OUT),
-        "operators": {},
-        "tuner_version": "0.1.0",
-        "command": ("tune", "topk.cu", "--agent", "openai", "--model", "big"),
-        "created": "2026-11-20T10:00:00+00:00",
-        "agent": "openai",
-        "rounds": 6,
-        "policy": "mcts",
-        "agent_options": {"model": "big"},
-    }
-    return Manifest(**{**fields, **changes})
+RUN = {
+    "kernel": "topk_softmax",
+    "space": Path("gone/topk.yaml"),
+    "device": "cuda",
+    "trials": 32,
+    "seed": 3,
+    "workloads": (SMALL, LARGE, HELD_OUT),
+    "command": ("tune", "topk.cu", "--agent", "openai", "--model", "big"),
+    "agent": "openai",
+    "rounds": 6,
+    "policy": "mcts",
+    "model": "big",
+}
 
 
 def session_with_rounds(folder: Path, **changes: Any) -> Session:
@@ -91,7 +82,7 @@ def session_with_rounds(folder: Path, **changes: Any) -> Session:
     once its search has begun, round 5 disappoints, and the run ended in round 6.
     """
     environment = {"device": "NVIDIA H200", "recorded": "false"}
-    session = Session.create(folder, manifest(**changes), environment)
+    session = Session.create(folder, manifest(**{**RUN, **changes}), environment)
     for workload, time_us in BASELINES_US.items():
         session.record_baseline(workload, Measurement((time_us,), 20, 4))
     _search(session, INITIAL, None)
@@ -232,7 +223,7 @@ def _profile(session: Session, number: int, name: str, degree: Degree) -> None:
         workload=LARGE.key,
         config={"block": 64},
         degree=degree,
-        kind=Bound.MEMORY,
+        kind=Bottleneck.MEMORY,
         metrics={"registers": 40.0, "dram_bytes": 8.4e6},
         findings=findings,
         reason="" if degree is Degree.COUNTERS else "the driver lets only root read counters",

@@ -19,7 +19,7 @@ class Degree(StrEnum):
     STATIC = "static"  # the machine code and the compiler's report alone
 
 
-class Bound(StrEnum):
+class Bottleneck(StrEnum):
     """What bounds a kernel: it decides which diagnoses run."""
 
     MEMORY = "memory"
@@ -139,5 +139,5 @@ class Rule:
     """
 
     name: str
-    bounds: frozenset[Bound]
+    bounds: frozenset[Bottleneck]
     find: Callable[[Profile], Finding | None]

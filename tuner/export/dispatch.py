@@ -57,7 +57,7 @@ def export_dispatch(
                 remedy=f"finish it with `tune --resume {directory}`",
             )
         manifest = session.manifest
-        own = Choice(manifest.variants_within, manifest.max_variants)
+        own = Choice(manifest.config.variants_within, manifest.config.max_variants)
         dispatch, files = _files(session, spec, choice or own)
     write_folder(to, files)
     incomplete = [str(one.workload) for one in dispatch.table.entries if one.best is None]
@@ -87,7 +87,7 @@ def _files(
         kernel=spec.name,
         version=TUNER_VERSION,
         measured=measured,
-        recorded=manifest.device.startswith("recorded"),
+        recorded=manifest.config.device.startswith("recorded"),
         axes=", ".join(spec.axes),
         table=dispatch.table,
         options="".join(f" {option}" for option in _nvcc_options(spec)),
@@ -100,15 +100,15 @@ def _files(
 
 def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
     manifest = session.manifest
-    path = space or Path(manifest.space_path)
+    path = space or manifest.config.space
     if not path.exists():
         raise SessionError(
             f"its search space is gone: {path}",
             path=session.directory,
             remedy="name a copy of it with --space",
         )
-    spec = load_definition(path, manifest.operators).spec
-    files = {spec.path: manifest.space_text_sha, spec.source: manifest.source_sha}
+    spec = load_definition(path, manifest.config.operators).spec
+    files = {spec.path: manifest.space_sha, spec.source: manifest.source_sha}
     changed = [str(file) for file, before in files.items() if before and file_sha(file) != before]
     if changed:
         raise SessionError(
@@ -121,13 +121,13 @@ def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
 
 def _measured(session: Session) -> Measured:
     manifest, environment = session.manifest, session.environment
-    recorded = manifest.device.startswith("recorded")
+    recorded = manifest.config.device.startswith("recorded")
     created = manifest.created.partition("T")[0]
     return Measured(
-        device=environment.get("device", manifest.device),
+        device=environment.get("device", manifest.config.device),
         architecture=environment["architecture"],
         date=environment.get("date", "") if recorded else created,
-        operators=manifest.operators,
+        operators=manifest.config.operators,
     )
 
 
@@ -165,7 +165,7 @@ def _document(
             measured.device: {
                 "architecture": measured.architecture,
                 "measured": measured.date,
-                "recorded": manifest.device.startswith("recorded"),
+                "recorded": manifest.config.device.startswith("recorded"),
                 "shapes": {one.workload.key: _entry(one, table) for one in table.entries},
                 "held_out": {one.workload.key: _held_out(one, table) for one in table.held_out},
                 "wanted": [
@@ -176,7 +176,7 @@ def _document(
         },
         "made_from": {
             "source": manifest.source_sha,
-            "space": manifest.space_text_sha,
+            "space": manifest.space_sha,
             "template": manifest.template_sha,
         },
         "files": {name: _sha(text) for name, text in files.items()},

@@ -86,7 +86,7 @@ def measured_in(session: Session, workload: Workload, candidate: str) -> Measure
         kernel=manifest.kernel,
         workload=workload.key,
         created=created,
-        operators=dict(manifest.operators),
+        operators=dict(manifest.config.operators),
         device=info,
         baseline=_measured(Status.CORRECT, baseline.measurement).program(),
         finals=_finals(session, workload, candidate),

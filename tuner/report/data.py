@@ -36,7 +36,7 @@ from tuner.tuning.search import ENDED
 
 if TYPE_CHECKING:
     from tuner.dispatch.table import Table
-    from tuner.mutation.examine import Score
+    from tuner.mutation.examine import MutationScore
     from tuner.report.rounds import AuthorData, RoundData
     from tuner.tuning.profiling import Profiled
 
@@ -51,7 +51,7 @@ class Declared:
     NaN and infinity are put into.
     """
 
-    boundary: tuple[Workload, ...] = ()
+    edge_cases: tuple[Workload, ...] = ()
     varying: tuple[str, ...] = ()
     nonfinite: tuple[str, ...] = ()
 
@@ -132,7 +132,7 @@ class ReportData:
     on_cpu: bool = False
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
-    mutation: Score | None = None
+    mutation: MutationScore | None = None
     declared: Declared | None = None
     author: AuthorData | None = None
     candidates: tuple[Tried, ...] = ()
@@ -261,11 +261,12 @@ def from_session(
     is when a recording was made and `streaming_gbps` is the roofline's rate.
     """
     manifest, environment = session.manifest, session.environment
-    recorded = environment.get("recorded") == "true" or manifest.device.startswith("recorded")
+    config = manifest.config
+    recorded = environment.get("recorded") == "true" or config.device.startswith("recorded")
     on_cpu = environment.get("on_cpu") == "true"
     data = ReportData(
         kernel=manifest.kernel,
-        device=environment.get("device", manifest.device),
+        device=environment.get("device", config.device),
         recorded=recorded,
         results=tuple(session.results()),
         records=tuple((record.trial, record.elapsed_s) for record in session.records()),
@@ -279,12 +280,12 @@ def from_session(
         # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
         streaming_gbps=None if on_cpu else _number(environment.get("streaming_gbps", "")),
         environment={
-            **{f"operator {name}": value for name, value in manifest.operators.items()},
+            **{f"operator {name}": value for name, value in config.operators.items()},
             **{k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE},
         },
         command=shlex.join(manifest.command),
-        searcher=manifest.searcher,
-        seed=manifest.seed,
+        searcher=config.searcher,
+        seed=config.seed,
         seconds=session.seconds,
         measured_on=environment.get("date", "") if recorded else manifest.created.partition("T")[0],
         session=str(session.directory),
@@ -298,13 +299,13 @@ def from_session(
             for one in session.candidates()
         ),
         energies=tuple(session.energies()),
-        objective=manifest.objective,
+        objective=config.objective,
         early_ends=tuple(_early_ends(session)),
         dispatch=_dispatch(session),
         peers=tuple(session.peers()),
     )
     data = replace(data, dynamic_shared_bytes=dict(_dynamic_shared(data, session)))
-    if manifest.agent or any(note.round > 0 for note in session.notes()):
+    if config.rounds or any(note.round > 0 for note in session.notes()):
         data = _with_rounds(data, session)
     return data if spec is None else _with_spec(data, spec)
 
@@ -324,17 +325,17 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
     return replace(
         data,
         baseline_source=_text(spec.source),
-        traffic_bytes={w.key: spec.traffic.integer(w.values) for w in workloads},
+        traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
         declared=Declared(
-            spec.boundary,
+            spec.edge_cases,
             varying=tuple(one.name for one in spec.arguments if not one.deterministic),
             nonfinite=tuple(one.name for one in spec.arguments if one.nonfinite),
         ),
     )
 
 
-def _mutation_score(session: Session) -> Score | None:
+def _mutation_score(session: Session) -> MutationScore | None:
     if not (session.directory / "mutation.json").exists():
         return None  # as in nearly every session, which then needs none of that package's modules
     from tuner.mutation.examine import load_score
@@ -349,9 +350,9 @@ def _dispatch(session: Session) -> Dispatch | None:
     from tuner.dispatch.of_session import SessionDispatch
     from tuner.dispatch.table import Choice
 
-    manifest = session.manifest
+    config = session.manifest.config
     try:
-        choice = Choice(manifest.variants_within, manifest.max_variants)
+        choice = Choice(config.variants_within, config.max_variants)
         made = SessionDispatch(session, choice)
     except InputError:
         return None
@@ -366,11 +367,11 @@ def _early_ends(session: Session) -> Iterator[EarlyEnd]:
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:
-    path = Path(session.manifest.space_path)
+    path = session.manifest.config.space
     left_out = "the roofline and the difference to the baseline are left out"
     try:
-        spec = load_definition(path, session.manifest.operators).spec
-        before = {path: session.manifest.space_text_sha, spec.source: session.manifest.source_sha}
+        spec = load_definition(path, session.manifest.config.operators).spec
+        before = {path: session.manifest.space_sha, spec.source: session.manifest.source_sha}
         changed = [str(file) for file, sha in before.items() if file_sha(file) != sha]
     except (TunerError, OSError) as error:
         return None, (f"The search space cannot be read any more, so {left_out}: {error}",)

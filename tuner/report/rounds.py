@@ -102,13 +102,13 @@ class AuthorData:
 
 def author_of(session: Session) -> AuthorData | None:
     """Say who wrote further candidates; None where nobody was asked to."""
-    manifest = session.manifest
-    if not manifest.agent:
+    config = session.manifest.config
+    if not config.rounds:
         return None
     heard = (note.content.get("model", "") for note in session.notes(kind=SAID))
-    models = dict.fromkeys((manifest.agent_options.get("model", ""), *heard))
+    models = dict.fromkeys((config.model, *heard))
     named = tuple(model for model in models if model)
-    return AuthorData(manifest.agent, named, manifest.policy, manifest.rounds)
+    return AuthorData(config.agent, named, config.policy, config.rounds)
 
 
 def rounds(session: Session) -> tuple[RoundData, ...]:

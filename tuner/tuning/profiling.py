@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tuner.analysis.base import Bound, Degree, Profiler, ProfileSubject
+from tuner.analysis.base import Bottleneck, Degree, Profiler, ProfileSubject
 from tuner.analysis.diagnosis import diagnose
 from tuner.analysis.metrics import metrics_of
 from tuner.device.base import Outcome
@@ -32,7 +32,7 @@ class Profiled:
     workload: str
     config: Mapping[str, Any]
     degree: Degree
-    kind: Bound
+    kind: Bottleneck
     metrics: Mapping[str, float]
     findings: tuple[Finding, ...]
     reason: str = ""
@@ -41,7 +41,7 @@ class Profiled:
     def from_json(cls, content: Mapping[str, Any]) -> Profiled:
         """Read what `asdict` wrote."""
         findings = tuple(Finding(**finding) for finding in content["findings"])
-        known = {"degree": Degree(content["degree"]), "kind": Bound(content["kind"])}
+        known = {"degree": Degree(content["degree"]), "kind": Bottleneck(content["kind"])}
         return cls(**{**content, **known, "findings": findings})
 
 
@@ -79,7 +79,7 @@ class Profiling:
             resources=resources,
             occupancy=share,
             time_us=trial.time_us if self._timed else None,
-            traffic_bytes=plan.spec.traffic.integer(workload.values),
+            traffic_bytes=plan.spec.min_bytes.integer(workload.values),
             operations=None if operations is None else operations.integer(workload.values),
         )
         profile = self._profiler.profile(subject)
@@ -122,6 +122,6 @@ def worth_profiling(
     times = {w: t.time_us for w, t in best.items() if t.time_us is not None}
     if not times:
         return []
-    heaviest = max(times, key=lambda workload: plan.spec.traffic.integer(workload.values))
+    heaviest = max(times, key=lambda workload: plan.spec.min_bytes.integer(workload.values))
     slowest = min(times, key=lambda w: baselines[w].measurement.median_us / times[w])
     return [best[workload] for workload in dict.fromkeys((heaviest, slowest))][:most]

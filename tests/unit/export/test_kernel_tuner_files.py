@@ -66,8 +66,9 @@ def test_a_run_on_the_file_finds_what_the_device_gave(
 ) -> None:
     plan, folder = tuned
     path = write_both(folder, tmp_path / "out")[which]
-    again = replace(plan, workloads=plan.workloads[:1])
-    device = open_device(f"recorded:{path}", plan.spec, {}, again.workloads)
+    workloads = plan.config.workloads[:1]
+    again = replace(plan, config=replace(plan.config, workloads=workloads))
+    device = open_device(f"recorded:{path}", plan.spec, {}, workloads)
     assert replace(device.info, recorded=False, l2_bytes=0, environment={}) == replace(
         H200_LIKE, l2_bytes=0
     )
@@ -77,9 +78,9 @@ def test_a_run_on_the_file_finds_what_the_device_gave(
     }
     with make_session(again, "again") as session:
         tune(again, session=session, device=device, compiler=compiler, listener=listener)
-        found = outcomes(session, again.workloads[0])
+        found = outcomes(session, workloads[0])
     with Session.open(folder, read_only=True) as session:
-        assert outcomes(session, again.workloads[0]) == found
+        assert outcomes(session, workloads[0]) == found
 
 
 def outcomes(session, workload):

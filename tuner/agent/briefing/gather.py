@@ -36,7 +36,7 @@ class Briefer:
             source=plan.spec.source.read_text(encoding="utf-8"),
             info=info,
             degree=degree,
-            operators=dict(plan.operators),
+            operators=dict(plan.config.operators),
             reference=plan.spec.reference.read_text(encoding="utf-8"),
         )
 
@@ -47,7 +47,7 @@ class Briefer:
         shown = base or self._fastest()
         now = Situation(
             round=number,
-            rounds=self._plan.rounds,
+            rounds=self._plan.config.rounds,
             base=base,
             shown=shown,
             population=tuple(self._member(one) for one in population(self._session)),

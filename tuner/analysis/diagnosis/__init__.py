@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 
-from tuner.analysis.base import Bound, Profile, Rule
+from tuner.analysis.base import Bottleneck, Profile, Rule
 from tuner.analysis.diagnosis import execution, memory
 from tuner.analysis.roofline import roofline, room
 from tuner.model.trial import Finding, ranked
 
-_ALL = frozenset(Bound)
-_RUNS_LONG = _ALL - {Bound.LAUNCH}
-_MOVES_DATA = frozenset({Bound.MEMORY, Bound.LATENCY, Bound.TAIL})
+_ALL = frozenset(Bottleneck)
+_RUNS_LONG = _ALL - {Bottleneck.LAUNCH}
+_MOVES_DATA = frozenset({Bottleneck.MEMORY, Bottleneck.LATENCY, Bottleneck.TAIL})
 
 # In the order in which equally weighty findings are listed.
 RULES: tuple[Rule, ...] = (
     Rule("redundant_traffic", _MOVES_DATA, memory.redundant_traffic),
     Rule("tail", _ALL, execution.tail),
-    Rule("launch_overhead", _ALL - {Bound.COMPUTE}, execution.launch_overhead),
+    Rule("launch_overhead", _ALL - {Bottleneck.COMPUTE}, execution.launch_overhead),
     Rule("register_spills", _ALL, memory.register_spills),
     Rule("occupancy", _RUNS_LONG, execution.occupancy),
     Rule("coalescing", _MOVES_DATA, memory.coalescing),
@@ -30,11 +30,11 @@ RULES: tuple[Rule, ...] = (
     Rule("bank_conflicts", _RUNS_LONG, memory.bank_conflicts),
     Rule(
         "tensor_cores",
-        frozenset({Bound.COMPUTE, Bound.LATENCY, Bound.TAIL}),
+        frozenset({Bottleneck.COMPUTE, Bottleneck.LATENCY, Bottleneck.TAIL}),
         execution.tensor_cores,
     ),
     Rule("divergence", _RUNS_LONG, execution.divergence),
-    Rule("l2_hit_rate", frozenset({Bound.MEMORY, Bound.LATENCY}), memory.l2_hit_rate),
+    Rule("l2_hit_rate", frozenset({Bottleneck.MEMORY, Bottleneck.LATENCY}), memory.l2_hit_rate),
     Rule("instruction_mix", _RUNS_LONG, execution.instruction_mix),
 )
 
@@ -110,7 +110,7 @@ def _told(error: Exception) -> str:
 
 def diagnose(
     profile: Profile, rules: Iterable[Rule] | None = None
-) -> tuple[Bound, tuple[Finding, ...]]:
+) -> tuple[Bottleneck, tuple[Finding, ...]]:
     """Classify a profile, run the rules that fit, and keep the weightiest findings.
 
     `rules` are by default the built-in ones and those of installed plug-ins. Weights are scaled by

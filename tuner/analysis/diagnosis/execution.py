@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tuner.analysis.base import Bound, Profile
+from tuner.analysis.base import Bottleneck, Profile
 from tuner.analysis.metrics import (
     ACTIVE_THREADS,
     ACTIVE_WARPS,
@@ -73,7 +73,7 @@ SLOTS = {
 
 _FUSE = "Fuse the launches into one"
 _HIDE = (
-    "`programmatic: true`, and `griddepcontrol.wait` (cudaGridDependencySynchronize) just before "
+    "`pdl: true`, and `griddepcontrol.wait` (cudaGridDependencySynchronize) just before "
     "the first access to memory that others write."
 )
 
@@ -81,7 +81,7 @@ _HIDE = (
 def launch_overhead(profile: Profile) -> Finding | None:
     """Set the launches of a call, each at what an empty one takes, against its time."""
     launches = profile.subject.program.launches
-    count, ordinary = len(launches), sum(not launch.programmatic for launch in launches)
+    count, ordinary = len(launches), sum(not launch.pdl for launch in launches)
     time_us = profile.subject.time_us
     hideable = ordinary > 0 and profile.device.compute_capability >= HOPPER
     if count <= 1 and not hideable:
@@ -324,7 +324,7 @@ def tensor_cores(profile: Profile) -> Finding | None:
     arithmetic = profile.count("fp32") + profile.count("fp16")
     if not operations or not arithmetic or profile.count("tensor"):
         return None
-    if theory(profile) is not Bound.COMPUTE:
+    if theory(profile) is not Bottleneck.COMPUTE:
         return None
     line = profile.line_of("fp32") or profile.line_of("fp16")
     return Finding(

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from tuner.agent.briefing.formatting import times
 from tuner.agent.briefing.outcome import TIME
-from tuner.analysis.base import METRICS, Bound, Degree
+from tuner.analysis.base import METRICS, Bottleneck, Degree
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, Tried
 from tuner.report.rounds import End, RoundData, Spent
@@ -302,12 +302,12 @@ _DEGREES: Mapping[Degree, str] = {
     Degree.STATIC: "There are only the machine code for a GPU and the compiler's report: nothing "
     "was run on a GPU for it, so what is said below of speed is reasoned from the code.",
 }
-_BOUNDS: Mapping[Bound, str] = {
-    Bound.MEMORY: "bound by memory",
-    Bound.COMPUTE: "bound by arithmetic",
-    Bound.LATENCY: "bound by latency: neither memory nor arithmetic is near its limit",
-    Bound.LAUNCH: "bound by the launch: too short for anything else to count",
-    Bound.TAIL: "bound by its last wave of blocks, which leaves multiprocessors idle",
+_BOUNDS: Mapping[Bottleneck, str] = {
+    Bottleneck.MEMORY: "bound by memory",
+    Bottleneck.COMPUTE: "bound by arithmetic",
+    Bottleneck.LATENCY: "bound by latency: neither memory nor arithmetic is near its limit",
+    Bottleneck.LAUNCH: "bound by the launch: too short for anything else to count",
+    Bottleneck.TAIL: "bound by its last wave of blocks, which leaves multiprocessors idle",
 }
 _UNTIMED_LATENCY = "bound by latency, or by what cannot be told without a time"
 
@@ -329,7 +329,7 @@ def degrees(data: ReportData) -> tuple[tuple[str, str], ...]:
 
 def bound_of(one: Profiled) -> str:
     """Say in words what bounds a candidate."""
-    untimed = one.degree is Degree.STATIC and one.kind is Bound.LATENCY
+    untimed = one.degree is Degree.STATIC and one.kind is Bottleneck.LATENCY
     return _UNTIMED_LATENCY if untimed else _BOUNDS[one.kind]
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.drawings import Page, of_class, parsed, texts
-from tuner.analysis.base import Bound, Degree
+from tuner.analysis.base import Bottleneck, Degree
 from tuner.report.html import render_report
 from tuner.report.rounds import Spent
 from tuner.report.sections.rounds import (
@@ -229,7 +229,7 @@ def test_without_a_gpu_the_reader_is_told_that_nothing_was_run_on_one(with_round
     assert "Why" not in said
 
 
-@pytest.mark.parametrize("kind", list(Bound))
+@pytest.mark.parametrize("kind", list(Bottleneck))
 @pytest.mark.parametrize("degree", list(Degree))
 def test_every_bound_is_put_into_words(with_rounds, kind, degree):
     assert bound_of(replace(with_rounds.profiles[0], kind=kind, degree=degree)).startswith(
@@ -238,7 +238,7 @@ def test_every_bound_is_put_into_words(with_rounds, kind, degree):
 
 
 def test_latency_without_a_time_is_not_claimed(with_rounds):
-    one = replace(with_rounds.profiles[0], kind=Bound.LATENCY, degree=Degree.STATIC)
+    one = replace(with_rounds.profiles[0], kind=Bottleneck.LATENCY, degree=Degree.STATIC)
     assert bound_of(one) == "bound by latency, or by what cannot be told without a time"
 
 
