@@ -14,13 +14,13 @@ from tuner.model.trial import INITIAL, Occupancy, Result, Trial
 from tuner.report import formatting
 from tuner.report.data import ReportData
 from tuner.report.formatting import rounded, rounded_all
-from tuner.report.sections.dispatch import Against, PeersOn, peers_json, peers_on
 from tuner.report.sections.summary import counts_by_kind
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from tuner.report.rounds import RoundData
+    from tuner.report.sections.dispatch import Against, PeersOn
 
 
 def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> Table:
@@ -58,7 +58,11 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
 
 def json_of(data: ReportData) -> dict[str, object]:
     """Make the object that `--json` prints; every status is counted, those at 0 too."""
-    peers = {one.workload: one for one in peers_on(data)}
+    peers: dict[Workload, dict[str, dict[str, object]]] = {}
+    if data.peers:
+        from tuner.report.sections.dispatch import peers_json, peers_on
+
+        peers = {one.workload: peers_json(one) for one in peers_on(data)}
     energy: dict[str, object] = {}
     if data.energies:
         # A run by time measures none.
@@ -135,7 +139,7 @@ def _occupancy(occupancy: Occupancy | None) -> Text:
     return Text(formatting.percent(occupancy.share)).append(f"\n{occupancy.limiter}", style="dim")
 
 
-def _json_result(result: Result, peers: PeersOn | None) -> dict[str, object]:
+def _json_result(result: Result, peers: dict[str, dict[str, object]] | None) -> dict[str, object]:
     """Only a run with peers says anything of them."""
     return {
         "workload": result.workload.values,
@@ -149,7 +153,7 @@ def _json_result(result: Result, peers: PeersOn | None) -> dict[str, object]:
         "config": dict(result.config),
         "registers": None if result.resources is None else result.resources.registers,
         "occupancy": None if result.occupancy is None else result.occupancy.share,
-        **({} if peers is None else {"peers": peers_json(peers)}),
+        **({} if peers is None else {"peers": peers}),
     }
 
 

@@ -144,7 +144,7 @@ def as_written(text: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("seed", [None, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_it_computes_what_python_does(tmp_path: Path, seed: int | None) -> None:
     rng = random.Random(seed)  # noqa: S311
     texts = WRITTEN if seed is None else [made_up(rng) for _ in range(150)]

@@ -195,6 +195,7 @@ def test_every_source_compiles_for_the_gpu(made: Made, compiler) -> None:
         assert result.ok, result.error
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_nvcc_builds_all_into_one_library(made: Made, tmp_path: Path) -> None:
     folder = tmp_path / "out"
