@@ -105,8 +105,8 @@ def cost(spaces):
 
 def decoding():
     """Time both ways to count the instructions of one kernel of about 1,000."""
-    from tuner.analysis.machine_code import count_instructions
     from tuner.analysis.sass import codes, disassemble
+    from tuner.analysis.static_features import count_instructions
     from tuner.compiler.base import CompileRequest
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool

@@ -25,7 +25,7 @@ RESAMPLES = 2000
 
 def summary(folder: Path) -> dict[str, Any]:
     """Collect what a result file holds of a session."""
-    from tuner.report.loading import load
+    from tuner.report.data import load
     from tuner.report.terminal import json_of
     from tuner.session.session import Session
 

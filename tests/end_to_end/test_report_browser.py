@@ -17,9 +17,8 @@ from tests.support.rounds_sample import session_with_rounds
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Occupancy, Resources, Result, Status, Trial
-from tuner.report.data import ReportData
+from tuner.report.data import ReportData, load
 from tuner.report.html import render_report, write_report
-from tuner.report.loading import load
 
 BROWSER = next(
     (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from silu_kernels import LAUNCH, WORKLOAD, silu
 
-from tuner.analysis.base import Degree, Profile, Subject
+from tuner.analysis.base import Degree, Profile, ProfileSubject
 from tuner.analysis.metrics import (
     DRAM_BYTES,
     DURATION,
@@ -72,7 +72,7 @@ def profile(counters: NsightCompute, program: Program, capability: tuple[int, in
     assert profiler.degree is Degree.COUNTERS
     assert profiler.reason == ""
     lines = tuple(range(1, len(silu().splitlines()) + 1))
-    return profiler.profile(Subject(program, lines, Resources(32), None, 100.0, 3 * BYTES))
+    return profiler.profile(ProfileSubject(program, lines, Resources(32), None, 100.0, 3 * BYTES))
 
 
 def test_every_counter_that_is_asked_for_has_a_value_or_none_to_have(

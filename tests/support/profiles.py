@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tuner.analysis.base import Code, Degree, Profile, Subject
+from tuner.analysis.base import Degree, MachineCode, Profile, ProfileSubject
 from tuner.analysis.metrics import stall
 from tuner.device.base import Program
 from tuner.device.simulated import H200_LIKE
@@ -34,10 +34,10 @@ def code(
     load_bits: Mapping[int, int] | None = None,
     store_bits: Mapping[int, int] | None = None,
     lines: Mapping[str, int] | None = None,
-) -> Code:
+) -> MachineCode:
     """The machine code of one kernel."""
     mix = mix or {}
-    return Code(
+    return MachineCode(
         kernel="k",
         instructions=sum(mix.values()),
         mix=mix,
@@ -61,7 +61,7 @@ def profile(
     launches: Sequence[Launch] | None = None,
     resources: Resources | None = None,
     occupancy: Occupancy | None = None,
-    codes: Sequence[Code] = (),
+    codes: Sequence[MachineCode] = (),
     counters: Mapping[str, float] | None = None,
     launch_counters: Sequence[Mapping[str, float]] = (),
     hot_lines: Sequence[tuple[int, float]] = (),
@@ -69,7 +69,7 @@ def profile(
 ) -> Profile:
     """Make the profile of a kernel on an H200; 420 MB take 100 us there."""
     known = Degree.STATIC if time_us is None else Degree.TIMING
-    subject = Subject(
+    subject = ProfileSubject(
         program=Program("key", Workload.of({"T": 1}), tuple(launches or (launch(),))),
         lines=(),
         resources=resources or Resources(registers=32),

@@ -12,7 +12,7 @@ from manifests import manifest
 from tuner.agent.base import Answer, Expectation, Idea
 from tuner.agent.briefing.outcome import outcome
 from tuner.agent.history import ANSWER, CANDIDATE, IDEA, OUTCOME, REFUSED, SAID
-from tuner.analysis.base import Degree, Kind
+from tuner.analysis.base import Bottleneck, Degree
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import (
@@ -223,7 +223,7 @@ def _profile(session: Session, number: int, name: str, degree: Degree) -> None:
         workload=LARGE.key,
         config={"block": 64},
         degree=degree,
-        kind=Kind.MEMORY,
+        kind=Bottleneck.MEMORY,
         metrics={"registers": 40.0, "dram_bytes": 8.4e6},
         findings=findings,
         reason="" if degree is Degree.COUNTERS else "the driver lets only root read counters",

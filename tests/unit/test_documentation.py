@@ -18,7 +18,7 @@ from tuner.agent.base import Expectation
 from tuner.cli import COMMANDS, RUN
 from tuner.cli.view import agent_object
 from tuner.model.statistics import geometric_mean
-from tuner.report.loading import from_session
+from tuner.report.data import from_session
 from tuner.report.terminal import json_of
 from tuner.space.load import load_definition
 

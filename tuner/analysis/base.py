@@ -19,7 +19,7 @@ class Degree(StrEnum):
     STATIC = "static"  # the machine code and the compiler's report alone
 
 
-class Kind(StrEnum):
+class Bottleneck(StrEnum):
     """What bounds a kernel: it decides which diagnoses run."""
 
     MEMORY = "memory"
@@ -48,7 +48,7 @@ METRICS: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class MachineCode:
     """The machine code of one kernel, counted.
 
     `mix` counts instructions by class (see `sass.CLASSES`), `load_bits` and `store_bits` global
@@ -67,7 +67,7 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ProfileSubject:
     """What is to be profiled: one compiled config on one workload, and what is known of it.
 
     `program` is compiled with line information; line i + 1 of its source came from line
@@ -96,10 +96,10 @@ class Profile:
     `reason` says why there are no counters, "" where there are or none were asked for.
     """
 
-    subject: Subject
+    subject: ProfileSubject
     device: DeviceInfo
     degree: Degree
-    codes: tuple[Code, ...] = ()
+    codes: tuple[MachineCode, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
     hot_lines: tuple[tuple[int, float], ...] = ()
     launch_counters: tuple[Mapping[str, float], ...] = ()
@@ -122,7 +122,7 @@ class Profiler(Protocol):
         """How much it can know here."""
         ...
 
-    def profile(self, subject: Subject) -> Profile:
+    def profile(self, subject: ProfileSubject) -> Profile:
         """Profile one subject; what cannot be had is left empty, never guessed."""
         ...
 
@@ -133,11 +133,11 @@ class Profiler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One diagnosis: for which kinds of kernels it runs, and what it finds in a profile.
+    """One diagnosis: what kernels it runs for, by what bounds them, and what it finds in a profile.
 
-    Others' packages add theirs under the entry-point group `tuner.diagnosis`.
+    Other packages add theirs under the entry-point group `tuner.diagnosis`.
     """
 
     name: str
-    kinds: frozenset[Kind]
+    bounds: frozenset[Bottleneck]
     find: Callable[[Profile], Finding | None]

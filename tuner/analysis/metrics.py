@@ -1,9 +1,10 @@
-"""What a profile says in numbers: the metrics that a plan may predict, and their counters."""
+"""Numbers of a profile: its counters, the metrics that a plan may predict, and sums of both."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import chain
 
 from tuner.analysis.base import Profile
 
@@ -16,6 +17,16 @@ CONFLICTS = tuple(
     f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{kind}.sum" for kind in ("ld", "st")
 )
 ISSUED = "smsp__issue_active.avg.pct_of_peak_sustained_active"
+ACTIVE_WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
+ACTIVE_THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"
+BYTES_PER_SECTOR = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"
+L2_READS = "lts__t_sectors_op_read.sum"
+MEMORY_THROUGHPUT = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
+SM_THROUGHPUT = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+
+SECTOR_BYTES = 32
+THREADS_PER_WARP = 32
 
 # Why a warp that could not issue waited; `not_selected` is left out of the shares: it could have.
 WAITS = (
@@ -47,32 +58,32 @@ def stall(reason: str) -> str:
 # 13.5; Orin, Thor and Spark lack those of `dram`, which their counting leaves out.
 EVERYWHERE: tuple[str, ...] = (
     DURATION,
-    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    MEMORY_THROUGHPUT,
     "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    SM_THROUGHPUT,
     "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",
     "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     DRAM_BYTES,
     "dram__bytes.sum.per_second",
     L2_HIT_RATE,
-    "lts__t_sectors_op_read.sum",
+    L2_READS,
     "l1tex__t_sector_hit_rate.pct",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    ACTIVE_WARPS,
     "smsp__warps_eligible.avg.per_cycle_active",
     ISSUED,
     EXECUTED,
-    "smsp__thread_inst_executed_per_inst_executed.ratio",
+    ACTIVE_THREADS,
     stall("not_selected"),
     *map(stall, WAITS),
     *CONFLICTS,
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    WAVEFRONTS,
     SECTORS_PER_LOAD,
     "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
     "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
     "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
     "smsp__inst_executed_op_local_ld.sum",
     "smsp__inst_executed_op_local_st.sum",
-    "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
+    BYTES_PER_SECTOR,
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
     "sm__inst_executed_pipe_tensor.sum",
     "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",
@@ -107,40 +118,67 @@ def metrics_of(profile: Profile) -> dict[str, float]:
     found["shared_bytes"] = resources.static_shared_bytes + sum(dynamic)
     if profile.codes:
         found["instructions"] = sum(code.instructions for code in profile.codes)
-    return found | _per_call(profile) | _of_the_longest(profile.counters)
+    return found | _counted(profile)
 
 
-def _per_call(profile: Profile) -> dict[str, float]:
-    """Sum over the launches of a call, where each of them was counted."""
-    launches = profile.launch_counters or (profile.counters,)
-    names: dict[str, tuple[str, ...]] = {
-        "dram_bytes": (DRAM_BYTES,),
-        "executed_instructions": (EXECUTED,),
-        "bank_conflicts": CONFLICTS,
+def _counted(profile: Profile) -> dict[str, float]:
+    shares = stalls(profile)
+    l2_hit_pct, issued_pct = counter(profile, L2_HIT_RATE), counter(profile, ISSUED)
+    loads, stores = (summed(profile, name) for name in CONFLICTS)
+    known = {
+        "dram_bytes": summed(profile, DRAM_BYTES),
+        "executed_instructions": summed(profile, EXECUTED),
+        "bank_conflicts": None if loads is None or stores is None else loads + stores,
+        "l2_hit_share": None if l2_hit_pct is None else l2_hit_pct / 100,
+        "sectors_per_request": counter(profile, SECTORS_PER_LOAD),
+        "issue_share": None if issued_pct is None else issued_pct / 100,
+        "barrier_stall_share": shares.get("barrier", 0.0) if shares else None,
+        "memory_stall_share": sum(shares.get(name, 0.0) for name in MEMORY_WAITS)
+        if shares
+        else None,
     }
-    found = {}
-    for metric, counters in names.items():
-        values = [[launch.get(name) for name in counters] for launch in launches]
-        known = [value for value in chain.from_iterable(values) if value is not None]
-        if len(known) == len(launches) * len(counters):
-            found[metric] = sum(known)
-    return found
+    return {name: value for name, value in known.items() if value is not None}
 
 
-def _of_the_longest(counters: Mapping[str, float]) -> dict[str, float]:
-    found = {}
-    if L2_HIT_RATE in counters:
-        found["l2_hit_share"] = counters[L2_HIT_RATE] / 100
-    if SECTORS_PER_LOAD in counters:
-        found["sectors_per_request"] = counters[SECTORS_PER_LOAD]
-    if ISSUED in counters:
-        found["issue_share"] = counters[ISSUED] / 100
-    stalled = _stalled(counters, (*WAITS, "gmma"))
-    if stalled > 0:
-        found["barrier_stall_share"] = _stalled(counters, ["barrier"]) / stalled
-        found["memory_stall_share"] = _stalled(counters, MEMORY_WAITS) / stalled
-    return found
+def counter(profile: Profile, name: str) -> float | None:
+    """Look up a counter under Nsight Compute's name, in its base unit."""
+    value = profile.counters.get(name)
+    return value if value is not None and math.isfinite(value) else None
 
 
-def _stalled(counters: Mapping[str, float], reasons: Iterable[str]) -> float:
-    return sum(counters.get(stall(reason), 0.0) for reason in reasons)
+def summed(profile: Profile, name: str) -> float | None:
+    """Add a counter up over all launches of a call; None where one of them lacks it."""
+    launches = profile.launch_counters or (profile.counters,)
+    values = [launch.get(name, math.nan) for launch in launches]
+    return sum(values) if all(math.isfinite(value) for value in values) else None
+
+
+def stalls(profile: Profile) -> Mapping[str, float]:
+    """Compute the share of each reason in the cycles that warps were stalled; empty if unknown."""
+    cycles = {reason: counter(profile, stall(reason)) for reason in (*WAITS, "gmma")}
+    stalled = {reason: value for reason, value in cycles.items() if value is not None}
+    total = sum(stalled.values())
+    return {name: value / total for name, value in stalled.items()} if total > 0.0 else {}
+
+
+def innermost(profile: Profile) -> tuple[Mapping[str, int], str]:
+    """Sum the instructions of the innermost loops, or of the whole code where it has none.
+
+    Returns them by class, and which of both they are in words.
+    """
+    loops = _added(code.loop_mix for code in profile.codes)
+    return (loops, "the innermost loops") if loops else (whole(profile), "the code")
+
+
+def whole(profile: Profile) -> Mapping[str, int]:
+    """Sum the instructions of the code by class."""
+    return _added(code.mix for code in profile.codes)
+
+
+def _added(mixes: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
+    return +sum(map(Counter, mixes), Counter[str]())
+
+
+def at(line: int | None) -> str:
+    """Say which line of the template is meant: `, line 31`, or nothing."""
+    return "" if line is None else f", line {line}"

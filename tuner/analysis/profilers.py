@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
-from tuner.analysis.base import Code, Degree, Profile, Profiler, Subject
+from tuner.analysis.base import Degree, MachineCode, Profile, Profiler, ProfileSubject
 from tuner.analysis.metrics import DURATION, counters_for
 from tuner.analysis.sass import codes, disassemble, hot_lines
 from tuner.device.base import Counters, DeviceInfo, LaunchCounts, Program
@@ -28,7 +28,7 @@ class StaticProfiler:
         """How much it can know here."""
         return self._degree
 
-    def profile(self, subject: Subject) -> Profile:
+    def profile(self, subject: ProfileSubject) -> Profile:
         """Read the machine code; `codes` stays empty where that cannot be done."""
         return Profile(subject, self._device, self._degree, codes=_codes(subject))
 
@@ -41,7 +41,7 @@ def listing_of(program: Program) -> str:
     return _kept(program.cubin)
 
 
-def _codes(subject: Subject) -> tuple[Code, ...]:
+def _codes(subject: ProfileSubject) -> tuple[MachineCode, ...]:
     program = subject.program
     names = dict.fromkeys(launch.kernel for launch in program.launches)
     if not names.keys() <= program.lowered.keys():
@@ -70,7 +70,7 @@ class CountingProfiler:
         """How much it can know here."""
         return Degree.TIMING if self.reason else Degree.COUNTERS
 
-    def profile(self, subject: Subject) -> Profile:
+    def profile(self, subject: ProfileSubject) -> Profile:
         """Profile one subject; one that cannot be counted has a profile of timing, and why."""
         profile = self._static.profile(subject)
         if self.reason:
@@ -107,6 +107,6 @@ def find_profiler(
     return CountingProfiler(device, counters)
 
 
-def _hot_lines(subject: Subject, launch: LaunchCounts) -> tuple[tuple[int, float], ...]:
+def _hot_lines(subject: ProfileSubject, launch: LaunchCounts) -> tuple[tuple[int, float], ...]:
     symbol = subject.program.lowered.get(launch.kernel, "")
     return hot_lines(listing_of(subject.program), symbol, launch.samples, subject.lines)

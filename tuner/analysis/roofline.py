@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from tuner.analysis.base import Kind, Profile
-from tuner.analysis.diagnosis.evidence import MEMORY_THROUGHPUT, SM_THROUGHPUT, counter, waves
+from tuner.analysis.base import Bottleneck, Profile
+from tuner.analysis.metrics import MEMORY_THROUGHPUT, SM_THROUGHPUT, counter
 from tuner.model.statistics import floor_us
 
 # From this share of what the hardware can do on, a kernel counts as bound by it: where Nsight
@@ -41,9 +42,44 @@ class Roofline:
     None where nothing was timed or no rate is known.
     """
 
-    kind: Kind
+    bound: Bottleneck
     reason: str
     share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waves:
+    """How the blocks of the first launch fill the multiprocessors, `resident` on each at a time."""
+
+    blocks: int
+    multiprocessors: int
+    resident: int
+
+    @property
+    def count(self) -> float:
+        """How often all multiprocessors are filled, the last time perhaps in part."""
+        return self.blocks / (self.resident * self.multiprocessors)
+
+    @property
+    def lost(self) -> float:
+        """The share of time that the part-filled last wave wastes if all blocks take equally long.
+
+        0 where there is only one wave: then no block waits for another.
+        """
+        return 1.0 - self.count / math.ceil(self.count) if self.count > 1.0 else 0.0
+
+    @property
+    def idle(self) -> int:
+        """Multiprocessors that get no block at all."""
+        return max(self.multiprocessors - self.blocks, 0)
+
+
+def waves(profile: Profile) -> Waves | None:
+    """Count the waves of the first launch; None without launches or occupancy."""
+    occupancy, launches = profile.subject.occupancy, profile.subject.program.launches
+    if occupancy is None or occupancy.blocks < 1 or not launches:
+        return None
+    return Waves(math.prod(launches[0].grid), profile.device.multiprocessors, occupancy.blocks)
 
 
 def roofline(profile: Profile) -> Roofline:
@@ -84,14 +120,14 @@ def compute_us(profile: Profile) -> float | None:
     return operations / (gflops * 1e3)
 
 
-def theory(profile: Profile) -> Kind | None:
+def theory(profile: Profile) -> Bottleneck | None:
     """Tell which bound the operator has by its bytes and operations; None where it is open."""
     memory, compute = memory_us(profile), compute_us(profile)
     if memory is None or compute is None:
         return None
     if compute >= CLEAR * memory:
-        return Kind.COMPUTE
-    return Kind.MEMORY if memory >= CLEAR * compute else None
+        return Bottleneck.COMPUTE
+    return Bottleneck.MEMORY if memory >= CLEAR * compute else None
 
 
 def share(profile: Profile) -> float | None:
@@ -110,7 +146,7 @@ def room(profile: Profile) -> float:
     return max(1.0 - used, _LEAST_ROOM)
 
 
-_Found = tuple[Kind, str]
+_Found = tuple[Bottleneck, str]
 
 
 def _reached(profile: Profile) -> _Found | None:
@@ -119,12 +155,12 @@ def _reached(profile: Profile) -> _Found | None:
         return None
     memory, compute = memory_us(profile), compute_us(profile)
     if memory is not None and memory >= BOUND * time_us and memory >= (compute or 0.0):
-        return Kind.MEMORY, (
+        return Bottleneck.MEMORY, (
             f"the bytes it must move take {memory:.2f} us at {profile.device.streaming_gbps:.0f} "
             f"GB/s: {memory / time_us:.0%} of its {time_us:.2f} us"
         )
     if compute is not None and compute >= BOUND * time_us:
-        return Kind.COMPUTE, (
+        return Bottleneck.COMPUTE, (
             f"its operations take about {compute:.3g} us at the hardware's peak: "
             f"{compute / time_us:.0%} of its {time_us:.2f} us"
         )
@@ -136,7 +172,7 @@ def _short(profile: Profile) -> _Found | None:
     if not time_us or not launches or time_us / launches >= LAUNCH_US:
         return None
     each = "" if launches == 1 else f" in {launches} launches"
-    return Kind.LAUNCH, (
+    return Bottleneck.LAUNCH, (
         f"a call takes {time_us:.2f} us{each}, and an empty launch about {EMPTY_LAUNCH_US} us"
     )
 
@@ -145,7 +181,7 @@ def _by_counters(profile: Profile) -> _Found | None:
     memory, arithmetic = counter(profile, MEMORY_THROUGHPUT), counter(profile, SM_THROUGHPUT)
     if memory is None or arithmetic is None or max(memory, arithmetic) < 100 * BOUND:
         return None
-    seen = Kind.MEMORY if memory >= arithmetic else Kind.COMPUTE
+    seen = Bottleneck.MEMORY if memory >= arithmetic else Bottleneck.COMPUTE
     told = f"memory is {memory:.0f}% busy and the multiprocessors {arithmetic:.0f}% (counters)"
     declared = theory(profile)
     if declared is None or declared is seen:
@@ -164,17 +200,17 @@ def _idle(profile: Profile) -> _Found | None:
     told = f"{filled.blocks} {noun} for {filled.multiprocessors} multiprocessors"
     memory = memory_us(profile)
     if not profile.subject.time_us and memory is not None and memory < EMPTY_LAUNCH_US:
-        return Kind.LAUNCH, (
+        return Bottleneck.LAUNCH, (
             f"{told}, and its bytes take {memory:.2f} us, less than an empty launch; not timed"
         )
-    return Kind.LATENCY, told
+    return Bottleneck.LATENCY, told
 
 
 def _tail(profile: Profile) -> _Found | None:
     filled = waves(profile)
     if filled is None or filled.lost < TAIL_LOSS:
         return None
-    return Kind.TAIL, (
+    return Bottleneck.TAIL, (
         f"its {filled.blocks} blocks are {filled.count:.2f} waves: "
         f"{filled.lost:.0%} of the time is lost in the last if all take equally long"
     )
@@ -185,7 +221,10 @@ def _untimed(profile: Profile) -> _Found | None:
         return None
     declared = theory(profile)
     if declared is None:
-        return Kind.LATENCY, "not known: nothing was timed, and bytes and operations do not decide"
+        return (
+            Bottleneck.LATENCY,
+            "not known: nothing was timed, and bytes and operations do not decide",
+        )
     return declared, "by its bytes and operations alone; nothing was timed"
 
 
@@ -193,4 +232,4 @@ def _nothing_reached(profile: Profile) -> _Found:
     reached = share(profile)
     told = "" if reached is None else f"it reaches {reached:.0%} of its roofline and "
     known = "" if counter(profile, SM_THROUGHPUT) is not None else " that is known without counters"
-    return Kind.LATENCY, f"{told}no bound{known}"
+    return Bottleneck.LATENCY, f"{told}no bound{known}"

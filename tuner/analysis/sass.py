@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tuner.analysis.base import Code
+from tuner.analysis.base import MachineCode
 from tuner.compiler.toolkit import bundled, candidates, executable
 
 # How the compiler names the source: equal to `compiler.includes.UNIT_NAME`.
@@ -298,7 +298,7 @@ _STORES = frozenset({"global_store", "generic_store"})
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
 
 
-def codes(text: str, kernels: Mapping[str, str], lines: Sequence[int]) -> tuple[Code, ...]:
+def codes(text: str, kernels: Mapping[str, str], lines: Sequence[int]) -> tuple[MachineCode, ...]:
     """Count the kernels of a disassembler's text, in the order of `kernels`.
 
     `kernels` maps names to symbols; line i + 1 of the source came from line `lines[i]` of the
@@ -354,7 +354,7 @@ def _called(functions: Mapping[str, Function], symbol: str) -> list[str]:
     return found
 
 
-def _code(name: str, functions: Sequence[Function], lines: Sequence[int]) -> Code:
+def _code(name: str, functions: Sequence[Function], lines: Sequence[int]) -> MachineCode:
     mix: Counter[str] = Counter()
     loop_mix: Counter[str] = Counter()
     loads: Counter[int] = Counter()
@@ -374,7 +374,7 @@ def _code(name: str, functions: Sequence[Function], lines: Sequence[int]) -> Cod
     ranked = sorted(places.items(), key=lambda item: (not item[0][0], -item[1]))
     for (_, kind, line), _ in ranked:
         most.setdefault(kind, line)
-    return Code(
+    return MachineCode(
         kernel=name,
         instructions=mix.total(),
         mix=dict(mix),

@@ -38,7 +38,7 @@ class TuningResult:
     @classmethod
     def load(cls, session: Path | str) -> Self:
         """Read a finished or interrupted session; raise `SessionError` where there is none."""
-        from tuner.report.loading import load
+        from tuner.report.data import load
 
         return cls(Path(session), load(Path(session)))
 
@@ -71,7 +71,7 @@ class TuningResult:
 
     def to_pandas(self) -> pd.DataFrame:
         """Lay all trials out, one a row in the order they ended; times are in microseconds."""
-        from tuner.report.trials_table import trials_frame
+        from tuner.report.terminal import trials_frame
 
         return trials_frame(self.data)
 

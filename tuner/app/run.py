@@ -62,7 +62,7 @@ def run(
     `opened` is called before anything is measured. What was found is kept for later runs, however
     this one ends. For what is raised see `open_run` and `tune`; an error of the agent comes back.
     """
-    from tuner.report.loading import from_session
+    from tuner.report.data import from_session
 
     with ExitStack() as stack:
         run = open_run(stack, kernel, settings, options, resume=resume, agent=agent)

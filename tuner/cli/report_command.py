@@ -25,8 +25,8 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 def command(session: Path, out: Path | None, csv: Path | None, as_json: bool) -> None:
     """Write the report of a session and print where it is."""
+    from tuner.report.data import load
     from tuner.report.html import write_report
-    from tuner.report.loading import load
     from tuner.report.terminal import json_of
 
     data = load(session)
@@ -34,7 +34,7 @@ def command(session: Path, out: Path | None, csv: Path | None, as_json: bool) ->
     with _writing(path, "report", "--out"):
         write_report(data, path)
     if csv is not None:
-        from tuner.report.trials_table import trials_frame
+        from tuner.report.terminal import trials_frame
 
         with _writing(csv, "table", "--csv"):
             trials_frame(data).to_csv(csv, index=False)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tuner.model.kernel import Workload
     from tuner.model.progress import Phase, Progress, WorkloadProgress
     from tuner.report.data import ReportData
-    from tuner.report.rounds import Round, Spent
+    from tuner.report.rounds import RoundData, Spent
+    from tuner.report.sections.dispatch import PeersOn
 
 PHASES: Mapping[Phase, str] = {
     "baseline": "measuring the baseline",
@@ -297,7 +298,7 @@ def agent_object(data: ReportData, failure: AgentError | None) -> dict[str, obje
     }
 
 
-def _came_to(one: Round) -> str:
+def _came_to(one: RoundData) -> str:
     record = one.record
     parts = [f"on {record.base}"] if record.base else []
     parts += [_short(record.idea.change)] if record.idea else []
@@ -305,7 +306,7 @@ def _came_to(one: Round) -> str:
     return f"{about}: {_end(one)}" if about else _end(one)
 
 
-def _end(one: Round) -> str:
+def _end(one: RoundData) -> str:
     problems = one.record.problems
     if one.end == "searched":
         assert one.speedup is not None
@@ -319,6 +320,8 @@ def _end(one: Round) -> str:
 
 
 def _spent(data: ReportData) -> Spent | None:
+    if not data.rounds:
+        return None
     from tuner.report.rounds import Spent
 
     total = sum((one.spent for one in data.rounds), Spent())
@@ -353,25 +356,32 @@ def write_report(data: ReportData, folder: Path) -> None:
 def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
     """Print the results, what an agent tried, and where everything is."""
     from tuner.model.trial import Status
-    from tuner.report.sections.energy import energy_lines
-    from tuner.report.sections.peers import peers_lines, peers_on
     from tuner.report.sections.search import early_end_lines
-    from tuner.report.sections.summary import verdict
+    from tuner.report.sections.summary import headline
     from tuner.report.terminal import results_table
 
-    peers = peers_on(data)
+    peers: tuple[PeersOn, ...] = ()
+    others: list[str] = []
+    if data.objective != "time":
+        from tuner.report.sections.energy import energy_lines
+
+        others += energy_lines(data.energies, data.results, data.objective)
+    if data.peers:
+        from tuner.report.sections.dispatch import peers_lines, peers_on
+
+        peers = peers_on(data)
+        others += peers_lines(peers, recorded=data.recorded)
     if data.results:
         console.print(results_table(data.results, peers))
         console.print()
     missing = data.counts()[Status.NOT_RECORDED]
     lines = [
-        verdict(data).headline,
+        headline(data).headline,
         f"{missing} trials had no answer in the recording" if missing else "",
         *(() if data.results else _why_none(data)),
         *early_end_lines(data),
         *round_lines(data),
-        *energy_lines(data.energies, data.results, data.objective),
-        *peers_lines(peers, recorded=data.recorded),
+        *others,
         f"session        {folder}",
         f"tuned kernels  {folder / 'tuned'}" if data.results else "",
         f"report         {folder / REPORT}",

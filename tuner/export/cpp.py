@@ -14,7 +14,7 @@ from tuner.model.kernel import DEVICE_NAMES
 from tuner.source.syntax import mask
 
 
-class Kind(IntEnum):
+class CppType(IntEnum):
     """The type of a value: C++'s bool, std::int64_t or double."""
 
     BOOL = 0
@@ -23,11 +23,11 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CppCode:
     """C++ text with its type; it may stand wherever an operand may."""
 
     text: str
-    kind: Kind
+    kind: CppType
 
 
 # Functions of the header (dispatch.h.j2) for what C++ computes otherwise than Python.
@@ -57,14 +57,14 @@ _COMPARED: Mapping[type[ast.cmpop], str] = {
 _LARGEST = 2**63 - 1
 
 
-def value(expression: Expression, names: Mapping[str, str]) -> Code:
+def value(expression: Expression, names: Mapping[str, str]) -> CppCode:
     """Translate an expression whose parameters are substituted; `names` are C++'s for the rest.
 
     The names hold whole numbers. Where Python would fail on the values, or a number is over 64
     bits, the C++ throws. Raises `ExpressionError` for what has no equal in C++.
     """
     try:
-        return _Translator(names).value(expression.tree)
+        return _CppTranslator(names).value(expression.tree)
     except ExpressionError as error:
         raise ExpressionError(
             f"`{expression.text}` has no equal in C++: {error.message}",
@@ -76,29 +76,29 @@ def value(expression: Expression, names: Mapping[str, str]) -> Code:
 def truth(expression: Expression, names: Mapping[str, str]) -> str:
     """Translate a condition as `value` does; the text is a bool, `true` where it always holds."""
     code = value(expression, names)
-    return code.text if code.kind is Kind.BOOL else f"({code.text} != 0)"
+    return code.text if code.kind is CppType.BOOL else f"({code.text} != 0)"
 
 
 def integer(expression: Expression, names: Mapping[str, str]) -> str:
     """Translate a size as `value` does; a float that is a whole number is one in C++ too."""
     code = value(expression, names)
-    return f"whole({code.text})" if code.kind is Kind.FLOAT else code.text
+    return f"whole({code.text})" if code.kind is CppType.FLOAT else code.text
 
 
 @dataclass(frozen=True, slots=True)
-class _Translator:
+class _CppTranslator:
     names: Mapping[str, str]
 
-    def value(self, node: ast.expr) -> Code:
+    def value(self, node: ast.expr) -> CppCode:
         match node:
             case ast.Constant(value=bool() as flag):
-                return Code(str(flag).lower(), Kind.BOOL)
+                return CppCode(str(flag).lower(), CppType.BOOL)
             case ast.Constant(value=int() as number):
                 return _whole(number)
             case ast.Constant(value=float() as number):
-                return Code(repr(number), Kind.FLOAT)
+                return CppCode(repr(number), CppType.FLOAT)
             case ast.Name(id=name):
-                return Code(self.names[name], Kind.INT)
+                return CppCode(self.names[name], CppType.INT)
             case ast.BinOp(left=left, op=op, right=right):
                 return self._binary(self.value(left), op, self.value(right), right)
             case ast.UnaryOp(op=op, operand=operand):
@@ -118,56 +118,58 @@ class _Translator:
 
     def truth(self, node: ast.expr) -> str:
         code = self.value(node)
-        return code.text if code.kind is Kind.BOOL else f"({code.text} != 0)"
+        return code.text if code.kind is CppType.BOOL else f"({code.text} != 0)"
 
-    def _chosen(self, test: str, body: ast.expr, orelse: ast.expr) -> Code:
+    def _chosen(self, test: str, body: ast.expr, orelse: ast.expr) -> CppCode:
         if test in ("true", "false"):
             return self.value(body if test == "true" else orelse)
         a, b = _alike(self.value(body), self.value(orelse))
-        return Code(f"({test} ? {a.text} : {b.text})", a.kind)
+        return CppCode(f"({test} ? {a.text} : {b.text})", a.kind)
 
-    def _binary(self, a: Code, op: ast.operator, b: Code, exponent: ast.expr) -> Code:
+    def _binary(self, a: CppCode, op: ast.operator, b: CppCode, exponent: ast.expr) -> CppCode:
         if isinstance(op, ast.Pow):
             return _power(a, b, exponent)
         if isinstance(op, ast.Div):
-            return Code(f"quotient({_double(a)}, {_double(b)})", Kind.FLOAT)
+            return CppCode(f"quotient({_double(a)}, {_double(b)})", CppType.FLOAT)
         if type(op) in _BIT_SIGNS:
             return _bits(a, _BIT_SIGNS[type(op)], b)
-        if Kind.FLOAT not in (a.kind, b.kind):
-            return Code(f"{_INTEGER_CALLS[type(op)]}({a.text}, {b.text})", Kind.INT)
+        if CppType.FLOAT not in (a.kind, b.kind):
+            return CppCode(f"{_INTEGER_CALLS[type(op)]}({a.text}, {b.text})", CppType.INT)
         if type(op) in _FLOAT_SIGNS:
             text = f"real({_double(a)} {_FLOAT_SIGNS[type(op)]} {_double(b)})"
-            return Code(text, Kind.FLOAT)
+            return CppCode(text, CppType.FLOAT)
         if type(op) in _FLOAT_CALLS:
             text = f"{_FLOAT_CALLS[type(op)]}({_double(a)}, {_double(b)})"
-            return Code(text, Kind.FLOAT)
+            return CppCode(text, CppType.FLOAT)
         raise ExpressionError("a shift of a number that is not whole")
 
-    def _unary(self, op: ast.unaryop, operand: ast.expr) -> Code:
+    def _unary(self, op: ast.unaryop, operand: ast.expr) -> CppCode:
         if isinstance(op, ast.Not):
-            return Code(f"!{self.truth(operand)}", Kind.BOOL)
+            return CppCode(f"!{self.truth(operand)}", CppType.BOOL)
         code = self.value(operand)
         if isinstance(op, ast.UAdd):
-            return Code(f"(+{code.text})", max(code.kind, Kind.INT))
-        if code.kind is Kind.FLOAT:
-            return Code(f"(-{code.text})", Kind.FLOAT)
-        return Code(f"difference(0, {code.text})", Kind.INT)
+            return CppCode(f"(+{code.text})", max(code.kind, CppType.INT))
+        if code.kind is CppType.FLOAT:
+            return CppCode(f"(-{code.text})", CppType.FLOAT)
+        return CppCode(f"difference(0, {code.text})", CppType.INT)
 
-    def _either(self, is_or: bool, values: list[ast.expr]) -> Code:
+    def _either(self, is_or: bool, values: list[ast.expr]) -> CppCode:
         """Python returns the operand that decides, not a truth value."""
         codes = _decided([self.value(one) for one in values], is_or)
         *before, last = codes
         for code in reversed(before):
-            if Kind.BOOL is code.kind is last.kind:
-                last = Code(f"({code.text} {'||' if is_or else '&&'} {last.text})", Kind.BOOL)
+            if CppType.BOOL is code.kind is last.kind:
+                last = CppCode(f"({code.text} {'||' if is_or else '&&'} {last.text})", CppType.BOOL)
                 continue
-            test = code.text if code.kind is Kind.BOOL else f"{code.text} != 0"
+            test = code.text if code.kind is CppType.BOOL else f"{code.text} != 0"
             a, b = _alike(code, last)
             chosen = (a.text, b.text) if is_or else (b.text, a.text)
-            last = Code(f"({test} ? {chosen[0]} : {chosen[1]})", a.kind)
+            last = CppCode(f"({test} ? {chosen[0]} : {chosen[1]})", a.kind)
         return last
 
-    def _compared(self, left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr]) -> Code:
+    def _compared(
+        self, left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr]
+    ) -> CppCode:
         parts, a = [], self.value(left)
         for op, comparator in zip(ops, comparators, strict=True):
             if isinstance(comparator, ast.Tuple | ast.List):
@@ -179,51 +181,51 @@ class _Translator:
             first, second = _alike(a, b)
             parts.append(f"{first.text} {_COMPARED[type(op)]} {second.text}")
             a = b
-        return Code(f"({' && '.join(parts)})", Kind.BOOL)
+        return CppCode(f"({' && '.join(parts)})", CppType.BOOL)
 
-    def _call(self, name: str, arguments: list[Code]) -> Code:
-        kind = max(Kind.INT, *(argument.kind for argument in arguments))
+    def _call(self, name: str, arguments: list[CppCode]) -> CppCode:
+        kind = max(CppType.INT, *(argument.kind for argument in arguments))
         texts = ", ".join(_as(argument, kind) for argument in arguments)
-        real = "real_" if kind is Kind.FLOAT else ""
+        real = "real_" if kind is CppType.FLOAT else ""
         if name == "ceil_div":
-            return Code(f"{real}ceil_div({texts})", kind)
+            return CppCode(f"{real}ceil_div({texts})", kind)
         if name == "abs":
-            return Code(f"{real}magnitude({texts})", kind)
+            return CppCode(f"{real}magnitude({texts})", kind)
         typed = "double" if real else "std::int64_t"
-        return Code(f"std::{name}<{typed}>({{{texts}}})", kind)
+        return CppCode(f"std::{name}<{typed}>({{{texts}}})", kind)
 
 
-def _whole(number: int) -> Code:
+def _whole(number: int) -> CppCode:
     if abs(number) > _LARGEST:
         raise ExpressionError(f"{number} has over 64 bits")
-    return Code(str(number) if abs(number) < 2**31 else f"{number}LL", Kind.INT)
+    return CppCode(str(number) if abs(number) < 2**31 else f"{number}LL", CppType.INT)
 
 
-def _power(a: Code, b: Code, exponent: ast.expr) -> Code:
+def _power(a: CppCode, b: CppCode, exponent: ast.expr) -> CppCode:
     match exponent:
-        case ast.Constant(value=int()) if a.kind is not Kind.FLOAT:
-            return Code(f"power({a.text}, {b.text})", Kind.INT)
+        case ast.Constant(value=int()) if a.kind is not CppType.FLOAT:
+            return CppCode(f"power({a.text}, {b.text})", CppType.INT)
         case ast.Constant() | ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
-            return Code(f"real_power({_double(a)}, {_double(b)})", Kind.FLOAT)
-        case _ if Kind.FLOAT in (a.kind, b.kind):
-            return Code(f"real_power({_double(a)}, {_double(b)})", Kind.FLOAT)
+            return CppCode(f"real_power({_double(a)}, {_double(b)})", CppType.FLOAT)
+        case _ if CppType.FLOAT in (a.kind, b.kind):
+            return CppCode(f"real_power({_double(a)}, {_double(b)})", CppType.FLOAT)
         case _:
             # 2 ** 3 is a whole number and 2 ** -3 is not.
             raise ExpressionError("a power whose exponent depends on the shape")
 
 
-def _bits(a: Code, sign: str, b: Code) -> Code:
-    if Kind.FLOAT in (a.kind, b.kind):
+def _bits(a: CppCode, sign: str, b: CppCode) -> CppCode:
+    if CppType.FLOAT in (a.kind, b.kind):
         raise ExpressionError(f"`{sign}` of a number that is not whole")
-    if Kind.BOOL is a.kind is b.kind:
+    if CppType.BOOL is a.kind is b.kind:
         # The bits of two bools are an int in C++.
-        return Code(f"(({a.text} {sign} {b.text}) != 0)", Kind.BOOL)
-    return Code(f"({_as(a, Kind.INT)} {sign} {_as(b, Kind.INT)})", Kind.INT)
+        return CppCode(f"(({a.text} {sign} {b.text}) != 0)", CppType.BOOL)
+    return CppCode(f"({_as(a, CppType.INT)} {sign} {_as(b, CppType.INT)})", CppType.INT)
 
 
-def _decided(codes: list[Code], is_or: bool) -> list[Code]:
+def _decided(codes: list[CppCode], is_or: bool) -> list[CppCode]:
     """Leave out operands that are constant: those that pass it on, and all after one that ends."""
-    kept: list[Code] = []
+    kept: list[CppCode] = []
     for code in codes[:-1]:
         if code.text == str(is_or).lower():
             return [*kept, code]
@@ -232,19 +234,19 @@ def _decided(codes: list[Code], is_or: bool) -> list[Code]:
     return [*kept, codes[-1]]
 
 
-def _alike(a: Code, b: Code) -> tuple[Code, Code]:
+def _alike(a: CppCode, b: CppCode) -> tuple[CppCode, CppCode]:
     kind = max(a.kind, b.kind)
-    return Code(_as(a, kind), kind), Code(_as(b, kind), kind)
+    return CppCode(_as(a, kind), kind), CppCode(_as(b, kind), kind)
 
 
-def _as(code: Code, kind: Kind) -> str:
+def _as(code: CppCode, kind: CppType) -> str:
     if kind is code.kind:
         return code.text
-    return _double(code) if kind is Kind.FLOAT else f"std::int64_t{{{code.text}}}"
+    return _double(code) if kind is CppType.FLOAT else f"std::int64_t{{{code.text}}}"
 
 
-def _double(code: Code) -> str:
-    return code.text if code.kind is Kind.FLOAT else f"static_cast<double>({code.text})"
+def _double(code: CppCode) -> str:
+    return code.text if code.kind is CppType.FLOAT else f"static_cast<double>({code.text})"
 
 
 SCALAR_TYPES: Mapping[str, str] = {

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tuner.dispatch.predicted import wanted_for
-from tuner.dispatch.table import DispatchTable, Entry, HeldOut, SessionDispatch, SetSelection
+from tuner.dispatch.table import (
+    Compared,
+    DispatchTable,
+    Entry,
+    HeldOut,
+    SessionDispatch,
+    SetSelection,
+)
 from tuner.export.dispatch_sources import Measured, Sources, template
-from tuner.export.folder import TABLE, document, nvcc_options, variant_file, write_folder
 from tuner.model import TUNER_VERSION
-from tuner.model.errors import SessionError
+from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import KernelSpec
-from tuner.session.records import file_sha
+from tuner.session.records import Manifest, file_sha
 from tuner.session.session import Session
 from tuner.space.load import load_definition
+
+FORMAT = "tune dispatch"
+VERSION = 1
+TABLE = "dispatch.json"
+_SUFFIX = ".new"
+# Options of NVRTC that nvcc has no word for.
+_ONLY_NVRTC = ("--builtin-", "--device-int128", "--device-float128", "-default-device")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +64,44 @@ def export_dispatch(
             )
         manifest = session.manifest
         own = SetSelection(manifest.config.variants_within, manifest.config.max_variants)
-        files, dispatch = _files(session, spec, choice or own)
-        table = dispatch.table
+        dispatch, files = _files(session, spec, choice or own)
     write_folder(to, files)
-    incomplete = [str(one.workload) for one in table.entries if one.best is None]
-    return Exported(to, table, tuple(files), tuple(incomplete))
+    incomplete = [str(one.workload) for one in dispatch.table.entries if one.best is None]
+    return Exported(to, dispatch.table, tuple(files), tuple(incomplete))
 
 
 def _files(
     session: Session, spec: KernelSpec, choice: SetSelection
-) -> tuple[Mapping[str, str], SessionDispatch]:
+) -> tuple[SessionDispatch, Mapping[str, str]]:
+    """Write all texts, by their names in the folder; another format adds its files here."""
     try:
         dispatch = SessionDispatch(session, choice)
     except SessionError as error:
         raise SessionError(error.message, path=session.directory, remedy=error.remedy) from error
-    table, manifest = dispatch.table, session.manifest
-    measured = _measured(session)
+    manifest, measured = session.manifest, _measured(session)
     sources = Sources(spec, dispatch, measured)
     files = {f"{spec.name}.h": sources.header()}
-    for unit in sources.units:
-        files[variant_file(spec.name, unit.number)] = sources.variant(unit)
-    files["CMakeLists.txt"] = _cmake(spec, measured, table)
-    files["README.md"] = _readme(
-        spec, measured, table, manifest.config.device.startswith("recorded")
+    for variant in sources.variants:
+        files[variant_file(spec.name, variant.number)] = sources.variant(variant)
+    files["CMakeLists.txt"] = template("CMakeLists.txt.j2").render(
+        kernel=spec.name,
+        architecture=measured.architecture.removeprefix("sm_"),
+        files=[variant_file(spec.name, variant.number) for variant in sources.variants],
+        options=_nvcc_options(spec),
     )
-    made = document(spec, manifest, measured, table, wanted_for(dispatch), files)
+    files["README.md"] = template("dispatch_readme.md.j2").render(
+        kernel=spec.name,
+        version=TUNER_VERSION,
+        measured=measured,
+        recorded=manifest.config.device.startswith("recorded"),
+        axes=", ".join(spec.axes),
+        table=dispatch.table,
+        options="".join(f" {option}" for option in _nvcc_options(spec)),
+        operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
+    )
+    made = _document(spec, manifest, measured, dispatch, files)
     files[TABLE] = json.dumps(made, indent=2) + "\n"
-    return files, dispatch
+    return dispatch, files
 
 
 def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
@@ -111,63 +137,188 @@ def _measured(session: Session) -> Measured:
     )
 
 
-def _cmake(spec: KernelSpec, measured: Measured, table: DispatchTable) -> str:
-    numbers = range(len(table.kernels) + 1)
-    return template("CMakeLists.txt.j2").render(
-        kernel=spec.name,
-        architecture=measured.architecture.removeprefix("sm_"),
-        files=[variant_file(spec.name, number) for number in numbers],
-        options=nvcc_options(spec),
-    )
+def _document(
+    spec: KernelSpec,
+    manifest: Manifest,
+    measured: Measured,
+    dispatch: SessionDispatch,
+    files: Mapping[str, str],
+) -> dict[str, Any]:
+    """Make the object of `dispatch.json`; `files` are the texts of the others by their names.
 
-
-def _readme(spec: KernelSpec, measured: Measured, table: DispatchTable, recorded: bool) -> str:
-    return template("dispatch_readme.md.j2").render(
-        kernel=spec.name,
-        version=TUNER_VERSION,
-        device=measured.device,
-        architecture=measured.architecture,
-        measured=measured.date,
-        recorded=recorded,
-        axes=", ".join(spec.axes),
-        variants=[
-            {"file": variant_file(spec.name, number), "title": str(kernel.variant)}
-            for number, kernel in enumerate(table.kernels, start=1)
+    Times are in microseconds. Shapes are written as `--workload` takes them.
+    """
+    table = dispatch.table
+    own = [None, *(kernel.variant for kernel in table.kernels)]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "kernel": spec.name,
+        "operators": dict(measured.operators),
+        "axes": list(spec.axes),
+        "tune": TUNER_VERSION,
+        "choice": {"within": table.choice.within, "max_variants": table.choice.most},
+        "variants": [
+            {
+                "variant": number,
+                "file": variant_file(spec.name, number),
+                "candidate": variant.candidate if variant else None,
+                "config": dict(variant.config) if variant else None,
+            }
+            for number, variant in enumerate(own)
         ],
-        options="".join(f" {option}" for option in nvcc_options(spec)),
-        operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
-        choice=str(table.choice),
-        rows=[_row(entry, table) for entry in table.entries],
-        held_out=[_held_out_row(one, table) for one in table.held_out],
-    )
+        "devices": {
+            measured.device: {
+                "architecture": measured.architecture,
+                "measured": measured.date,
+                "recorded": manifest.config.device.startswith("recorded"),
+                "shapes": {one.workload.key: _entry(one, table) for one in table.entries},
+                "held_out": {one.workload.key: _held_out(one, table) for one in table.held_out},
+                "wanted": [
+                    {"shape": workload.key, "candidate": one.candidate, "config": dict(one.config)}
+                    for workload, one in wanted_for(dispatch)
+                ],
+            }
+        },
+        "made_from": {
+            "source": manifest.source_sha,
+            "space": manifest.space_sha,
+            "template": manifest.template_sha,
+        },
+        "files": {name: _sha(text) for name, text in files.items()},
+    }
 
 
-def _row(entry: Entry, table: DispatchTable) -> Sequence[str]:
-    shape = entry.workload.key.replace(",", ", ")
-    slowdown = "" if entry.slowdown is None else f"{entry.slowdown:.3f}x"
-    compared = entry.compared
-    if compared is None:
-        baseline = f"{entry.best.baseline_us:.3f}" if entry.best else ""
-        return shape, f"baseline: {entry.reason}", baseline, baseline, "", "", slowdown
-    low, high = compared.interval
-    return (
-        shape,
-        f"v{table.number(entry.kernel)}",
-        f"{compared.time_us:.3f}",
-        f"{compared.baseline_us:.3f}",
-        f"{compared.speedup:.2f}x",
-        f"[{low:.3f}, {high:.3f}]" + ("" if compared.paired else " unpaired"),
-        slowdown,
-    )
+def _entry(entry: Entry, table: DispatchTable) -> dict[str, Any]:
+    return {
+        "variant": table.number(entry.kernel),
+        **_times(entry.compared, entry.best),
+        "best_us": entry.best.time_us if entry.best else None,
+        "slowdown": entry.slowdown,
+        "reason": entry.reason,
+    }
 
 
-def _held_out_row(one: HeldOut, table: DispatchTable) -> Sequence[str]:
-    near = one.nearest.key.replace(",", ", ") if one.nearest else ""
-    verdict = one.verdict + (": the baseline serves" if one.refuted else "")
-    speedup = bounds = ""
-    if one.compared is not None:
-        low, high = one.compared.interval
-        speedup, bounds = f"{one.compared.speedup:.2f}x", f"[{low:.3f}, {high:.3f}]"
-    number = table.number(one.kernel)
-    variant = f"v{number}" if number else "baseline"
-    return one.workload.key.replace(",", ", "), near, variant, speedup, bounds, verdict
+def _held_out(one: HeldOut, table: DispatchTable) -> dict[str, Any]:
+    return {
+        "variant": 0 if one.refuted else table.number(one.kernel),
+        "nearest": one.nearest.key if one.nearest else None,
+        "rule": table.number(one.kernel),
+        "verdict": one.verdict,
+        **_times(one.compared, one.best),
+        "best_us": one.best.time_us if one.best else None,
+    }
+
+
+def _times(compared: Compared | None, best: Compared | None) -> dict[str, Any]:
+    """Without a comparison the baseline serves, whose time the best was compared with."""
+    baseline_us = best.baseline_us if best else None
+    return {
+        "time_us": compared.time_us if compared else baseline_us,
+        "baseline_us": compared.baseline_us if compared else baseline_us,
+        "speedup": compared.speedup if compared else None,
+        "interval": list(compared.interval) if compared else None,
+        "paired": compared.paired if compared else None,
+    }
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def variant_file(kernel: str, number: int) -> str:
+    """Name a variant's source in the folder; 0 is the baseline."""
+    return f"variants/{kernel}_v{number}.cu"
+
+
+def _nvcc_options(spec: KernelSpec) -> list[str]:
+    """List the compiler options and include folders that the kernel was tuned with."""
+    kept = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
+    return [*kept, *(f"-I{folder}" for folder in spec.include_dirs)]
+
+
+def write_folder(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files by their names in a folder, and remove those of an earlier export.
+
+    Only what an earlier export wrote, and nobody has changed since, is replaced or removed; other
+    files stay as they are. Raises `InputError` where one of them is in the way, and where
+    something cannot be written: then all that was there is still there.
+    """
+    try:
+        before = _earlier(folder)
+        _require_ours(folder, files, before)
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _unfinished(path).write_text(text, encoding="utf-8")
+        # The table last: with it the folder is ours.
+        for name in sorted(files, key=lambda name: name == TABLE):
+            _unfinished(folder / name).replace(folder / name)
+        for name, digest in before.items():
+            if name not in files and _is_ours(folder / name, digest):
+                (folder / name).unlink()
+    except OSError as error:
+        raise InputError(
+            f"the export cannot be written: {error.strerror or error}",
+            path=folder,
+            remedy="choose another folder with --to",
+        ) from error
+    finally:
+        for name in files:
+            _remove_quietly(_unfinished(folder / name))
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(path.name + _SUFFIX)
+
+
+def _remove_quietly(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def _earlier(folder: Path) -> Mapping[str, str]:
+    """Read which files an earlier export wrote here, with their hashes."""
+    path = folder / TABLE
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        return {}
+    files = content.get("files")
+    if not isinstance(files, dict):
+        return {}
+    names = {str(n): str(h) for n, h in files.items() if not Path(str(n)).is_absolute()}
+    return {name: digest for name, digest in names.items() if ".." not in Path(name).parts}
+
+
+def _require_ours(folder: Path, files: Mapping[str, str], before: Mapping[str, str]) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError("is not a folder", path=folder, remedy="name a folder with --to")
+    foreign = [
+        name
+        for name in files
+        if (folder / name).exists() or (folder / name).is_symlink()
+        if not _is_ours(folder / name, before.get(name, ""))
+        if not (name == TABLE and before)
+    ]
+    if foreign:
+        raise InputError(
+            f"{', '.join(foreign)}: not written by tune, or changed since",
+            path=folder,
+            remedy="nothing was written; move it away, or choose another folder with --to",
+        )
+
+
+def _is_ours(path: Path, digest: str) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        return _sha(path.read_text(encoding="utf-8")) == digest
+    except UnicodeDecodeError:
+        return False

@@ -52,7 +52,7 @@ class LaunchCode:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class VariantSource:
     """One variant as its template needs it; number 0 is the baseline."""
 
     number: int
@@ -77,7 +77,7 @@ class Sources:
         self._arrays = [one for one in spec.arguments if not one.is_scalar]
         table = dispatch.table
         kernels = enumerate(table.kernels, start=1)
-        self.units = (self._baseline(), *(self._unit(i, kernel) for i, kernel in kernels))
+        self.variants = (self._baseline(), *(self._unit(i, kernel) for i, kernel in kernels))
 
     def header(self) -> str:
         """Write the header."""
@@ -95,7 +95,7 @@ class Sources:
             **self._common(),
             choice=str(table.choice),
             measured=self._measured.date,
-            variants=self.units,
+            variants=self.variants,
             points=points,
             axes=axes,
             axes_parameters=", ".join(f"std::int64_t {axis}" for axis in axes),
@@ -107,9 +107,9 @@ class Sources:
             scratches=[self._scratch(one) for one in self._arrays if one.role == "scratch"],
         )
 
-    def variant(self, unit: Unit) -> str:
+    def variant(self, one: VariantSource) -> str:
         """Write the source of one variant with its launch."""
-        space = f"{self._spec.name}_v{unit.number}_code"
+        space = f"{self._spec.name}_v{one.number}_code"
         scalars = [self._scalar(one) for one in self._spec.arguments if one.is_scalar]
         arguments = (
             f"&tune_{one.name}" if one.is_scalar else f"&{cpp_name(one.name)}"
@@ -117,10 +117,10 @@ class Sources:
         )
         return template("variant.cu.j2").render(
             **self._common(),
-            variant=unit,
+            variant=one,
             macros=[f"{name} {text}" for name, text in self._measured.operators.items()],
-            body=in_namespace(unit.source, space),
-            hidden=self._hidden(unit.source),
+            body=in_namespace(one.source, space),
+            hidden=self._hidden(one.source),
             space=space,
             definition_parameters=self._parameters("[[maybe_unused]] "),
             scalars=scalars,
@@ -164,13 +164,13 @@ class Sources:
             text = f"narrow<{kind}>({integer(argument.value, self._names)})"
         return {"type": kind, "local": f"tune_{argument.name}", "text": text}
 
-    def _baseline(self) -> Unit:
+    def _baseline(self) -> VariantSource:
         source = hide_host_code(read_source(self._spec.source))
-        return Unit(0, "the baseline", source, self._launches(self._spec.baseline))
+        return VariantSource(0, "the baseline", source, self._launches(self._spec.baseline))
 
-    def _unit(self, number: int, kernel: VariantKernel) -> Unit:
+    def _unit(self, number: int, kernel: VariantKernel) -> VariantSource:
         applicability = self._dispatch.applicability(kernel)
-        return Unit(
+        return VariantSource(
             number,
             str(kernel.variant),
             kernel.source,

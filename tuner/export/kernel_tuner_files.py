@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.device.recorded.foreign import (
@@ -19,15 +20,15 @@ from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
 from tuner.model.config import Parameter
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Status, Trial
+from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.process.files import atomic_write
 from tuner.session.session import Session
 from tuner.space.choices import search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import parse
 
-# Of a session's environment: told by fields of their own, or of no meaning for whoever replays it.
-_TOLD = frozenset(
+# Of a session's environment: in fields of their own, or of no meaning for whoever replays it.
+_ELSEWHERE = frozenset(
     {
         "device",
         "recorded",
@@ -44,53 +45,31 @@ _TOLD = frozenset(
 _SOFTWARE = frozenset({"compiler", "commit", "python", "tune"})
 
 
-def write_cache(
-    directory: Path, path: Path, *, workload: str | None = None, candidate: str = INITIAL
-) -> None:
-    """Write the search trials of a session as one Kernel Tuner cache.
-
-    `workload` is a key (`T=1024,D=14336`); without, the session may have only one. Raises
-    `SessionError` where there is nothing to write and `InputError` where it cannot be written.
-    """
-    with Session.open(directory, read_only=True) as session:
-        chosen = _workload(session, candidate, workload)
-        _write(cache_text(measured_in(session, chosen, candidate)), path)
-
-
-def write_t4(
-    directory: Path, path: Path, *, workload: str | None = None, candidate: str = INITIAL
-) -> None:
-    """Write the search trials of a session as T4 results; as `write_cache`."""
-    with Session.open(directory, read_only=True) as session:
-        chosen = _workload(session, candidate, workload)
-        _write(t4_text(measured_in(session, chosen, candidate)), path)
-
-
 def write_both(directory: Path, folder: Path) -> tuple[Path, ...]:
     """Write a cache and T4 results for every candidate and workload of a session into a folder.
 
     `KERNEL-T1024-D14336.json` is the cache, with `_T4` before the ending the results; a candidate
-    that an agent wrote stands after the kernel. Returns the paths. Raises as `write_cache` does.
+    that an agent wrote stands after the kernel. Returns the paths. Raises `SessionError` where
+    there is nothing to write and `InputError` where it cannot be written.
     """
-    written = []
-    formats: tuple[tuple[str, Callable[[MeasuredSpace], str]], ...] = (
-        ("", cache_text),
-        ("_T4", t4_text),
-    )
+    written: list[Path] = []
     with Session.open(directory, read_only=True) as session:
-        for candidate, workload in _searched(session):
+        searched = dict.fromkeys((one.candidate, one.workload) for one in session.trials())
+        for candidate, workload in searched:
             measured = measured_in(session, workload, candidate)
-            stem = _stem(session, candidate, workload)
-            for ending, text in formats:
-                path = folder / f"{stem}{ending}.json"
-                _write(text(measured), path)
-                written.append(path)
+            shape = workload.key.replace("=", "").replace(",", "-")
+            own = () if candidate == INITIAL else (candidate,)
+            stem = "-".join((session.manifest.kernel, *own, shape))
+            cache, t4 = folder / f"{stem}.json", folder / f"{stem}_T4.json"
+            _write(cache_text(measured), cache)
+            _write(t4_text(measured), t4)
+            written += (cache, t4)
     if not written:
         raise _nothing(directory)
     return tuple(written)
 
 
-def measured_in(session: Session, workload: Workload, candidate: str = INITIAL) -> MeasuredSpace:
+def measured_in(session: Session, workload: Workload, candidate: str) -> MeasuredSpace:
     """Collect one candidate's trials on one workload; what failed in the finals has failed."""
     manifest = session.manifest
     info = _device(session)
@@ -102,15 +81,6 @@ def measured_in(session: Session, workload: Workload, candidate: str = INITIAL) 
     baseline = session.baselines().get(workload)
     if baseline is None or not answers:
         raise _nothing(session.directory)
-    measured = baseline.measurement
-    answer = ForeignAnswer(
-        Status.CORRECT,
-        "",
-        measured.median_us,
-        measured.times_us,
-        measured.calls_per_replay,
-        measured.buffer_sets,
-    )
     created = session.environment.get("date") or manifest.created
     own = Own(
         kernel=manifest.kernel,
@@ -118,7 +88,7 @@ def measured_in(session: Session, workload: Workload, candidate: str = INITIAL) 
         created=created,
         operators=dict(manifest.config.operators),
         device=info,
-        baseline=answer.program(),
+        baseline=_measured(Status.CORRECT, baseline.measurement).program(),
         finals=_finals(session, workload, candidate),
     )
     return MeasuredSpace(
@@ -135,18 +105,23 @@ def measured_in(session: Session, workload: Workload, candidate: str = INITIAL) 
 def _answer(session: Session, trial: Trial) -> ForeignAnswer:
     final = session.trial(trial.candidate, trial.workload, trial.config, stage="finals")
     last = trial if final is None or final.status is Status.CORRECT else final
-    measured = last.measurement
-    if last.status is not Status.CORRECT or measured is None:
+    if last.status is not Status.CORRECT or last.measurement is None:
         return ForeignAnswer(last.status, last.reason, seconds=trial.seconds)
+    return replace(
+        _measured(last.status, last.measurement, last.reason),
+        stopped_early=last.measurement.stopped_early,
+        seconds=trial.seconds,
+    )
+
+
+def _measured(status: Status, measured: Measurement, reason: str = "") -> ForeignAnswer:
     return ForeignAnswer(
-        last.status,
-        last.reason,
+        status,
+        reason,
         measured.median_us,
         measured.times_us,
         measured.calls_per_replay,
         measured.buffer_sets,
-        measured.stopped_early,
-        trial.seconds,
     )
 
 
@@ -211,26 +186,10 @@ def _from_data_sheet(session: Session, name: str) -> RecordedDeviceInfo:
 
 
 def _environment(known: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in known.items() if name not in _TOLD | _SOFTWARE}
+    kept = {name: value for name, value in known.items() if name not in _ELSEWHERE | _SOFTWARE}
     software = {f"recorded_{name}": known[name] for name in sorted(_SOFTWARE) if name in known}
     # Of a session that answered from a recording, what the recording was made with comes first.
     return {**software, **kept}
-
-
-def _searched(session: Session) -> Iterator[tuple[str, Workload]]:
-    yield from dict.fromkeys((trial.candidate, trial.workload) for trial in session.trials())
-
-
-def _workload(session: Session, candidate: str, asked: str | None) -> Workload:
-    found = {workload.key: workload for name, workload in _searched(session) if name == candidate}
-    if not found:
-        raise _nothing(session.directory)
-    if asked is None and len(found) == 1:
-        return next(iter(found.values()))
-    if asked is None or asked not in found:
-        what = "holds several workloads" if asked is None else f"has no trials on {asked}"
-        raise SessionError(what, path=session.directory, remedy=f"searched were: {' '.join(found)}")
-    return found[asked]
 
 
 def _nothing(directory: Path) -> SessionError:
@@ -239,12 +198,6 @@ def _nothing(directory: Path) -> SessionError:
         path=directory,
         remedy="run `tune --resume` on it until a workload has been searched",
     )
-
-
-def _stem(session: Session, candidate: str, workload: Workload) -> str:
-    shape = workload.key.replace("=", "").replace(",", "-")
-    parts = (session.manifest.kernel, "" if candidate == INITIAL else candidate, shape)
-    return "-".join(part for part in parts if part)
 
 
 def _write(text: str, path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import log
@@ -25,7 +25,7 @@ Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ChatConversation:
     """The messages of one round, those of the plan apart from those of the template.
 
     `tools` are declared as in a request to a model, None where it was offered none. `model` is
@@ -53,22 +53,29 @@ class Conversation:
         return self.planning + _opening(self.writing) if self.writing else ()
 
 
-def conversation_of(notes: Sequence[Note]) -> Conversation:
+def conversation_of(notes: Sequence[Note]) -> ChatConversation:
     """Read the notes of one round, in their order.
 
-    The agent of files has its two files told as one message with fenced blocks, the plan before
-    them. Failed tries, which nobody heard of, are left out.
+    The agent of files has its two files as one message with fenced blocks, the plan before them.
+    Failed tries, which nobody heard of, are left out.
     """
     planned = next((n for n, note in enumerate(notes) if note.kind == IDEA), len(notes))
-    before, after = ([n.content for n in part if n.kind == SAID] for part in _split(notes, planned))
-    entries = [*before, *after]
-    replies = [entry for entry in entries if entry["type"] == "reply"]
-    if any(entry["type"] in ("plan", "answer") for entry in entries):
-        return _of_files(before, after, _problems(notes))
-    return Conversation(
+    before = [note.content for note in notes[:planned] if note.kind == SAID]
+    after = [note.content for note in notes[planned:] if note.kind == SAID]
+    replies = [entry for entry in (*before, *after) if entry["type"] == "reply"]
+    if any(entry["type"] in ("plan", "answer") for entry in (*before, *after)):
+        ends = [note.content for note in notes if note.kind in (CANDIDATE, REFUSED)]
+        # What was wrong with each answer, in order; the last one may have been right.
+        return _of_files(before, after, ends[0]["problems"] if ends else ())
+    offered = {name for reply in replies for name in reply["request"].get("tools", ())}
+    declared = [tool for note in notes if note.kind == TOOLS for tool in note.content["tools"]]
+    tools = [
+        {"type": "function", "function": dict(tool)} for tool in declared if tool["name"] in offered
+    ]
+    return ChatConversation(
         planning=tuple(_messages(before)),
         writing=tuple(_messages(after)),
-        tools=_tools(notes, replies),
+        tools=tuple(tools) or None,
         model=replies[-1]["model"] if replies else "",
     )
 
@@ -77,72 +84,46 @@ def _messages(entries: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
     # Some servers count their calls from the start in every reply.
     names: Mapping[str, str] = {}
     for entry in entries:
-        if entry["type"] == "message":
-            yield _heard(entry["message"], names)
-        elif entry["type"] == "reply":
-            calls = entry["message"].get("tool_calls", ())
+        message = entry.get("message", {})
+        calls = message.get("tool_calls") or ()
+        called = {"tool_calls": [_call(call) for call in calls]} if calls else {}
+        if entry["type"] == "reply":
             names = {call["id"]: call["function"]["name"] for call in calls}
-            yield _spoken(entry)
-
-
-def _heard(message: Mapping[str, Any], names: Mapping[str, str]) -> Message:
-    if message["role"] != "tool":
-        return dict(message)
-    # Templates of chats tell results apart by the tool's name, servers by the call's id.
-    return {**message, "name": names[message["tool_call_id"]]}
-
-
-def _spoken(entry: Mapping[str, Any]) -> Message:
-    said = entry["message"]
-    message: Message = {"role": "assistant", "content": said["content"] or ""}
-    if reasoning := entry.get("reasoning"):
-        message["reasoning_content"] = reasoning
-    if calls := said.get("tool_calls"):
-        message["tool_calls"] = [_call(call) for call in calls]
-    return message
-
-
-def _said(message: Mapping[str, Any]) -> Message:
-    calls = message.get("tool_calls")
-    return {**message, "tool_calls": [_call(call) for call in calls]} if calls else dict(message)
+            thought = {"reasoning_content": entry["reasoning"]} if entry.get("reasoning") else {}
+            yield _assistant(message["content"] or "", **thought, **called)
+        elif entry["type"] == "message" and message["role"] == "tool":
+            # Templates of chats tell results apart by the tool's name, servers by the call's id.
+            yield {**message, "name": message.get("name") or names[message["tool_call_id"]]}
+        elif entry["type"] == "message":
+            yield {**message, **called}
 
 
 def _call(call: Mapping[str, Any]) -> Message:
-    """Write the arguments as an object: templates of chats write the JSON themselves."""
+    """Write the arguments as an object: templates of chats write the JSON themselves.
+
+    Malformed ones are none, as when they went back to the server.
+    """
     function = call["function"]
-    arguments = _object(function["arguments"])
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        arguments = {}
     return {
         "id": call["id"],
         "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
+        "function": {
+            "name": function["name"],
+            "arguments": arguments if isinstance(arguments, dict) else {},
+        },
     }
-
-
-def _object(written: str) -> dict[str, Any]:
-    """Read a call's arguments; malformed ones are none, as when they went back to the server."""
-    try:
-        arguments = json.loads(written or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return arguments if isinstance(arguments, dict) else {}
-
-
-def _tools(
-    notes: Iterable[Note], replies: Iterable[Mapping[str, Any]]
-) -> tuple[Mapping[str, Any], ...] | None:
-    """Take the declared tools that a request of the round offered."""
-    offered = {name for reply in replies for name in reply["request"].get("tools", ())}
-    declared = [tool for note in notes if note.kind == TOOLS for tool in note.content["tools"]]
-    functions = [dict(tool) for tool in declared if tool["name"] in offered]
-    return tuple({"type": "function", "function": one} for one in functions) or None
 
 
 def _of_files(
     before: Sequence[Mapping[str, Any]],
     after: Sequence[Mapping[str, Any]],
     problems: Sequence[str],
-) -> Conversation:
-    asked = [_said(entry["message"]) for entry in before if entry["type"] == "message"]
+) -> ChatConversation:
+    asked = tuple(_messages(entry for entry in before if entry["type"] == "message"))
     plans = [fenced(e["text"], "json") for e in before if e["type"] == "plan" and e["text"]]
     answers = [
         f"{fenced(entry['template'], 'cuda')}\n\n{fenced(entry['space'], 'yaml')}"
@@ -150,29 +131,19 @@ def _of_files(
         if entry["type"] == "answer"
     ]
     if not answers:
-        return Conversation(tuple(asked) + tuple(map(_assistant, plans)), ())
+        return ChatConversation((*asked, *map(_assistant, plans)), ())
     writing = [_assistant("\n\n".join([*plans, answers[0]]))]
     for problem, answer in zip(problems, answers[1:], strict=False):
         writing += [{"role": "user", "content": problem}, _assistant(answer)]
-    return Conversation(tuple(asked), tuple(writing))
+    return ChatConversation(asked, tuple(writing))
 
 
-def _problems(notes: Iterable[Note]) -> list[str]:
-    """List what was wrong with each answer, in order; the last one may have been right."""
-    contents = [note.content for note in notes if note.kind in (CANDIDATE, REFUSED)]
-    return list(contents[0]["problems"]) if contents else []
-
-
-def _assistant(content: str) -> Message:
-    return {"role": "assistant", "content": content}
+def _assistant(content: str, **more: Any) -> Message:
+    return {"role": "assistant", "content": content, **more}
 
 
 def _opening(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(takewhile(lambda message: message["role"] != "assistant", messages))
-
-
-def _split(notes: Sequence[Note], index: int) -> tuple[Sequence[Note], Sequence[Note]]:
-    return notes[:index], notes[index:]
 
 
 # What no candidate came of, or a wrong one.
@@ -215,7 +186,6 @@ def trajectories(session: Session, form: Format) -> Trajectories:
     followed, and `tools`. `grpo` gives as `prompt` all up to the request for a template, with the
     plan that was made then. Both have the reward and what came of the round beside them.
     """
-    make = _ROWS[form]
     records = {record.number: record for record in history(session)}
     rows: list[Row] = []
     left_out: dict[int, str] = {}
@@ -225,12 +195,25 @@ def trajectories(session: Session, form: Format) -> Trajectories:
             left_out[number] = "the agent had nothing to try" if idle else "it is not over"
             continue
         conversation = conversation_of(session.notes(number))
-        shown = make(conversation)
-        if isinstance(shown, str):
-            left_out[number] = shown
+        if not conversation.rest:
+            left_out[number] = "no messages: its agent is not a model"
+        elif form == "grpo" and not conversation.request:
+            left_out[number] = "no template was asked for: the plan could not be read"
         else:
-            rows.append({**shown, **_came(session, records[number], conversation)})
+            shown = _shown(conversation, form)
+            rows.append({**shown, **_result(session, records[number], conversation)})
     return Trajectories(tuple(rows), left_out)
+
+
+def _shown(conversation: ChatConversation, form: Format) -> Row:
+    if form == "grpo":
+        return {"prompt": list(conversation.request)}
+    return {
+        "prompt": list(conversation.opening),
+        "completion": list(conversation.rest),
+        # None, not empty: some templates of chats introduce tools for an empty list.
+        "tools": conversation.tools and list(conversation.tools),
+    }
 
 
 def write_trajectories(directory: Path, path: Path, form: Format) -> Trajectories:
@@ -271,33 +254,8 @@ def told(left_out: Mapping[int, str]) -> str:
     )
 
 
-def _supervised(conversation: Conversation) -> Row | str:
-    if not conversation.rest:
-        return "no messages: its agent is not a model"
-    return {
-        "prompt": list(conversation.opening),
-        "completion": list(conversation.rest),
-        # None, not empty: some templates of chats introduce tools for an empty list.
-        "tools": conversation.tools and list(conversation.tools),
-    }
-
-
-def _reinforced(conversation: Conversation) -> Row | str:
-    if not conversation.rest:
-        return "no messages: its agent is not a model"
-    if not conversation.request:
-        return "no template was asked for: the plan could not be read"
-    return {"prompt": list(conversation.request)}
-
-
-_ROWS: Mapping[Format, Callable[[Conversation], Row | str]] = {
-    "sft": _supervised,
-    "grpo": _reinforced,
-}
-
-
-def _came(session: Session, record: RoundRecord, conversation: Conversation) -> Row:
-    """Tell what came of a round, in columns that have the same type in every row."""
+def _result(session: Session, record: RoundRecord, conversation: ChatConversation) -> Row:
+    """Say what came of a round, in columns that have the same type in every row."""
     speedup = record.outcome.speedup if record.outcome else None
     manifest = session.manifest
     return {

@@ -22,7 +22,7 @@ from tuner.model.errors import AgentError
 from tuner.model.run_config import RunSettings
 from tuner.model.trial import Result
 from tuner.report.html import write_report
-from tuner.report.sections.summary import verdict
+from tuner.report.sections.summary import headline
 from tuner.report.terminal import json_of, results_table
 from tuner.session.session import Session
 
@@ -186,7 +186,7 @@ def recap(session: Session, number: int) -> str:
 def conclude(done: FinishedRun, failure: AgentError | None) -> Ending:
     """Write the report of a run that is over and word its results; `failure` ended its rounds."""
     data, folder = done.data, done.folder
-    lines = [verdict(data).headline, f"session: {folder}"]
+    lines = [headline(data).headline, f"session: {folder}"]
     if data.results:
         lines += ["", _table(data.results), "", f"tuned kernels: {folder / 'tuned'}"]
     try:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from math import floor
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tuner.report import charts, formatting
-from tuner.report.html import content_security_policy, write_page
+from tuner.report import charts
+from tuner.report.html import render_page, write_page
 from tuner.search.comparison import Floats, SearcherComparison, SearcherScore, SpaceResult, half
 from tuner.search.recorded_spaces import recording_name
 
@@ -91,9 +89,6 @@ def _line(shares: Floats, steps: Sequence[int], x: charts.Scale, y: charts.Scale
     return "M" + "L".join(_points(shares, steps, x, y))
 
 
-Row = tuple[str, Mapping[str, SearcherScore]]
-
-
 def write_comparison(comparison: SearcherComparison, path: Path, command: str = "") -> None:
     """Write the page of a comparison to `path`; raise `OSError` where that fails."""
     write_page(render_comparison(comparison, command), path)
@@ -101,44 +96,28 @@ def write_comparison(comparison: SearcherComparison, path: Path, command: str = 
 
 def render_comparison(comparison: SearcherComparison, command: str = "") -> str:
     """Make the page's HTML; every text from outside is escaped."""
-    sheets = ("style.css", "compare.css")
-    style = "".join(files("tuner.report").joinpath(name).read_text("utf-8") for name in sheets)
     settings = comparison.settings
-    return (
-        _environment()
-        .get_template("compare.html.j2")
-        .render(
-            style=Markup(style),
-            policy=content_security_policy(style),
-            settings=settings,
-            half=half(settings.trials),
-            rows=rows_of(comparison),
-            legend=[(name, index % COLORS) for index, name in enumerate(settings.searchers)],
-            overview=_overview(comparison) if len(comparison.results) > 1 else None,
-            charts=[_chart(result) for result in comparison.results],
-            spaces=[_facts(result) for result in comparison.results],
-            command=command,
-        )
+    return render_page(
+        "compare.html.j2",
+        ("style.css", "compare.css"),
+        settings=settings,
+        half=half(settings.trials),
+        rows=rows_of(comparison),
+        legend=[(name, index % COLORS) for index, name in enumerate(settings.searchers)],
+        overview=_overview(comparison) if len(comparison.results) > 1 else None,
+        charts=[_chart(result) for result in comparison.results],
+        spaces=comparison.results,
+        command=command,
     )
 
 
-def rows_of(comparison: SearcherComparison) -> list[Row]:
+def rows_of(comparison: SearcherComparison) -> list[tuple[str, Mapping[str, SearcherScore]]]:
     """List the rows of the table: each recording, and the mean of several."""
     recordings = comparison.by_recording()
-    rows: list[Row] = [(recording_name(Path(path)), scores) for path, scores in recordings.items()]
+    rows: list[tuple[str, Mapping[str, SearcherScore]]] = [
+        (recording_name(Path(path)), scores) for path, scores in recordings.items()
+    ]
     return rows if len(rows) == 1 else [*rows, ("all", comparison.overall())]
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("tuner", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(us=formatting.microseconds)
-    return environment
 
 
 def _chart(result: SpaceResult) -> tuple[str, Markup]:
@@ -152,23 +131,10 @@ def _overview(comparison: SearcherComparison) -> Markup:
     """Draw the mean of the spaces, seed by seed."""
     results = comparison.results
     curves = [
-        Curve(name, np.mean([_shares(result, index) for result in results], axis=0))
+        Curve(
+            name, np.mean([r.space.optimum_us / r.methods[index].found_us for r in results], axis=0)
+        )
         for index, name in enumerate(comparison.settings.searchers)
     ]
     random = np.mean([r.space.optimum_us / r.random_us for r in results], axis=0)
     return search_curves(f"{len(results)} spaces", curves, random, large=True)
-
-
-def _shares(result: SpaceResult, method: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return result.space.optimum_us / result.methods[method].found_us
-
-
-def _facts(result: SpaceResult) -> dict[str, object]:
-    space = result.space
-    return {
-        "label": space.label,
-        "configs": len(space.pool),
-        "failed": space.failed,
-        "optimum_us": space.optimum_us,
-        "random_us": float(result.random_us[-1]),
-    }

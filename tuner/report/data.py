@@ -1,14 +1,18 @@
-"""Everything a report shows, as plain values."""
+"""Everything a report shows, as plain values, and how it is read from a session."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.model.energy import Objective
-from tuner.model.kernel import Workload
+from tuner.model.errors import ExpressionError, InputError, TunerError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import DEVICE_NAMES, KernelSpec, Workload
 from tuner.model.statistics import floor_us
 from tuner.model.trial import (
     INITIAL,
@@ -22,12 +26,22 @@ from tuner.model.trial import (
     Variant,
 )
 from tuner.model.trial import fastest as timed_trials
+from tuner.session.records import file_sha
+from tuner.session.session import CandidateRecord, Session
+from tuner.space.choices import optional
+from tuner.space.load import load_definition
+from tuner.space.schema import validated
+from tuner.space.yaml import parse
+from tuner.tuning.progress import mean_speedup
+from tuner.tuning.search import ENDED
 
 if TYPE_CHECKING:
+    from tuner.dispatch.table import DispatchTable
     from tuner.mutation.examine import MutationScore
-    from tuner.report.rounds import Author, Round, Tried
-    from tuner.report.sections.dispatch import Dispatch
+    from tuner.report.rounds import AuthorData, RoundData
     from tuner.tuning.profiling import Profiled
+
+_SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming_gbps"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,27 @@ class EarlyEnd:
     workload: str
     trials: int
     expected_gain: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate with its template, and its mean speedup over the baseline by the search's times.
+
+    `speedup` is None where no config of it ran correctly.
+    """
+
+    name: str
+    parent: str | None
+    speedup: float | None
+    template: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Which variant serves which shape, with the measurements that might save a variant."""
+
+    table: DispatchTable
+    wanted: tuple[tuple[Workload, Variant], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +135,9 @@ class ReportData:
     checks: tuple[Check, ...] = ()
     mutation: MutationScore | None = None
     declared: Declared | None = None
-    author: Author | None = None
+    author: AuthorData | None = None
     candidates: tuple[Tried, ...] = ()
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[RoundData, ...] = ()
     profiles: tuple[Profiled, ...] = ()
     energies: tuple[Energy, ...] = ()
     objective: Objective = "time"
@@ -198,3 +233,210 @@ def fastest(trials: tuple[Trial, ...], count: int | None = None) -> tuple[Trial,
     for trial in timed_trials(trials, full=True):
         unique.setdefault(trial.variant, trial)
     return tuple(unique.values())[:count]
+
+
+def stopped_early(trial: Trial) -> bool:
+    """Tell a trial whose measurement was cut short: its time only ranks it."""
+    return trial.measurement is not None and trial.measurement.stopped_early
+
+
+def load(directory: Path) -> ReportData:
+    """Read a finished or interrupted session; raise `SessionError` where there is none.
+
+    The search space and the kernel may be gone or changed since: then what depends on them is
+    left out, and a note says so.
+    """
+    with Session.open(directory, read_only=True) as session:
+        spec, notes = _unchanged_spec(session)
+        return from_session(session, spec, notes)
+
+
+def from_session(
+    session: Session, spec: KernelSpec | None = None, notes: tuple[str, ...] = ()
+) -> ReportData:
+    """Collect what a session holds; `spec` adds the roofline and the diff.
+
+    Of the session's environment, `device` names the GPU, `recorded` is `true` or `false`, `date`
+    is when a recording was made and `streaming_gbps` is the roofline's rate.
+    """
+    manifest, environment = session.manifest, session.environment
+    config = manifest.config
+    recorded = environment.get("recorded") == "true" or config.device.startswith("recorded")
+    on_cpu = environment.get("on_cpu") == "true"
+    data = ReportData(
+        kernel=manifest.kernel,
+        device=environment.get("device", config.device),
+        recorded=recorded,
+        results=tuple(session.results()),
+        records=tuple((record.trial, record.elapsed_s) for record in session.records()),
+        finals=tuple(session.trials(stage="finals")),
+        comparisons=tuple(session.comparisons()),
+        baselines_us={
+            workload.key: baseline.measurement.median_us
+            for workload, baseline in session.baselines().items()
+        },
+        tuned_sources=dict(_tuned_sources(session)),
+        # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
+        streaming_gbps=None if on_cpu else _number(environment.get("streaming_gbps", "")),
+        environment={
+            **{f"operator {name}": value for name, value in config.operators.items()},
+            **{k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE},
+        },
+        command=shlex.join(manifest.command),
+        searcher=config.searcher,
+        seed=config.seed,
+        seconds=session.seconds,
+        measured_on=environment.get("date", "") if recorded else manifest.created.partition("T")[0],
+        session=str(session.directory),
+        finished=session.state == "complete",
+        notes=notes,
+        on_cpu=on_cpu,
+        checks=tuple(session.checks()),
+        mutation=_mutation_score(session),
+        candidates=tuple(
+            Tried(one.name, one.parent, mean_speedup(session, one.name), one.template_text)
+            for one in session.candidates()
+        ),
+        energies=tuple(session.energies()),
+        objective=config.objective,
+        early_ends=tuple(_early_ends(session)),
+        dispatch=_dispatch(session),
+        peers=tuple(session.peers()),
+    )
+    data = replace(data, dynamic_shared_bytes=dict(_dynamic_shared(data, session)))
+    if config.rounds or any(note.round > 0 for note in session.notes()):
+        data = _with_rounds(data, session)
+    return data if spec is None else _with_spec(data, spec)
+
+
+def _with_rounds(data: ReportData, session: Session) -> ReportData:
+    # Imported here: most runs have no agent, and need none of its modules.
+    from tuner.report.rounds import author_of, rounds
+    from tuner.tuning.profiling import profiles
+
+    return replace(
+        data, author=author_of(session), rounds=rounds(session), profiles=tuple(profiles(session))
+    )
+
+
+def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
+    operations, workloads = spec.operations, [result.workload for result in data.results]
+    return replace(
+        data,
+        baseline_source=_text(spec.source),
+        traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
+        operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
+        declared=Declared(
+            spec.edge_cases,
+            varying=tuple(one.name for one in spec.arguments if not one.deterministic),
+            nonfinite=tuple(one.name for one in spec.arguments if one.nonfinite),
+        ),
+    )
+
+
+def _mutation_score(session: Session) -> MutationScore | None:
+    if not (session.directory / "mutation.json").exists():
+        return None  # as in nearly every session, which then needs none of that package's modules
+    from tuner.mutation.examine import load_score
+
+    return load_score(session.directory)
+
+
+def _dispatch(session: Session) -> Dispatch | None:
+    """Make the table as `tune export` does; None where there is none."""
+    if not session.comparisons():
+        return None
+    from tuner.dispatch.predicted import wanted_for
+    from tuner.dispatch.table import SessionDispatch, SetSelection
+
+    config = session.manifest.config
+    try:
+        choice = SetSelection(config.variants_within, config.max_variants)
+        made = SessionDispatch(session, choice)
+    except InputError:
+        return None
+    return Dispatch(made.table, wanted_for(made))
+
+
+def _early_ends(session: Session) -> Iterator[EarlyEnd]:
+    for note in session.notes(0, ENDED):
+        ended = note.content
+        gain = ended.get("expected_gain")
+        yield EarlyEnd(ended["candidate"], ended["workload"], ended["trials"], gain)
+
+
+def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:
+    path = session.manifest.config.space
+    left_out = "the roofline and the difference to the baseline are left out"
+    try:
+        spec = load_definition(path, session.manifest.config.operators).spec
+        before = {path: session.manifest.space_sha, spec.source: session.manifest.source_sha}
+        changed = [str(file) for file, sha in before.items() if file_sha(file) != sha]
+    except (TunerError, OSError) as error:
+        return None, (f"The search space cannot be read any more, so {left_out}: {error}",)
+    if changed:
+        names = " and ".join(changed)
+        return None, (f"Changed since this session: {names}; {left_out}.",)
+    return spec, ()
+
+
+def _tuned_sources(session: Session) -> Iterator[tuple[str, str]]:
+    for result in session.results():
+        path = session.variant_path(result.workload)
+        if path.exists():
+            yield result.workload.key, _without_header(_text(path), session.manifest.kernel)
+
+
+def _without_header(source: str, kernel: str) -> str:
+    """Drop the lines that tell the variants apart, so that equal code is shown once."""
+    header = (f"// {kernel}, tuned for ", "// config: ", "// compile with: ")
+    lines = source.splitlines(keepends=True)
+    while lines and lines[0].startswith(header):
+        del lines[0]
+    return "".join(lines)
+
+
+def _dynamic_shared(
+    data: ReportData, session: Session
+) -> Iterator[tuple[tuple[str, str, str], int]]:
+    sizes = {one.name: _shared_sizes(one) for one in session.candidates()}
+    for workload, trials in data.by_workload().items():
+        for trial in fastest(trials):
+            shared = _largest(trial, sizes.get(trial.candidate))
+            if shared is not None:
+                yield (trial.candidate, workload.key, trial.config.key), shared
+
+
+def _shared_sizes(candidate: CandidateRecord) -> tuple[Expression, ...] | None:
+    """Read what the candidate's own launches ask for; None where its space cannot be read."""
+    try:
+        document = parse(candidate.space_text, Path(candidate.name))
+        model = validated(document)
+        names = {*model.axes, *DEVICE_NAMES, *model.parameters}
+        found = [
+            optional(document, one.shared_memory, names, "launch", i, "shared_memory")
+            for i, one in enumerate(model.launch)
+        ]
+    except TunerError:
+        return None
+    return tuple(size for size in found if size is not None)
+
+
+def _largest(trial: Trial, sizes: Sequence[Expression] | None) -> int | None:
+    names = {**trial.workload.values, **trial.config}
+    try:
+        return None if sizes is None else max((size.integer(names) for size in sizes), default=0)
+    except ExpressionError:
+        return None  # it needs a number of the device, which a session does not hold
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < float("inf") else None

@@ -1,10 +1,11 @@
-"""The report as one HTML file that opens without a network and runs no script."""
+"""Pages as one HTML file each, which opens without a network and runs no script: the report."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,14 +14,10 @@ from markupsafe import Markup, escape
 
 from tuner.model.config import format_value
 from tuner.model.expressions import Value
-from tuner.model.trial import Status
-from tuner.process.files import atomic_write
+from tuner.model.trial import Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData
-from tuner.report.sections import dispatch, energy, peers, profile, search, verification
-from tuner.report.sections import rounds as rounds_section
-from tuner.report.sections import rounds as tree_chart
-from tuner.report.sections.summary import REASONS_SHOWN, rejections, top_tables, variants, verdict
+from tuner.report.sections import search, summary
 
 
 def write_report(data: ReportData, path: Path) -> None:
@@ -33,28 +30,56 @@ def write_report(data: ReportData, path: Path) -> None:
 
 def render_report(data: ReportData) -> str:
     """Make the report's HTML; every text from outside is escaped."""
-    style = files("tuner.report").joinpath("style.css").read_text(encoding="utf-8")
-    template = _environment().get_template("report.html.j2")
-    return template.render(
+    return render_page(
+        "report.html.j2",
+        ("style.css",),
         data=data,
-        style=Markup(style),
-        policy=_content_security_policy(style),
-        verdict=verdict(data),
+        headline=summary.headline(data),
         total=len(data.records),
         correct=data.counts()[Status.CORRECT],
         workload_count=len({r.workload for r in data.results} | set(data.by_workload())),
         environment=_environment_rows(data),
         method=_method(data),
-        **_trust_parts(data),
+        **_verification_parts(data),
         **_result_parts(data),
         **_search_parts(data),
         **_dispatch_parts(data),
-        **_peers_parts(data),
+        **_energy_parts(data),
         **_agent_parts(data),
-        energy=energy.energy_parts(data.energies, data.results),
     )
 
 
+def render_page(template: str, style_sheets: Sequence[str], **values: object) -> str:
+    """Render a template that extends `page.html.j2`, with its style sheets inside."""
+    texts = (files("tuner.report").joinpath(name).read_text("utf-8") for name in style_sheets)
+    style = "".join(texts)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    page = _environment().get_template(template)
+    return page.render(style=Markup(style), policy=policy, **values)
+
+
+def write_page(html: str, path: Path) -> None:
+    """Write a page to `path`, replacing what was there in one step; make its folder.
+
+    Raises `OSError` where it cannot, with what was there before left as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # surrogates, which a compiler's output may hold, have no UTF-8
+    content = html.encode("utf-8", errors="replace")
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tuner", "report"),
@@ -70,107 +95,111 @@ def _environment() -> Environment:
         percent=formatting.percent,
         occupancy=formatting.occupancy,
         seconds=formatting.seconds,
-        pairs=_pairs,
+        significant=formatting.significant,
+        joined=formatting.joined,
+        shortened=formatting.shortened,
         without=formatting.without,
-        money=rounds_section.money,
+        pairs=_pairs,
+        value_of=_value_of,
     )
     return environment
 
 
-def _content_security_policy(style: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+def _pairs(config: Mapping[str, Value]) -> Markup:
+    """Write a config so that a line never breaks inside `name=value`."""
+    pairs = (escape(f"{name}={format_value(value)}") for name, value in config.items())
+    return Markup(" ").join(Markup('<span class="pair">{}</span>').format(pair) for pair in pairs)
 
 
-def _trust_parts(data: ReportData) -> Mapping[str, object]:
-    blames = verification.blames(data)
+def _value_of(config: Mapping[str, Value], name: str) -> str:
+    return format_value(config[name]) if name in config else "-"
+
+
+def _verification_parts(data: ReportData) -> Mapping[str, object]:
     return {
-        "checks": verification.check_rows(data),
-        "blames": blames[: verification.REASONS_SHOWN],
-        "blames_more": max(len(blames) - verification.REASONS_SHOWN, 0),
-        "failed": {check.variant for check in verification.failures(data)},
-        "left_out": verification.left_out(data),
-        "trust_facts": verification.facts(data),
-        "trust_notes": verification.notes(data),
+        "checks": summary.check_rows(data),
+        "open_checks": summary.open_checks(data),
+        "checks_shown": summary.CHECKS_SHOWN,
+        "reason_of": summary.reason_of,
+        "failed": {check.variant for check in summary.failures(data)},
+        "verification_facts": summary.verification_facts(data),
+        "verification_notes": summary.verification_notes(data),
     }
 
 
 def _result_parts(data: ReportData) -> Mapping[str, object]:
-    throughputs = _throughputs(data)
-    points = _roofline_points(data)
+    throughputs, points = _throughputs(data), _roofline_points(data)
     streaming = data.streaming_gbps or 0.0
+    speedups = [
+        charts.Speedup(str(r.workload), r.speedup, r.interval, r.workload.held_out, r.different)
+        for r in data.results
+    ]
     return {
         "isolated": any(result.isolated_us is not None for result in data.results),
         "common": formatting.common(data.results),
         "unpaired": sum(not result.paired for result in data.results),
-        "speedup_chart": charts.speedups(
-            [
-                charts.Speedup(
-                    str(result.workload),
-                    result.speedup,
-                    result.interval,
-                    result.workload.held_out,
-                    result.different,
-                )
-                for result in data.results
-            ]
-        ),
+        "speedup_chart": charts.speedups(speedups),
         "throughput_chart": charts.throughputs(throughputs, streaming) if throughputs else None,
         "roofline_chart": charts.roofline(points, streaming) if points else None,
-        "variants": variants(data),
+        "source_diffs": search.source_diffs(data),
     }
 
 
 def _search_parts(data: ReportData) -> Mapping[str, object]:
-    rejected = rejections(data)
     return {
         "convergence": search.convergences(data),
         "early_ends": search.early_end_lines(data),
         "importance": search.importances(data),
-        "rejected": rejected[:REASONS_SHOWN],
-        "rejected_more": max(len(rejected) - REASONS_SHOWN, 0),
+        "rejected": search.rejections(data),
+        "reasons_shown": search.REASONS_SHOWN,
         "rejected_chart": search.rejected_chart(data),
-        "top": top_tables(data),
+        "fastest": search.fastest_configs(data),
+        "names_of": _parameter_names,
     }
+
+
+def _parameter_names(trials: Sequence[Trial]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for trial in trials for name in trial.config))
+
+
+# The sections below are imported where a run has what they show: most have no agent, no energy.
 
 
 def _dispatch_parts(data: ReportData) -> Mapping[str, object]:
-    if data.dispatch is None:
-        return {"dispatch_summary": ""}
-    shown, more = dispatch.wanted(data.dispatch)
+    if data.dispatch is None and not data.peers:
+        return {"peers": ()}
+    from tuner.report.sections import dispatch
+
+    found = dispatch.peers_on(data)
     return {
-        "dispatch_summary": dispatch.summary(data.dispatch),
-        "dispatch_chosen": dispatch.chosen(data.dispatch),
-        "dispatch_served": dispatch.served(data.dispatch),
-        "dispatch_checked": dispatch.checked(data.dispatch),
-        "dispatch_wanted": shown,
-        "dispatch_wanted_more": more,
+        "dispatch_summary": dispatch.dispatch_summary(data.dispatch) if data.dispatch else "",
+        "wanted_shown": dispatch.WANTED_SHOWN,
+        "peers": found,
+        "peers_names": dispatch.peers_names(found),
+        "peers_summary": dispatch.peers_summary(found),
+        "peers_troubles": dispatch.peers_troubles(found, recorded=data.recorded),
+        "peers_chart": dispatch.peers_chart(found),
     }
 
 
-def _peers_parts(data: ReportData) -> Mapping[str, object]:
-    found = peers.peers_on(data)
+def _energy_parts(data: ReportData) -> Mapping[str, object]:
+    if not data.energies:
+        return {"energy": ()}
+    from tuner.report.sections import energy
+
     return {
-        "peers_rows": peers.rows(found, recorded=data.recorded),
-        "peers_names": peers.names(found),
-        "peers_summary": peers.summary(found),
-        "peers_troubles": peers.troubles(found, recorded=data.recorded),
-        "peers_chart": peers.chart(found),
+        "energy": energy.energy_parts(data.energies, data.results),
+        "program_name": energy.program_name,
+        "last_seen": energy.last_seen,
     }
 
 
 def _agent_parts(data: ReportData) -> Mapping[str, object]:
-    return {
-        "rounds": rounds_section.rows(data),
-        "rounds_summary": rounds_section.summary(data) if data.rounds else "",
-        "rounds_total": rounds_section.total(data),
-        "rounds_tree": tree_chart.tree(rounds_section.marks(data)) if data.rounds else None,
-        "profiled": profile.profiled(data),
-        "degrees": profile.degrees(data),
-    }
+    if not data.rounds and not data.profiles:
+        return {"profiled": ()}
+    from tuner.report.sections.rounds import parts
+
+    return parts(data)
 
 
 def _throughputs(data: ReportData) -> list[charts.Throughput]:
@@ -267,28 +296,3 @@ def _comparisons(data: ReportData) -> list[str]:
     )
     flags = {result.paired for result in data.results} or {not data.recorded}
     return [*([paired] if True in flags else []), *([unpaired] if False in flags else [])]
-
-
-def _pairs(config: Mapping[str, Value]) -> Markup:
-    """Write a config so that a line never breaks inside `name=value`."""
-    pairs = (escape(f"{name}={format_value(value)}") for name, value in config.items())
-    return Markup(" ").join(Markup('<span class="pair">{}</span>').format(pair) for pair in pairs)
-
-
-def content_security_policy(style: str) -> str:
-    """Allow the one style sheet that a page holds, and nothing else."""
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def write_page(html: str, path: Path) -> None:
-    """Write a page to `path`, replacing what was there in one step; make its folder.
-
-    Raises `OSError` where it cannot, with what was there before left as it was.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # surrogates, which a compiler's output may hold, have no UTF-8
-    atomic_write(path, html.encode("utf-8", errors="replace"))

@@ -11,23 +11,9 @@ from tuner.agent.briefing.outcome import Moved, Outcome, RoundRecord
 from tuner.agent.history import CANDIDATE, IDEA, IDLE, REFUSED, SAID, history, idea_of
 from tuner.model.statistics import geometric_mean
 from tuner.session.session import Session
-from tuner.tuning.progress import mean_speedup
 
 # `idle`: the agent had nothing left to try; `open`: the run ended in the middle of it.
 End = Literal["searched", "incorrect", "refused", "idle", "open"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A candidate with its template, and its mean speedup over the baseline by the search's times.
-
-    `speedup` is None where no config of it ran correctly.
-    """
-
-    name: str
-    parent: str | None
-    speedup: float | None
-    template: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +57,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundData:
     """One round: what `tuner.agent.history` tells of it, how it ended and what it took."""
 
     record: RoundRecord
@@ -105,7 +91,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Author:
+class AuthorData:
     """Who wrote the candidates: `models` are those asked for and those that the server named."""
 
     agent: str
@@ -114,7 +100,7 @@ class Author:
     rounds: int
 
 
-def author_of(session: Session) -> Author | None:
+def author_of(session: Session) -> AuthorData | None:
     """Say who wrote further candidates; None where nobody was asked to."""
     config = session.manifest.config
     if not config.rounds:
@@ -122,32 +108,24 @@ def author_of(session: Session) -> Author | None:
     heard = (note.content.get("model", "") for note in session.notes(kind=SAID))
     models = dict.fromkeys((config.model, *heard))
     named = tuple(model for model in models if model)
-    return Author(config.agent, named, config.policy, config.rounds)
+    return AuthorData(config.agent, named, config.policy, config.rounds)
 
 
-def tried(session: Session) -> tuple[Tried, ...]:
-    """List the candidates of a session with how they did in the search."""
-    return tuple(
-        Tried(one.name, one.parent, mean_speedup(session, one.name), one.template_text)
-        for one in session.candidates()
-    )
-
-
-def rounds(session: Session) -> tuple[Round, ...]:
+def rounds(session: Session) -> tuple[RoundData, ...]:
     """List the rounds of a session, also one that was not ended."""
     over = {record.number: record for record in history(session)}
     numbers = dict.fromkeys(note.round for note in session.notes() if note.round > 0)
     return tuple(_round(session, number, over.get(number)) for number in sorted(numbers))
 
 
-def _round(session: Session, number: int, record: RoundRecord | None) -> Round:
+def _round(session: Session, number: int, record: RoundRecord | None) -> RoundData:
     notes = session.notes(number)
     last = {note.kind: note.content for note in notes}
     spent = _spent(note.content for note in notes if note.kind == SAID)
     known = record or _unfinished(number, last)
     outcome = known.outcome
     gain = None if outcome is None else _gain(session, outcome)
-    return Round(known, _end(last, outcome), gain, spent)
+    return RoundData(known, _end(last, outcome), gain, spent)
 
 
 def _unfinished(number: int, last: Mapping[str, Mapping[str, Any]]) -> RoundRecord:

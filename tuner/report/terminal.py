@@ -1,24 +1,26 @@
-"""The results of a run for a terminal, and as the object that `--json` prints."""
+"""The results of a run for a terminal, as `--json` prints them, and every trial as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Occupancy, Result
+from tuner.model.trial import INITIAL, Occupancy, Result, Trial
 from tuner.report import formatting
 from tuner.report.data import ReportData
-from tuner.report.rounds import Round
-from tuner.report.sections.energy import energy_json
-from tuner.report.sections.peers import Against, PeersOn, peers_json, peers_on
-from tuner.report.sections.verification import counts_by_kind
+from tuner.report.formatting import rounded, rounded_all
+from tuner.report.sections.summary import counts_by_kind
 
-# 0.1 ns, and a hundredth of a per cent: far below the noise of any measurement.
-DIGITS = 4
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from tuner.report.rounds import RoundData
+    from tuner.report.sections.dispatch import Against, PeersOn
 
 
 def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> Table:
@@ -56,7 +58,18 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
 
 def json_of(data: ReportData) -> dict[str, object]:
     """Make the object that `--json` prints; every status is counted, those at 0 too."""
-    peers = {one.workload: one for one in peers_on(data)}
+    peers: dict[Workload, dict[str, dict[str, object]]] = {}
+    if data.peers:
+        from tuner.report.sections.dispatch import peers_json, peers_on
+
+        peers = {one.workload: peers_json(one) for one in peers_on(data)}
+    energy: dict[str, object] = {}
+    if data.energies:
+        # A run by time measures none.
+        from tuner.report.sections.energy import energy_json
+
+        measured = energy_json(data.energies, data.results)
+        energy = {"objective": data.objective, "energy": measured}
     return {
         "kernel": data.kernel,
         "device": data.device,
@@ -68,15 +81,8 @@ def json_of(data: ReportData) -> dict[str, object]:
         "checks": counts_by_kind(data),
         "workloads": [_json_result(one, peers.get(one.workload)) for one in data.results],
         "rounds": [_json_round(one) for one in data.rounds],
-        **_json_energy(data),
+        **energy,
     }
-
-
-def _json_energy(data: ReportData) -> dict[str, object]:
-    """Only where there is any: a run by time measures none."""
-    if not data.energies:
-        return {}
-    return {"objective": data.objective, "energy": energy_json(data.energies, data.results)}
 
 
 def _cells(
@@ -133,25 +139,25 @@ def _occupancy(occupancy: Occupancy | None) -> Text:
     return Text(formatting.percent(occupancy.share)).append(f"\n{occupancy.limiter}", style="dim")
 
 
-def _json_result(result: Result, peers: PeersOn | None) -> dict[str, object]:
+def _json_result(result: Result, peers: dict[str, dict[str, object]] | None) -> dict[str, object]:
     """Only a run with peers says anything of them."""
     return {
         "workload": result.workload.values,
         "held_out": result.workload.held_out,
-        "baseline_us": round(result.baseline_us, DIGITS),
-        "tuned_us": round(result.tuned_us, DIGITS),
-        "speedup": round(result.speedup, DIGITS),
-        "interval": [round(bound, DIGITS) for bound in result.interval],
-        "roofline": None if _of_cpu(result) else round(result.roofline_share, DIGITS),
+        "baseline_us": rounded(result.baseline_us),
+        "tuned_us": rounded(result.tuned_us),
+        "speedup": rounded(result.speedup),
+        "interval": rounded_all(result.interval),
+        "roofline": None if _of_cpu(result) else rounded(result.roofline_share),
         "candidate": result.candidate,
         "config": dict(result.config),
         "registers": None if result.resources is None else result.resources.registers,
         "occupancy": None if result.occupancy is None else result.occupancy.share,
-        **({} if peers is None else {"peers": peers_json(peers)}),
+        **({} if peers is None else {"peers": peers}),
     }
 
 
-def _json_round(one: Round) -> dict[str, object]:
+def _json_round(one: RoundData) -> dict[str, object]:
     record, idea, gain, spent = one.record, one.record.idea, one.gain, one.spent
     return {
         "round": one.number,
@@ -165,19 +171,49 @@ def _json_round(one: Round) -> dict[str, object]:
                 "metric": moved.metric,
                 "workload": moved.workload or None,
                 "predicted": moved.predicted,
-                "measured": _rounded(moved.actual),
+                "measured": rounded(moved.actual),
             }
             for moved in one.expected
         ],
-        "speedup": _rounded(one.speedup),
-        "over_base": _rounded(one.over_base),
-        "default_speedup": _rounded(gain.default if gain else None),
-        "search_gain": _rounded(gain.search if gain else None),
+        "speedup": rounded(one.speedup),
+        "over_base": rounded(one.over_base),
+        "default_speedup": rounded(gain.default if gain else None),
+        "search_gain": rounded(gain.search if gain else None),
         "refused": list(record.problems),
         "tokens": {"input": spent.input, "cached": spent.cached, "output": spent.output},
         "cost": None if spent.cost is None else round(spent.cost, 6),
     }
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, DIGITS)
+def trials_frame(data: ReportData) -> DataFrame:
+    """Lay the trials out, one a row in the order they ended.
+
+    Axes and parameters are columns of their own, parameters as `config.NAME`; times are in
+    microseconds, empty where a trial has none.
+    """
+    from pandas import DataFrame
+
+    rows = [_row(trial, elapsed_s) for trial, elapsed_s in data.records]
+    return DataFrame(rows).convert_dtypes()
+
+
+def _row(trial: Trial, elapsed_s: float) -> dict[str, object]:
+    resources, occupancy = trial.resources, trial.occupancy
+    measurement = trial.measurement
+    return {
+        "elapsed_s": round(elapsed_s, 3),
+        "stage": trial.stage,
+        "candidate": trial.candidate,
+        **trial.workload.values,
+        **{f"config.{name}": value for name, value in trial.config.items()},
+        "status": trial.status.value,
+        "reason": trial.reason,
+        "time_us": trial.time_us,
+        "samples": None if measurement is None else len(measurement.times_us),
+        "stopped_early": None if measurement is None else measurement.stopped_early,
+        "registers": None if resources is None else resources.registers,
+        "spill_store_bytes": None if resources is None else resources.spill_store_bytes,
+        "static_shared_bytes": None if resources is None else resources.static_shared_bytes,
+        "occupancy": None if occupancy is None else occupancy.share,
+        "limited_by": None if occupancy is None else occupancy.limiter,
+    }

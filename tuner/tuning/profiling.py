@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tuner.analysis.base import Degree, Kind, Profiler, Subject
-from tuner.analysis.diagnose import diagnose
+from tuner.analysis.base import Bottleneck, Degree, Profiler, ProfileSubject
+from tuner.analysis.diagnosis import diagnose
 from tuner.analysis.metrics import metrics_of
 from tuner.device.base import Outcome
 from tuner.model.kernel import Workload
@@ -32,7 +32,7 @@ class Profiled:
     workload: str
     config: Mapping[str, Any]
     degree: Degree
-    kind: Kind
+    kind: Bottleneck
     metrics: Mapping[str, float]
     findings: tuple[Finding, ...]
     reason: str = ""
@@ -40,7 +40,7 @@ class Profiled:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Profiled:
         findings = tuple(Finding(**finding) for finding in content["findings"])
-        known = {"degree": Degree(content["degree"]), "kind": Kind(content["kind"])}
+        known = {"degree": Degree(content["degree"]), "kind": Bottleneck(content["kind"])}
         return cls(**{**content, **known, "findings": findings})
 
 
@@ -72,7 +72,7 @@ class Profiling:
             return None
         resources, share = evaluator.usage(pending)
         operations = plan.spec.operations
-        subject = Subject(
+        subject = ProfileSubject(
             program=program,
             lines=evaluator.render(workload, trial.config).lines,
             resources=resources,

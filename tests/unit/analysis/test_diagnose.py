@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 from profiles import code, launch, profile, waits
 
-from tuner.analysis.base import Kind, Profile, Rule
-from tuner.analysis.diagnose import RULES, diagnose, load
-from tuner.analysis.diagnosis.evidence import MEMORY_THROUGHPUT, SM_THROUGHPUT
-from tuner.analysis.metrics import DRAM_BYTES
+from tuner.analysis.base import Bottleneck, Profile, Rule
+from tuner.analysis.diagnosis import RULES, diagnose, load
+from tuner.analysis.metrics import DRAM_BYTES, MEMORY_THROUGHPUT, SM_THROUGHPUT
 from tuner.model.trial import MOST, Finding, Occupancy, Resources
 
 HEALTHY = profile(time_us=110)
 PLUGIN = """
 from tuner.model.trial import Finding
-from tuner.analysis.base import Kind, Rule
+from tuner.analysis.base import Bottleneck, Rule
 
 def find(profile):
     return Finding("ours", "3 of them.", "Fewer.", 3.0, weight=0.5)
@@ -31,20 +30,22 @@ def nonsense(profile):
 def heavy(profile):
     return Finding("heavy", "1 of them.", "Fewer.", 1.0, weight=7.0)
 
-RULE = Rule("ours", frozenset(Kind), find)
-FAILING = Rule("failing", frozenset(Kind), fail)
-NONSENSE = Rule("nonsense", frozenset(Kind), nonsense)
-HEAVY = Rule("heavy", frozenset(Kind), heavy)
-TAKEN = Rule("occupancy", frozenset(Kind), find)
+RULE = Rule("ours", frozenset(Bottleneck), find)
+FAILING = Rule("failing", frozenset(Bottleneck), fail)
+NONSENSE = Rule("nonsense", frozenset(Bottleneck), nonsense)
+HEAVY = Rule("heavy", frozenset(Bottleneck), heavy)
+TAKEN = Rule("occupancy", frozenset(Bottleneck), find)
 NUMBER = 3
 """
 
 
-def rule(name: str, weight: float = 0.5, kinds: frozenset[Kind] = frozenset(Kind)) -> Rule:
+def rule(
+    name: str, weight: float = 0.5, bounds: frozenset[Bottleneck] = frozenset(Bottleneck)
+) -> Rule:
     def find(_: Profile) -> Finding:
         return Finding(name, f"{name} 1.", "Change it.", 1.0, weight=weight)
 
-    return Rule(name, kinds, find)
+    return Rule(name, bounds, find)
 
 
 def install(folder: Path, *entries: str) -> None:
@@ -62,9 +63,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_class_decides_which_rules_run() -> None:
-    rules = [rule("both"), rule("elsewhere", kinds=frozenset({Kind.COMPUTE, Kind.LAUNCH}))]
+    rules = [
+        rule("both"),
+        rule("elsewhere", bounds=frozenset({Bottleneck.COMPUTE, Bottleneck.LAUNCH})),
+    ]
     kind, findings = diagnose(HEALTHY, rules)
-    assert kind is Kind.MEMORY
+    assert kind is Bottleneck.MEMORY
     assert [finding.topic for finding in findings] == ["both"]
 
 
@@ -83,7 +87,7 @@ def test_weights_shrink_towards_the_roofline() -> None:
 
 
 def test_of_a_healthy_kernel_nothing_is_found() -> None:
-    assert diagnose(HEALTHY) == (Kind.MEMORY, ())
+    assert diagnose(HEALTHY) == (Bottleneck.MEMORY, ())
 
 
 def test_a_kernel_with_many_faults_is_told_the_costliest_first() -> None:
@@ -102,7 +106,7 @@ def test_a_kernel_with_many_faults_is_told_the_costliest_first() -> None:
         hot_lines=[(5, 0.8)],
     )
     kind, findings = diagnose(bad)
-    assert kind is Kind.LATENCY
+    assert kind is Bottleneck.LATENCY
     assert [finding.topic for finding in findings] == [
         "redundant_traffic",
         "warp_stalls",
@@ -119,7 +123,7 @@ def test_without_counters_only_what_code_and_compiler_show_is_found() -> None:
         codes=[code({"global_load": 8}, load_bits={16: 8})],
     )
     kind, findings = diagnose(static)
-    assert kind is Kind.LATENCY
+    assert kind is Bottleneck.LATENCY
     assert {finding.topic for finding in findings} == {
         "vector_width",
         "occupancy",

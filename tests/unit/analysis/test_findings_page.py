@@ -7,8 +7,8 @@ from pathlib import Path
 
 from profiles import code, profile
 
-from tuner.analysis.base import Degree, Kind, Rule
-from tuner.analysis.diagnose import RULES
+from tuner.analysis.base import Bottleneck, Degree, Rule
+from tuner.analysis.diagnosis import RULES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "findings.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(\w+)` \| ([a-z, ]+) \|", re.MULTILINE)
@@ -18,12 +18,12 @@ def test_the_table_of_diagnoses_is_that_of_the_code_with_its_classes() -> None:
     table = PAGE.partition("## The diagnoses")[2].partition("## ")[0]
     stated = [(name, kinds.split(", ")) for name, kinds in ROW.findall(table)]
     assert stated == [
-        (rule.name, [str(kind) for kind in Kind if kind in rule.kinds]) for rule in RULES
+        (rule.name, [str(kind) for kind in Bottleneck if kind in rule.bounds]) for rule in RULES
     ]
 
 
 def test_every_class_and_degree_is_explained() -> None:
-    assert all(f"`{word}`" in PAGE for word in (*Kind, *Degree))
+    assert all(f"`{word}`" in PAGE for word in (*Bottleneck, *Degree))
 
 
 def test_the_example_of_ones_own_diagnosis_works() -> None:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.analysis.machine_code import CLASSES, OTHER, InstructionCounts, count_instructions
 from tuner.analysis.sass import CLASSES as TEXT_CLASSES
 from tuner.analysis.sass import codes, disassemble
+from tuner.analysis.static_features import CLASSES, OTHER, InstructionCounts, count_instructions
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.pool import NvrtcPool
 

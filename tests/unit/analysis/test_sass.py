@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from tuner.analysis import sass
-from tuner.analysis.base import Code
+from tuner.analysis.base import MachineCode
 from tuner.analysis.sass import (
     CLASSES,
     OTHER,
@@ -111,28 +111,30 @@ def compiled(compiler: NvrtcPool) -> tuple[str, Mapping[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def code(compiled: tuple[str, Mapping[str, str]]) -> Mapping[str, Code]:
+def code(compiled: tuple[str, Mapping[str, str]]) -> Mapping[str, MachineCode]:
     text, lowered = compiled
     return {one.kernel: one for one in codes(text, lowered, LINES)}
 
 
-def test_there_is_one_code_a_kernel_in_their_order(code: Mapping[str, Code]) -> None:
+def test_there_is_one_code_a_kernel_in_their_order(code: Mapping[str, MachineCode]) -> None:
     assert tuple(code) == KERNELS
 
 
-def test_every_instruction_has_a_class_and_none_is_filling(code: Mapping[str, Code]) -> None:
+def test_every_instruction_has_a_class_and_none_is_filling(code: Mapping[str, MachineCode]) -> None:
     for one in code.values():
         assert one.mix.keys() <= CLASSES.keys()
         assert one.instructions == sum(one.mix.values())
     assert code["scalar"].instructions < 32  # of 32, which fill the last line of code
 
 
-def test_a_vectorised_copy_moves_128_bits_and_a_scalar_one_32(code: Mapping[str, Code]) -> None:
+def test_a_vectorised_copy_moves_128_bits_and_a_scalar_one_32(
+    code: Mapping[str, MachineCode],
+) -> None:
     assert code["vector"].load_bits == code["vector"].store_bits == {128: 1}
     assert code["scalar"].load_bits == code["scalar"].store_bits == {32: 1}
 
 
-def test_the_loop_of_a_copy_holds_the_copy(code: Mapping[str, Code]) -> None:
+def test_the_loop_of_a_copy_holds_the_copy(code: Mapping[str, MachineCode]) -> None:
     loop = code["vector"].loop_mix
     assert (loop["global_load"], loop["global_store"], loop["branch"]) == (1, 1, 1)
     assert "constant_load" not in loop  # which come before it
@@ -140,7 +142,7 @@ def test_the_loop_of_a_copy_holds_the_copy(code: Mapping[str, Code]) -> None:
 
 
 def test_spills_are_local_memory_at_the_line_that_needs_the_registers(
-    code: Mapping[str, Code],
+    code: Mapping[str, MachineCode],
 ) -> None:
     spill = code["spill"]
     assert spill.mix["local_load"] > 20
@@ -150,7 +152,7 @@ def test_spills_are_local_memory_at_the_line_that_needs_the_registers(
     assert not code["vector"].mix.get("local_load")
 
 
-def test_a_reduction_waits_at_a_barrier_in_its_loop(code: Mapping[str, Code]) -> None:
+def test_a_reduction_waits_at_a_barrier_in_its_loop(code: Mapping[str, MachineCode]) -> None:
     reduce = code["reduce"]
     assert reduce.mix["barrier"] == 2
     assert reduce.loop_mix["barrier"] == 1
@@ -160,13 +162,13 @@ def test_a_reduction_waits_at_a_barrier_in_its_loop(code: Mapping[str, Code]) ->
 
 
 def test_matrix_instructions_come_from_the_line_that_a_header_was_inlined_at(
-    code: Mapping[str, Code],
+    code: Mapping[str, MachineCode],
 ) -> None:
     assert code["multiply<16>"].mix["tensor"] == 2
     assert code["multiply<16>"].lines["tensor"] == line_of("product")
 
 
-def test_only_the_innermost_loop_counts(code: Mapping[str, Code]) -> None:
+def test_only_the_innermost_loop_counts(code: Mapping[str, MachineCode]) -> None:
     pairs = code["pairs"]
     assert pairs.mix["special"] >= 2  # the exponential, and the division's reciprocal
     assert pairs.loop_mix["special"] == 1
@@ -174,7 +176,7 @@ def test_only_the_innermost_loop_counts(code: Mapping[str, Code]) -> None:
     assert pairs.lines["special"] == line_of("inner")
 
 
-def test_a_function_counts_for_the_kernel_that_calls_it(code: Mapping[str, Code]) -> None:
+def test_a_function_counts_for_the_kernel_that_calls_it(code: Mapping[str, MachineCode]) -> None:
     assert code["calling"].mix["fp64"] >= 2
     assert code["calling"].lines["fp64"] == line_of("far")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuner.analysis import sass
-from tuner.analysis.base import Degree, Subject
+from tuner.analysis.base import Degree, ProfileSubject
 from tuner.analysis.metrics import DURATION, counters_for
 from tuner.analysis.profilers import CountingProfiler, StaticProfiler, find_profiler
 from tuner.analysis.sass import disassemble
@@ -31,13 +31,13 @@ LAUNCHES = tuple(Launch(name, (1, 1, 1), (32, 1, 1)) for name in ("second<2>", "
 
 
 @pytest.fixture(scope="module")
-def subject(compiler: NvrtcPool) -> Subject:
+def subject(compiler: NvrtcPool) -> ProfileSubject:
     request = CompileRequest(SOURCE, ("first", "second<2>"), "sm_90a", ("-lineinfo",))
     result = compiler.submit(request).result(60)
     assert result.ok, result.error
     call = (*LAUNCHES, LAUNCHES[0])
     program = Program("key", Workload.of({"N": 32}), call, result.cubin, result.lowered)
-    return Subject(program, (11, 12, 13, 14), Resources(8), None, 5.0, 256)
+    return ProfileSubject(program, (11, 12, 13, 14), Resources(8), None, 5.0, 256)
 
 
 class FakeCounters:
@@ -61,7 +61,7 @@ class FakeCounters:
 
 
 @pytest.mark.parametrize("degree", [Degree.STATIC, Degree.TIMING])
-def test_the_code_of_every_kernel_is_counted_once(subject: Subject, degree: Degree) -> None:
+def test_the_code_of_every_kernel_is_counted_once(subject: ProfileSubject, degree: Degree) -> None:
     profile = StaticProfiler(H200_LIKE, degree).profile(subject)
     assert profile.degree is degree
     assert [code.kernel for code in profile.codes] == ["second<2>", "first"]
@@ -81,7 +81,7 @@ def unreadable(program: Program) -> list[Program]:
     ]
 
 
-def test_code_that_cannot_be_read_is_no_code(subject: Subject) -> None:
+def test_code_that_cannot_be_read_is_no_code(subject: ProfileSubject) -> None:
     profiler = StaticProfiler(H200_LIKE, Degree.STATIC)
     for program in unreadable(subject.program):
         assert profiler.profile(replace(subject, program=program)).codes == ()
@@ -122,7 +122,7 @@ def counts(kernel: str, duration: float, **samples: int) -> LaunchCounts:
 
 
 def test_the_launch_that_took_longest_gives_the_counters_and_the_hot_lines(
-    subject: Subject,
+    subject: ProfileSubject,
 ) -> None:
     launches = (
         counts("second<2>", 1.0),
@@ -139,7 +139,7 @@ def test_the_launch_that_took_longest_gives_the_counters_and_the_hot_lines(
     assert counters.asked == counters_for(H200_LIKE.compute_capability)
 
 
-def test_a_refusal_is_asked_for_once_and_told_with_every_profile(subject: Subject) -> None:
+def test_a_refusal_is_asked_for_once_and_told_with_every_profile(subject: ProfileSubject) -> None:
     counters = FakeCounters(Counted(), refusal="no permission")
     profiler = CountingProfiler(H200_LIKE, counters)
     assert profiler.degree is Degree.TIMING
@@ -152,7 +152,7 @@ def test_a_refusal_is_asked_for_once_and_told_with_every_profile(subject: Subjec
     assert counters.asked == ()
 
 
-def test_one_program_that_cannot_be_counted_costs_its_own_counters(subject: Subject) -> None:
+def test_one_program_that_cannot_be_counted_costs_its_own_counters(subject: ProfileSubject) -> None:
     counters = FakeCounters(Counted(reason="no end within 120 s"))
     profiler = CountingProfiler(H200_LIKE, counters)
     profile = profiler.profile(subject)

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from tuner.analysis.machine_code import CLASSES
-from tuner.analysis.static_features import features
+from tuner.analysis.static_features import CLASSES, features
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.pool import NvrtcPool
 from tuner.model.hardware import limits_for

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tuner.app.run import tune
 from tuner.device.simulated import MeteredDevice
+from tuner.report.data import from_session
 from tuner.report.html import render_report
-from tuner.report.loading import from_session
 from tuner.report.terminal import json_of
 
 

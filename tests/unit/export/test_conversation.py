@@ -123,3 +123,13 @@ def test_a_plan_in_files_that_cannot_be_read_stands_alone(note, read):
     note().says("user", "the request").writes("plan", text="{}").is_refused("no `change`")
     assert roles(read().rest) == ["assistant"]
     assert read().request == ()
+
+
+def test_a_client_of_the_server_has_its_calls_as_objects_too(note, read):
+    call = {"id": "1", "type": "function", "function": {"name": "render", "arguments": '{"a": 1}'}}
+    entries = note().says("user", "the request").says("assistant", "", tool_calls=[call])
+    entries.says("tool", "the source", tool_call_id="1", name="render")
+    entries.writes("plan", text="{}").plans().writes("answer", template="int x;", space="v: 1")
+    asked, answered = read().planning[1:]
+    assert asked["tool_calls"][0]["function"] == {"name": "render", "arguments": {"a": 1}}
+    assert answered["name"] == "render"

@@ -122,7 +122,7 @@ def write(made: Made, folder: Path, *, without_device_code: bool = False) -> lis
     (folder / "variants").mkdir(parents=True)
     (folder / "blend.h").write_text(made.sources.header())
     names = []
-    for unit in made.sources.units:
+    for unit in made.sources.variants:
         written = replace(unit, source=HOST_ONLY) if without_device_code else unit
         names.append(f"variants/blend_v{unit.number}.cu")
         (folder / names[-1]).write_text(made.sources.variant(written))
@@ -186,7 +186,7 @@ def test_it_launches_what_the_search_space_says(
 
 def test_every_source_compiles_for_the_gpu(made: Made, compiler) -> None:
     """NVRTC has no launches: the device part, as it stands in its namespace."""
-    for unit in made.sources.units:
+    for unit in made.sources.variants:
         space = f"v{unit.number}"
         source = "#define MAP twice\n" + in_namespace(unit.source, space)
         names = (f"{space}::blend", f"{space}::reduce<float>")
@@ -194,6 +194,7 @@ def test_every_source_compiles_for_the_gpu(made: Made, compiler) -> None:
         assert result.ok, result.error
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_nvcc_builds_all_into_one_library(made: Made, tmp_path: Path) -> None:
     folder = tmp_path / "out"

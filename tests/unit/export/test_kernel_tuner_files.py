@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tuner.app.run import tune
-from tuner.device.recorded.kernel_tuner_files import load_measured
 from tuner.device.select import open_device
 from tuner.device.simulated import H200_LIKE, SimulatedDevice
-from tuner.export.kernel_tuner_files import write_both, write_cache, write_t4
+from tuner.export.kernel_tuner_files import write_both
 from tuner.model.errors import InputError, SessionError
 from tuner.model.trial import Status
 from tuner.session.session import Session
@@ -67,8 +66,9 @@ def test_a_run_on_the_file_finds_what_the_device_gave(
 ) -> None:
     plan, folder = tuned
     path = write_both(folder, tmp_path / "out")[which]
-    again = replace(plan, workloads=plan.config.workloads[:1])
-    device = open_device(f"recorded:{path}", plan.spec, {}, again.workloads)
+    workloads = plan.config.workloads[:1]
+    again = replace(plan, config=replace(plan.config, workloads=workloads))
+    device = open_device(f"recorded:{path}", plan.spec, {}, workloads)
     assert replace(device.info, recorded=False, l2_bytes=0, environment={}) == replace(
         H200_LIKE, l2_bytes=0
     )
@@ -78,9 +78,9 @@ def test_a_run_on_the_file_finds_what_the_device_gave(
     }
     with make_session(again, "again") as session:
         tune(again, session=session, device=device, compiler=compiler, listener=listener)
-        found = outcomes(session, again.workloads[0])
+        found = outcomes(session, workloads[0])
     with Session.open(folder, read_only=True) as session:
-        assert outcomes(session, again.workloads[0]) == found
+        assert outcomes(session, workloads[0]) == found
 
 
 def outcomes(session, workload):
@@ -101,19 +101,6 @@ def test_kernel_tuner_reads_both(tuned, tmp_path: Path) -> None:
         results, _ = tune_cache(str(cache), quiet=True)
     assert {r["block"] for r in results if "__error__" not in r} == {32, 64, 128, 256}
     jsonschema.validate(json.loads(t4.read_text()), output_file_schema("results")[1])
-
-
-@pytest.mark.parametrize("write", [write_cache, write_t4])
-def test_one_workload_may_be_written_where_one_likes(tuned, tmp_path: Path, write) -> None:
-    write(tuned[1], tmp_path / "new/one.json", workload="N=1000")
-    measured = load_measured(tmp_path / "new/one.json")
-    assert measured.own is not None
-    assert measured.own.workload == "N=1000"
-    with pytest.raises(SessionError, match="holds several workloads") as caught:
-        write(tuned[1], tmp_path / "two.json")
-    assert caught.value.remedy == "searched were: N=1000 N=100000"
-    with pytest.raises(SessionError, match="has no trials on N=7"):
-        write(tuned[1], tmp_path / "two.json", workload="N=7")
 
 
 def test_what_cannot_be_exported_says_why(make_plan, make_session, tuned, tmp_path: Path) -> None:

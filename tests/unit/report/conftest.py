@@ -11,8 +11,7 @@ from tests.support.rounds_sample import session_with_rounds
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Comparison, Measurement, Occupancy, Resources, Result, Status, Trial
-from tuner.report.data import ReportData
-from tuner.report.loading import load
+from tuner.report.data import ReportData, load
 
 TOKENS = (1, 16, 128, 1024, 8192)
 WIDTHS = (11008, 14336)

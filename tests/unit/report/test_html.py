@@ -6,10 +6,10 @@ import base64
 import hashlib
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
+from tests.support.drawings import Page
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Resources, Status, Trial
@@ -30,51 +30,7 @@ SECTIONS = [
     "Reproduce",
     "How the numbers were taken",
 ]
-VOID = {"meta", "link", "br"}
 ATTACK = '</style></pre><script>alert("1")</script><img src=x onerror=alert(2)>'
-
-
-class Page(HTMLParser):
-    """Collect the elements, texts and attributes; complain about a tag out of place."""
-
-    def __init__(self, content: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.headings: list[str] = []
-        self.text = ""
-        self.feed(content)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "br":
-            self.text += " "
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-        if tag in {"th", "td"}:
-            self.text += " "
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] == "style":
-            return
-        self.text += data
-        if self.open and self.open[-1] == "h2":
-            self.headings.append(data)
-
-    @property
-    def plain(self) -> str:
-        return re.sub(r"\s+", " ", self.text)
-
-    def tags(self) -> set[str]:
-        return {tag for tag, _ in self.elements}
 
 
 def widths(page: Page, css_class: str) -> list[int]:

@@ -11,7 +11,7 @@ from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config, SearchSpace
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
-from tuner.report.loading import from_session
+from tuner.report.data import from_session
 from tuner.search.pool import Pool, valid_configs
 from tuner.space.load import load_definition
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS

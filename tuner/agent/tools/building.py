@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from tuner.agent.tools.drafts import Choice, Draft, in_words, require_arguments
-from tuner.analysis.base import Code
+from tuner.analysis.base import MachineCode
 from tuner.analysis.sass import codes, disassemble
 from tuner.compiler.base import CompileResult
 from tuner.device.base import DeviceInfo, Outcome
@@ -111,13 +111,13 @@ def _resources(resources: Resources, launch: Launch, info: DeviceInfo) -> Iterat
     )
 
 
-def _codes(pending: Pending, result: CompileResult) -> tuple[Code, ...]:
+def _codes(pending: Pending, result: CompileResult) -> tuple[MachineCode, ...]:
     names = dict.fromkeys(launch.kernel for launch in pending.launches)
     symbols = {name: result.lowered[name] for name in names}
     return codes(disassemble(result.cubin), symbols, ())
 
 
-def _code(code: Code) -> str:
+def _code(code: MachineCode) -> str:
     parts = [
         f"machine code of {code.kernel}: {code.instructions} instructions",
         f"- all: {_mix(code.mix)}",

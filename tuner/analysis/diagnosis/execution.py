@@ -1,12 +1,14 @@
-"""Warps wait for others of their block."""
+"""Diagnoses of how a kernel is launched and what its warps do, or wait for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 
-from tuner.analysis.base import Kind, Profile, Rule
-from tuner.analysis.diagnosis.evidence import (
+from tuner.analysis.base import Bottleneck, Profile
+from tuner.analysis.metrics import (
     ACTIVE_THREADS,
+    ACTIVE_WARPS,
+    ISSUED,
     SM_THROUGHPUT,
     THREADS_PER_WARP,
     at,
@@ -15,95 +17,44 @@ from tuner.analysis.diagnosis.evidence import (
     stalls,
     whole,
 )
-from tuner.analysis.metrics import ISSUED
-from tuner.analysis.roofline import theory
+from tuner.analysis.roofline import (
+    EMPTY_LAUNCH_US,
+    EMPTY_PROGRAMMATIC_US,
+    IDLE,
+    TAIL_LOSS,
+    theory,
+    waves,
+)
 from tuner.model.trial import Finding
 
-# KernelPro, arXiv 2606.26453.
-BARRIER_STALLS_MOST = 0.3
+# Sources: KernelPro is arXiv 2606.26453, its table 9 the mean gain of following each advice; "ours"
+# was chosen here.
+
+MIN_LAUNCH_SHARE = 0.2  # KernelPro
+LAUNCH_WEIGHT = 1.0 - 1.0 / 1.32  # KernelPro, table 9
+# Only from there on is there programmatic dependent launch.
+HOPPER = (9, 0)
+LOW_OCCUPANCY = 0.5  # KernelPro
+OCCUPANCY_WEIGHT = 1.0 - 1.0 / 1.48  # KernelPro, table 9
+# From there on more warps have little left to fill: ours, as the roofline's bound.
+BUSY_ISSUE_PCT = 60.0
+# KernelPro: dominant from 40 %, critical from 60 %.
+DOMINANT_STALL = 0.4
+CRITICAL_STALL = 0.6
+STALL_WEIGHT = 1.0 - 1.0 / 1.41  # KernelPro, table 9
+MIN_BARRIER_STALL = 0.3  # KernelPro
 # Ours, where nothing was counted: so short a way between barriers leaves little to overlap, and
 # outside of loops one reduction over the block has fewer.
-BARRIER_STALLS_FEWEST_INSTRUCTIONS = 64
-MANY = 8
-_ADVICE = (
-    "Synchronize less: one warp a row with shuffles in place of the block, __syncwarp where only a "
-    "warp shares data, two buffers so that one barrier a step is enough; or smaller blocks."
-)
-
-
-def find_barrier_stalls(profile: Profile) -> Finding | None:
-    """Fire from 30 % of the stalled cycles on; without counters, where they are dense."""
-    shares = stalls(profile)
-    if not shares:
-        return _by_code(profile)
-    share = shares.get("barrier", 0.0)
-    if share < BARRIER_STALLS_MOST:
-        return None
-    line = profile.line_of("barrier")
-    return Finding(
-        topic="barrier_stalls",
-        text=f"{share:.0%} of the stalled cycles are spent at barriers (counters{at(line)}).",
-        advice=_ADVICE,
-        value=round(100 * share),
-        unit="%",
-        weight=0.6 * share,
-        line=line,
-    )
-
-
-def _by_code(profile: Profile) -> Finding | None:
-    mix, where = innermost(profile)
-    if where == "the code" or not mix.get("barrier"):
-        mix, where = whole(profile), "the code"
-    barriers = mix.get("barrier", 0)
-    if not barriers or (where == "the code" and barriers < MANY):
-        return None
-    between = sum(mix.values()) / barriers
-    if between >= BARRIER_STALLS_FEWEST_INSTRUCTIONS:
-        return None
-    line = profile.line_of("barrier")
-    return Finding(
-        topic="barrier_stalls",
-        text=f"One of {between:.0f} instructions of {where} is a barrier ({barriers} in all, "
-        f"machine code{at(line)}); what they cost was not measured.",
-        advice=_ADVICE,
-        value=round(between),
-        unit="instructions",
-        weight=0.1,
-        line=line,
-    )
-
-
-BARRIER_STALLS_RULE = Rule("barrier_stalls", frozenset(Kind) - {Kind.LAUNCH}, find_barrier_stalls)
-
-
+MIN_INSTRUCTIONS_PER_BARRIER = 64
+MANY_BARRIERS = 8
+TENSOR_CORES_WEIGHT = 1.0 - 1.0 / 1.31  # KernelPro, table 9
 # Ours: a quarter of the lanes idle. Fewer are remainders of rows and guards.
-FEWEST = 0.75
-
-
-def find_divergence(profile: Profile) -> Finding | None:
-    """Fire on counters alone, where under 24 of 32 threads are active on average."""
-    active = counter(profile, ACTIVE_THREADS)
-    if active is None or active >= FEWEST * THREADS_PER_WARP:
-        return None
-    issue = counter(profile, ISSUED)
-    line = profile.line_of("branch")
-    where = "" if line is None else f"; most branches are of line {line}"
-    return Finding(
-        topic="divergence",
-        text=f"{active:.1f} of {THREADS_PER_WARP} threads of a warp are active on average "
-        f"(counters{where}).",
-        advice="Let all threads of a warp take the same path: give conditions to whole warps, "
-        "select values rather than branch, and let no lane wait while another works alone.",
-        value=round(active, 1),
-        unit="threads",
-        weight=(1.0 - active / THREADS_PER_WARP) * (0.5 if issue is None else issue / 100.0),
-        line=line,
-    )
-
-
-DIVERGENCE_RULE = Rule("divergence", frozenset(Kind) - {Kind.LAUNCH}, find_divergence)
-
+MIN_ACTIVE_THREADS = 0.75
+# Ours: one kind of overhead that takes as long as all else together.
+MIN_OVERHEAD_SHARE = 0.5
+MIN_ARITHMETIC = 16
+# Multiprocessors so idle wait for something other than arithmetic.
+IDLE_PCT = 30.0
 
 # Issue slots an instruction takes where one of FP32 takes 1: 128 over the results a clock of a
 # multiprocessor at compute capability 9.0 (CUDA C++ Programming Guide, arithmetic throughput);
@@ -119,124 +70,134 @@ SLOTS = {
     "shuffle": 4,
     "special": 8,
 }
-# Ours: one kind of overhead that takes as long as all else together.
-INSTRUCTION_MIX_MOST = 0.5
-INSTRUCTION_MIX_FEWEST_INSTRUCTIONS = 16
-# Multiprocessors so idle wait for something other than arithmetic.
-IDLE_PCT = 30.0
 
-_OVERHEADS = {
-    "Index arithmetic, comparisons and moves": (
-        ("integer", "uniform", "move"),
-        "Compute indices once outside of the loop and step pointers; use 32-bit offsets, constant "
-        "strides and powers of two; handle more elements per index.",
-    ),
-    "Conversions": (
-        ("conversion",),
-        "Convert in pairs (such as __bfloat1622float2), once an element, or compute in the "
-        "stored type with packed instructions.",
-    ),
-    "Special functions (exp, logarithm, division, square root)": (
-        ("special",),
-        "Divide by multiplying with a reciprocal computed once a row; use exp2f with a factor "
-        "folded in; compute each value in one thread and share it.",
-    ),
-    "Shuffles": (
-        ("shuffle",),
-        "Reduce within the thread first, then once over the warp; let fewer lanes share a row, or "
-        "use the warp-wide __reduce_*_sync on integers.",
-    ),
-}
+_FUSE = "Fuse the launches into one"
+_HIDE = (
+    "`pdl: true`, and `griddepcontrol.wait` (cudaGridDependencySynchronize) just before "
+    "the first access to memory that others write."
+)
 
 
-def find_instruction_mix(profile: Profile) -> Finding | None:
-    """Weigh the arithmetic of the innermost loops by its throughput; fire at half."""
-    mix, where = innermost(profile)
-    busy = counter(profile, SM_THROUGHPUT)
-    slots = {name: mix.get(name, 0) * cost for name, cost in SLOTS.items()}
-    arithmetic = sum(mix.get(name, 0) for name in SLOTS)
-    if arithmetic < INSTRUCTION_MIX_FEWEST_INSTRUCTIONS or (busy is not None and busy < IDLE_PCT):
+def launch_overhead(profile: Profile) -> Finding | None:
+    """Set the launches of a call, each at what an empty one takes, against its time."""
+    launches = profile.subject.program.launches
+    count, ordinary = len(launches), sum(not launch.pdl for launch in launches)
+    time_us = profile.subject.time_us
+    hideable = ordinary > 0 and profile.device.compute_capability >= HOPPER
+    if count <= 1 and not hideable:
         return None
-    parts = {
-        what: sum(slots[name] for name in names) / sum(slots.values())
-        for what, (names, _) in _OVERHEADS.items()
-    }
-    what = max(parts, key=lambda name: parts[name])
-    return (
-        _finding(profile, what, parts[what], mix, where)
-        if parts[what] >= INSTRUCTION_MIX_MOST
-        else None
-    )
-
-
-def _finding(
-    profile: Profile, what: str, part: float, mix: Mapping[str, int], where: str
-) -> Finding:
-    names, advice = _OVERHEADS[what]
-    most = max(names, key=lambda name: mix.get(name, 0))
-    line = profile.line_of(most)
-    count, arithmetic = (
-        sum(mix.get(name, 0) for name in names),
-        sum(mix.get(name, 0) for name in SLOTS),
-    )
-    busy = counter(profile, SM_THROUGHPUT)
-    measured = "" if busy is None else f"; the multiprocessors are {busy:.0f}% busy (counters)"
+    if not time_us:
+        return _untimed_launches(count) if count > 1 else None
+    empty = ordinary * EMPTY_LAUNCH_US + (count - ordinary) * EMPTY_PROGRAMMATIC_US
+    part = min(empty / time_us, 1.0)
+    if part < MIN_LAUNCH_SHARE:
+        return None
+    if count == 1:
+        advice = f"Hide part of it: {_HIDE}"
+    else:
+        advice = f"{_FUSE}; else hide part of them: {_HIDE}" if hideable else f"{_FUSE}."
+    noun = "An empty launch takes" if count == 1 else f"{count} empty launches take"
     return Finding(
-        topic="instruction_mix",
-        text=f"{what} take about {part:.0%} of the arithmetic issue slots of {where}: {count} of "
-        f"{arithmetic} instructions (machine code{at(line)}){measured}.",
+        topic="launch_overhead",
+        text=f"{noun} about {empty:.1f} us (as on an H200), {part:.0%} of the {time_us:.2f} us "
+        f"of a call.",
         advice=advice,
         value=round(100 * part),
         unit="%",
-        weight=part * (0.2 if busy is None else 0.5 * busy / 100.0),
-        line=line,
+        # One launch has to stay.
+        weight=max(min((empty - EMPTY_PROGRAMMATIC_US) / time_us, 1.0), LAUNCH_WEIGHT * part),
     )
 
 
-INSTRUCTION_MIX_RULE = Rule(
-    "instruction_mix", frozenset(Kind) - {Kind.LAUNCH}, find_instruction_mix
-)
-
-
-# KernelPro, arXiv 2606.26453, table 9: the mean gain of following it is 1.31x.
-TENSOR_CORES_WEIGHT = 1.0 - 1.0 / 1.31
-
-
-def find_tensor_cores(profile: Profile) -> Finding | None:
-    """Fire where the declared operations need longer than the bytes and no instruction is tensor.
-
-    Only where machine code was read. Whether it is a matrix product cannot be seen.
-    """
-    operations, least = profile.subject.operations, profile.subject.traffic_bytes
-    arithmetic = profile.count("fp32") + profile.count("fp16")
-    if not operations or not arithmetic or profile.count("tensor"):
-        return None
-    if theory(profile) is not Kind.COMPUTE:
-        return None
-    line = profile.line_of("fp32") or profile.line_of("fp16")
+def _untimed_launches(count: int) -> Finding:
     return Finding(
-        topic="tensor_cores",
-        text=f"{operations / max(least, 1):.0f} operations a byte, and no tensor instruction among "
-        f"{arithmetic} floating-point ones (machine code{at(line)}).",
-        advice="If the loop is a matrix product of 16-bit, 8-bit or TF32 values, use the tensor "
-        "cores: mma.sync through ldmatrix, or wgmma from compute capability 9.0 on.",
-        value=round(operations / max(least, 1)),
-        unit="operations a byte",
-        weight=TENSOR_CORES_WEIGHT,
-        line=line,
+        topic="launch_overhead",
+        text=f"A call is {count} launches, each of which takes about {EMPTY_LAUNCH_US} us even "
+        f"if empty (as on an H200); nothing was timed.",
+        advice=f"{_FUSE}, unless the call takes many times as long.",
+        value=count,
+        unit="launches",
+        weight=LAUNCH_WEIGHT / 2,
     )
 
 
-TENSOR_CORES_RULE = Rule(
-    "tensor_cores", frozenset({Kind.COMPUTE, Kind.LATENCY, Kind.TAIL}), find_tensor_cores
-)
+_OCCUPANCY_ADVICE = {
+    "registers": "Use fewer registers: fewer elements a thread, less unrolling, or a minimum of "
+    "blocks in the launch bounds; smaller blocks where a block's registers do not divide evenly.",
+    "shared memory": "Use less shared memory a block: smaller tiles, fewer stages, a narrower "
+    "type; or more threads on the same tile.",
+    "warps": "Choose a block size that divides the multiprocessor's threads more evenly.",
+    "blocks": "Use larger blocks: so many small ones are all that a multiprocessor holds.",
+    "barriers": "Use fewer named barriers a block, or larger blocks.",
+}
 
 
-# KernelPro, arXiv 2606.26453: dominant from 40 %, critical from 60 %; table 9: the mean gain of
-# following it is 1.41x.
-DOMINANT = 0.4
-CRITICAL = 0.6
-WARP_STALLS_WEIGHT = 1.0 - 1.0 / 1.41
+def occupancy(profile: Profile) -> Finding | None:
+    """Fire below 50 %, unless all blocks are resident at once or the schedulers are busy."""
+    held, filled = profile.subject.occupancy, waves(profile)
+    if held is None or held.blocks < 1 or held.share >= LOW_OCCUPANCY:
+        return None
+    if filled is not None and filled.count <= 1.0:
+        return None
+    issue = counter(profile, ISSUED)
+    if issue is not None and issue >= BUSY_ISSUE_PCT:
+        return None
+    resources, launch = profile.subject.resources, profile.subject.program.launches[0]
+    shared = resources.static_shared_bytes + launch.shared_bytes
+    cause = {
+        "registers": f"{resources.registers} registers a thread allow",
+        "shared memory": f"{shared} bytes of shared memory a block allow",
+        "barriers": f"{resources.barriers} barriers a block allow",
+    }.get(held.limiter, "the block size allows")
+    active = counter(profile, ACTIVE_WARPS)
+    measured = "" if active is None else f" ({active:.0f}% measured)"
+    return Finding(
+        topic="occupancy",
+        text=f"Occupancy is {held.share:.0%}{measured}: {cause} {_blocks(held.blocks)} of "
+        f"{launch.threads} threads on a multiprocessor.",
+        advice=_OCCUPANCY_ADVICE.get(held.limiter, f"Use less of what limits it: {held.limiter}."),
+        value=round(100 * held.share),
+        unit="%",
+        weight=OCCUPANCY_WEIGHT * (1.0 - held.share / LOW_OCCUPANCY),
+    )
+
+
+def tail(profile: Profile) -> Finding | None:
+    """Compare the blocks of the first launch with what the multiprocessors hold."""
+    filled = waves(profile)
+    if filled is None:
+        return None
+    if filled.idle >= IDLE * filled.multiprocessors:
+        return Finding(
+            topic="tail",
+            text=f"The grid has {_blocks(filled.blocks)} for {filled.multiprocessors} "
+            f"multiprocessors: {filled.idle} of them have nothing to do.",
+            advice="Split the work into more blocks: fewer rows or elements a block, several "
+            "blocks a row (joined through a cluster or atomics), or smaller blocks.",
+            value=filled.idle,
+            unit="multiprocessors",
+            weight=0.5 * filled.idle / filled.multiprocessors,
+        )
+    if filled.lost < TAIL_LOSS:
+        return None
+    slots = filled.resident * filled.multiprocessors
+    last = filled.blocks - slots * (math.ceil(filled.count) - 1)
+    return Finding(
+        topic="tail",
+        text=f"The {filled.blocks} blocks are {filled.count:.2f} waves of {slots}, with {last} "
+        f"blocks in the last: if all blocks take equally long, {filled.lost:.0%} of the "
+        f"multiprocessors' time is lost.",
+        advice="Make the blocks fill whole waves: another block size or more or less work a "
+        f"block; or launch {slots} persistent blocks that loop over the work.",
+        value=round(100 * filled.lost),
+        unit="%",
+        weight=0.8 * filled.lost,
+    )
+
+
+def _blocks(count: int) -> str:
+    return "1 block" if count == 1 else f"{count} blocks"
+
 
 # Reasons as Nsight Compute's documentation of warp states describes them; barriers have their own
 # diagnosis.
@@ -295,11 +256,11 @@ REASONS = {
 }
 
 
-def find_warp_stalls(profile: Profile) -> Finding | None:
+def warp_stalls(profile: Profile) -> Finding | None:
     """Fire on counters alone, where one reason has 40 % of the stalled cycles."""
     shares = stalls(profile)
     reason = max(shares, key=lambda name: shares[name], default="")
-    if reason not in REASONS or shares[reason] < DOMINANT:
+    if reason not in REASONS or shares[reason] < DOMINANT_STALL:
         return None
     share = shares[reason]
     what, advice = REASONS[reason]
@@ -312,9 +273,144 @@ def find_warp_stalls(profile: Profile) -> Finding | None:
         advice=advice,
         value=round(100 * share),
         unit="%",
-        weight=WARP_STALLS_WEIGHT * min(share / CRITICAL, 1.0),
+        weight=STALL_WEIGHT * min(share / CRITICAL_STALL, 1.0),
         line=line,
     )
 
 
-WARP_STALLS_RULE = Rule("warp_stalls", frozenset(Kind) - {Kind.LAUNCH}, find_warp_stalls)
+def barrier_stalls(profile: Profile) -> Finding | None:
+    """Fire from 30 % of the stalled cycles on; without counters, where barriers are dense."""
+    line, shares = profile.line_of("barrier"), stalls(profile)
+    if shares:
+        share = shares.get("barrier", 0.0)
+        if share < MIN_BARRIER_STALL:
+            return None
+        text = f"{share:.0%} of the stalled cycles are spent at barriers (counters{at(line)})."
+        value, unit, weight = round(100 * share), "%", 0.6 * share
+    else:
+        mix, where = innermost(profile)
+        if where == "the code" or not mix.get("barrier"):
+            mix, where = whole(profile), "the code"
+        barriers = mix.get("barrier", 0)
+        if not barriers or (where == "the code" and barriers < MANY_BARRIERS):
+            return None
+        between = sum(mix.values()) / barriers
+        if between >= MIN_INSTRUCTIONS_PER_BARRIER:
+            return None
+        text = (
+            f"One of {between:.0f} instructions of {where} is a barrier ({barriers} in all, "
+            f"machine code{at(line)}); what they cost was not measured."
+        )
+        value, unit, weight = round(between), "instructions", 0.1
+    return Finding(
+        topic="barrier_stalls",
+        text=text,
+        advice="Synchronize less: one warp a row with shuffles in place of the block, __syncwarp "
+        "where only a warp shares data, two buffers so that one barrier a step is enough; or "
+        "smaller blocks.",
+        value=value,
+        unit=unit,
+        weight=weight,
+        line=line,
+    )
+
+
+def tensor_cores(profile: Profile) -> Finding | None:
+    """Fire where the declared operations need longer than the bytes and no instruction is tensor.
+
+    Only where machine code was read. Whether it is a matrix product cannot be seen.
+    """
+    operations, least = profile.subject.operations, profile.subject.traffic_bytes
+    arithmetic = profile.count("fp32") + profile.count("fp16")
+    if not operations or not arithmetic or profile.count("tensor"):
+        return None
+    if theory(profile) is not Bottleneck.COMPUTE:
+        return None
+    line = profile.line_of("fp32") or profile.line_of("fp16")
+    return Finding(
+        topic="tensor_cores",
+        text=f"{operations / max(least, 1):.0f} operations a byte, and no tensor instruction among "
+        f"{arithmetic} floating-point ones (machine code{at(line)}).",
+        advice="If the loop is a matrix product of 16-bit, 8-bit or TF32 values, use the tensor "
+        "cores: mma.sync through ldmatrix, or wgmma from compute capability 9.0 on.",
+        value=round(operations / max(least, 1)),
+        unit="operations a byte",
+        weight=TENSOR_CORES_WEIGHT,
+        line=line,
+    )
+
+
+def divergence(profile: Profile) -> Finding | None:
+    """Fire on counters alone, where under 24 of 32 threads are active on average."""
+    active = counter(profile, ACTIVE_THREADS)
+    if active is None or active >= MIN_ACTIVE_THREADS * THREADS_PER_WARP:
+        return None
+    issue = counter(profile, ISSUED)
+    line = profile.line_of("branch")
+    where = "" if line is None else f"; most branches are of line {line}"
+    return Finding(
+        topic="divergence",
+        text=f"{active:.1f} of {THREADS_PER_WARP} threads of a warp are active on average "
+        f"(counters{where}).",
+        advice="Let all threads of a warp take the same path: give conditions to whole warps, "
+        "select values rather than branch, and let no lane wait while another works alone.",
+        value=round(active, 1),
+        unit="threads",
+        weight=(1.0 - active / THREADS_PER_WARP) * (0.5 if issue is None else issue / 100.0),
+        line=line,
+    )
+
+
+_OVERHEADS = {
+    "Index arithmetic, comparisons and moves": (
+        ("integer", "uniform", "move"),
+        "Compute indices once outside of the loop and step pointers; use 32-bit offsets, constant "
+        "strides and powers of two; handle more elements per index.",
+    ),
+    "Conversions": (
+        ("conversion",),
+        "Convert in pairs (such as __bfloat1622float2), once an element, or compute in the "
+        "stored type with packed instructions.",
+    ),
+    "Special functions (exp, logarithm, division, square root)": (
+        ("special",),
+        "Divide by multiplying with a reciprocal computed once a row; use exp2f with a factor "
+        "folded in; compute each value in one thread and share it.",
+    ),
+    "Shuffles": (
+        ("shuffle",),
+        "Reduce within the thread first, then once over the warp; let fewer lanes share a row, or "
+        "use the warp-wide __reduce_*_sync on integers.",
+    ),
+}
+
+
+def instruction_mix(profile: Profile) -> Finding | None:
+    """Weigh the arithmetic of the innermost loops by its throughput; fire at half."""
+    mix, where = innermost(profile)
+    busy = counter(profile, SM_THROUGHPUT)
+    slots = {name: mix.get(name, 0) * cost for name, cost in SLOTS.items()}
+    arithmetic = sum(mix.get(name, 0) for name in SLOTS)
+    if arithmetic < MIN_ARITHMETIC or (busy is not None and busy < IDLE_PCT):
+        return None
+    parts = {
+        what: sum(slots[name] for name in names) / sum(slots.values())
+        for what, (names, _) in _OVERHEADS.items()
+    }
+    what = max(parts, key=lambda name: parts[name])
+    part, (names, advice) = parts[what], _OVERHEADS[what]
+    if part < MIN_OVERHEAD_SHARE:
+        return None
+    line = profile.line_of(max(names, key=lambda name: mix.get(name, 0)))
+    count = sum(mix.get(name, 0) for name in names)
+    measured = "" if busy is None else f"; the multiprocessors are {busy:.0f}% busy (counters)"
+    return Finding(
+        topic="instruction_mix",
+        text=f"{what} take about {part:.0%} of the arithmetic issue slots of {where}: {count} of "
+        f"{arithmetic} instructions (machine code{at(line)}){measured}.",
+        advice=advice,
+        value=round(100 * part),
+        unit="%",
+        weight=part * (0.2 if busy is None else 0.5 * busy / 100.0),
+        line=line,
+    )

@@ -1,148 +1,259 @@
-"""The section on the dispatch: which variant serves which shape, and what its rule is worth."""
+"""The sections on who serves which shape: the dispatch, and what serves against each peer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
-from tuner.dispatch.predicted import wanted_for
-from tuner.dispatch.table import DispatchTable, Entry, HeldOut, SessionDispatch, SetSelection
-from tuner.model.config import Config
-from tuner.model.errors import InputError
+from markupsafe import Markup
+
+from tuner.dispatch.table import split
 from tuner.model.kernel import Workload
-from tuner.model.trial import Variant
-from tuner.report.formatting import interval, joined, microseconds, ratio
-from tuner.session.session import Session
+from tuner.model.statistics import Interval, geometric_mean, paired_interval, unpaired_interval
+from tuner.model.trial import RESOLUTION, Comparison, PeerTrial, Result, Status, Variant
+from tuner.report import charts
+from tuner.report.data import Dispatch, ReportData
+from tuner.report.formatting import joined, percent, ratio, rounded, rounded_all
 
 WANTED_SHOWN = 8
+# A peer that is faster by less than this is not said to be ahead.
+AS_FAST = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """A table with the measurements that might shrink it."""
-
-    table: DispatchTable
-    wanted: tuple[tuple[Workload, Variant], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """One tuned workload: who serves it, and at what price against its own best."""
-
-    workload: str
-    by: str
-    time: str
-    speedup: str
-    slowdown: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """One variant with the workloads that it serves."""
-
-    number: int
-    candidate: str
-    config: Config
-    serves: str
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What the rule chooses on a held-out workload."""
-
-    workload: str
-    nearest: str
-    by: str
-    speedup: str
-    verdict: str
-
-
-def dispatch_of(session: Session) -> Dispatch | None:
-    """Make the table of a session as `tune export` does; None where there is none."""
-    if not session.comparisons():
-        return None
-    try:
-        config = session.manifest.config
-        choice = SetSelection(config.variants_within, config.max_variants)
-        made = SessionDispatch(session, choice)
-    except InputError:
-        return None
-    return Dispatch(made.table, wanted_for(made))
-
-
-def summary(dispatch: Dispatch) -> str:
+def dispatch_summary(dispatch: Dispatch) -> str:
     """Say in a sentence how many variants serve how many workloads."""
     table = dispatch.table
     count, total = len(table.kernels), len(table.entries)
+    workloads = f"{total} tuned workload{'s' * (total != 1)}"
     served = sum(entry.kernel is not None for entry in table.entries)
     if not count:
-        return f"The baseline serves all of {_workloads(total)}: no variant is proved faster."
+        return f"The baseline serves all of {workloads}: no variant is proved faster."
     rest = total - served
     baseline = f", the baseline {rest}" if rest else ""
     return (
         f"{count} variant{'s' * (count != 1)} serve{'s' * (count == 1)} {served} of "
-        f"{_workloads(total)}, {table.choice}{baseline}."
+        f"{workloads}, {table.choice}{baseline}."
     )
 
 
-def chosen(dispatch: Dispatch) -> Sequence[Chosen]:
-    """List the variants by number."""
-    table = dispatch.table
-    return [
-        Chosen(
-            number,
-            kernel.variant.candidate,
-            kernel.variant.config,
-            joined([str(one.workload) for one in table.entries if one.kernel == kernel]),
+@dataclass(frozen=True, slots=True)
+class Against:
+    """One peer on one workload: its time, and what serves there against it; None if not compared.
+
+    `speedup` is the peer's time over that of what serves, with its 95 % interval;
+    `isolated_speedup` the same where what serves does not overlap the calls before and after it,
+    None where it never does.
+    """
+
+    name: str
+    status: Status
+    reason: str = ""
+    time_us: float | None = None
+    speedup: float | None = None
+    interval: Interval | None = None
+    isolated_speedup: float | None = None
+
+    @property
+    def faster(self) -> bool:
+        """Whether the whole interval says that the peer is faster, by more than the resolution."""
+        return self.interval is not None and self.interval[1] < 1.0 - RESOLUTION
+
+    @property
+    def different(self) -> bool:
+        """Whether the interval excludes 1, by more than the resolution."""
+        return self.faster or (self.interval is not None and self.interval[0] > 1.0 + RESOLUTION)
+
+    def trouble(self, *, recorded: bool) -> str:
+        """Say in a few words why it was not compared."""
+        if self.status is Status.NOT_RECORDED:
+            return "not in the recording" if recorded else "not installed"
+        words = {
+            Status.CORRECT: "-",
+            Status.CONSTRAINT: "not meant for this",
+            Status.LAUNCH: "failed",
+            Status.TIMEOUT: "timed out",
+        }
+        return words.get(self.status, self.status.value)
+
+
+@dataclass(frozen=True, slots=True)
+class PeersOn:
+    """The peers on one workload; `served` is what the dispatch serves there, None the baseline.
+
+    `served_us` is its time in the rounds that they shared, None where nothing was compared;
+    `isolated_us` that without programmatic dependent launch, None where it isn't used.
+    """
+
+    workload: Workload
+    served: Variant | None
+    served_us: float | None
+    paired: bool
+    peers: tuple[Against, ...]
+    isolated_us: float | None = None
+
+    @property
+    def best(self) -> Against | None:
+        """The fastest of those that were compared."""
+        timed = [one for one in self.peers if one.time_us is not None]
+        return min(timed, key=lambda one: one.time_us or 0.0, default=None)
+
+    def named(self, name: str) -> Against | None:
+        """Find a peer by its name."""
+        return next((one for one in self.peers if one.name == name), None)
+
+
+def peers_on(data: ReportData) -> tuple[PeersOn, ...]:
+    """Put the peers of every workload that has a result against what serves there."""
+    trials: dict[Workload, list[PeerTrial]] = {}
+    for trial in data.peers:
+        trials.setdefault(trial.workload, []).append(trial)
+    return tuple(
+        _on(data, result, trials[result.workload])
+        for result in data.results
+        if result.workload in trials
+    )
+
+
+def peers_names(found: Sequence[PeersOn]) -> tuple[str, ...]:
+    """Name the peers in their order."""
+    return tuple(dict.fromkeys(peer.name for one in found for peer in one.peers))
+
+
+def peers_chart(found: Sequence[PeersOn]) -> Markup | None:
+    """Draw what serves each workload against the best peer there; None where none was timed."""
+    bars = [
+        charts.Speedup(
+            f"{one.workload}, {best.name}",
+            best.speedup or 1.0,
+            best.interval or (1.0, 1.0),
+            one.workload.held_out,
+            best.different,
         )
-        for number, kernel in enumerate(table.kernels, start=1)
+        for one in found
+        if (best := one.best)
+    ]
+    title = "Speedup over the best peer with 95 % intervals"
+    return charts.speedups(bars, title, "best peer") if bars else None
+
+
+def peers_lines(found: Sequence[PeersOn], *, recorded: bool) -> list[str]:
+    """Say in a line how the best peers compare, and in one for each peer what was wrong with it."""
+    return [
+        *(f"peers          {text}" for text in (peers_summary(found),) if text),
+        *(f"               {text}" for text in peers_troubles(found, recorded=recorded)),
     ]
 
 
-def served(dispatch: Dispatch) -> Sequence[Served]:
-    """List the tuned workloads."""
-    return [_served(entry, dispatch.table) for entry in dispatch.table.entries]
+def peers_summary(found: Sequence[PeersOn]) -> str:
+    """Compare with the best peer of each tuned workload, of all where none was tuned."""
+    compared = [(one.workload, one.best) for one in found if one.best and one.best.speedup]
+    tuned = [(workload, best) for workload, best in compared if not workload.held_out]
+    judged = tuned or compared
+    if not judged:
+        return ""
+    speedups = [best.speedup or 1.0 for _, best in judged]
+    behind = [str(workload) for workload, best in judged if (best.speedup or 1.0) < 1 - AS_FAST]
+    isolated = ""
+    if any(best.isolated_speedup is not None for _, best in judged):
+        alone = geometric_mean([best.isolated_speedup or best.speedup or 1.0 for _, best in judged])
+        isolated = f" ({ratio(alone)} without overlapping the calls before and after)"
+    count = len(judged)
+    text = (
+        f"{ratio(geometric_mean(speedups))}{isolated} against the best peer of each workload "
+        f"(geometric mean over {count} {'tuned' if tuned else 'held-out'}); as fast or faster, "
+        f"within {percent(AS_FAST)}, on {count - len(behind)} of {count}"
+    )
+    return f"{text}; behind on {joined(behind)}." if behind else f"{text}."
 
 
-def checked(dispatch: Dispatch) -> Sequence[Checked]:
-    """List the held-out workloads."""
-    return [_checked(one, dispatch.table) for one in dispatch.table.held_out]
+def peers_troubles(found: Sequence[PeersOn], *, recorded: bool) -> list[str]:
+    """Say of each peer that was not compared everywhere what stood against it, and where."""
+    groups: dict[tuple[str, Status], list[tuple[Workload, Against]]] = {}
+    for one in found:
+        for peer in one.peers:
+            if peer.status is not Status.CORRECT:
+                groups.setdefault((peer.name, peer.status), []).append((one.workload, peer))
+    lines = []
+    for where in groups.values():
+        first = where[0][1]
+        places = joined([str(workload) for workload, _ in where])
+        on = "" if len(where) == len(found) else f" on {places}"
+        reason = first.reason.strip().splitlines() or ["no reason recorded"]
+        lines.append(f"{first.name} {first.trouble(recorded=recorded)}{on}: {reason[0]}")
+    return lines
 
 
-def wanted(dispatch: Dispatch) -> tuple[Sequence[tuple[str, Config]], int]:
-    """List the first measurements that might shrink the set, and count the others."""
-    pairs = [(str(workload), variant.config) for workload, variant in dispatch.wanted]
-    return pairs[:WANTED_SHOWN], max(len(pairs) - WANTED_SHOWN, 0)
+def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
+    """Make the object that `--json` prints of a workload's peers."""
+    return {
+        peer.name: {
+            "status": peer.status.value,
+            "reason": peer.reason,
+            "us": rounded(peer.time_us),
+            "tuned_speedup": rounded(peer.speedup),
+            "interval": None if peer.interval is None else rounded_all(peer.interval),
+            "isolated_speedup": rounded(peer.isolated_speedup),
+            "paired": one.paired,
+        }
+        for peer in one.peers
+    }
 
 
-def _served(entry: Entry, table: DispatchTable) -> Served:
-    one = entry.compared
-    return Served(
-        workload=str(entry.workload),
-        by=_by(table.number(entry.kernel)),
-        time=microseconds(one.time_us) if one else "-",
-        speedup=f"{ratio(one.speedup)} {interval(one.interval)}" if one else "-",
-        slowdown="-" if entry.slowdown is None else f"{entry.slowdown:.3f}x",
-        reason=entry.reason,
+def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersOn:
+    workload = result.workload
+    compared = [one for one in data.comparisons if one.workload == workload and one.peers]
+    served = _served(data.dispatch, result)
+    known = [one for one in compared if served is None or served in one.finalists]
+    if not known:
+        # Chosen for a shape where it was not compared, or compared before there were peers.
+        served = None if result.baseline_wins else result.variant
+        known = [one for one in compared if served is None or served in one.finalists]
+    if not known:
+        against = tuple(Against(one.name, one.status, one.reason) for one in trials)
+        return PeersOn(workload, served, None, True, against)
+    last, seed = known[-1], data.seed or 0
+    # The rounds that chose the winner among several would flatter it.
+    _, reporting = split(last.rounds, len(last.finalists))
+    served_us = [row[last.column(served)] for row in reporting]
+    isolated_us = last.isolated_us[last.column(served)] if last.isolated_us else None
+    against = tuple(
+        _against(last, trial, reporting, served_us, isolated_us, seed) for trial in trials
+    )
+    return PeersOn(workload, served, median(served_us), last.paired, against, isolated_us)
+
+
+def _against(
+    comparison: Comparison,
+    trial: PeerTrial,
+    rounds: Sequence[Sequence[float]],
+    served_us: Sequence[float],
+    isolated_us: float | None,
+    seed: int,
+) -> Against:
+    plain = Against(trial.name, trial.status, trial.reason)
+    if trial.status is not Status.CORRECT or trial.name not in comparison.peers:
+        return plain
+    peer_us = [row[comparison.column(trial.name)] for row in rounds]
+    interval = paired_interval if comparison.paired else unpaired_interval
+    speedup, bounds = interval(peer_us, served_us, seed)
+    time_us = median(peer_us)
+    return replace(
+        plain,
+        time_us=time_us,
+        speedup=speedup,
+        interval=bounds,
+        isolated_speedup=None if isolated_us is None else time_us / isolated_us,
     )
 
 
-def _checked(one: HeldOut, table: DispatchTable) -> Checked:
-    compared = one.compared
-    verdict = one.verdict + ("; the baseline serves" if one.refuted else "")
-    return Checked(
-        workload=str(one.workload),
-        nearest=str(one.nearest) if one.nearest else "-",
-        by=_by(table.number(one.kernel)),
-        speedup=f"{ratio(compared.speedup)} {interval(compared.interval)}" if compared else "-",
-        verdict=verdict,
-    )
-
-
-def _by(number: int) -> str:
-    return f"v{number}" if number else "baseline"
-
-
-def _workloads(count: int) -> str:
-    return f"{count} tuned workload{'s' * (count != 1)}"
+def _served(dispatch: Dispatch | None, result: Result) -> Variant | None:
+    """Tell what the dispatch serves, or the result where there is no dispatch."""
+    if dispatch is not None:
+        for entry in dispatch.table.entries:
+            if entry.workload == result.workload:
+                return None if entry.kernel is None else entry.kernel.variant
+        for one in dispatch.table.held_out:
+            if one.workload == result.workload:
+                return None if one.kernel is None or one.refuted else one.kernel.variant
+    return None if result.baseline_wins else result.variant

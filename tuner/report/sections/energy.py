@@ -9,9 +9,10 @@ from xml.etree.ElementTree import Element
 
 from markupsafe import Markup
 
-from tuner.model.energy import Account, Consumption, Objective, Saving, accounts
+from tuner.model.energy import Account, Consumption, Objective, accounts
 from tuner.model.trial import INITIAL, Energy, Result, Variant
 from tuner.report import charts, formatting
+from tuner.report.formatting import rounded, rounded_all, significant
 
 WIDTH = 560
 PAD = 0.08
@@ -65,13 +66,8 @@ def _draw(root: Element, point: Point, at: float, y: charts.Scale) -> None:
         marker = charts.diamond(root, at, middle, 6.5, "marker held")
     else:
         marker = charts.circle(root, at, middle, 4, "marker" if point.on_front else "marker unsure")
-    written = f"{formatting.microseconds(point.time_us)} us, {millijoules(point.net_mj)} mJ"
+    written = f"{formatting.microseconds(point.time_us)} us, {significant(point.net_mj)} mJ"
     charts.tooltip(marker, f"{point.label}: {written}")
-
-
-def millijoules(value: float) -> str:
-    """Write an energy with three or four significant digits, without a unit."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
@@ -82,46 +78,72 @@ def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
 
 # Idle powers further apart than this are pointed out: what is subtracted is uncertain then.
 IDLE_DRIFT = 0.05
-# Of a watt, a millijoule or a ratio: far below the noise of any window.
-DIGITS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One program of the table, in words."""
-
-    name: str
-    time: str
-    net: str
-    net_range: str
-    gross: str
-    power: str
-    windows: int
-    spread: str
-    on_front: bool
-    chosen: bool
-    seen: str
 
 
 @dataclass(frozen=True, slots=True)
 class EnergyOf:
-    """The energy of one workload; `saving` is "" where nothing was chosen or can be said."""
+    """The energy of one workload; `saving` is "" where nothing was chosen or can be said.
 
-    label: str
-    idle: str
-    drift: str
+    `programs` are ordered by their time; `front` are those that no other beats in both.
+    """
+
+    account: Account
+    chosen: Variant | None
+    programs: tuple[Consumption, ...]
+    front: tuple[Consumption, ...]
     saving: str
-    limited: str
-    hot: bool
-    rows: tuple[Row, ...]
-    chart: Markup
+
+    @property
+    def drift(self) -> float | None:
+        """By how much the idle power drifted, None where that is little or not known."""
+        if not self.account.idle_w:
+            return None
+        drift = max(self.account.idle_w) / min(self.account.idle_w) - 1.0
+        return drift if drift > IDLE_DRIFT else None
+
+    @property
+    def limited_by(self) -> list[str]:
+        """What held the clocks back in any window."""
+        return _limits(self.programs)
+
+    @property
+    def hot(self) -> bool:
+        """Whether the buffers of any window do not cover the L2."""
+        return any(not window.cold for one in self.programs for window in one.windows)
+
+    @property
+    def chart(self) -> Markup:
+        """The programs by energy and time."""
+        points = [
+            Point(
+                program_name(one),
+                one.time_us,
+                one.net_mj,
+                one.net_range_mj,
+                baseline=one.variant is None,
+                on_front=one in self.front,
+                chosen=self.was_chosen(one),
+            )
+            for one in self.programs
+        ]
+        return pareto(str(self.account.workload), points)
+
+    def was_chosen(self, one: Consumption) -> bool:
+        """Whether a program is the one that serves the workload."""
+        return self.chosen is not None and one.variant == self.chosen
 
 
 def energy_parts(energies: Sequence[Energy], results: Sequence[Result]) -> tuple[EnergyOf, ...]:
     """Lay out the energy of every workload that has any; `results` say what was chosen."""
     chosen = {result.workload: result.variant for result in results}
     return tuple(
-        _part(account, chosen.get(workload))
+        EnergyOf(
+            account,
+            chosen.get(workload),
+            programs=tuple(sorted(account.programs, key=lambda one: one.time_us)),
+            front=tuple(account.front()),
+            saving=_saving(account, chosen.get(workload)),
+        )
         for workload, account in accounts(energies).items()
         if account.programs
     )
@@ -134,131 +156,83 @@ def energy_lines(
     if objective == "time":
         return []
     chosen = {result.workload: result.variant for result in results}
-    lines = []
-    for workload, account in accounts(energies).items():
-        variant = chosen.get(workload)
-        text = "" if variant is None else _saving(account, variant)
-        lines.append(f"energy         {workload}: {text or 'nothing to compare'}")
-    return lines
+    return [
+        f"energy         {workload}: "
+        f"{_saving(account, chosen.get(workload)) or 'nothing to compare'}"
+        for workload, account in accounts(energies).items()
+    ]
 
 
 def energy_json(energies: Sequence[Energy], results: Sequence[Result]) -> list[dict[str, object]]:
     """Make the object that `--json` prints: one entry a workload, every measured program in it."""
     chosen = {result.workload: result.variant for result in results}
-    found: list[dict[str, object]] = []
-    for workload, account in accounts(energies).items():
-        variant = chosen.get(workload)
-        front = account.front()
-        programs = [_json_program(one, one in front, one.variant) for one in account.programs]
-        found.append(
-            {
-                "workload": workload.values,
-                "idle_w": [_rounded(power) for power in account.idle_w],
-                "programs": programs,
-                "energy": _json_saving(account, variant, "energy"),
-                "edp": _json_saving(account, variant, "edp"),
-            }
-        )
-    return found
+    return [
+        {
+            "workload": workload.values,
+            "idle_w": rounded_all(account.idle_w),
+            "programs": [_json_program(one, one in account.front()) for one in account.programs],
+            "energy": _json_saving(account, chosen.get(workload), "energy"),
+            "edp": _json_saving(account, chosen.get(workload), "edp"),
+        }
+        for workload, account in accounts(energies).items()
+    ]
 
 
-def _part(account: Account, chosen: Variant | None) -> EnergyOf:
-    front = account.front()
-    ordered = sorted(account.programs, key=lambda one: one.time_us)
-    limits = {name for one in ordered for window in one.windows for name in window.limited_by}
-    return EnergyOf(
-        label=str(account.workload),
-        idle=", ".join(f"{power:.1f} W" for power in account.idle_w),
-        drift=_drift(account.idle_w),
-        saving="" if chosen is None else _saving(account, chosen),
-        limited=", ".join(sorted(limits)),
-        hot=any(not window.cold for one in ordered for window in one.windows),
-        rows=tuple(_row(one, one in front, _is(one, chosen)) for one in ordered),
-        chart=pareto(
-            str(account.workload), [_point(one, one in front, _is(one, chosen)) for one in ordered]
-        ),
-    )
-
-
-def _drift(idle_w: Sequence[float]) -> str:
-    if len(idle_w) < 2:
-        return ""
-    drift = max(idle_w) / min(idle_w) - 1.0
-    return formatting.percent(drift) if drift > IDLE_DRIFT else ""
-
-
-def _saving(account: Account, variant: Variant) -> str:
-    """Compare what was chosen with the baseline, in words."""
-    baseline, tuned = account.baseline, account.of(variant)
-    saving = account.saving(variant)
-    if baseline is None or tuned is None or saving is None:
-        return ""
-    less = saving.different and saving.ratio > 1.0
-    more = saving.different and saving.ratio < 1.0
-    verdict = "less energy" if less else "more energy" if more else "no difference"
-    text = (
-        f"{millijoules(tuned.net_mj)} mJ a call above idle, the baseline "
-        f"{millijoules(baseline.net_mj)} mJ: {formatting.ratio(saving.ratio)} "
-        f"{formatting.interval(saving.range)}, {verdict}"
-    )
-    gross = baseline.gross_mj / tuned.gross_mj
-    return f"{text}; with idle {formatting.ratio(gross)}"
-
-
-def _is(one: Consumption, chosen: Variant | None) -> bool:
-    return chosen is not None and one.variant == chosen
-
-
-def _name(one: Consumption) -> str:
+def program_name(one: Consumption) -> str:
+    """Name a program by its config, and by its candidate where that isn't the first."""
     if one.variant is None:
         return "baseline"
     config = formatting.pairs(one.variant.config)
     return config if one.variant.candidate == INITIAL else f"{one.variant.candidate}: {config}"
 
 
-def _point(one: Consumption, on_front: bool, chosen: bool) -> Point:
-    range_mj = one.net_range_mj
-    baseline = one.variant is None
-    return Point(_name(one), one.time_us, one.net_mj, range_mj, baseline, on_front, chosen)
-
-
-def _row(one: Consumption, on_front: bool, chosen: bool) -> Row:
-    low, high = one.net_range_mj
+def last_seen(one: Consumption) -> str:
+    """Say what the GPU showed at the end of a program's last window."""
     last = one.windows[-1]
     seen = (
         "" if last.clock_mhz is None else f"{last.clock_mhz} MHz",
         "" if last.temperature_c is None else f"{last.temperature_c} °C",
         *last.limited_by,
     )
-    return Row(
-        name=_name(one),
-        time=formatting.microseconds(one.time_us),
-        net=millijoules(one.net_mj),
-        net_range=f"{millijoules(low)} to {millijoules(high)}",
-        gross=millijoules(one.gross_mj),
-        power=f"{one.power_w:.0f}",
-        windows=len(one.windows),
-        spread="-" if one.spread is None else formatting.percent(one.spread),
-        on_front=on_front,
-        chosen=chosen,
-        seen=", ".join(part for part in seen if part) or "-",
+    return ", ".join(part for part in seen if part) or "-"
+
+
+def _limits(programs: Sequence[Consumption]) -> list[str]:
+    return sorted({name for one in programs for w in one.windows for name in w.limited_by})
+
+
+def _saving(account: Account, variant: Variant | None) -> str:
+    """Compare what was chosen with the baseline, in words."""
+    if variant is None:
+        return ""
+    baseline, tuned, saving = account.baseline, account.of(variant), account.saving(variant)
+    if baseline is None or tuned is None or saving is None:
+        return ""
+    less = saving.different and saving.ratio > 1.0
+    more = saving.different and saving.ratio < 1.0
+    verdict = "less energy" if less else "more energy" if more else "no difference"
+    return (
+        f"{significant(tuned.net_mj)} mJ a call above idle, the baseline "
+        f"{significant(baseline.net_mj)} mJ: {formatting.ratio(saving.ratio)} "
+        f"{formatting.interval(saving.range)}, {verdict}; with idle "
+        f"{formatting.ratio(baseline.gross_mj / tuned.gross_mj)}"
     )
 
 
-def _json_program(one: Consumption, on_front: bool, variant: Variant | None) -> dict[str, object]:
+def _json_program(one: Consumption, on_front: bool) -> dict[str, object]:
     return {
-        "candidate": None if variant is None else variant.candidate,
-        "config": None if variant is None else dict(variant.config),
-        "time_us": _rounded(one.time_us),
-        "net_mj": _rounded(one.net_mj),
-        "net_range_mj": [_rounded(bound) for bound in one.net_range_mj],
-        "gross_mj": _rounded(one.gross_mj),
-        "power_w": _rounded(one.power_w),
-        "edp_mj_us": _rounded(one.edp),
+        "candidate": None if one.variant is None else one.variant.candidate,
+        "config": None if one.variant is None else dict(one.variant.config),
+        "time_us": rounded(one.time_us),
+        "net_mj": rounded(one.net_mj),
+        "net_range_mj": rounded_all(one.net_range_mj),
+        "gross_mj": rounded(one.gross_mj),
+        "power_w": rounded(one.power_w),
+        "edp_mj_us": rounded(one.edp),
         "windows": len(one.windows),
-        "spread": None if one.spread is None else _rounded(one.spread),
+        "spread": rounded(one.spread),
         "cold": all(window.cold for window in one.windows),
-        "limited_by": sorted({name for window in one.windows for name in window.limited_by}),
+        "limited_by": _limits([one]),
         "on_front": on_front,
     }
 
@@ -266,12 +240,11 @@ def _json_program(one: Consumption, on_front: bool, variant: Variant | None) -> 
 def _json_saving(
     account: Account, variant: Variant | None, objective: Objective
 ) -> Mapping[str, object] | None:
-    saving: Saving | None = None if variant is None else account.saving(variant, objective)
+    saving = None if variant is None else account.saving(variant, objective)
     if saving is None:
         return None
-    bounds = [_rounded(bound) for bound in saving.range]
-    return {"ratio": _rounded(saving.ratio), "range": bounds, "different": saving.different}
-
-
-def _rounded(value: float) -> float:
-    return round(value, DIGITS)
+    return {
+        "ratio": rounded(saving.ratio),
+        "range": rounded_all(saving.range),
+        "different": saving.different,
+    }

@@ -1,4 +1,4 @@
-"""The section on the rounds: the picture's marks, the table's rows, and what is said of all."""
+"""The sections on what an agent did: the tree of candidates, the rounds, and the profiles."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from xml.etree.ElementTree import Element, SubElement
 from markupsafe import Markup
 
 from tuner.agent.briefing.formatting import times
-from tuner.agent.briefing.outcome import TIME, Moved
+from tuner.agent.briefing.outcome import TIME
+from tuner.analysis.base import METRICS, Bottleneck, Degree
 from tuner.report import charts, formatting
-from tuner.report.data import ReportData
-from tuner.report.rounds import End, Round, Spent, Tried
+from tuner.report.data import ReportData, Tried
+from tuner.report.rounds import End, RoundData, Spent
+from tuner.tuning.profiling import Profiled
 
 DESCRIPTION = "candidates-description"
 WIDTH = 1000
@@ -27,7 +29,7 @@ Shape = Literal["candidate", "failed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TreeMark:
     """What one round left in the picture; `round` 0 is what the run began with.
 
     `base` is the name that it was built on, "" where there is none. `told` says in a few words
@@ -43,7 +45,7 @@ class Mark:
     won: bool = False
 
 
-def tree(marks: Sequence[Mark]) -> Markup:
+def tree(marks: Sequence[TreeMark]) -> Markup:
     """Draw candidates by round and speedup, with a line to what each was built on.
 
     Failed rounds lie in a row of their own below the scale; winners and what they grew from stand
@@ -73,7 +75,7 @@ class _Places:
     below: float | None
 
     @classmethod
-    def of(cls, marks: Sequence[Mark]) -> _Places:
+    def of(cls, marks: Sequence[TreeMark]) -> _Places:
         columns = max((mark.round for mark in marks), default=0) + 1
         step = min(max((WIDTH - LEFT - RIGHT) / columns, NARROWEST), WIDEST)
         first = LEFT + step / 2
@@ -103,13 +105,13 @@ class _Places:
     def height(self) -> int:
         return round(self.foot + 40)
 
-    def at(self, mark: Mark) -> tuple[float, float]:
+    def at(self, mark: TreeMark) -> tuple[float, float]:
         if mark.speedup is None:
             return self.x(mark.round), self.below or 0.0
         return self.x(mark.round), self.y(mark.speedup)
 
 
-def _scales(root: Element, placed: _Places, marks: Sequence[Mark]) -> None:
+def _scales(root: Element, placed: _Places, marks: Sequence[TreeMark]) -> None:
     x, y = placed.x, placed.y
     right = placed.width - RIGHT
     for tick in (
@@ -128,7 +130,7 @@ def _scales(root: Element, placed: _Places, marks: Sequence[Mark]) -> None:
     charts.text(root, (middle, placed.foot + 32), "round", "axis", "middle")
 
 
-def _edge(root: Element, placed: _Places, base: Mark, mark: Mark, won: bool) -> None:
+def _edge(root: Element, placed: _Places, base: TreeMark, mark: TreeMark, won: bool) -> None:
     start, end = placed.at(base), placed.at(mark)
     css_class = "edge won" if won else "edge lost" if mark.speedup is None else "edge"
     middle = (start[0] + end[0]) / 2
@@ -136,7 +138,7 @@ def _edge(root: Element, placed: _Places, base: Mark, mark: Mark, won: bool) -> 
     charts.path(root, f"M{charts.point(*start)}C{curve}", css_class)
 
 
-def _node(root: Element, placed: _Places, mark: Mark) -> None:
+def _node(root: Element, placed: _Places, mark: TreeMark) -> None:
     x, y = placed.at(mark)
     if mark.shape == "failed":
         drawn = charts.path(root, f"M{charts.point(x - 5, y - 5)}l10 10m0 -10l-10 10", "cross")
@@ -150,7 +152,7 @@ def _node(root: Element, placed: _Places, mark: Mark) -> None:
     charts.tooltip(drawn, _sentence(mark))
 
 
-def _lineage(marks: Sequence[Mark]) -> frozenset[str]:
+def _lineage(marks: Sequence[TreeMark]) -> frozenset[str]:
     """Collect the winners and all that they grew from."""
     bases: Mapping[str, str] = {m.name: m.base for m in marks if m.shape != "failed"}
     found: set[str] = set()
@@ -162,7 +164,7 @@ def _lineage(marks: Sequence[Mark]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _sentence(mark: Mark) -> str:
+def _sentence(mark: TreeMark) -> str:
     built = f" built on {mark.base}" if mark.base else ""
     which = f"Round {mark.round}, " if mark.round else ""
     return f"{which}{mark.name}{built}: {mark.told}."
@@ -188,49 +190,27 @@ _COUNTED: dict[End, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """One prediction beside what was measured: factors over the base's value."""
-
-    what: str
-    where: str
-    predicted: str
-    measured: str
-    other_way: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One round of the table; `problems` are the refused answers' reasons, in order."""
-
-    round: Round
-    made: str
-    base: str
-    reference: str
-    hypothesis: str
-    change: str
-    expected: tuple[Expected, ...]
-    problems: tuple[str, ...]
-    won: bool
-
-    @property
-    def end(self) -> str:
-        """How it ended, in words."""
-        return ENDS[self.round.end]
-
-    @property
-    def height(self) -> int:
-        """How many lines of the table it takes."""
-        return max(1, len(self.expected))
+def parts(data: ReportData) -> dict[str, object]:
+    """Gather what the templates of the rounds and of the profiles show."""
+    return {
+        "rounds_summary": summary(data),
+        "rounds_total": total(data),
+        "rounds_tree": tree(marks(data)) if data.rounds else None,
+        "ends": ENDS,
+        "money": money,
+        "times": times,
+        "metric_name": metric_name,
+        "longest_problem": LONGEST_PROBLEM,
+        "longest_text": LONGEST_TEXT,
+        "profiled": profiled(data),
+        "degrees": degrees(data),
+        "bound_of": bound_of,
+        "meaning_of": meaning_of,
+        "template_line": template_line,
+    }
 
 
-def rows(data: ReportData) -> tuple[Row, ...]:
-    """Lay out the rounds in their order."""
-    wins = data.wins()
-    return tuple(_row(one, wins) for one in data.rounds)
-
-
-def marks(data: ReportData) -> tuple[Mark, ...]:
+def marks(data: ReportData) -> tuple[TreeMark, ...]:
     """List what the picture of the tree shows: the candidates, and the rounds without one."""
     known = {one.name: one for one in data.candidates}
     wins = data.wins()
@@ -285,40 +265,12 @@ def money(cost: float) -> str:
     return f"{cost:,.2f}" if cost >= 1 else f"{cost:.3g}"
 
 
-def _row(one: Round, wins: dict[str, int]) -> Row:
-    record, idea = one.record, one.record.idea
-    return Row(
-        round=one,
-        made=record.candidate or "",
-        base=record.base,
-        reference=idea.reference if idea else "",
-        hypothesis=_cut(idea.hypothesis, LONGEST_TEXT) if idea else "",
-        change=_cut(idea.change, LONGEST_TEXT) if idea else "",
-        expected=_expected(one.expected),
-        problems=tuple(_cut(problem, LONGEST_PROBLEM) for problem in record.problems),
-        won=(record.candidate or "") in wins,
-    )
-
-
-def _expected(moved: Sequence[Moved]) -> tuple[Expected, ...]:
-    return tuple(
-        Expected(
-            what=metric_name(one.metric),
-            where=one.workload.replace(",", " "),
-            predicted=times(one.predicted),
-            measured="" if one.actual is None else times(one.actual),
-            other_way=one.actual is not None and (one.predicted - 1) * (one.actual - 1) < 0,
-        )
-        for one in moved
-    )
-
-
 def metric_name(metric: str) -> str:
     """Write the name of a metric as words."""
     return "time" if metric == TIME else metric.replace("_", " ")
 
 
-def _mark(one: Round, known: dict[str, Tried], wins: dict[str, int]) -> Mark:
+def _mark(one: RoundData, known: dict[str, Tried], wins: dict[str, int]) -> TreeMark:
     record = one.record
     if record.candidate in known:
         return _candidate(known[record.candidate], one.number, wins, one.end)
@@ -326,10 +278,10 @@ def _mark(one: Round, known: dict[str, Tried], wins: dict[str, int]) -> Mark:
     answers = f", {count} answer{'s' if count != 1 else ''} refused" if count else ""
     told = "refused" + answers if one.end == "refused" else ENDS[one.end] + answers
     shape: Shape = "failed" if one.end == "refused" else "unknown"
-    return Mark(one.number, "no candidate", record.base, shape, told)
+    return TreeMark(one.number, "no candidate", record.base, shape, told)
 
 
-def _candidate(one: Tried, number: int, wins: dict[str, int], end: End) -> Mark:
+def _candidate(one: Tried, number: int, wins: dict[str, int], end: End) -> TreeMark:
     told = "no config was correct" if one.speedup is None else f"{formatting.ratio(one.speedup)}"
     if end == "open":
         told += ", not ended"
@@ -337,9 +289,58 @@ def _candidate(one: Tried, number: int, wins: dict[str, int], end: End) -> Mark:
         told += f", wins on {count} workload{'s' if count != 1 else ''}"
     shape: Shape = "unknown" if one.speedup is None else "candidate"
     won = one.name in wins
-    return Mark(number, one.name, one.parent or "", shape, told, one.speedup, won)
+    return TreeMark(number, one.name, one.parent or "", shape, told, one.speedup, won)
 
 
-def _cut(text: str, most: int) -> str:
-    text = text.strip()
-    return text if len(text) <= most else text[:most].rstrip() + " …"
+LONGEST_LINE = 100
+_DEGREES: Mapping[Degree, str] = {
+    Degree.COUNTERS: "Nsight Compute's counters were read, beside times on a GPU, the machine code "
+    "and the compiler's report: what is said below was measured.",
+    Degree.TIMING: "There are times on a GPU, the machine code and the compiler's report, but no "
+    "counters: what is said below of caches, stalls and conflicts is reasoned from the code, not "
+    "measured.",
+    Degree.STATIC: "There are only the machine code for a GPU and the compiler's report: nothing "
+    "was run on a GPU for it, so what is said below of speed is reasoned from the code.",
+}
+_BOUNDS: Mapping[Bottleneck, str] = {
+    Bottleneck.MEMORY: "bound by memory",
+    Bottleneck.COMPUTE: "bound by arithmetic",
+    Bottleneck.LATENCY: "bound by latency: neither memory nor arithmetic is near its limit",
+    Bottleneck.LAUNCH: "bound by the launch: too short for anything else to count",
+    Bottleneck.TAIL: "bound by its last wave of blocks, which leaves multiprocessors idle",
+}
+_UNTIMED_LATENCY = "bound by latency, or by what cannot be told without a time"
+
+
+def profiled(data: ReportData) -> tuple[tuple[str, Sequence[Profiled]], ...]:
+    """Group the profiles by candidate, those that serve most workloads first."""
+    groups = ((name, [p for p in data.profiles if p.candidate == name]) for name in data.ranking())
+    return tuple((name, found) for name, found in groups if found)
+
+
+def degrees(data: ReportData) -> tuple[tuple[str, str], ...]:
+    """Say what each degree of the profiles means, and why there are no counters."""
+    seen = dict.fromkeys((one.degree, one.reason) for one in data.profiles)
+    return tuple(
+        (degree.value, _DEGREES[degree] + (f" Why: {reason.rstrip('.')}." if reason else ""))
+        for degree, reason in seen
+    )
+
+
+def bound_of(one: Profiled) -> str:
+    """Say in words what bounds a candidate."""
+    untimed = one.degree is Degree.STATIC and one.kind is Bottleneck.LATENCY
+    return _UNTIMED_LATENCY if untimed else _BOUNDS[one.kind]
+
+
+def meaning_of(metric: str) -> str:
+    """Say in words what a metric is."""
+    return METRICS[metric][1] if metric in METRICS else metric.replace("_", " ")
+
+
+def template_line(data: ReportData, candidate: str, number: int | None) -> str:
+    """Quote the template's line that a finding comes from; "" where it is unknown."""
+    templates = {one.name: one.template.splitlines() for one in data.candidates}
+    lines = templates.get(candidate, [])
+    known = number is not None and 0 < number <= len(lines)
+    return formatting.shortened(lines[number - 1], LONGEST_LINE) if known and number else ""

@@ -1,22 +1,81 @@
-"""The sections on the search: its course, which parameters decided, and what was rejected."""
+"""The sections on the search: its course, what decided, what was rejected, what was fastest."""
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from xml.etree.ElementTree import Element
 
 from markupsafe import Markup
 
-from tuner.model.trial import Status, Trial
+from tuner.model.kernel import Workload
+from tuner.model.trial import Stage, Status, Trial
 from tuner.report import charts, formatting
-from tuner.report.data import ReportData
-from tuner.report.sections.summary import MEANING
+from tuner.report.data import ReportData, fastest, stopped_early
 from tuner.search.importance import Importance, average, importance
 
 CHARACTER = 6.4  # width of an 11 px character in a wide font
+TOP_CONFIGS = 10
+REASONS_SHOWN = 15
+REASON_LENGTH = 400
+DIFF_LINES = 1500
+DIFF_LINES_IN_ALL = 6000
+MEANING: dict[Status, str] = {
+    Status.CORRECT: "correct",
+    Status.CONSTRAINT: "breaks a constraint",
+    Status.COMPILE: "does not compile",
+    Status.RESOURCE_LIMIT: "over a resource limit",
+    Status.LAUNCH: "launch refused or crashed",
+    Status.INCORRECT: "wrong result",
+    Status.TIMEOUT: "timed out",
+    Status.NOT_RECORDED: "not in the recording",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Trials that failed alike: reasons that differ in their numbers only are one kind."""
+
+    trials: tuple[Trial, ...]
+
+    @property
+    def first(self) -> Trial:
+        """The first of them, as an example."""
+        return self.trials[0]
+
+    @property
+    def meaning(self) -> str:
+        """The status in words, and the stage where it was not the search."""
+        words = MEANING[self.first.status]
+        return words if self.first.stage == "search" else f"{words}, as a finalist"
+
+    @property
+    def configs(self) -> int:
+        """How many different configs failed so."""
+        return len({trial.variant for trial in self.trials})
+
+    @property
+    def example(self) -> str:
+        """The reason of the first."""
+        return formatting.shortened(self.first.reason, REASON_LENGTH) or "no reason recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDiff:
+    """One tuned source, the workloads that it serves and its difference from the baseline.
+
+    `blocks` are consecutive lines of one kind, after that kind.
+    """
+
+    workloads: tuple[str, ...]
+    blocks: tuple[tuple[str, str], ...]
+    added: int
+    removed: int
+    omitted: int
 
 
 def convergence(
@@ -117,14 +176,6 @@ def _steps(best: Sequence[tuple[int, float]], end: int, x: charts.Scale, y: char
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """The search on one workload as a picture."""
-
-    label: str
-    drawing: Markup
-
-
-@dataclass(frozen=True, slots=True)
 class CandidateImportance:
     """Which parameters of one candidate decide, by workload and on average.
 
@@ -142,12 +193,29 @@ class CandidateImportance:
         return sum(bool(one.shares) for _, one in self.by_workload)
 
 
-def convergences(data: ReportData) -> tuple[Course, ...]:
+def convergences(data: ReportData) -> tuple[tuple[str, Markup], ...]:
     """Draw the search on every workload, over all candidates."""
     return tuple(
-        Course(str(workload), _course(str(workload), trials, data))
+        (
+            str(workload),
+            convergence(
+                str(workload),
+                [trial.time_us for trial in trials],
+                [stopped_early(trial) for trial in trials],
+                data.baseline_us(workload),
+                tuple(_begins(trials)) if data.several else (),
+            ),
+        )
         for workload, trials in data.by_workload().items()
     )
+
+
+def _begins(trials: tuple[Trial, ...]) -> Iterator[tuple[int, str]]:
+    seen: set[str] = set()
+    for before, trial in enumerate(trials):
+        if trial.candidate not in seen:
+            seen.add(trial.candidate)
+            yield before, trial.candidate
 
 
 def early_end_lines(data: ReportData) -> tuple[str, ...]:
@@ -191,24 +259,6 @@ def rejected_chart(data: ReportData) -> Markup:
     return charts.bars("Rejected trials by status", rows)
 
 
-def _course(label: str, trials: tuple[Trial, ...], data: ReportData) -> Markup:
-    return convergence(
-        label,
-        [trial.time_us for trial in trials],
-        [trial.measurement is not None and trial.measurement.stopped_early for trial in trials],
-        data.baseline_us(trials[0].workload),
-        tuple(_begins(trials)) if data.several else (),
-    )
-
-
-def _begins(trials: tuple[Trial, ...]) -> Iterator[tuple[int, str]]:
-    seen: set[str] = set()
-    for before, trial in enumerate(trials):
-        if trial.candidate not in seen:
-            seen.add(trial.candidate)
-            yield before, trial.candidate
-
-
 def _importance(data: ReportData, name: str) -> CandidateImportance:
     found = []
     for workload, trials in data.by_workload().items():
@@ -221,3 +271,68 @@ def _importance(data: ReportData, name: str) -> CandidateImportance:
     return CandidateImportance(
         name, tuple(found), shares, charts.bars(title, bars) if bars else None
     )
+
+
+def rejections(data: ReportData) -> tuple[Rejection, ...]:
+    """Group the trials that are not correct by status and kind of reason.
+
+    Finalists that failed come first, for they looked fast; then the most frequent.
+    """
+    groups: dict[tuple[Status, Stage, str], list[Trial]] = {}
+    for trial in (*data.trials, *data.finals):
+        if trial.status is not Status.CORRECT:
+            first_line = (trial.reason.strip().splitlines() or [""])[0]
+            kind = trial.status, trial.stage, re.sub(r"\d+(?:\.\d+)?", "#", first_line)
+            groups.setdefault(kind, []).append(trial)
+    found = [Rejection(tuple(trials)) for trials in groups.values()]
+    return tuple(sorted(found, key=lambda one: (one.first.stage == "search", -len(one.trials))))
+
+
+def fastest_configs(data: ReportData) -> tuple[tuple[Workload, tuple[Trial, ...]], ...]:
+    """List the fastest configs of every workload that has any, but for finalists that failed."""
+    failed = {(t.workload, t.variant) for t in data.finals if t.status is not Status.CORRECT}
+    tables = (
+        (workload, tuple(t for t in trials if (workload, t.variant) not in failed))
+        for workload, trials in data.by_workload().items()
+    )
+    best = ((workload, fastest(trials, TOP_CONFIGS)) for workload, trials in tables)
+    return tuple((workload, trials) for workload, trials in best if trials)
+
+
+def source_diffs(data: ReportData) -> tuple[SourceDiff, ...]:
+    """Compare every different tuned source with the baseline, within a total length."""
+    if not data.baseline_source:
+        return ()
+    served: dict[str, list[str]] = {}
+    for workload, source in data.tuned_sources.items():
+        served.setdefault(source, []).append(workload.replace(",", " "))
+    left = DIFF_LINES_IN_ALL
+    found = []
+    for source, workloads in served.items():
+        lines = _diff(data.baseline_source, source)
+        shown = min(len(lines), DIFF_LINES, left)
+        kinds = [kind for kind, _ in lines]
+        found.append(
+            SourceDiff(
+                tuple(workloads),
+                _blocks(lines[:shown]),
+                added=kinds.count("add"),
+                removed=kinds.count("remove"),
+                omitted=len(lines) - shown,
+            )
+        )
+        left -= shown
+    return tuple(found)
+
+
+def _diff(baseline: str, source: str) -> list[tuple[str, str]]:
+    """List the lines of a diff, each after its kind: `add`, `remove`, `place` or `same`."""
+    kinds = {"+": "add", "-": "remove", "@": "place"}
+    lines = difflib.unified_diff(baseline.splitlines(), source.splitlines(), lineterm="")
+    named = [(kinds.get(line[:1], "same"), line) for line in lines]
+    return named[2:]  # without the two file names
+
+
+def _blocks(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    groups = groupby(lines, key=lambda line: line[0])
+    return tuple((kind, "\n".join(text for _, text in group)) for kind, group in groups)

@@ -10,22 +10,20 @@ import pytest
 from profiles import MB, code, launch, profile, waits
 
 from tuner.analysis.base import Profile, Rule
-from tuner.analysis.diagnose import RULES
-from tuner.analysis.diagnosis.evidence import (
+from tuner.analysis.diagnosis import RULES
+from tuner.analysis.diagnosis.execution import SLOTS
+from tuner.analysis.metrics import (
     ACTIVE_THREADS,
     ACTIVE_WARPS,
     BYTES_PER_SECTOR,
-    L2_READS,
-    SM_THROUGHPUT,
-    WAVEFRONTS,
-)
-from tuner.analysis.diagnosis.execution import SLOTS
-from tuner.analysis.metrics import (
     CONFLICTS,
     DRAM_BYTES,
     ISSUED,
     L2_HIT_RATE,
+    L2_READS,
     SECTORS_PER_LOAD,
+    SM_THROUGHPUT,
+    WAVEFRONTS,
     counters_for,
 )
 from tuner.analysis.sass import CLASSES

@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tests.support.drawings import of_class, parsed, texts
+from tests.support.drawings import Page, of_class, parsed, texts
 from tests.unit.report.conftest import make_result
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Energy, EnergyWindow, Variant
+from tuner.report.html import render_report
 from tuner.report.sections.energy import Point, energy_json, energy_lines, energy_parts, pareto
 
 WORKLOAD = Workload.of({"T": 128, "D": 11008})
@@ -39,18 +39,21 @@ ENERGIES = [
 RESULTS = [replace(make_result(WORKLOAD, 1.6), config=Config.of({"block": 64}))]
 
 
-def test_every_program_is_listed_by_time_and_the_front_and_the_chosen_are_marked():
-    (part,) = energy_parts(ENERGIES, RESULTS)
-    assert [row.name for row in part.rows] == ["block=32", "block=64", "block=128", "baseline"]
-    assert [row.on_front for row in part.rows] == [True, True, False, False]
-    assert [row.chosen for row in part.rows] == [False, True, False, False]
-    assert part.rows[1].net == "4.818"
-    assert part.rows[1].gross == "6.03"
-    assert part.rows[1].windows == 2
-    assert part.rows[0].spread == "-"
-    assert part.rows[0].seen == "1755 MHz, 61 °C"
-    assert part.idle == "100.0 W, 102.0 W"
-    assert part.drift == ""
+def page(data, energies=ENERGIES) -> str:
+    return Page(
+        render_report(replace(data, energies=tuple(energies), results=tuple(RESULTS)))
+    ).plain
+
+
+def test_every_program_is_listed_by_time_and_the_front_and_the_chosen_are_marked(data):
+    text = page(data)
+    names = ["block=32 front 10", "block=64 chosen front 12", "block=128 14", "baseline 20"]
+    assert sorted(names, key=text.index) == names
+    assert "block=64 chosen front 12.00 4.818 " in text
+    assert " 6.03 " in text
+    assert "1755 MHz, 61 °C" in text
+    assert "Idle power, in order: 100.0 W, 102.0 W." in text
+    assert "drifted" not in text
 
 
 def test_the_saving_names_its_range_and_the_gross_ratio():
@@ -63,23 +66,23 @@ def test_the_saving_names_its_range_and_the_gross_ratio():
     assert energy_lines(ENERGIES, RESULTS, "time") == []
 
 
-def test_what_spoils_a_measurement_is_said():
+def test_what_spoils_a_measurement_is_said(data):
     spoiled = [
         *ENERGIES[:-1],
         Energy(WORKLOAD, "variant", window(700.0, 9.0, limited_by=("power limit",)), variant(256)),
         Energy(WORKLOAD, "variant", window(700.0, 9.5, cold=False), variant(512)),
         Energy(WORKLOAD, "idle", window(115.0)),
     ]
-    (part,) = energy_parts(spoiled, RESULTS)
-    assert part.drift == "15 %"
-    assert part.limited == "power limit"
-    assert part.hot
+    text = page(data, spoiled)
+    assert "It drifted by 15 %" in text
+    assert "The clocks were held back by: power limit." in text
+    assert "a partly warm cache" in text
 
 
 def test_without_a_result_nothing_is_chosen():
     (part,) = energy_parts(ENERGIES, [])
     assert part.saving == ""
-    assert not any(row.chosen for row in part.rows)
+    assert not any(part.was_chosen(one) for one in part.programs)
     assert energy_lines(ENERGIES, [], "edp") == ["energy         T=128 D=11008: nothing to compare"]
     assert energy_parts([], RESULTS) == ()
     assert energy_parts(ENERGIES[:1], RESULTS) == (), "an interrupted stage that only idled"
@@ -116,13 +119,7 @@ def test_a_single_point_has_a_chart():
     assert of_class(parsed(chart), "hollow")
 
 
-def test_the_section_escapes_what_comes_from_outside():
-    environment = Environment(
-        loader=PackageLoader("tuner", "report"), autoescape=True, undefined=StrictUndefined
-    )
+def test_the_section_escapes_what_comes_from_outside(data):
     hostile = Variant("<script>", Config.of({"block": 32}))
-    energies = [*ENERGIES, Energy(WORKLOAD, "variant", window(500.0, 11.0), hostile)]
-    html = environment.get_template("energy.html.j2").render(energy=energy_parts(energies, RESULTS))
-    assert "<script>" not in html
-    assert "Idle power, in order: 100.0 W, 102.0 W." in html
-    assert '<span class="tag">chosen</span>' in html
+    energies = (*ENERGIES, Energy(WORKLOAD, "variant", window(500.0, 11.0), hostile))
+    assert "<script>" not in render_report(replace(data, energies=energies))

@@ -1,20 +1,98 @@
-"""Peers in the report, the terminal and the JSON object: what serves a workload, against each."""
+"""Who serves which shape, and what serves a workload against each peer."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
-from dispatch_sample import COMPARISONS, write_project, write_session
+from dispatch_sample import (
+    COMPARISONS,
+    ONE,
+    SOME,
+    A,
+    B,
+    comparison,
+    write_project,
+    write_session,
+)
 from rich.console import Console
 
-from tuner.model.trial import PeerTrial, Status
+from tests.support.drawings import Page
+from tuner.model.trial import PeerTrial, Result, Status
+from tuner.report.data import load
 from tuner.report.html import render_report
-from tuner.report.loading import load
-from tuner.report.sections import peers as section
+from tuner.report.sections import dispatch as section
 from tuner.report.terminal import json_of, results_table
 from tuner.session.session import Session
+
+
+@pytest.fixture
+def dispatch(tmp_path):
+    """Make the report of a session with these comparisons."""
+
+    def make(comparisons=COMPARISONS, **changes):
+        space = write_project(tmp_path / "project")
+        return load(write_session(tmp_path / "session", space, comparisons, **changes))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "text"),
+    [
+        (
+            COMPARISONS,
+            "2 variants serve 3 of 3 tuned workloads, within 2 % of each workload's best.",
+        ),
+        (
+            (comparison(ONE, {A: 5.0}),),
+            "1 variant serves 1 of 3 tuned workloads, within 2 % of each workload's best, "
+            "the baseline 2.",
+        ),
+        (
+            (comparison(ONE, {A: 10.0}),),
+            "The baseline serves all of 3 tuned workloads: no variant is proved faster.",
+        ),
+    ],
+)
+def test_it_says_how_few_serve_how_many(dispatch, comparisons, text):
+    assert section.dispatch_summary(dispatch(comparisons).dispatch) == text
+
+
+def test_the_page_says_who_serves_what_at_which_price_and_what_the_rule_chooses(dispatch):
+    text = Page(render_report(dispatch())).plain
+    for part in (
+        "v1 block=64 wide=false specialize=false programmatic=false T=1 D=4096",
+        "T=64 D=4096, T=1024 D=4096",
+        "T=1 D=4096 v1 5.0",
+        "1.000x",
+        "1.009x",
+        "T=3 D=4096 T=1 D=4096 v1",
+        "slower; the baseline serves",
+    ):
+        assert part in text, part
+
+
+def test_what_might_save_a_variant_is_listed(dispatch):
+    text = Page(
+        render_report(dispatch((comparison(ONE, {A: 5.0}), comparison(SOME, {B: 4.0}))))
+    ).plain
+    listed = text.partition("Measurements that might save a variant")[2]
+    assert {"T=1 D=4096: block=128", "T=64 D=4096: block=64"} == set(
+        re.findall(r"T=\d+ D=4096: block=\d+", listed)
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{"comparisons": ()}, {"environment": {"architecture": "x86_64"}}]
+)
+def test_without_comparisons_or_a_gpu_there_is_no_section(dispatch, changes):
+    data = dispatch(**changes)
+    assert data.dispatch is None
+    assert "Dispatch" not in Page(render_report(data)).headings
+
 
 NAMES = ("pytorch", "sgl-kernel", "flashinfer", "broken")
 
@@ -85,7 +163,7 @@ def test_what_overlaps_its_neighbours_is_compared_without_that_too(data):
     told = replace(told, comparisons=tuple(isolated))
     found = section.peers_on(told)
     assert found[0].best.isolated_speedup == pytest.approx(1.25, rel=0.002)
-    assert "1.50x (1.25x without overlapping the calls" in section.summary(found)
+    assert "1.50x (1.25x without overlapping the calls" in section.peers_summary(found)
     assert "isolated 2.4" in render_report(told)
 
 
@@ -101,29 +179,29 @@ def test_a_workload_that_was_compared_before_there_were_peers_has_no_times(data)
     told = replace(with_peers(data), comparisons=data.comparisons)
     found = section.peers_on(told)
     assert {peer.time_us for one in found for peer in one.peers} == {None}
-    assert section.summary(found) == ""
-    assert section.chart(found) is None
-    assert "-" in {
-        cell.trouble for row in section.rows(found, recorded=False) for cell in row.cells
-    }
+    assert section.peers_summary(found) == ""
+    assert section.peers_chart(found) is None
+    assert found[0].peers[0].trouble(recorded=False) == "-"
 
 
 def test_the_summary_tells_the_mean_and_where_a_peer_is_ahead(data):
-    assert section.summary(section.peers_on(with_peers(data))) == (
+    assert section.peers_summary(section.peers_on(with_peers(data))) == (
         "1.50x against the best peer of each workload (geometric mean over 10 tuned); as fast or "
         "faster, within 2.0 %, on 10 of 10."
     )
-    behind = section.summary(section.peers_on(with_peers(data, factors=(4.0, 0.9))))
+    behind = section.peers_summary(section.peers_on(with_peers(data, factors=(4.0, 0.9))))
     assert behind.startswith("0.90x against")
     assert "on 0 of 10; behind on T=1 D=11008, T=1 D=14336, T=16 D=11008 and 7 more." in behind
 
 
 def test_what_stood_against_a_peer_is_told_once(found):
-    assert section.troubles(found, recorded=False) == [
+    assert section.peers_troubles(found, recorded=False) == [
         "flashinfer not installed: No module",
-        "broken wrong on T=1 D=11008: out[0] is 1, expected 2 <3>",
+        "broken incorrect on T=1 D=11008: out[0] is 1, expected 2 <3>",
     ]
-    assert section.troubles(found, recorded=True)[0].startswith("flashinfer not in the recording: ")
+    assert section.peers_troubles(found, recorded=True)[0].startswith(
+        "flashinfer not in the recording: "
+    )
     first, second, _ = section.peers_lines(found, recorded=False)
     assert first.startswith("peers          1.50x against")
     assert second == "               flashinfer not installed: No module"
@@ -202,7 +280,6 @@ def test_what_the_dispatch_serves_counts_and_not_the_winner_of_a_workload(sessio
 
 def result_of(entry):
     """The result that a run would have: the fastest on the workload alone."""
-    from tuner.model.trial import Result
 
     best = entry.best
     return Result(

@@ -1,0 +1,248 @@
+"""What an agent did: sentences, the marks of the tree and its picture, and the profiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.support.drawings import Page, of_class, parsed, texts
+from tuner.analysis.base import Bottleneck, Degree
+from tuner.report.html import render_report
+from tuner.report.rounds import Spent
+from tuner.report.sections.rounds import (
+    LONGEST_PROBLEM,
+    WIDTH,
+    TreeMark,
+    bound_of,
+    degrees,
+    marks,
+    money,
+    profiled,
+    summary,
+    template_line,
+    total,
+    tree,
+)
+
+
+def test_the_summary_says_who_wrote_how_it_went_and_what_it_took(with_rounds):
+    assert summary(with_rounds) == (
+        "The agent openai (big, big-2026-10) wrote 6 rounds; the policy mcts chose what to build "
+        "on: 3 searched, 2 refused, 1 not ended. 8 replies of the model took 263,000 tokens in, "
+        "131,500 of them cached, and 21,800 out, for 0.263."
+    )
+
+
+def test_an_agent_that_costs_nothing_is_said_to_cost_nothing(with_rounds):
+    silent = tuple(replace(one, spent=Spent()) for one in with_rounds.rounds)
+    author = replace(with_rounds.author, agent="files", models=(), policy="llm", rounds=8)
+    said = summary(replace(with_rounds, rounds=silent, author=author))
+    assert said == (
+        "The agent files wrote 6 of 8 rounds; the agent chose what to build on: "
+        "3 searched, 2 refused, 1 not ended."
+    )
+
+
+def test_a_cost_that_lacks_some_replies_is_a_lower_bound(with_rounds):
+    first, *others = with_rounds.rounds
+    partly = replace(first, spent=replace(first.spent, unpriced=1))
+    assert "for at least 0.263" in summary(replace(with_rounds, rounds=(partly, *others)))
+
+
+def test_all_rounds_are_added_up(with_rounds):
+    assert total(with_rounds) == Spent(8, 263_000, 131_500, 21_800, pytest.approx(0.263))
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"), [(0.0, "0"), (0.00041, "0.00041"), (0.26312, "0.263"), (1234.5, "1,234.50")]
+)
+def test_costs_are_readable_at_every_size(cost, text):
+    assert money(cost) == text
+
+
+def test_a_long_reason_is_cut_and_says_so(with_rounds):
+    refused = with_rounds.rounds[1]
+    long = replace(refused, record=replace(refused.record, problems=("e" * 9000,)))
+    html = render_report(replace(with_rounds, rounds=(long,)))
+    assert f">{'e' * LONGEST_PROBLEM} …</pre>" in html
+
+
+def test_the_picture_has_a_mark_for_the_start_and_for_every_round(with_rounds):
+    found = [(m.round, m.name, m.base, m.shape, m.won) for m in marks(with_rounds)]
+    assert found == [
+        (0, "initial", "", "candidate", False),
+        (1, "r1", "initial", "candidate", True),
+        (2, "no candidate", "r1", "failed", False),
+        (3, "r3", "r1", "candidate", True),
+        (4, "no candidate", "r3", "failed", False),
+        (5, "r5", "r3", "candidate", False),
+        (6, "no candidate", "r3", "unknown", False),
+    ]
+    assert marks(with_rounds)[3].told == "2.60x, wins on 2 workloads"
+
+
+def test_a_candidate_whose_search_was_cut_off_is_drawn_with_what_it_reached(with_rounds):
+    last = with_rounds.rounds[4]
+    cut = replace(last, end="open", record=replace(last.record, outcome=None))
+    mark = marks(replace(with_rounds, rounds=(*with_rounds.rounds[:4], cut)))[-1]
+    assert (mark.name, mark.shape, mark.told) == ("r5", "candidate", "2.20x, not ended")
+
+
+def test_an_idle_round_leaves_no_mark(with_rounds):
+    idle = replace(with_rounds.rounds[-1], end="idle")
+    changed = replace(with_rounds, rounds=(*with_rounds.rounds[:-1], idle))
+    assert [mark.round for mark in marks(changed)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_baseline_that_is_kept_makes_nobody_a_winner(with_rounds):
+    kept = tuple(replace(one, baseline_wins=True) for one in with_rounds.results)
+    assert not any(mark.won for mark in marks(replace(with_rounds, results=kept)))
+
+
+INITIAL = TreeMark(0, "initial", "", "candidate", "1.10x", 1.1)
+GOOD = TreeMark(1, "r1", "initial", "candidate", "2.00x, wins on 3 workloads", 2.0, won=True)
+REFUSED = TreeMark(2, "no candidate", "r1", "failed", "refused, 4 answers refused")
+WORSE = TreeMark(3, "r3", "initial", "candidate", "0.80x", 0.8)
+UNTIMED = TreeMark(4, "r4", "r1", "unknown", "no config was correct")
+ALL = (INITIAL, GOOD, REFUSED, WORSE, UNTIMED)
+
+
+@pytest.fixture(scope="module")
+def root():
+    return parsed(tree(ALL))
+
+
+def test_every_candidate_is_named_with_its_speedup(root):
+    assert {"initial", "1.10x", "r1", "2.00x", "r3", "0.80x"} <= set(texts(root))
+
+
+def test_faster_candidates_are_higher_and_later_ones_further_right(root):
+    nodes = {e.find("title").text.partition(":")[0]: e for e in of_class(root, "node")}
+    at = {name: (float(e.get("cx")), float(e.get("cy"))) for name, e in nodes.items()}
+    first, good = at["initial"], at["Round 1, r1 built on initial"]
+    worse = at["Round 3, r3 built on initial"]
+    assert first[0] < good[0] < worse[0]
+    assert good[1] < first[1] < worse[1]
+
+
+def test_every_candidate_and_failed_round_hangs_on_what_it_was_built_on(root):
+    edges = [e.get("d", "").partition("C")[0] for e in of_class(root, "edge")]
+    assert len(edges) == 4
+    assert len(set(edges)) == 2, "two parents"
+
+
+def test_a_refused_round_is_a_cross_and_an_untimed_candidate_an_open_circle(root):
+    assert len(of_class(root, "cross")) == 1
+    (open_one,) = of_class(root, "unknown")
+    assert open_one.tag == "circle"
+    assert "no result" in texts(root)
+
+
+def test_only_winners_and_what_they_grew_from_stand_out(root):
+    assert len(of_class(root, "node")) == 4
+    assert [e.find("title").text for e in of_class(root, "won") if e.tag == "circle"] == [
+        "Round 1, r1 built on initial: 2.00x, wins on 3 workloads."
+    ]
+    assert len([e for e in of_class(root, "edge") if "won" in e.get("class", "")]) == 1
+
+
+def test_a_screen_reader_hears_the_tree_in_words(root):
+    assert root.get("aria-label") == "The tree of candidates"
+    description = root.find("desc")
+    assert root.get("aria-describedby") == description.get("id")
+    assert description.text == (
+        "initial: 1.10x. Round 1, r1 built on initial: 2.00x, wins on 3 workloads. "
+        "Round 2, no candidate built on r1: refused, 4 answers refused. "
+        "Round 3, r3 built on initial: 0.80x. Round 4, r4 built on r1: no config was correct."
+    )
+
+
+def test_speedups_far_apart_are_drawn_by_ratio():
+    far = [
+        INITIAL,
+        *(TreeMark(n, f"r{n}", "initial", "candidate", "", 2.0**n) for n in range(1, 6)),
+    ]
+    heights = [float(e.get("cy")) for e in of_class(parsed(tree(far)), "node")][1:]
+    steps = [a - b for a, b in pairwise(heights)]
+    assert steps == pytest.approx([steps[0]] * 4, abs=0.2)
+
+
+def test_many_rounds_make_the_picture_wider_instead_of_crowding_it():
+    many = [INITIAL, *(TreeMark(n, f"r{n}", "initial", "candidate", "", 1.0) for n in range(1, 60))]
+    root = parsed(tree(many))
+    assert float(root.get("viewBox").split()[2]) > 2 * WIDTH
+    assert "wide" in root.get("class").split()
+    places = [float(e.get("cx")) for e in of_class(root, "node")]
+    assert min(b - a for a, b in pairwise(places)) > 40
+
+
+@pytest.mark.parametrize("marks", [(), (INITIAL,), (REFUSED,), (UNTIMED,)], ids=str)
+def test_little_to_draw_is_still_a_picture(marks):
+    root = parsed(tree(marks))
+    assert "nan" not in tree(marks)
+    assert root.get("role") == "img"
+
+
+def test_names_from_outside_are_escaped_and_cut():
+    odd = TreeMark(0, "<b>&\x00" + "x" * 50, "", "candidate", "</title>", 1.0)
+    drawn = tree([odd])
+    root = parsed(drawn)
+    assert "<b>" not in drawn
+    assert max(map(len, texts(root))) < 20
+
+
+def only(data, **changes):
+    return replace(data, profiles=(replace(data.profiles[0], **changes),))
+
+
+def test_the_profiles_of_what_serves_most_workloads_come_first(with_rounds):
+    assert [name for name, _ in profiled(with_rounds)] == ["r3", "r1", "r5", "initial"]
+    assert "r3 serves 2 workloads" in Page(render_report(with_rounds)).plain
+
+
+def test_without_a_result_the_fastest_in_the_search_comes_first(with_rounds):
+    assert profiled(replace(with_rounds, results=()))[0][0] == "r3"
+
+
+def test_a_finding_shows_the_line_of_its_own_candidates_template(with_rounds):
+    assert template_line(with_rounds, "r3", 2) == "float4 v = load(row);"
+
+
+@pytest.mark.parametrize("line", [None, 0, 4, 99])
+def test_a_line_that_the_template_does_not_have_shows_no_code(with_rounds, line):
+    assert template_line(with_rounds, "r3", line) == ""
+
+
+def test_each_degree_is_explained_once_with_the_reason_for_it(with_rounds):
+    found = degrees(with_rounds)
+    assert [degree for degree, _ in found] == ["counters", "timing"]
+    assert found[0][1].endswith("was measured.")
+    assert found[1][1].endswith("not measured. Why: the driver lets only root read counters.")
+
+
+def test_without_a_gpu_the_reader_is_told_that_nothing_was_run_on_one(with_rounds):
+    ((degree, said),) = degrees(only(with_rounds, degree=Degree.STATIC, reason=""))
+    assert degree == "static"
+    assert "nothing was run on a GPU" in said
+    assert "Why" not in said
+
+
+@pytest.mark.parametrize("kind", list(Bottleneck))
+@pytest.mark.parametrize("degree", list(Degree))
+def test_every_bound_is_put_into_words(with_rounds, kind, degree):
+    assert bound_of(replace(with_rounds.profiles[0], kind=kind, degree=degree)).startswith(
+        "bound by "
+    )
+
+
+def test_latency_without_a_time_is_not_claimed(with_rounds):
+    one = replace(with_rounds.profiles[0], kind=Bottleneck.LATENCY, degree=Degree.STATIC)
+    assert bound_of(one) == "bound by latency, or by what cannot be told without a time"
+
+
+def test_numbers_have_their_meaning(with_rounds):
+    text = Page(render_report(with_rounds)).plain
+    assert "40registers per thread" in text.replace("40 r", "40r")
+    assert "8,400,000bytes that moved between L2 and memory" in text.replace("00 b", "00b")

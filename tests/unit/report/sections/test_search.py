@@ -1,0 +1,260 @@
+"""The course of a search, its early ends, what decided, what failed and what was fastest."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.support.drawings import Page, of_class, parsed, texts
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import Measurement, Status, Trial
+from tuner.report.data import EarlyEnd, ReportData, fastest
+from tuner.report.html import render_report
+from tuner.report.sections.search import (
+    DIFF_LINES,
+    REASON_LENGTH,
+    convergence,
+    convergences,
+    early_end_lines,
+    fastest_configs,
+    importances,
+    rejections,
+    source_diffs,
+)
+
+HERE = Workload.of({"T": 1, "D": 64})
+
+
+def make(
+    status: Status, reason: str = "", time_us: float = 1.0, early: bool = False, **values: int
+):
+    measurement = Measurement((time_us,), 20, 4, early) if status is Status.CORRECT else None
+    return Trial("t", HERE, Config.of(values), status, reason, measurement=measurement)
+
+
+def run(*trials: Trial, **fields: object) -> ReportData:
+    data = ReportData("k", "GPU", False, records=tuple((trial, 0.0) for trial in trials))
+    return replace(data, **fields)
+
+
+def test_reasons_that_differ_in_numbers_only_are_one_kind():
+    found = rejections(
+        run(
+            make(Status.RESOURCE_LIMIT, "72 registers, at most 64", block=32),
+            make(Status.RESOURCE_LIMIT, "96 registers, at most 64", block=64),
+            make(Status.COMPILE, "error: x is undefined\nline 3", block=32),
+            make(Status.CORRECT, block=128),
+        )
+    )
+    assert [(one.first.status, len(one.trials), one.configs) for one in found] == [
+        (Status.RESOURCE_LIMIT, 2, 2),
+        (Status.COMPILE, 1, 1),
+    ]
+    assert found[0].example == "72 registers, at most 64"
+    assert found[0].meaning == "over a resource limit"
+
+
+def test_a_config_rejected_on_two_workloads_is_one_config():
+    other = Workload.of({"T": 2, "D": 64})
+    first = make(Status.INCORRECT, "off by 3", block=32)
+    (found,) = rejections(run(first, replace(first, workload=other)))
+    assert (len(found.trials), found.configs) == (2, 1)
+
+
+def test_an_absent_reason_is_named_and_a_long_one_is_cut():
+    found = rejections(run(make(Status.LAUNCH), make(Status.COMPILE, "e" * 5000)))
+    assert found[0].example == "no reason recorded"
+    assert len(found[1].example) <= REASON_LENGTH + 2
+
+
+def test_trials_stopped_early_are_never_among_the_fastest():
+    slow, early = make(Status.CORRECT, time_us=3.0, a=1), make(Status.CORRECT, "", 1.0, True, a=2)
+    assert fastest((slow, early, make(Status.INCORRECT, a=3))) == (slow,)
+
+
+def test_a_config_measured_twice_is_listed_once_with_its_better_time():
+    slow, fast = make(Status.CORRECT, time_us=3.0, a=1), make(Status.CORRECT, time_us=2.0, a=1)
+    assert fastest((slow, fast)) == (fast,)
+
+
+def shown(data: ReportData) -> str:
+    """The table of the fastest configs as text."""
+    return Page(render_report(data)).plain.partition("Fastest configs")[2].partition("By the")[0]
+
+
+def test_the_fastest_configs_are_listed_with_what_differs_from_the_first():
+    data = run(
+        make(Status.CORRECT, time_us=3.0, a=1, b=5),
+        make(Status.CORRECT, time_us=2.0, a=2, b=5),
+        baselines_us={HERE.key: 4.0},
+    )
+    assert "a b Registers" in shown(data)
+    assert "1 2.000 2.00x 2 5" in shown(data)
+    assert "2 3.000 1.33x 1 5" in shown(data)
+    assert re.findall(r'class="n differs">(\w+)<', render_report(data)) == ["1"]
+
+
+def test_configs_of_two_templates_share_one_table():
+    data = run(make(Status.CORRECT, time_us=1.0, a=1), make(Status.CORRECT, time_us=2.0, b=2))
+    assert "1 1.000 - 1 - " in shown(data)
+    assert "2 2.000 - - 2 " in shown(data)
+    assert re.findall(r'class="n differs">(\w+)<', render_report(data)) == ["2"]
+
+
+def test_equal_configs_of_two_candidates_are_two():
+    first = make(Status.CORRECT, time_us=3.0, a=1)
+    second = replace(first, candidate="r1", measurement=Measurement((2.0,), 20, 4))
+    ((_, trials),) = fastest_configs(run(first, second))
+    assert [(trial.candidate, trial.time_us) for trial in trials] == [("r1", 2.0), ("t", 3.0)]
+
+
+def test_a_finalist_that_failed_does_not_hide_another_candidates_equal_config():
+    first = make(Status.CORRECT, time_us=3.0, a=1)
+    second = replace(first, candidate="r1")
+    failed = replace(second, status=Status.INCORRECT, stage="finals")
+    ((_, trials),) = fastest_configs(run(first, second, finals=(failed,)))
+    assert [trial.candidate for trial in trials] == ["t"]
+
+
+def test_a_rejection_names_the_candidate_of_its_example():
+    one = make(Status.RESOURCE_LIMIT, "64 is too much", a=1)
+    (found,) = rejections(run(one, replace(one, candidate="r1")))
+    assert (found.first.candidate, len(found.trials), found.configs) == ("t", 2, 2)
+
+
+def test_equal_sources_are_one_variant():
+    sources = {"T=1,D=2": "a\nb\n", "T=2,D=2": "a\nb\n", "T=3,D=2": "a\nc\n"}
+    found = source_diffs(run(baseline_source="a\n", tuned_sources=sources))
+    assert [variant.workloads for variant in found] == [("T=1 D=2", "T=2 D=2"), ("T=3 D=2",)]
+    assert [(variant.added, variant.removed) for variant in found] == [(1, 0), (1, 0)]
+    assert [kind for kind, _ in found[0].blocks] == ["place", "same", "add"]
+
+
+def test_lines_that_look_like_file_names_of_a_diff_are_code():
+    (found,) = source_diffs(
+        run(baseline_source="--x;\n", tuned_sources={"T=1": "++x;\n"}),
+    )
+    assert found.blocks[1:] == (("remove", "---x;"), ("add", "+++x;"))
+
+
+def test_a_long_difference_is_cut_and_says_so():
+    source = "\n".join(f"line {number}" for number in range(DIFF_LINES + 100))
+    (found,) = source_diffs(run(baseline_source="old\n", tuned_sources={"T=1": source}))
+    assert found.added == DIFF_LINES + 100
+    assert found.omitted == 102
+    assert sum(text.count("\n") + 1 for _, text in found.blocks) == DIFF_LINES
+
+
+def test_an_unchanged_source_has_no_blocks():
+    (found,) = source_diffs(run(baseline_source="a\n", tuned_sources={"T=1": "a\n"}))
+    assert (found.blocks, found.added, found.removed, found.omitted) == ((), 0, 0, 0)
+    assert source_diffs(run(tuned_sources={"T=1": "a\n"})) == ()
+
+
+def test_convergence_only_falls_and_skips_trials_stopped_early():
+    root = parsed(
+        convergence("T=1", [9.0, None, 5.0, 4.0, 7.0], [False, False, False, True, False], 8.0)
+    )
+    assert root.get("aria-label") == "Convergence for T=1: best 5.000 us"
+    (best,) = of_class(root, "best")
+    heights = [float(p.split()[1]) for p in best.get("d", "")[1:].split("L")]
+    assert heights == sorted(heights)
+    assert len(of_class(root, "baseline")) == 1
+
+
+def test_convergence_counts_what_is_off_the_scale():
+    root = parsed(convergence("T=1", [5.0, 500.0, 600.0], [False] * 3, 8.0))
+    assert "2 slower, off the scale" in texts(root)
+
+
+def test_thousands_of_trials_stay_small():
+    times = [5.0 + (i * 7919 % 1000) / 500 for i in range(50_000)]
+    assert len(convergence("T=1", times, [False] * len(times), 8.0)) < 400_000
+
+
+@pytest.mark.parametrize(
+    ("times", "baseline_us"), [([], None), ([None, None], 3.0), ([None], None), ([2.0], 2.0)]
+)
+def test_convergence_without_much_to_draw_is_still_a_chart(times, baseline_us):
+    root = parsed(convergence("T=1", times, [False] * len(times), baseline_us))
+    assert root.get("role") == "img"
+    assert "nan" not in "".join(root.itertext())
+
+
+def test_each_candidate_is_marked_where_it_begins():
+    times = [9.0, 8.0, 5.0, 4.0]
+    root = parsed(convergence("T=1", times, [False] * 4, None, ((0, "initial"), (2, "r1"))))
+    first, second = of_class(root, "begin")
+    assert float(first.get("x1", "")) < float(second.get("x1", ""))
+    assert first.get("x1") == first.get("x2")
+    assert {"initial", "r1"} <= set(texts(root))
+    assert "".join(second.itertext()) == "r1 begins after 2 trials"
+
+
+def test_a_name_that_would_run_into_the_last_is_left_out():
+    begins = [(number, f"r{number}") for number in range(90)]
+    root = parsed(convergence("T=1", [1.0] * 90, [False] * 90, None, begins))
+    assert len(of_class(root, "begin")) == 90
+    written = [float(e.get("x", "")) for e in root.iter("text") if (e.text or "").startswith("r")]
+    assert len(written) > 5
+    assert min(b - a for a, b in pairwise(written)) > 12
+
+
+def test_one_candidate_alone_is_not_marked():
+    root = parsed(convergence("T=1", [1.0], [False], None))
+    assert of_class(root, "begin") == []
+
+
+def ended(*ends: EarlyEnd) -> ReportData:
+    return ReportData("scale", "H200", recorded=False, early_ends=ends)
+
+
+def test_nothing_is_said_of_searches_that_used_their_budget():
+    assert early_end_lines(ended()) == ()
+
+
+def test_what_was_left_to_expect_and_what_was_spent_are_told():
+    enough = EarlyEnd("initial", "T=1", 31, 0.0041), EarlyEnd("initial", "T=2", 1012, 0.001)
+    assert early_end_lines(ended(*enough)) == (
+        "2 searches ended early, after 1,043 trials in all: the untried configs were expected to "
+        "save no more than 0.4% of the best time",
+    )
+
+
+def test_want_of_time_is_another_reason():
+    late = EarlyEnd("initial", "T=1", 3, None)
+    (line,) = early_end_lines(ended(late))
+    assert line == "1 search ended early for want of time"
+    assert "1 search ended early" not in render_report(ended(late)), "no config was tried"
+
+
+def test_importance_is_each_candidates_own_the_winners_first(with_rounds):
+    found = importances(with_rounds)
+    assert [one.name for one in found] == ["r3", "r1", "r5", "initial"]
+    parameters = {one.name: {name for name, _ in one.average} for one in found}
+    assert parameters["r3"] == {"block", "rows_per_warp"}
+    assert parameters["r1"] == set(), "15 trials are too few"
+    assert found[0].known == 2
+
+
+def test_a_candidate_with_few_trials_says_so(with_rounds):
+    initial = importances(with_rounds)[-1]
+    assert initial.chart is None
+    assert initial.by_workload[0][1].reason == "15 correct trials; at least 20 are needed"
+
+
+def test_every_course_marks_the_candidates_that_were_searched(with_rounds):
+    courses = convergences(with_rounds)
+    assert [label for label, _ in courses] == ["T=16 E=256", "T=8192 E=256"]
+    for _, drawing in courses:
+        assert len(of_class(parsed(drawing), "begin")) == 4
+
+
+def test_a_single_candidate_needs_no_mark(with_rounds):
+    records = tuple(one for one in with_rounds.records if one[0].candidate == "r1")
+    for _, drawing in convergences(replace(with_rounds, records=records)):
+        assert of_class(parsed(drawing), "begin") == []
