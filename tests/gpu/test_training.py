@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tuner.agent.base import Idea
-from tuner.agent.briefing.outcome import Outcome
+from tuner.agent.history import RoundOutcome
 from tuner.export.training import REFUSED_REWARD
 from tuner.model.trial import INITIAL
 from tuner.session.session import Session
@@ -104,7 +104,7 @@ def note_a_model(session: Session, number: int) -> None:
     note("idea", asdict(Idea(INITIAL, "loads are narrow", "wider loads")))
     says("user", "Now write the template.")
     replies("I cannot.")
-    note("outcome", {"outcome": Outcome(None, None).to_json()})
+    note("outcome", {"outcome": RoundOutcome(None, None).to_json()})
 
 
 def test_trl_takes_the_rounds_and_calls_the_reward_with_kernels_that_are_measured(

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.agent.base import Answer, Expectation, Idea
-from tuner.agent.briefing.outcome import outcome
-from tuner.agent.history import ANSWER, CANDIDATE, IDEA, OUTCOME, REFUSED, SAID
+from tuner.agent.history import ANSWER, CANDIDATE, IDEA, OUTCOME, REFUSED, SAID, outcome
 from tuner.analysis.base import Degree, Kind
 from tuner.model.config import Config
 from tuner.model.kernel import Workload

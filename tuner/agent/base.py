@@ -45,7 +45,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class BriefedCandidate:
     """One candidate as the agent sees it; `summary` says in a few lines how it did."""
 
     name: str
@@ -69,10 +69,10 @@ class Briefing:
     stable: str
     current: str
     base: str | None
-    population: tuple[Member, ...]
+    population: tuple[BriefedCandidate, ...]
     findings: tuple[Finding, ...] = ()
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> BriefedCandidate:
         """Find a candidate by its name; raise `KeyError` for an unknown one."""
         return {member.name: member for member in self.population}[name]
 

@@ -114,7 +114,7 @@ def read_prices(path: Path) -> PriceList:
 
 
 @dataclass(slots=True)
-class Budget:
+class TokenBudget:
     """How much may be spent, and how much is.
 
     `max_tokens` counts what is sent and received, `max_cost` is in the currency of `price`; None

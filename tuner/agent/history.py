@@ -1,14 +1,247 @@
-"""What became of every round: the session's notes, read back."""
+"""What came of a round: the prediction beside what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import log
+from pathlib import Path
+from statistics import median
 from typing import Any
 
-from tuner.agent.base import Expectation, Idea
-from tuner.agent.briefing.outcome import Outcome, RoundRecord
+from tuner.agent.base import Answer, Expectation, Idea
+from tuner.agent.gate import drafted
+from tuner.agent.prompts import one_line, times
+from tuner.agent.tree import Node, Tree
+from tuner.model.statistics import geometric_mean
 from tuner.model.trial import INITIAL
 from tuner.session.session import Candidate, Session
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.progress import mean_speedup
+
+TIME = "time_us"
+ByWorkload = Mapping[str, float]
+ByMetric = Mapping[str, Mapping[str, float]]
+_NAMES = {TIME: "time"}
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One expectation and what came of it: both are the new value over the base's.
+
+    `workload` is "" for all tuned ones. `actual` is None where it was not measured on both sides.
+    """
+
+    metric: str
+    workload: str
+    predicted: float
+    actual: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """How a candidate did, by the times of its search; all mappings are by `Workload.key`.
+
+    `speedup` is the geometric mean over the tuned workloads of the baseline's time over the best,
+    `over_base` of the base's best over it; both None where the candidate has no correct config.
+    `best_us` lacks the workloads without one. `default_us` is the time of the space's default,
+    None where it was not tried or not correct: what rewriting alone gives.
+    """
+
+    speedup: float | None
+    over_base: float | None
+    moved: tuple[Moved, ...] = ()
+    best_us: Mapping[str, float] = field(default_factory=dict)
+    default_us: Mapping[str, float | None] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Write it as JSON text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> RoundOutcome:
+        """Read what `to_json` wrote."""
+        content = json.loads(text)
+        return cls(**{**content, "moved": tuple(Moved(**one) for one in content["moved"])})
+
+
+def outcome(
+    idea: Idea,
+    *,
+    baseline_us: ByWorkload,
+    base_us: ByWorkload,
+    best_us: ByWorkload,
+    default_us: Mapping[str, float | None],
+    base_metrics: ByMetric | None = None,
+    metrics: ByMetric | None = None,
+) -> RoundOutcome:
+    """Compare what an idea promised with what was measured, all by `Workload.key`.
+
+    `baseline_us` has every tuned workload; on those that `base_us` or `best_us` lacks, the
+    baseline stands in, as it does for the user. The metrics are those of `profiler.base.METRICS`,
+    `{workload: {metric: value}}`, of the base's best config and of the candidate's.
+    """
+    mean = over_base = None
+    if best_us:
+        mean = geometric_mean(baseline_us[w] / best_us.get(w, baseline_us[w]) for w in baseline_us)
+        over_base = geometric_mean(
+            base_us.get(w, baseline_us[w]) / best_us.get(w, baseline_us[w]) for w in baseline_us
+        )
+    before = _with_times(base_us, base_metrics or {})
+    after = _with_times(best_us, metrics or {})
+    moved = tuple(
+        Moved(e.metric, e.workload, e.factor, _factor(e, before, after)) for e in idea.expectations
+    )
+    return RoundOutcome(mean, over_base, moved, dict(best_us), dict(default_us))
+
+
+def sentence(moved: Moved) -> str:
+    """Say what was expected and what came: `expected time x0.60 on T=8192, got x0.71`."""
+    name = _NAMES.get(moved.metric, moved.metric.replace("_", " "))
+    where = f"on {moved.workload}" if moved.workload else "on all workloads"
+    expected = f"expected {name} {times(moved.predicted)} {where}"
+    if moved.actual is None:
+        return f"{expected}, not measured"
+    other_way = (moved.predicted - 1) * (moved.actual - 1) < 0
+    return f"{expected}, got {times(moved.actual)}" + (", the other way" if other_way else "")
+
+
+def _with_times(times_us: ByWorkload, metrics: ByMetric) -> dict[str, dict[str, float]]:
+    found = {workload: dict(values) for workload, values in metrics.items()}
+    for workload, time_us in times_us.items():
+        found.setdefault(workload, {})[TIME] = time_us
+    return found
+
+
+def _factor(expectation: Expectation, before: ByMetric, after: ByMetric) -> float | None:
+    """Divide the new values by the old; over several workloads take the middle one.
+
+    Times are averaged geometrically; other metrics may be 0, where that is not possible.
+    """
+    wanted = [expectation.workload] if expectation.workload else list(before)
+    metric = expectation.metric
+    ratios = []
+    for workload in wanted:
+        old = before.get(workload, {}).get(metric)
+        new = after.get(workload, {}).get(metric)
+        if old is None or new is None or (old == 0 and new != 0):
+            continue
+        ratios.append(1.0 if new == old else new / old)
+    if not ratios:
+        return None
+    return geometric_mean(ratios) if metric == TIME else median(ratios)
+
+
+# An entry has three lines of at most so many characters.
+LINE = 220
+MOST_ENTRIES = 24
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round that ended.
+
+    `problems` say why each answer was refused, in order. `candidate` is the one that was made,
+    None where every answer was refused. `note` tells of a round that ended otherwise.
+    """
+
+    number: int
+    base: str
+    idea: Idea | None = None
+    candidate: str | None = None
+    problems: tuple[str, ...] = ()
+    outcome: RoundOutcome | None = None
+    note: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether no candidate came of it that ran correctly."""
+        return self.candidate is None or self.outcome is None or self.outcome.speedup is None
+
+
+def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
+    """Tell what was tried, the newest first, by the candidate that it was built on.
+
+    Failures of one base that ended alike are told once, by the newest, and counted; from `most`
+    entries on, the older ones are only counted.
+    """
+    if not rounds:
+        return "Nothing was tried before this round."
+    newest = sorted(rounds, key=lambda one: -one.number)
+    entries = _merged(newest)
+    kept, cut = entries[:most], entries[most:]
+    parts: list[str] = []
+    for base in dict.fromkeys(one[0].base for one in kept):
+        own = [entry for entry in kept if entry[0].base == base]
+        parts.append("\n".join([f"Built on {base}:", *(_entry(entry) for entry in own)]))
+    if cut:
+        parts.append(_counted([one for entry in cut for one in entry]))
+    return "\n\n".join(parts)
+
+
+def _merged(newest: Sequence[RoundRecord]) -> list[list[RoundRecord]]:
+    """Put failures of one base and kind together, at the place of the newest."""
+    entries: dict[tuple[object, ...], list[RoundRecord]] = {}
+    for one in newest:
+        key = (one.base, _kind(one)) if one.failed else (one.number,)
+        entries.setdefault(key, []).append(one)
+    return list(entries.values())
+
+
+def _kind(one: RoundRecord) -> str:
+    return _NUMBER.sub("#", one_line(_why(one), 80))
+
+
+def _why(one: RoundRecord) -> str:
+    return one.problems[-1] if one.candidate is None and one.problems else one.note
+
+
+def _entry(same: Sequence[RoundRecord]) -> str:
+    first, *older = same
+    tried = first.idea.change or first.idea.hypothesis if first.idea else "no plan"
+    made = f" -> {first.candidate}" if first.candidate else " failed"
+    lines = [one_line(f"- round {first.number}{made}: {tried}", LINE)]
+    lines.append("  " + one_line(_result(first), LINE))
+    if older:
+        numbers = ", ".join(str(one.number) for one in older[:8])
+        what = [one.idea.change for one in older if one.idea and one.idea.change != tried]
+        also = f" (tried: {'; '.join(dict.fromkeys(what))})" if what else ""
+        said = f"{len(older)} earlier rounds" if len(older) > 1 else "1 earlier round"
+        lines.append("  " + one_line(f"{said} ended alike: {numbers}{also}", LINE))
+    elif first.outcome is not None and first.outcome.moved:
+        lines.append("  " + one_line("; ".join(map(sentence, first.outcome.moved)), LINE))
+    return "\n".join(lines)
+
+
+def _result(one: RoundRecord) -> str:
+    found = one.outcome
+    if one.candidate is not None and found is not None and found.speedup is not None:
+        over = f"{times(found.over_base)} as fast as its base, " if found.over_base else ""
+        refused = f"; {_answers(len(one.problems))} refused before" if one.problems else ""
+        note = f"; {one.note}" if one.note else ""
+        return f"{over}{times(found.speedup)} as fast as the baseline{refused}{note}"
+    if one.candidate is not None:
+        return f"ran, and no config was correct{f': {one.note}' if one.note else ''}"
+    if one.problems:
+        last = f"{_answers(len(one.problems))} refused, the last for: {one.problems[-1]}"
+        return f"{last}; {one.note}" if one.note else last
+    return one.note or "ended without an answer"
+
+
+def _answers(count: int) -> str:
+    return "1 answer" if count == 1 else f"{count} answers"
+
+
+def _counted(cut: Sequence[RoundRecord]) -> str:
+    speedups = [one.outcome.speedup for one in cut if one.outcome and one.outcome.speedup]
+    best = f", the best of them {times(max(speedups))} as fast as the baseline" if speedups else ""
+    failed = sum(one.failed for one in cut)
+    return f"[left out: {len(cut)} older rounds, {failed} of them failed{best}]"
+
 
 # The kinds of notes, in the order in which a round writes them.
 TOOLS, IDEA, ANSWER, CANDIDATE, OUTCOME, REFUSED, IDLE = (
@@ -64,7 +297,7 @@ def _record(session: Session, number: int) -> RoundRecord | None:
         idea=idea,
         candidate=None if refused else made.get("name"),
         problems=tuple(refused.get("problems") or made.get("problems") or ()),
-        outcome=Outcome.from_json(last[OUTCOME]["outcome"]) if OUTCOME in last else None,
+        outcome=RoundOutcome.from_json(last[OUTCOME]["outcome"]) if OUTCOME in last else None,
     )
 
 
@@ -85,3 +318,40 @@ class SessionTranscript:
     def keep(self, entry: Mapping[str, Any]) -> None:
         """Append an entry; it is on disk when this returns."""
         self._session.note(self._number, SAID, entry)
+
+
+FOLDER = "rounds"
+
+
+def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
+    """Take up all candidates that earlier runs of a session accepted, as they were written then."""
+    for note in session.notes(kind=CANDIDATE):
+        attempt = note.content["attempt"]
+        answers = session.notes(note.round, ANSWER)
+        # The last: an earlier one was never a candidate.
+        kept = [one.content for one in answers if one.content["attempt"] == attempt][-1]
+        folder = attempt_folder(session, note.round, attempt)
+        answer = Answer(kept["template"], kept["space"])
+        candidates.add(drafted(answer, plan, folder, note.content["name"]))
+
+
+def attempt_folder(session: Session, number: int, attempt: int) -> Path:
+    """Name the folder that holds what an attempt of a round wrote."""
+    return session.directory / FOLDER / f"{number:02}" / f"attempt-{attempt}"
+
+
+def tree_of(session: Session) -> Tree:
+    """Build the tree of a session's candidates, with what each of them and its rounds gave."""
+    failures: dict[str, int] = {}
+    for record in history(session):
+        if record.candidate is None:
+            failures[record.base] = failures.get(record.base, 0) + 1
+    return Tree.of(
+        Node(one.name, one.parent, _reward(session, one.name), failures.get(one.name, 0))
+        for one in population(session)
+    )
+
+
+def _reward(session: Session, candidate: str) -> float | None:
+    speedup = mean_speedup(session, candidate)
+    return None if speedup is None else log(speedup)

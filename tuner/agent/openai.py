@@ -9,14 +9,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tuner.agent.base import Answer, Briefing, Conversation, Idea, Member, Toolbox, Transcript
-from tuner.agent.budget import Budget, Usage
-from tuner.agent.client import ChatClient, Completion, ToolsRefusedError
-from tuner.agent.endpoint import Endpoint
+from tuner.agent.base import (
+    Answer,
+    BriefedCandidate,
+    Briefing,
+    Conversation,
+    Idea,
+    Toolbox,
+    Transcript,
+)
+from tuner.agent.budget import TokenBudget, Usage
+from tuner.agent.client import ChatClient, Completion, ToolsRefusedError, well_formed
+from tuner.agent.http_errors import Ask, Backoff, Endpoint
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import MOST_EXPECTATIONS, plan_schema, read_answer, read_plan
-from tuner.agent.requests import Ask, Backoff
-from tuner.agent.streams import well_formed
 from tuner.analysis.base import METRICS
 from tuner.model.errors import AgentError, ReplyError
 
@@ -227,7 +233,7 @@ class OpenAIAgent:
     def __init__(
         self,
         model: str,
-        budget: Budget,
+        budget: TokenBudget,
         *,
         base_url: str | None = None,
         timeout_s: float = 300.0,
@@ -244,7 +250,7 @@ class OpenAIAgent:
         return f"openai:{self._client.model}"
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> TokenBudget:
         """What may be spent, and is."""
         return self._client.budget
 
@@ -256,10 +262,10 @@ class OpenAIAgent:
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
         """Open the conversation of one round; nothing is sent before `plan`."""
-        return Round(Dialogue(self._client, toolbox, transcript), briefing)
+        return ModelRound(Dialogue(self._client, toolbox, transcript), briefing)
 
 
-class Round:
+class ModelRound:
     """One round with the model: each request goes on with the same messages."""
 
     def __init__(self, dialogue: Dialogue, briefing: Briefing) -> None:
@@ -325,7 +331,7 @@ class Round:
             members=[member for member in members if not self._shown(member)],
         )
 
-    def _shown(self, member: Member) -> bool:
+    def _shown(self, member: BriefedCandidate) -> bool:
         told = self._briefing.stable + self._briefing.current
         return member.template.strip() in told and member.space.strip() in told
 

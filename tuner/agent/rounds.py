@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from tuner.agent.base import Agent, Answer, Briefing, Conversation, Idea, Toolbox
-from tuner.agent.briefing.outcome import Outcome, outcome, sentence
 from tuner.agent.gate import RefusedError, drafted, require_as_wide, validate_candidate
 from tuner.agent.history import (
     ANSWER,
@@ -16,11 +15,15 @@ from tuner.agent.history import (
     OUTCOME,
     REFUSED,
     TOOLS,
+    RoundOutcome,
     SessionTranscript,
+    attempt_folder,
     idea_of,
+    outcome,
     over,
+    sentence,
+    tree_of,
 )
-from tuner.agent.resume import attempt_folder, tree_of
 from tuner.agent.tree import Policy
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, InputError, ReplyError
 from tuner.model.trial import INITIAL
@@ -194,7 +197,7 @@ class Rounds:
             words.insert(0, f"{made.speedup:.2f}x over the baseline")
         self._say(f"round {number}: {'; '.join(words) or 'no config ran correctly'}")
 
-    def _outcome(self, plan: Plan, idea: Idea) -> Outcome:
+    def _outcome(self, plan: Plan, idea: Idea) -> RoundOutcome:
         session, default = self._session, plan.space.default
         defaults: dict[str, float | None] = {}
         for workload in self._plan.tuned:

@@ -117,7 +117,7 @@ class Greedy:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class AgentsChoice:
     """Leave the choice to the agent, which sees the whole population."""
 
     def choose(self, tree: Tree) -> str | None:
@@ -290,6 +290,6 @@ def policy(name: str) -> Policy:
         case "mcts":
             return MonteCarlo()
         case "llm":
-            return Chosen()
+            return AgentsChoice()
         case _:
             raise InputError(f"unknown policy {name!r}", remedy=f"choose one of {', '.join(NAMES)}")

@@ -18,7 +18,15 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from tuner.agent.base import Answer, Briefing, Conversation, Idea, Member, Toolbox, Transcript
+from tuner.agent.base import (
+    Answer,
+    BriefedCandidate,
+    Briefing,
+    Conversation,
+    Idea,
+    Toolbox,
+    Transcript,
+)
 from tuner.model.config import Parameter, SearchSpace, format_value
 from tuner.model.errors import AgentError, ExpressionError, ReplyError, SpaceError
 from tuner.model.expressions import Expression, Value
@@ -31,7 +39,7 @@ _DASH = re.compile(r"[ \t]*-[ \t]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ListedValue:
     """One value of a list as the file writes it: its text's place, and whether dashes list it."""
 
     text: str
@@ -80,7 +88,7 @@ def _is(text: str, value: Value) -> bool:
         return text == format_value(value)
 
 
-def _items(text: str, parameter: str) -> Iterator[Item]:
+def _items(text: str, parameter: str) -> Iterator[ListedValue]:
     events = YAML(typ="safe", pure=True).parse(text)
     started = (event for event in events if isinstance(event, MappingStartEvent))
     for place, event in _listed(events, next(started), ()):
@@ -88,7 +96,7 @@ def _items(text: str, parameter: str) -> Iterator[Item]:
             start, end = event.start_mark.index, event.end_mark.index
             line = text.rfind("\n", 0, start) + 1
             dashed = _DASH.fullmatch(text, line, start) is not None
-            yield Item(str(event.value), start, end, dashed)
+            yield ListedValue(str(event.value), start, end, dashed)
 
 
 def _listed(
@@ -116,7 +124,7 @@ _NOTED = re.compile(r"\bat (most|least) (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class DeclaredSpace:
     """A search space as text and as what it declares, of a candidate whose files may not be there.
 
     Read it with `Space.of`.
@@ -127,7 +135,7 @@ class Space:
     model: SpaceModel
 
     @classmethod
-    def of(cls, text: str) -> Space:
+    def of(cls, text: str) -> DeclaredSpace:
         """Read the text of a search space; raise `SpaceError` for a wrong one."""
         document = parse(text, Path("space.yaml"))
         model = validated(document)
@@ -161,7 +169,7 @@ def next_value(values: Sequence[int], end: int, *, threads: bool) -> int | None:
     return following if following > 0 else None
 
 
-def makes_sense(space: Space, name: str, value: int, comment: str) -> bool:
+def makes_sense(space: DeclaredSpace, name: str, value: int, comment: str) -> bool:
     """Whether some config can have the value: by its comment, the block's size, each constraint.
 
     A comment in the space may say "at most 8" or "at least 2". Constraints that ask for the
@@ -290,7 +298,7 @@ class WideningConversation:
             remedy="--agent openai or --agent files can",
         )
 
-    def _base(self) -> Member:
+    def _base(self) -> BriefedCandidate:
         if self._briefing.base is None:
             raise AgentError(
                 "the agent `literal` cannot choose the candidate to build on",
@@ -300,8 +308,8 @@ class WideningConversation:
 
     def _widenings(self) -> tuple[Widening, ...]:
         base = self._base()
-        space = Space.of(base.space)
-        tried = [Space.of(member.space) for member in self._relatives(base)]
+        space = DeclaredSpace.of(base.space)
+        tried = [DeclaredSpace.of(member.space) for member in self._relatives(base)]
         found: dict[tuple[str, int], Widening] = {}
         for finding in self._briefing.findings:
             widening = _widening(space, finding) if finding.topic == TOPIC else None
@@ -309,7 +317,7 @@ class WideningConversation:
                 found.setdefault((widening.parameter, widening.value), widening)
         return tuple(found.values())
 
-    def _relatives(self, base: Member) -> Iterator[Member]:
+    def _relatives(self, base: BriefedCandidate) -> Iterator[BriefedCandidate]:
         # What an ancestor had and a descendant dropped is known, and so is what was added to the
         # same template before.
         names = {base.name}
@@ -322,7 +330,7 @@ class WideningConversation:
                 yield member
 
 
-def _widening(space: Space, finding: Finding) -> Widening | None:
+def _widening(space: DeclaredSpace, finding: Finding) -> Widening | None:
     parameter = space.parameter(finding.parameter)
     if parameter is None:
         return None
@@ -341,6 +349,6 @@ def _widening(space: Space, finding: Finding) -> Widening | None:
     return Widening(parameter.name, value, end, finding.text)
 
 
-def _has(spaces: list[Space], widening: Widening) -> bool:
+def _has(spaces: list[DeclaredSpace], widening: Widening) -> bool:
     known = (space.parameter(widening.parameter) for space in spaces)
     return any(widening.value in parameter.values for parameter in known if parameter is not None)

@@ -51,14 +51,14 @@ def agent_for(options: AgentOptions) -> Agent:
         from tuner.agent.widen_ranges import WideningAgent
 
         return WideningAgent()
-    from tuner.agent.budget import Budget, read_prices
+    from tuner.agent.budget import TokenBudget, read_prices
     from tuner.agent.openai import OpenAIAgent, Unreachable
 
     price, currency = None, "USD"
     if options.prices is not None:
         prices = read_prices(options.prices)
         price, currency = prices.of(options.model), prices.currency
-    budget = Budget(options.max_tokens, options.max_cost, price, currency)
+    budget = TokenBudget(options.max_tokens, options.max_cost, price, currency)
     try:
         return OpenAIAgent(options.model, budget, environ=os.environ)
     except AgentError as error:
@@ -152,7 +152,7 @@ def _author(
     session: Session,
     candidates: Candidates,
 ) -> Author:
-    from tuner.agent.briefing.gather import Briefer
+    from tuner.agent.briefing import Briefer
     from tuner.agent.rounds import Author
     from tuner.agent.tools import ToolSession
     from tuner.agent.tree import policy

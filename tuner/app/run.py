@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
 
-from tuner.agent.resume import restore
+from tuner.agent.history import restore
 from tuner.agent.rounds import Author, Rounds
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device, EnergyMeter

@@ -18,7 +18,7 @@ from tuner.cli import options
 from tuner.model.errors import AgentError, InputError, KernelError, TunerError
 
 if TYPE_CHECKING:
-    from tuner.agent.handoff import Handoff
+    from tuner.agent.mcp_agent import Handoff
     from tuner.app.plans import Request
     from tuner.mcp.arguments import Ending, Wish
     from tuner.mcp.session_runner import Watch

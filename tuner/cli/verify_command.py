@@ -81,7 +81,7 @@ def _verified(
     session: Session, space: Path | None, device_name: str, jobs: int | None, stack: ExitStack
 ) -> Sequence[Check]:
     from tuner.agent.gate import LARGEST_HOST_BYTES
-    from tuner.agent.resume import restore
+    from tuner.agent.history import restore
     from tuner.app.open import compiler_for
     from tuner.app.plans import verified_plan
     from tuner.app.watching import watches_for

@@ -10,8 +10,7 @@ from math import log
 from pathlib import Path
 from typing import Any, Literal
 
-from tuner.agent.briefing.outcome import RoundRecord
-from tuner.agent.history import CANDIDATE, IDEA, IDLE, REFUSED, SAID, history
+from tuner.agent.history import CANDIDATE, IDEA, IDLE, REFUSED, SAID, RoundRecord, history
 from tuner.agent.prompts import fenced
 from tuner.model.errors import InputError, SessionError
 from tuner.session.records import Note

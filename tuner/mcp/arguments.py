@@ -12,11 +12,10 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from tuner.agent.base import Answer, Tool
-from tuner.agent.briefing.outcome import memory_text
-from tuner.agent.handoff import Submission
-from tuner.agent.history import history
+from tuner.agent.history import history, memory_text
+from tuner.agent.mcp_agent import Submission
 from tuner.agent.replies import KNOWN_METRICS, MOST_EXPECTATIONS
-from tuner.agent.tools.arguments import Arguments, schema
+from tuner.agent.tools.arguments import ToolArguments, schema
 from tuner.model.errors import AgentError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Result
@@ -62,7 +61,7 @@ class Wish:
     resume: Path | None = None
 
 
-class StartArguments(Arguments):
+class StartArguments(ToolArguments):
     """A kernel to tune, or a session to go on with."""
 
     kernel: str = Field(
@@ -92,7 +91,7 @@ class StartArguments(Arguments):
     )
 
 
-class BriefingArguments(Arguments):
+class BriefingArguments(ToolArguments):
     """What of a briefing to give."""
 
     whole: bool = Field(
@@ -101,7 +100,7 @@ class BriefingArguments(Arguments):
     )
 
 
-class SubmitArguments(Arguments):
+class SubmitArguments(ToolArguments):
     """The plan of the round, a template and its search space."""
 
     template: str = Field(description="The whole template, without fences.")
@@ -131,11 +130,11 @@ class SubmitArguments(Arguments):
         return Submission(plan, Answer(self.template, self.space))
 
 
-class NoArguments(Arguments):
+class NoArguments(ToolArguments):
     """Nothing."""
 
 
-LEADING: Mapping[str, type[Arguments]] = {
+LEADING: Mapping[str, type[ToolArguments]] = {
     "start": StartArguments,
     "status": NoArguments,
     "briefing": BriefingArguments,

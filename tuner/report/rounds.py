@@ -7,8 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tuner.agent.base import Idea
-from tuner.agent.briefing.outcome import Moved, Outcome, RoundRecord
-from tuner.agent.history import CANDIDATE, IDEA, IDLE, REFUSED, SAID, history, idea_of
+from tuner.agent.history import (
+    CANDIDATE,
+    IDEA,
+    IDLE,
+    REFUSED,
+    SAID,
+    Moved,
+    RoundOutcome,
+    RoundRecord,
+    history,
+    idea_of,
+)
 from tuner.model.statistics import geometric_mean
 from tuner.session.session import Session
 from tuner.tuning.progress import mean_speedup
@@ -158,7 +168,7 @@ def _unfinished(number: int, last: Mapping[str, Mapping[str, Any]]) -> RoundReco
     return RoundRecord(number, base, idea, made.get("name"), problems)
 
 
-def _end(last: Mapping[str, Mapping[str, Any]], outcome: Outcome | None) -> End:
+def _end(last: Mapping[str, Mapping[str, Any]], outcome: RoundOutcome | None) -> End:
     if REFUSED in last:
         return "refused"
     if outcome is not None:
@@ -166,7 +176,7 @@ def _end(last: Mapping[str, Mapping[str, Any]], outcome: Outcome | None) -> End:
     return "idle" if IDLE in last else "open"
 
 
-def _gain(session: Session, outcome: Outcome) -> Gain | None:
+def _gain(session: Session, outcome: RoundOutcome) -> Gain | None:
     timed = {key: us for key, us in outcome.default_us.items() if us is not None}
     baseline_us = {w.key: b.measurement.median_us for w, b in session.baselines().items()}
     both = [key for key in timed if key in baseline_us and key in outcome.best_us]

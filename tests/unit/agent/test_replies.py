@@ -1,4 +1,4 @@
-"""What is read in a model's reply, and what is said of one that cannot be read."""
+"""A plan and an answer are read exactly, and what is wrong is told."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.agent.base import Expectation
-from tuner.agent.replies import KNOWN_METRICS, find_elision, plan_schema, read_answer, read_plan
+from tuner.agent.replies import (
+    KNOWN_METRICS,
+    find_elision,
+    plan_schema,
+    read_answer,
+    read_plan,
+    require_whole,
+)
 from tuner.analysis.base import METRICS
 from tuner.model.errors import ReplyError
 
@@ -225,3 +232,31 @@ def test_any_text_is_read_or_refused(pieces: list[str]) -> None:
             read("".join(pieces))
         except ReplyError as error:
             assert error.message
+
+
+def test_a_whole_text_passes() -> None:
+    require_whole("int a;  // the last of them\n", "template")
+    require_whole("parameters: {a: [1, 2]}  # all\n", "space")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (
+            "template",
+            "int a;\n// ... rest unchanged\n",
+            "line 2 of the template stands for text that is left out: '// ... rest unchanged'; "
+            "write the whole template",
+        ),
+        (
+            "space",
+            "# ... as before\n",
+            "line 1 of the space stands for text that is left out: '# ... as before'; "
+            "write the whole space",
+        ),
+    ],
+)
+def test_a_text_that_leaves_lines_out_is_refused_by_line(kind, text, message) -> None:
+    with pytest.raises(ReplyError) as caught:
+        require_whole(text, kind)
+    assert caught.value.message == message

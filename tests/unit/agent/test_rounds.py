@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tuner.agent.base import Answer, Expectation, Idea
-from tuner.agent.briefing.gather import Briefer
-from tuner.agent.history import history
-from tuner.agent.resume import tree_of
+from tuner.agent.briefing import Briefer
+from tuner.agent.history import history, tree_of
 from tuner.agent.rounds import Author
 from tuner.agent.tree import Greedy
 from tuner.analysis.base import Degree

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tuner.agent.briefing.outcome import Outcome
+from tuner.agent.history import RoundOutcome
 from tuner.model.trial import INITIAL
 
 IDEA = {
@@ -29,7 +29,7 @@ def session(make_plan, make_session):
         opened.note(1, "idea", IDEA)
         opened.note(1, "said", {"type": "answer", "template": "int x;", "space": "version: 1"})
         opened.note(1, "candidate", {"name": "r1", "attempt": 1, "problems": []})
-        opened.note(1, "outcome", {"outcome": Outcome(2.0, 2.0).to_json()})
+        opened.note(1, "outcome", {"outcome": RoundOutcome(2.0, 2.0).to_json()})
     return opened.directory
 
 

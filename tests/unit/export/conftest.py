@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tuner.agent.base import Expectation, Idea
-from tuner.agent.briefing.outcome import Outcome
+from tuner.agent.history import RoundOutcome
 from tuner.model.trial import INITIAL
 from tuner.session.session import Session
 
@@ -66,7 +66,7 @@ class Noted:
         return self._note("candidate", content)
 
     def ends(self, speedup: float | None) -> Noted:
-        return self._note("outcome", {"outcome": Outcome(speedup, speedup).to_json()})
+        return self._note("outcome", {"outcome": RoundOutcome(speedup, speedup).to_json()})
 
     def is_refused(self, *problems: str) -> Noted:
         return self._note("refused", {"base": INITIAL, "problems": list(problems)})

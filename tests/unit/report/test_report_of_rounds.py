@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.support.agent_doubles import Tools
 from tuner.agent.base import Answer, Expectation, Idea
-from tuner.agent.briefing.gather import Briefer
+from tuner.agent.briefing import Briefer
 from tuner.agent.rounds import Author
 from tuner.agent.tree import Greedy
 from tuner.analysis.base import Degree

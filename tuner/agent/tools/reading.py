@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from string import ascii_lowercase, ascii_uppercase
 
-from tuner.agent.tools.building import lines_of
-from tuner.agent.tools.limits import Limits, shortened
+from tuner.agent.tools.arguments import ToolLimits, shortened
+from tuner.agent.tools.trying import lines_of
 from tuner.model.errors import InputError
 
 HEADERS = "cuda"
@@ -43,7 +43,7 @@ class SourceFolders:
     """
 
     def __init__(
-        self, folders: Sequence[Path], headers: Callable[[], Sequence[Path]], limits: Limits
+        self, folders: Sequence[Path], headers: Callable[[], Sequence[Path]], limits: ToolLimits
     ) -> None:
         for folder in folders:
             if not folder.is_dir():

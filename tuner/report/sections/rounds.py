@@ -10,8 +10,8 @@ from xml.etree.ElementTree import Element, SubElement
 
 from markupsafe import Markup
 
-from tuner.agent.briefing.formatting import times
-from tuner.agent.briefing.outcome import TIME, Moved
+from tuner.agent.history import TIME, Moved
+from tuner.agent.prompts import times
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData
 from tuner.report.rounds import End, Round, Spent, Tried

@@ -10,17 +10,8 @@ from itertools import pairwise
 from math import gcd
 from statistics import median
 
-from tuner.agent.briefing.formatting import keys, one_line, percent, settings, times
-from tuner.agent.briefing.ranges import (
-    CLEAR,
-    FEWEST,
-    Observed,
-    decisive,
-    edges,
-    observed,
-    time_of,
-    unused,
-)
+from tuner.agent.prompts import keys, one_line, percent, settings, times
+from tuner.agent.ranges import CLEAR, FEWEST, Observed, decisive, edges, observed, time_of, unused
 from tuner.model.config import Config, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value

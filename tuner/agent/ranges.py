@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from tuner.agent.briefing.formatting import joined, keys, percent, times, values
+from tuner.agent.prompts import joined, keys, percent, times, values
 from tuner.model.config import Parameter, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tuner.agent.base import Briefing, Member
-from tuner.agent.widen_ranges import Space, WideningAgent, WideningConversation
+from tuner.agent.base import BriefedCandidate, Briefing
+from tuner.agent.widen_ranges import DeclaredSpace, WideningAgent, WideningConversation
 from tuner.model.errors import AgentError, ReplyError
 from tuner.model.trial import Finding
 from tuner.space.yaml import Data
@@ -78,12 +78,12 @@ def at_edge(parameter: str, value: float, topic: str = "edge") -> Finding:
 
 def member(
     name: str, space: str = SPACE, parent: str | None = None, template: str = TEMPLATE
-) -> Member:
-    return Member(name, parent, template, space, "")
+) -> BriefedCandidate:
+    return BriefedCandidate(name, parent, template, space, "")
 
 
 def talk(
-    *findings: Finding, population: tuple[Member, ...] = (), base: str | None = "a"
+    *findings: Finding, population: tuple[BriefedCandidate, ...] = (), base: str | None = "a"
 ) -> WideningConversation:
     briefing = Briefing(1, "", "", base, population or (member("a"),), findings)
     conversation = WideningAgent().converse(briefing, NoTools(), NoTranscript())
@@ -92,7 +92,7 @@ def talk(
 
 
 def parameters(text: str) -> dict[str, list[Data]]:
-    return {p.name: list(p.values) for p in Space.of(text).choices.parameters}
+    return {p.name: list(p.values) for p in DeclaredSpace.of(text).choices.parameters}
 
 
 @pytest.mark.parametrize(
