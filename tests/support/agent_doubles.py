@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tuner.agent.base import BriefedCandidate, Briefing, Tool
+from tuner.agent.base import BriefedCandidate, Briefing
+from tuner.session.events import Tool
 
 
 class Tools:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.agent.base import Expectation, Idea
 from tuner.agent.briefing import KernelTask
-from tuner.agent.history import Moved, RoundOutcome, RoundRecord
+from tuner.agent.history import RoundRecord
 from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
 from tuner.model.config import Config, Parameter, SearchSpace
@@ -17,6 +16,7 @@ from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import floor_us
 from tuner.model.trial import Measurement, Occupancy, Resources, Status, Trial
+from tuner.session.events import Expectation, Idea, Moved, RoundOutcome
 from tuner.space.load import load_definition
 from tuner.space.template import Template
 

@@ -25,6 +25,7 @@ from tuner.agent.http_errors import (
     too_long,
     understand,
 )
+from tuner.agent.replies import well_formed
 from tuner.model.errors import AgentError, ReplyError
 
 if TYPE_CHECKING:
@@ -171,11 +172,6 @@ def usage_of(response: Any) -> Usage | None:
     cached = getattr(details, "cached_tokens", None) or 0
     sent, written = int(usage.prompt_tokens), int(getattr(usage, "completion_tokens", None) or 0)
     return Usage(sent, min(int(cached), sent), written)
-
-
-def well_formed(text: str) -> str:
-    """Join the halves of characters and replace single ones, which no UTF-8 can hold."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _joined(pieces: Sequence[str]) -> str:

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tuner.agent.base import Answer, Briefing, Conversation, Idea, Toolbox, Transcript
+from tuner.agent.base import Answer, Briefing, Conversation, Toolbox, Transcript
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import KNOWN_METRICS, read_plan, require_whole
 from tuner.model.errors import AgentError, AwaitedError, ReplyError
+from tuner.session.events import Idea
 
 REQUEST, PLAN, TEMPLATE, SPACE = "request.md", "plan.json", "template.cu.j2", "space.yaml"
 PROBLEM, STOP = "problem.md", "stop"

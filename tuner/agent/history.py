@@ -2,70 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
-from tuner.agent.base import Answer, Expectation, Idea
+from tuner.agent.base import Answer
 from tuner.agent.gate import drafted
 from tuner.agent.prompts import one_line, times
 from tuner.agent.tree import Node, Tree
 from tuner.model.statistics import geometric_mean
-from tuner.model.trial import INITIAL
+from tuner.session.events import (
+    AgentIdle,
+    AnswerAccepted,
+    CandidateMade,
+    Event,
+    Expectation,
+    Idea,
+    Moved,
+    Planned,
+    RoundEnded,
+    RoundOutcome,
+    RoundRefused,
+    Said,
+)
 from tuner.session.session import Candidate, Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.progress import mean_speedup
 
 TIME = "time_us"
+_Event = TypeVar("_Event", bound=Event)
 ByWorkload = Mapping[str, float]
 ByMetric = Mapping[str, Mapping[str, float]]
 _NAMES = {TIME: "time"}
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """One expectation and what came of it: both are the new value over the base's.
-
-    `workload` is "" for all tuned ones. `actual` is None where it was not measured on both sides.
-    """
-
-    metric: str
-    workload: str
-    predicted: float
-    actual: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class RoundOutcome:
-    """How a candidate did, by the times of its search; all mappings are by `Workload.key`.
-
-    `speedup` is the geometric mean over the tuned workloads of the baseline's time over the best,
-    `over_base` of the base's best over it; both None where the candidate has no correct config.
-    `best_us` lacks the workloads without one. `default_us` is the time of the space's default,
-    None where it was not tried or not correct: what rewriting alone gives.
-    """
-
-    speedup: float | None
-    over_base: float | None
-    moved: tuple[Moved, ...] = ()
-    best_us: Mapping[str, float] = field(default_factory=dict)
-    default_us: Mapping[str, float | None] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        """Write it as JSON text."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> RoundOutcome:
-        """Read what `to_json` wrote."""
-        content = json.loads(text)
-        return cls(**{**content, "moved": tuple(Moved(**one) for one in content["moved"])})
 
 
 def outcome(
@@ -243,41 +216,27 @@ def _counted(cut: Sequence[RoundRecord]) -> str:
     return f"[left out: {len(cut)} older rounds, {failed} of them failed{best}]"
 
 
-# The kinds of notes, in the order in which a round writes them.
-TOOLS, IDEA, ANSWER, CANDIDATE, OUTCOME, REFUSED, IDLE = (
-    "tools",
-    "idea",
-    "answer",
-    "candidate",
-    "outcome",
-    "refused",
-    "idle",
-)
-
-
-def idea_of(content: Mapping[str, Any]) -> Idea:
-    """Read what `asdict` wrote of an idea."""
-    expectations = tuple(Expectation(**one) for one in content["expectations"])
-    return Idea(**{**content, "expectations": expectations})
-
-
 def over(session: Session, number: int) -> bool:
     """Whether a round has come to its end, good or bad, and is not run again."""
-    return bool(session.notes(number, OUTCOME) or session.notes(number, REFUSED))
+    return bool(session.events(RoundEnded, number) or session.events(RoundRefused, number))
 
 
 def history(session: Session) -> tuple[RoundRecord, ...]:
     """List the rounds that are over, in order."""
-    numbers = dict.fromkeys(note.round for note in session.notes() if note.round > 0)
-    records = (_record(session, number) for number in sorted(numbers))
-    return tuple(record for record in records if record is not None)
+    return tuple(one for one in begun(session) if over(session, one.number))
+
+
+def begun(session: Session) -> tuple[RoundRecord, ...]:
+    """List all rounds in order, also one that has not ended."""
+    numbers = {event.round for event in session.events(Event) if event.round > 0}
+    return tuple(_record(session, number) for number in sorted(numbers))
 
 
 def population(session: Session) -> tuple[Candidate, ...]:
     """List the candidates that were searched to their end, the initial one first."""
-    refused = {note.content.get("candidate") for note in session.notes(kind=REFUSED)}
-    ended = {note.round for note in session.notes(kind=OUTCOME)}
-    made = {note.content["name"] for note in session.notes(kind=CANDIDATE) if note.round in ended}
+    refused = {event.candidate for event in session.events(RoundRefused)}
+    ended = {event.round for event in session.events(RoundEnded)}
+    made = {event.name for event in session.events(CandidateMade) if event.round in ended}
     return tuple(
         one
         for one in session.candidates()
@@ -285,23 +244,31 @@ def population(session: Session) -> tuple[Candidate, ...]:
     )
 
 
-def _record(session: Session, number: int) -> RoundRecord | None:
-    last = {note.kind: note.content for note in session.notes(number)}
-    if OUTCOME not in last and REFUSED not in last:
-        return None
-    idea = idea_of(last[IDEA]) if IDEA in last else None
-    made, refused = last.get(CANDIDATE, {}), last.get(REFUSED, {})
+def _record(session: Session, number: int) -> RoundRecord:
+    idea = last(session.events(Planned, number))
+    made = last(session.events(CandidateMade, number))
+    refused = last(session.events(RoundRefused, number))
+    ended = last(session.events(RoundEnded, number))
+    idle = last(session.events(AgentIdle, number))
+    if idea:
+        base = idea.idea.base
+    elif refused:
+        base = refused.base
+    else:
+        base = (idle.base if idle else None) or ""
     return RoundRecord(
         number=number,
-        base=idea.base if idea else refused.get("base", INITIAL),
-        idea=idea,
-        candidate=None if refused else made.get("name"),
-        problems=tuple(refused.get("problems") or made.get("problems") or ()),
-        outcome=RoundOutcome.from_json(last[OUTCOME]["outcome"]) if OUTCOME in last else None,
+        base=base,
+        idea=idea.idea if idea else None,
+        candidate=made.name if made and not refused else None,
+        problems=(refused and refused.problems) or (made and made.problems) or (),
+        outcome=ended.outcome if ended else None,
     )
 
 
-SAID = "said"
+def last(events: Sequence[_Event]) -> _Event | None:
+    """Take the last of some events, None of none."""
+    return events[-1] if events else None
 
 
 class SessionTranscript:
@@ -309,7 +276,7 @@ class SessionTranscript:
 
     def __init__(self, session: Session, number: int) -> None:
         self._session, self._number = session, number
-        self._earlier = iter([note.content for note in session.notes(number, SAID)])
+        self._earlier = iter([event.entry for event in session.events(Said, number)])
 
     def again(self) -> Mapping[str, Any] | None:
         """Take the next entry that an earlier run kept; None when all are taken."""
@@ -317,7 +284,7 @@ class SessionTranscript:
 
     def keep(self, entry: Mapping[str, Any]) -> None:
         """Append an entry; it is on disk when this returns."""
-        self._session.note(self._number, SAID, entry)
+        self._session.record_event(Said(self._number, entry))
 
 
 FOLDER = "rounds"
@@ -325,14 +292,12 @@ FOLDER = "rounds"
 
 def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
     """Take up all candidates that earlier runs of a session accepted, as they were written then."""
-    for note in session.notes(kind=CANDIDATE):
-        attempt = note.content["attempt"]
-        answers = session.notes(note.round, ANSWER)
+    for made in session.events(CandidateMade):
+        answers = session.events(AnswerAccepted, made.round)
         # The last: an earlier one was never a candidate.
-        kept = [one.content for one in answers if one.content["attempt"] == attempt][-1]
-        folder = attempt_folder(session, note.round, attempt)
-        answer = Answer(kept["template"], kept["space"])
-        candidates.add(drafted(answer, plan, folder, note.content["name"]))
+        kept = [one for one in answers if one.attempt == made.attempt][-1]
+        folder = attempt_folder(session, made.round, made.attempt)
+        candidates.add(drafted(Answer(kept.template, kept.space), plan, folder, made.name))
 
 
 def attempt_folder(session: Session, number: int, attempt: int) -> Path:

@@ -12,8 +12,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from tuner.agent.base import Tool
 from tuner.model.errors import AgentError
+from tuner.session.events import Tool
 
 if TYPE_CHECKING:
     from openai import APIStatusError

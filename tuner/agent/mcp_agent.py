@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any
 
-from tuner.agent.base import Answer, Briefing, Conversation, Idea, Tool, Toolbox, Transcript
+from tuner.agent.base import Answer, Briefing, Conversation, Toolbox, Transcript
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import MOST_EXPECTATIONS, read_plan, require_whole
 from tuner.analysis.base import METRICS
 from tuner.model.errors import AgentError, InputError, ReplyError
+from tuner.session.events import Idea, Tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,22 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tuner.agent.base import (
-    Answer,
-    BriefedCandidate,
-    Briefing,
-    Conversation,
-    Idea,
-    Toolbox,
-    Transcript,
-)
+from tuner.agent.base import Answer, BriefedCandidate, Briefing, Conversation, Toolbox, Transcript
 from tuner.agent.budget import TokenBudget, Usage
-from tuner.agent.client import ChatClient, Completion, ToolsRefusedError, well_formed
+from tuner.agent.client import ChatClient, Completion, ToolsRefusedError
 from tuner.agent.http_errors import Ask, Backoff, Endpoint
 from tuner.agent.prompts import prompt
-from tuner.agent.replies import MOST_EXPECTATIONS, plan_schema, read_answer, read_plan
+from tuner.agent.replies import MOST_EXPECTATIONS, plan_schema, read_answer, read_plan, well_formed
 from tuner.analysis.base import METRICS
 from tuner.model.errors import AgentError, ReplyError
+from tuner.session.events import Idea
 
 # In one round; a model that wants more is told to answer.
 MOST_CALLS = 24

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.agent.base import Answer, Briefing, Expectation, Idea
+from tuner.agent.base import Answer, Briefing
 from tuner.analysis.base import METRICS
 from tuner.model.errors import ReplyError
+from tuner.session.events import Expectation, Idea
 
 _FENCE = re.compile(r" {0,3}(`{3,})([^`]*)")
 
@@ -55,6 +56,11 @@ def find_blocks(text: str, start: int = 0) -> tuple[Block, ...]:
             "the reply ends inside it"
         )
     return tuple(blocks)
+
+
+def well_formed(text: str) -> str:
+    """Join the halves of characters and replace single ones, which no UTF-8 can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 # Prose about C++ has some; each costs a try.

@@ -18,19 +18,12 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from tuner.agent.base import (
-    Answer,
-    BriefedCandidate,
-    Briefing,
-    Conversation,
-    Idea,
-    Toolbox,
-    Transcript,
-)
+from tuner.agent.base import Answer, BriefedCandidate, Briefing, Conversation, Toolbox, Transcript
 from tuner.model.config import Parameter, SearchSpace, format_value
 from tuner.model.errors import AgentError, ExpressionError, ReplyError, SpaceError
 from tuner.model.expressions import Expression, Value
 from tuner.model.trial import Finding
+from tuner.session.events import Idea
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import SpaceModel, validated
 from tuner.space.yaml import parse

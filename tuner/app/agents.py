@@ -67,11 +67,11 @@ def agent_for(options: AgentOptions) -> Agent:
 
 def remember(agent: Agent, session: Session) -> None:
     """Count against the budget what earlier runs of a session spent."""
-    from tuner.agent.history import SAID
     from tuner.agent.openai import OpenAIAgent
+    from tuner.session.events import Said
 
     if isinstance(agent, OpenAIAgent):
-        agent.budget.remember(note.content for note in session.notes(kind=SAID))
+        agent.budget.remember(event.entry for event in session.events(Said))
 
 
 def early_warning(agent: Agent) -> str:

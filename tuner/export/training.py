@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from math import log
 from pathlib import Path
 from typing import Any, Literal
 
-from tuner.agent.history import CANDIDATE, IDEA, IDLE, REFUSED, SAID, RoundRecord, history
+from tuner.agent.history import RoundRecord, begun, over
 from tuner.agent.prompts import fenced
 from tuner.model.errors import InputError, SessionError
-from tuner.session.records import Note
+from tuner.session.events import (
+    AgentIdle,
+    CandidateMade,
+    Event,
+    Planned,
+    RoundRefused,
+    Said,
+    ToolsDeclared,
+)
 from tuner.session.session import Session
-
-# The kind of the note that holds the tools as they were declared to the agent.
-TOOLS = "tools"
 
 Message = dict[str, Any]
 
@@ -51,22 +56,26 @@ class Conversation:
         return self.planning + _opening(self.writing) if self.writing else ()
 
 
-def conversation_of(notes: Sequence[Note]) -> Conversation:
-    """Read the notes of one round, in their order.
+def conversation_of(events: Sequence[Event]) -> Conversation:
+    """Read the events of one round, in their order.
 
     The agent of files has its two files told as one message with fenced blocks, the plan before
     them. Failed tries, which nobody heard of, are left out.
     """
-    planned = next((n for n, note in enumerate(notes) if note.kind == IDEA), len(notes))
-    before, after = ([n.content for n in part if n.kind == SAID] for part in _split(notes, planned))
+    kinds = [type(event) for event in events]
+    planned = kinds.index(Planned) if Planned in kinds else len(events)
+    before, after = (
+        [event.entry for event in part if isinstance(event, Said)]
+        for part in (events[:planned], events[planned:])
+    )
     entries = [*before, *after]
     replies = [entry for entry in entries if entry["type"] == "reply"]
     if any(entry["type"] in ("plan", "answer") for entry in entries):
-        return _of_files(before, after, _problems(notes))
+        return _of_files(before, after, _problems(events))
     return Conversation(
         planning=tuple(_messages(before)),
         writing=tuple(_messages(after)),
-        tools=_tools(notes, replies),
+        tools=_tools(events, replies),
         model=replies[-1]["model"] if replies else "",
     )
 
@@ -126,12 +135,12 @@ def _object(written: str) -> dict[str, Any]:
 
 
 def _tools(
-    notes: Iterable[Note], replies: Iterable[Mapping[str, Any]]
+    events: Iterable[Event], replies: Iterable[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], ...] | None:
     """Take the declared tools that a request of the round offered."""
     offered = {name for reply in replies for name in reply["request"].get("tools", ())}
-    declared = [tool for note in notes if note.kind == TOOLS for tool in note.content["tools"]]
-    functions = [dict(tool) for tool in declared if tool["name"] in offered]
+    declared = [tool for one in events if isinstance(one, ToolsDeclared) for tool in one.tools]
+    functions = [asdict(tool) for tool in declared if tool.name in offered]
     return tuple({"type": "function", "function": one} for one in functions) or None
 
 
@@ -155,10 +164,10 @@ def _of_files(
     return Conversation(tuple(asked), tuple(writing))
 
 
-def _problems(notes: Iterable[Note]) -> list[str]:
+def _problems(events: Iterable[Event]) -> list[str]:
     """List what was wrong with each answer, in order; the last one may have been right."""
-    contents = [note.content for note in notes if note.kind in (CANDIDATE, REFUSED)]
-    return list(contents[0]["problems"]) if contents else []
+    ends = (one for one in events if isinstance(one, CandidateMade | RoundRefused))
+    return next((list(one.problems) for one in ends), [])
 
 
 def _assistant(content: str) -> Message:
@@ -167,10 +176,6 @@ def _assistant(content: str) -> Message:
 
 def _opening(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(takewhile(lambda message: message["role"] != "assistant", messages))
-
-
-def _split(notes: Sequence[Note], index: int) -> tuple[Sequence[Note], Sequence[Note]]:
-    return notes[:index], notes[index:]
 
 
 # What no candidate came of, or a wrong one.
@@ -214,20 +219,20 @@ def trajectories(session: Session, form: Format) -> Trajectories:
     plan that was made then. Both have the reward and what came of the round beside them.
     """
     make = _ROWS[form]
-    records = {record.number: record for record in history(session)}
     rows: list[Row] = []
     left_out: dict[int, str] = {}
-    for number in sorted({note.round for note in session.notes() if note.round > 0}):
-        if number not in records:
-            idle = session.notes(number, IDLE)
+    for record in begun(session):
+        number = record.number
+        if not over(session, number):
+            idle = session.events(AgentIdle, number)
             left_out[number] = "the agent had nothing to try" if idle else "it is not over"
             continue
-        conversation = conversation_of(session.notes(number))
+        conversation = conversation_of(session.events(Event, number))
         shown = make(conversation)
         if isinstance(shown, str):
             left_out[number] = shown
         else:
-            rows.append({**shown, **_came(session, records[number], conversation)})
+            rows.append({**shown, **_came(session, record, conversation)})
     return Trajectories(tuple(rows), left_out)
 
 

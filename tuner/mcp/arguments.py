@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from tuner.agent.base import Answer, Tool
+from tuner.agent.base import Answer
 from tuner.agent.history import history, memory_text
 from tuner.agent.mcp_agent import Submission
 from tuner.agent.replies import KNOWN_METRICS, MOST_EXPECTATIONS
@@ -23,6 +23,7 @@ from tuner.report.html import write_report
 from tuner.report.loading import from_session
 from tuner.report.sections.summary import verdict
 from tuner.report.terminal import json_of, results_table
+from tuner.session.events import Tool
 from tuner.session.session import Session
 
 PLAN = ("base", "reference", "hypothesis", "change", "expectations")

@@ -8,7 +8,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Protocol
 
-from tuner.agent.base import Tool
 from tuner.agent.mcp_agent import Handoff
 from tuner.agent.tools.arguments import ToolLimits
 from tuner.agent.tools.tool_session import Abilities, offers
@@ -17,6 +16,7 @@ from tuner.mcp.arguments import Ending, StartArguments, Wish, leading_tools
 from tuner.model.errors import InputError
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 from tuner.report import formatting
+from tuner.session.events import Tool
 
 PHASES: Mapping[Phase, str] = {
     "baseline": "the baseline is measured",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tuner.mutation.examine import Score
     from tuner.report.rounds import Author, Round, Tried
     from tuner.report.sections.dispatch import Dispatch
-    from tuner.tuning.profiling import Profiled
+    from tuner.session.events import Profiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from tuner.model.trial import Trial
 from tuner.report.data import Declared, EarlyEnd, ReportData, fastest
 from tuner.report.rounds import author_of, rounds, tried
 from tuner.report.sections.dispatch import dispatch_of
+from tuner.session.events import SearchEnded
 from tuner.session.records import file_sha
 from tuner.session.session import Candidate, Session
 from tuner.space.choices import optional
@@ -21,7 +22,6 @@ from tuner.space.load import load_definition
 from tuner.space.schema import validated
 from tuner.space.yaml import parse
 from tuner.tuning.profiling import profiles
-from tuner.tuning.search import ENDED
 
 _SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming_gbps"})
 
@@ -97,10 +97,8 @@ def from_session(
 
 
 def _early_ends(session: Session) -> Iterator[EarlyEnd]:
-    for note in session.notes(0, ENDED):
-        told = note.content
-        gain = told.get("expected_gain")
-        yield EarlyEnd(told["candidate"], told["workload"], told["trials"], gain)
+    for one in session.events(SearchEnded):
+        yield EarlyEnd(one.candidate, one.workload, one.trials, one.expected_gain)
 
 
 def _operators(choices: Mapping[str, str]) -> dict[str, str]:

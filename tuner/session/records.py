@@ -121,16 +121,6 @@ class Candidate:
     parent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that happened in a round with an agent; `content` holds plain JSON values."""
-
-    round: int
-    kind: str
-    content: Mapping[str, Any]
-    created: str
-
-
 class Record(NamedTuple):
     """A trial with the seconds that the session had run when it ended, pauses left out."""
 
@@ -262,17 +252,6 @@ def check_of(row: Row) -> Check:
         created=row["created"],
         candidate=row["candidate"],
     )
-
-
-def note_row(note: Note) -> Row:
-    """Make the row of a note."""
-    return {**asdict(note), "content": json.dumps(note.content)}
-
-
-def note_of(row: Row) -> Note:
-    """Read the row of a note."""
-    content = json.loads(row["content"])
-    return Note(round=row["round"], kind=row["kind"], content=content, created=row["created"])
 
 
 def comparison_row(comparison: Comparison) -> Row:

@@ -20,7 +20,7 @@ from sqlalchemy import (
 from tuner.model.trial import INITIAL
 
 # Raise it with every change that an older version could not read.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 # "tune" in ASCII: tells a session from any other SQLite file
 APPLICATION_ID = 0x74756E65
 
@@ -187,11 +187,9 @@ Table(
     UniqueConstraint("workload"),
 )
 Table(
-    "notes",
+    "events",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("round", Integer, nullable=False),
     Column("kind", String, nullable=False),
     Column("content", String, nullable=False),  # JSON
-    Column("created", String, nullable=False),
 )

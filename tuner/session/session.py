@@ -6,10 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tuner.model.config import Config
 from tuner.model.errors import SessionError
@@ -29,11 +28,12 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
+from tuner.session import events
+from tuner.session.events import Event
 from tuner.session.records import (
     Baseline,
     Candidate,
     Manifest,
-    Note,
     Record,
     State,
     baseline_of,
@@ -46,8 +46,6 @@ from tuner.session.records import (
     energy_row,
     measurement_of,
     measurement_row,
-    note_of,
-    note_row,
     peer_of,
     peer_row,
     result_of,
@@ -59,7 +57,9 @@ from tuner.session.records import (
 if TYPE_CHECKING:
     from tuner.session.store import Store
 
-__all__ = ["Baseline", "Candidate", "Manifest", "Note", "Record", "Session", "State"]
+_Event = TypeVar("_Event", bound=Event)
+
+__all__ = ["Baseline", "Candidate", "Manifest", "Record", "Session", "State"]
 
 
 class Session:
@@ -131,7 +131,7 @@ class Session:
         self._peers = [peer_of(row) for row in store.rows("peers")]
         self._energies = [energy_of(row) for row in store.rows("energies")]
         self._checks = [check_of(row) for row in store.rows("checks")]
-        self._notes = [note_of(row) for row in store.rows("notes")]
+        self._events = [events.from_row(row) for row in store.rows("events")]
         results = map(result_of, store.rows("results"))
         self._results = {result.workload: result for result in results}
 
@@ -275,19 +275,20 @@ class Session:
         """List the further checks in the order of recording."""
         return list(self._checks)
 
-    def note(self, number: int, kind: str, content: Mapping[str, Any]) -> None:
-        """Append what happened in a round; `content` holds plain JSON values."""
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        note = Note(number, kind, content, created)
-        self._store.append("notes", note_row(note))
-        self._notes.append(note)
+    def record_event(self, event: Event) -> None:
+        """Append what happened."""
+        self._store.append("events", events.to_row(event))
+        self._events.append(event)
 
-    def notes(self, number: int | None = None, kind: str | None = None) -> list[Note]:
-        """List what happened in the order of noting; None selects every round or kind."""
+    def events(self, kind: type[_Event], number: int | None = None) -> list[_Event]:
+        """List the events of a type in the order of recording; None selects every round.
+
+        `Event` itself selects every type.
+        """
         return [
-            note
-            for note in self._notes
-            if number in (None, note.round) and kind in (None, note.kind)
+            event
+            for event in self._events
+            if isinstance(event, kind) and number in (None, event.round)
         ]
 
     def record_result(self, result: Result) -> None:

@@ -16,6 +16,7 @@ from tuner.model.trial import INITIAL, Status, Trial
 from tuner.search.base import Features, Searcher, StaticFeatureAware
 from tuner.search.factory import default_budget, learns_from_others, make_searcher
 from tuner.search.pool import Pool
+from tuner.session.events import SearchEnded
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
@@ -56,7 +57,6 @@ def crossings(
 
 JOURNAL = "optuna.journal"
 # The kind of note, in round 0, that says why a search ended before its budget.
-ENDED = "ended"
 # What each workload after the first adds to the trials of a search that learns from the others,
 # unless told otherwise: ten workloads take three times the trials of one.
 FURTHER_TRIALS = 22
@@ -140,7 +140,7 @@ class Search:
             part.proposer.close()
             self._require_a_compiled_config(part.workload)
             if part.found_enough and part.asked < part.most:
-                self._note_end(part, expected_gain=part.gain)
+                self._note_end(part, part.gain)
             self._expect(part, part.asked)
 
     def _run(self) -> None:
@@ -245,12 +245,14 @@ class Search:
             depth=DEPTH_FORESEEN if foreseeing else DEPTH,
         )
 
-    def _note_end(self, part: WorkloadSearch, **why: float | bool | None) -> None:
+    def _note_end(
+        self, part: WorkloadSearch, expected_gain: float | None = None, *, late: bool = False
+    ) -> None:
         """Write down why a search ended before its budget."""
         name, key = self._plan.candidate, part.workload.key
-        noted = {"candidate": name, "workload": key, "trials": part.asked, **why}
-        if noted not in [note.content for note in self._session.notes(0, ENDED)]:
-            self._session.note(0, ENDED, noted)
+        ended = SearchEnded(0, name, key, part.asked, expected_gain, late)
+        if ended not in self._session.events(SearchEnded):
+            self._session.record_event(ended)
 
     def _expect(self, part: WorkloadSearch, trials: int) -> None:
         more = trials - self._planned[part.workload]
@@ -262,10 +264,8 @@ class Search:
         """Whether an earlier run ended this search for want of time."""
         name, key = self._plan.candidate, workload.key
         return any(
-            note.content["candidate"] == name
-            and note.content["workload"] == key
-            and note.content.get("late", False)
-            for note in self._session.notes(0, ENDED)
+            (ended.candidate, ended.workload, ended.late) == (name, key, True)
+            for ended in self._session.events(SearchEnded)
         )
 
     def _searcher(self, workload: Workload) -> Searcher:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from tuner.device.base import DeviceInfo
 from tuner.model.config import Config, Parameter, SearchSpace
@@ -14,6 +13,7 @@ from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, Trial, Variant
+from tuner.session.events import WarmSeed, WarmStarted
 from tuner.session.knowledge import (
     PastConfig,
     PastSearch,
@@ -269,7 +269,7 @@ def _wrong(session: Session) -> Set[Variant]:
 
 
 # The kind of note, in round 0, that keeps what a search started from.
-WARM = "warm"
+
 # Trials that old knowledge may cost a workload (benchmarks/warm_start.py).
 MOST_SEEDS = 5
 # Nor may it cost more than this share of them.
@@ -379,13 +379,13 @@ def warm_seeds(
     the same, whatever the store says by then.
     """
     if (noted := _noted(session, plan.candidate)) is not None:
-        return {w: _configs(noted.get(w.key, ())) for w in budgets}
+        return {w: tuple(Config.of(seed.config) for seed in noted.get(w.key, ())) for w in budgets}
     if knowledge is None or session.trials(plan.candidate):
         return {}
     found = knowledge.seeds(plan, evaluator, budgets)
     if any(found.values()):
-        told = {w.key: [_told(seed) for seed in chosen] for w, chosen in found.items()}
-        session.note(0, WARM, {"candidate": plan.candidate, "seeds": told})
+        told = {w.key: tuple(map(_told, chosen)) for w, chosen in found.items()}
+        session.record_event(WarmStarted(0, plan.candidate, told))
     return {w: tuple(seed.config for seed in chosen) for w, chosen in found.items()}
 
 
@@ -401,14 +401,10 @@ def _validity(plan: Plan, evaluator: Evaluator, workload: Workload) -> Callable[
     return valid
 
 
-def _noted(session: Session, candidate: str) -> Mapping[str, Any] | None:
-    noted = [n.content for n in session.notes(0, WARM) if n.content["candidate"] == candidate]
-    return noted[-1]["seeds"] if noted else None
+def _noted(session: Session, candidate: str) -> Mapping[str, tuple[WarmSeed, ...]] | None:
+    noted = [one for one in session.events(WarmStarted) if one.candidate == candidate]
+    return noted[-1].seeds if noted else None
 
 
-def _told(seed: Seed) -> dict[str, object]:
-    return {"config": dict(seed.config), "device": seed.device, "workload": seed.workload}
-
-
-def _configs(told: Iterable[Mapping[str, Any]]) -> tuple[Config, ...]:
-    return tuple(Config.of(one["config"]) for one in told)
+def _told(seed: Seed) -> WarmSeed:
+    return WarmSeed(dict(seed.config), seed.device, seed.workload)

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 from feedback_samples import HISTORY, made, refused
 
-from tuner.agent.base import Expectation, Idea
-from tuner.agent.history import LINE, Moved, RoundOutcome, memory_text, outcome, sentence
+from tuner.agent.history import LINE, memory_text, outcome, sentence
+from tuner.session.events import (
+    Expectation,
+    Idea,
+    Moved,
+    RoundEnded,
+    RoundOutcome,
+    from_row,
+    to_row,
+)
 
 A, B = "T=1,E=256", "T=8192,E=256"
 
@@ -94,7 +102,8 @@ def test_the_sentence_states_both(moved, text):
 
 def test_json_keeps_everything():
     found = compared(Expectation("time_us", 0.6, B), Expectation("bank_conflicts", 0.1))
-    assert RoundOutcome.from_json(found.to_json()) == found
+    event = RoundEnded(1, found)
+    assert from_row(to_row(event)) == event
 
 
 def test_the_memory_of_a_session(golden):

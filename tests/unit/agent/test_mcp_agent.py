@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from agent_doubles import Kept, Tools, briefing, plan
 
-from tuner.agent.base import Answer, Briefing, Idea
+from tuner.agent.base import Answer, Briefing
 from tuner.agent.mcp_agent import (
     FinishedError,
     Handoff,
@@ -21,6 +21,7 @@ from tuner.agent.mcp_agent import (
     Submission,
 )
 from tuner.model.errors import InputError, SessionError
+from tuner.session.events import Idea
 
 WAIT_S = 10.0
 GOOD = Answer("__global__ void f() {}", "version: 1")

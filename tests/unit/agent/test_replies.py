@@ -11,7 +11,6 @@ from agent_doubles import answer, briefing, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.agent.base import Expectation
 from tuner.agent.replies import (
     KNOWN_METRICS,
     find_elision,
@@ -22,6 +21,7 @@ from tuner.agent.replies import (
 )
 from tuner.analysis.base import METRICS
 from tuner.model.errors import ReplyError
+from tuner.session.events import Expectation
 
 ROOT = Path(__file__).parents[3]
 

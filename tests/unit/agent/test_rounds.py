@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tuner.agent.base import Answer, Expectation, Idea
+from tuner.agent.base import Answer
 from tuner.agent.briefing import Briefer
 from tuner.agent.history import history, tree_of
 from tuner.agent.rounds import Author
@@ -17,6 +17,7 @@ from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, ReplyError
 from tuner.model.trial import INITIAL, Status
+from tuner.session.events import Expectation, Idea
 
 FASTER = """
 constexpr int kThreads = @{ threads }@;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.support.agent_doubles import Tools
-from tuner.agent.base import Answer, Expectation, Idea
+from tuner.agent.base import Answer
 from tuner.agent.briefing import Briefer
 from tuner.agent.rounds import Author
 from tuner.agent.tree import Greedy
@@ -15,6 +15,7 @@ from tuner.device.simulated import SimulatedDevice
 from tuner.model.trial import INITIAL
 from tuner.report.html import render_report
 from tuner.report.loading import load
+from tuner.session.events import Expectation, Idea
 
 TEMPLATE = """
 constexpr int kThreads = @{ threads }@;

@@ -473,7 +473,7 @@ class TestRefusals:
             database.execute("PRAGMA user_version = 7")
         database.close()
         error = self.refused(
-            "newer version of tune: schema 7, this version reads up to 5", tmp_path
+            "newer version of tune: schema 7, this version reads up to 6", tmp_path
         )
         assert error.remedy is not None
         assert "upgrade" in error.remedy

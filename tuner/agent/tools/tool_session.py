@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.agent.base import Tool, Toolbox
+from tuner.agent.base import Toolbox
 from tuner.agent.gate import RefusedError
 from tuner.agent.tools import reading, trying
 from tuner.agent.tools.arguments import (
@@ -29,6 +29,7 @@ from tuner.agent.tools.trying import Drafts, in_words
 from tuner.device.base import DeviceInfo
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.kernel import Workload
+from tuner.session.events import Tool
 from tuner.session.session import Session
 from tuner.source import read_source
 from tuner.space.plan import Plan

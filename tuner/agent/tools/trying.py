@@ -31,6 +31,7 @@ from tuner.model.occupancy import occupancy
 from tuner.model.trial import INITIAL, Measurement, Resources, Status, Trial
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
+from tuner.session.events import Profiled
 from tuner.session.session import Session
 from tuner.space.load import workload_from_text
 from tuner.space.plan import Plan
@@ -38,7 +39,7 @@ from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidates, Evaluator, Pending
 from tuner.tuning.executor import DEPTH, PrecompilingSearcher, TrialExecutor
 from tuner.tuning.pools import no_valid_config
-from tuner.tuning.profiling import Profiled, Profiling
+from tuner.tuning.profiling import Profiling
 
 DRAFT = "draft"
 _PREFIX = "tool-"

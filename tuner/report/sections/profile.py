@@ -9,7 +9,7 @@ from tuner.analysis.base import METRICS, Degree, Kind
 from tuner.model.config import Config
 from tuner.model.trial import Finding
 from tuner.report.data import ReportData
-from tuner.tuning.profiling import Profiled
+from tuner.session.events import Profiled
 
 LONGEST_LINE = 100
 _DEGREES: Mapping[Degree, str] = {

@@ -10,11 +10,12 @@ from xml.etree.ElementTree import Element, SubElement
 
 from markupsafe import Markup
 
-from tuner.agent.history import TIME, Moved
+from tuner.agent.history import TIME
 from tuner.agent.prompts import times
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData
 from tuner.report.rounds import End, Round, Spent, Tried
+from tuner.session.events import Moved
 
 DESCRIPTION = "candidates-description"
 WIDTH = 1000

@@ -13,6 +13,7 @@ from tuner.device.cpu.device import HostDevice
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.errors import SessionError, WorkerError
 from tuner.model.trial import INITIAL, Status
+from tuner.session.events import Event
 from tuner.tuning.evaluator import Candidate, Evaluator
 
 
@@ -212,7 +213,7 @@ def test_nothing_that_is_tried_is_recorded(make_bench, draft, searcher):
     tools.call("profile", {})
     session = bench.session
     assert session.trials(stage=None) == []
-    assert session.notes() == []
+    assert session.events(Event) == []
     assert session.checks() == []
     assert [one.name for one in session.candidates()] == [INITIAL]
     assert not (session.directory / "optuna.journal").exists()
