@@ -11,22 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.agent.budget import Estimate, TokenBudget, Usage
 from tuner.agent.http_errors import (
-    Ask,
+    RESPONSE_FORMATS,
     Backoff,
     Capabilities,
     DroppedError,
     Endpoint,
-    Hopeless,
     Refused,
     Temporary,
-    build,
-    described,
-    prompt_chars,
-    too_long,
     understand,
 )
 from tuner.agent.replies import well_formed
 from tuner.model.errors import AgentError, ReplyError
+from tuner.session.events import Tool
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -179,6 +175,80 @@ def _joined(pieces: Sequence[str]) -> str:
     return well_formed("".join(pieces))
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked: the messages so far, the tools, and the JSON schema of the reply if any.
+
+    `may_call` is False where the tools stay listed, for the server's cache, and may not be used.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Tool] = ()
+    schema: Mapping[str, Any] | None = None
+    may_call: bool = True
+
+
+def build(ask: Ask, model: str, can: Capabilities) -> dict[str, Any]:
+    """Build a request of what the server is known or hoped to take."""
+    messages = _with_plain_roles(ask.messages) if can.plain_roles else list(ask.messages)
+    request: dict[str, Any] = {"model": model, "messages": messages, "stream": can.stream}
+    if can.stream and can.stream_options:
+        request["stream_options"] = {"include_usage": True}
+    if can.tools and ask.tools:
+        request["tools"] = [_function(tool) for tool in ask.tools]
+        if not ask.may_call:
+            request["tool_choice"] = "none"
+    if ask.schema is not None and can.response_format != RESPONSE_FORMATS[-1]:
+        request["response_format"] = _response_format(can.response_format, ask.schema)
+    return request
+
+
+def prompt_chars(request: Mapping[str, Any]) -> int:
+    """Count the characters of a request that become tokens."""
+    counted = [request["messages"], request.get("tools"), request.get("response_format")]
+    return len(json.dumps(counted, ensure_ascii=False))
+
+
+def described(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a request without its messages, which are kept as they are said."""
+    short = {key: value for key, value in request.items() if key != "messages"}
+    if "tools" in short:
+        short["tools"] = [tool["function"]["name"] for tool in short["tools"]]
+    if "response_format" in short:
+        short["response_format"] = short["response_format"]["type"]
+    return short
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
+    return {"type": "function", "function": function}
+
+
+def _response_format(rung: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    if rung == "json_object":
+        return {"type": rung}
+    return {"type": rung, "json_schema": {"name": "plan", "strict": True, "schema": dict(schema)}}
+
+
+def _with_plain_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Merge neighbours that a user wrote, the system's text among them.
+
+    The chat templates of some open models know no system message and want roles to alternate.
+    """
+    merged: list[dict[str, Any]] = []
+    for message in messages:
+        role = "user" if message["role"] == "system" else message["role"]
+        if merged and role == "user" and merged[-1]["role"] == "user":
+            merged[-1]["content"] += f"\n\n{message['content']}"
+        else:
+            merged.append({**message, "role": role})
+    return merged
+
+
 # A reply that is still coming in after so long ends there.
 LONGEST_REPLY_S = 3600.0
 CONNECT_TIMEOUT_S = 5.0
@@ -242,13 +312,14 @@ class ChatClient:
                 usage = self._used(request, assembly) if started else None
                 cost = None if usage is None else self.budget.spend(usage)
                 problem = understand(error, self.endpoint, self.model, started=started)
-                failed(problem.text, usage, cost)
+                failed(_text(problem), usage, cost)
             else:
                 return self._completion(request, assembly, time.monotonic() - began_s)
             if isinstance(problem, Refused):
                 self._ask_otherwise(problem, request)
-            else:
-                failures += 1
+                continue
+            failures += 1
+            if not self._crashes_at(request, failures, problem):
                 self._wait(failures, problem)
 
     def check(self) -> None:
@@ -349,27 +420,50 @@ class ChatClient:
         return Completion(assembly.done(), usage, cost, seconds, described(request))
 
     def _ask_otherwise(self, problem: Refused, request: Mapping[str, Any]) -> None:
-        had_tools = self.capabilities.tools
-        if not self.capabilities.give_up(problem.words, request):
-            if too_long(problem.words):
+        had_tools, answered = self.capabilities.tools, bool(self.capabilities.taken)
+        if problem.too_long or not self.capabilities.give_up(problem, request):
+            # What answered before refuses this conversation, not the way it is asked.
+            if problem.too_long or answered:
                 raise ReplyError(
-                    f"the conversation is too long for the model: {problem.text}",
+                    f"the server refuses the conversation, which may be too long for the model: "
+                    f"{problem.text}",
                     remedy="use a model with a longer context",
                 )
-            if not self.capabilities.give_up_any(request):
-                raise AgentError(problem.text, remedy="the server refuses the plainest request")
+            raise AgentError(problem.text, remedy="the server refuses the plainest request")
+        self._tell_of(had_tools)
+
+    def _crashes_at(
+        self, request: Mapping[str, Any], failures: int, problem: Temporary | AgentError
+    ) -> bool:
+        """Ask otherwise where a request always crashes the server; False where it may not be that.
+
+        llama.cpp's forks answer 500 to a parameter that they do not know.
+        """
+        crashed = isinstance(problem, Temporary) and problem.crashed
+        had_tools = self.capabilities.tools
+        if not crashed or failures < self.backoff.tries - 1:
+            return False
+        gave_up = self.capabilities.give_up_next(request)
+        self._tell_of(had_tools)
+        return gave_up
+
+    def _tell_of(self, had_tools: bool) -> None:
         if had_tools and not self.capabilities.tools:
             raise ToolsRefusedError
 
-    def _wait(self, failures: int, problem: Temporary | Hopeless) -> None:
-        if isinstance(problem, Hopeless):
-            raise problem.error
+    def _wait(self, failures: int, problem: Temporary | AgentError) -> None:
+        if isinstance(problem, AgentError):
+            raise problem
         if failures >= self.backoff.tries:
             raise AgentError(
                 f"no reply after {failures} tries: {problem.text}",
                 remedy="check that the server runs, and OPENAI_BASE_URL",
             )
         self.sleep(self.backoff.wait_s(failures, problem))
+
+
+def _text(problem: Refused | Temporary | AgentError) -> str:
+    return problem.message if isinstance(problem, AgentError) else problem.text
 
 
 def _broken() -> tuple[type[Exception], ...]:

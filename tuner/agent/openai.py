@@ -11,8 +11,8 @@ from typing import Any
 
 from tuner.agent.base import Answer, BriefedCandidate, Briefing, Conversation, Toolbox, Transcript
 from tuner.agent.budget import TokenBudget, Usage
-from tuner.agent.client import ChatClient, Completion, ToolsRefusedError
-from tuner.agent.http_errors import Ask, Backoff, Endpoint
+from tuner.agent.client import Ask, ChatClient, Completion, ToolsRefusedError
+from tuner.agent.http_errors import Backoff, Endpoint
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import MOST_EXPECTATIONS, plan_schema, read_answer, read_plan, well_formed
 from tuner.analysis.base import METRICS
