@@ -1,4 +1,4 @@
-"""Gather from a session what an agent reads before a round."""
+"""All that an agent reads before a round, composed from a session."""
 
 from __future__ import annotations
 
@@ -396,7 +396,6 @@ def _row(
 
 
 def _common(configs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """Collect the parameters that have one value in all of several configs."""
     if len(configs) < 2:
         return {}
     first, *others = configs
@@ -501,7 +500,6 @@ class Briefer:
         )
 
     def _findings(self, name: str) -> list[Finding]:
-        """The profiles' findings and the search's; one that two profiles share is told once."""
         plan = self._candidates.plan(name)
         baselines = self._session.baselines()
         found = {

@@ -1,4 +1,4 @@
-"""Put a streamed reply together from its chunks."""
+"""One model behind an OpenAI-compatible server: requests within a budget, replies put together."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """What the model says, "" where it only calls tools."""
         return str(self.message["content"])
 
     @property
@@ -101,7 +100,6 @@ class Assembly:
         self.finish = "length"
 
     def done(self) -> Reply:
-        """Give the whole reply."""
         message: dict[str, Any] = {"role": "assistant", "content": _joined(self._content)}
         if self._calls:
             message["tool_calls"] = [
@@ -204,7 +202,6 @@ def build(ask: Ask, model: str, can: Capabilities) -> dict[str, Any]:
 
 
 def prompt_chars(request: Mapping[str, Any]) -> int:
-    """Count the characters of a request that become tokens."""
     counted = [request["messages"], request.get("tools"), request.get("response_format")]
     return len(json.dumps(counted, ensure_ascii=False))
 
@@ -467,7 +464,6 @@ def _text(problem: Refused | Temporary | AgentError) -> str:
 
 
 def _broken() -> tuple[type[Exception], ...]:
-    """List what a failed request raises; the client lets some of what is below it through."""
     import httpx2
     import openai
 

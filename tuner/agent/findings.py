@@ -1,4 +1,4 @@
-"""What the constraints rule out before anything is compiled, and which of them does most."""
+"""What a search says of a candidate: failures, flat optima, sizes that disagree, constraints."""
 
 from __future__ import annotations
 
@@ -197,7 +197,6 @@ def _shared(judged: Sequence[Observed]) -> _Shared | None:
 
 
 def _cost_of(name: str, shared: Config, judged: Sequence[Observed]) -> float | None:
-    """Compute what holding one parameter to the shared config's value costs; None if unknown."""
     if name not in shared or len({one.best.config.get(name) for one in judged}) < 2:
         return None
     held = [(one, one.having(name, shared[name])) for one in judged]
@@ -258,8 +257,6 @@ _LOST = {
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """The trials of one status, among all that were tried."""
-
     status: Status
     lost: Sequence[Trial]
     tried: int
@@ -286,7 +283,6 @@ def rejections(
 
 
 def _share_near_best(seen: Sequence[Observed], status: Status) -> float:
-    """Compute which share of the configs next to a workload's best have this status."""
     near = [
         trial
         for one in seen
@@ -333,7 +329,6 @@ def _severity(loss: _Loss, share: float) -> float:
 
 
 def _reason(trial: Trial) -> str:
-    """Take the line of a reason that says most: the first one with an error, or the first."""
     lines = [line.strip() for line in trial.reason.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line), lines[0] if lines else "no reason")
 
@@ -343,7 +338,6 @@ def _kind(trial: Trial) -> str:
 
 
 def _line_in(trial: Trial, template: Template) -> int | None:
-    """Find the template's line that the reason names."""
     match = re.search(re.escape(str(template.path)) + r":(\d+)", trial.reason)
     return int(match[1]) if match else None
 

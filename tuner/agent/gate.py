@@ -169,7 +169,6 @@ def _corners(pool: Pool) -> Iterator[Config]:
 
 
 def _require_resolvable(plan: Plan, evaluator: Evaluator, configs: Iterable[Config]) -> None:
-    """Render the configs for the workloads that nothing is tuned on, where they are valid."""
     for workload in (*plan.held_out, *plan.spec.boundary):
         for config in dict.fromkeys(configs):
             if plan.space.violated(config, evaluator.names(workload)) is None:
@@ -239,7 +238,6 @@ def _wrong(
 
 
 def _told(error: TunerError, folder: Path) -> str:
-    """Write an error with the lines around its place."""
     text, path = _shortened(str(error), folder), error.path
     if path is None or error.line is None or not path.resolve().is_relative_to(folder.resolve()):
         return text
@@ -248,7 +246,6 @@ def _told(error: TunerError, folder: Path) -> str:
 
 
 def _quoting(text: str, template: Template) -> str:
-    """Add the lines of the template that a compiler's message names."""
     places = re.findall(rf"(?:^|\s){re.escape(template.path.name)}:(\d+):", text)
     numbers = list(dict.fromkeys(map(int, places)))[:MOST_PLACES]
     lines = template.text.split("\n")

@@ -1,4 +1,4 @@
-"""What came of a round: the prediction beside what was measured."""
+"""What came of the rounds of a session, and how a resumed run takes up what they made."""
 
 from __future__ import annotations
 
@@ -132,7 +132,6 @@ class RoundRecord:
 
     @property
     def failed(self) -> bool:
-        """Whether no candidate came of it that ran correctly."""
         return self.candidate is None or self.outcome is None or self.outcome.speedup is None
 
 
@@ -157,7 +156,6 @@ def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
 
 
 def _merged(newest: Sequence[RoundRecord]) -> list[list[RoundRecord]]:
-    """Put failures of one base and kind together, at the place of the newest."""
     entries: dict[tuple[object, ...], list[RoundRecord]] = {}
     for one in newest:
         key = (one.base, _kind(one)) if one.failed else (one.number,)
@@ -267,7 +265,6 @@ def _record(session: Session, number: int) -> RoundRecord:
 
 
 def last(events: Sequence[_Event]) -> _Event | None:
-    """Take the last of some events, None of none."""
     return events[-1] if events else None
 
 
@@ -279,11 +276,9 @@ class SessionTranscript:
         self._earlier = iter([event.entry for event in session.events(Said, number)])
 
     def again(self) -> Mapping[str, Any] | None:
-        """Take the next entry that an earlier run kept; None when all are taken."""
         return next(self._earlier, None)
 
     def keep(self, entry: Mapping[str, Any]) -> None:
-        """Append an entry; it is on disk when this returns."""
         self._session.record_event(Said(self._number, entry))
 
 
@@ -301,7 +296,6 @@ def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
 
 
 def attempt_folder(session: Session, number: int, attempt: int) -> Path:
-    """Name the folder that holds what an attempt of a round wrote."""
     return session.directory / FOLDER / f"{number:02}" / f"attempt-{attempt}"
 
 

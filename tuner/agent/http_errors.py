@@ -55,7 +55,6 @@ class Endpoint:
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def redacted(self, text: str) -> str:
-        """Take the secrets out of a text."""
         for secret in self._secrets():
             text = text.replace(secret, "[key]")
         return _KEY_LIKE.sub("[key]", text)
@@ -259,7 +258,6 @@ class Capabilities:
     taken: set[str] = field(default_factory=set)
 
     def took(self, sent: Mapping[str, Any]) -> None:
-        """Note a request that was answered."""
         self.taken |= sent.keys()
 
     def give_up(self, refused: Refused, sent: Mapping[str, Any]) -> bool:

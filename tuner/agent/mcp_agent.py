@@ -1,4 +1,4 @@
-"""Where a run in its thread meets a client: one asks, the other answers, neither in a hurry."""
+"""The agent that is the client of a server: what it submits answers what the run asks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class ClientCall:
 
     @property
     def key(self) -> str:
-        """The same text for the same call."""
         return json.dumps([self.name, self.arguments], sort_keys=True)
 
 
@@ -63,28 +62,32 @@ class Handoff:
     """Pass questions one way, and submissions and tool calls the other.
 
     The run asks, then takes what comes until it is a submission; all that touches the session or
-    the device so happens in the run's own thread.
+    the device so happens in the run's own thread. The attributes are for reading.
     """
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._question: HandoffQuestion | None = None
-        self._tools: Sequence[Tool] | None = None
-        self._turn = 0
+        # What is asked; None while the run works, and when it is over.
+        self.question: HandoffQuestion | None = None
+        # The tools of the last question; None before the first.
+        self.tools: Sequence[Tool] | None = None
+        # How many questions were asked so far.
+        self.turn = 0
+        self.closed = self.stopping = False
         self._inbox: deque[ClientCall | Submission] = deque()
         self._calls: dict[str, ClientCall] = {}
-        self._finishing = self._stopping = self._closed = False
+        self._finishing = False
 
     # The run's side.
 
     def ask(self, question: HandoffQuestion) -> None:
         """Put a question; it stands until a submission is made, or no more are wanted."""
         with self._changed:
-            self._tools = question.tools
+            self.tools = question.tools
             if self._finishing:
                 return
-            self._question = question
-            self._turn += 1
+            self.question = question
+            self.turn += 1
             self._calls = {k: call for k, call in self._calls.items() if not call.result.done()}
             self._changed.notify_all()
 
@@ -94,50 +97,20 @@ class Handoff:
         Raises `KeyboardInterrupt` where the run is to stop.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._inbox or self._finishing or self._stopping)
-            if self._stopping:
+            self._changed.wait_for(lambda: self._inbox or self._finishing or self.stopping)
+            if self.stopping:
                 raise KeyboardInterrupt
             return self._inbox.popleft() if self._inbox else None
 
     def close(self) -> None:
         """Take back the question: the run is over. Calls that were not run are cancelled."""
         with self._changed:
-            self._closed, self._question = True, None
+            self.closed, self.question = True, None
             for call in self._calls.values():
                 call.result.cancel()
             self._changed.notify_all()
 
     # The client's side.
-
-    @property
-    def question(self) -> HandoffQuestion | None:
-        """What is asked; None while the run works, and when it is over."""
-        with self._changed:
-            return self._question
-
-    @property
-    def tools(self) -> Sequence[Tool] | None:
-        """The tools of the last question; None before the first."""
-        with self._changed:
-            return self._tools
-
-    @property
-    def turn(self) -> int:
-        """How many questions were asked so far."""
-        with self._changed:
-            return self._turn
-
-    @property
-    def closed(self) -> bool:
-        """Whether the run is over."""
-        with self._changed:
-            return self._closed
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the run is to stop as soon as it can."""
-        with self._changed:
-            return self._stopping
 
     def submit(self, submission: Submission) -> int:
         """Answer the question; return the turn after which the next one comes.
@@ -146,10 +119,10 @@ class Handoff:
         """
         with self._changed:
             self._require_question("nothing is asked now")
-            self._question = None
+            self.question = None
             self._inbox.append(submission)
             self._changed.notify_all()
-            return self._turn
+            return self.turn
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ClientCall:
         """Have a tool run; the same call again, before its result was taken, is no second one.
@@ -167,37 +140,33 @@ class Handoff:
             return call
 
     def taken(self, call: ClientCall) -> None:
-        """Forget a call whose result has reached the client."""
         with self._changed:
             self._calls.pop(call.key, None)
 
     def finish(self) -> None:
         """Ask for no more rounds: what is being worked on is brought to its end."""
         with self._changed:
-            self._finishing, self._question = True, None
+            self._finishing, self.question = True, None
             self._changed.notify_all()
 
     def stop(self) -> None:
         """Have the run stop as Ctrl-C does."""
         with self._changed:
-            self._stopping = True
+            self.stopping = True
             self._changed.notify_all()
 
     def wait(self, turn: int, timeout_s: float) -> bool:
         """Wait until more than `turn` questions were asked or the run is over; tell whether."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._turn > turn or self._closed, timeout_s)
+            return self._changed.wait_for(lambda: self.turn > turn or self.closed, timeout_s)
 
     def _require_question(self, problem: str) -> None:
-        if self._closed:
+        if self.closed:
             raise InputError(f"{problem}: the run is over", remedy="`finish` gives its results")
         if self._finishing:
             raise InputError(f"{problem}: the rounds are over", remedy="`finish` gives the results")
-        if self._question is None:
+        if self.question is None:
             raise InputError(problem, remedy="`briefing` waits until a round is ready")
-
-
-NAME = "mcp"
 
 
 class FinishedError(AgentError):
@@ -205,29 +174,28 @@ class FinishedError(AgentError):
 
 
 class McpAgent:
-    """Ask at a seat and wait there for the answers of whoever has taken it.
+    """Ask through a handoff and wait there for the client's answers.
 
     `recap` tells what came of a round that is over; it may be set once there is a session to tell
     it from.
     """
 
-    name = NAME
+    name = "mcp"
 
-    def __init__(self, seat: Handoff, recap: Callable[[int], str] | None = None) -> None:
-        self._seat = seat
+    def __init__(self, handoff: Handoff, recap: Callable[[int], str] | None = None) -> None:
+        self._handoff = handoff
         self.recap = recap
 
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
-        """Open the conversation of one round; nothing is asked before `plan`."""
         before = briefing.round - 1
         recap = self.recap(before) if self.recap and before else ""
-        return McpRound(self._seat, briefing, toolbox, transcript, recap)
+        return McpRound(self._handoff, briefing, toolbox, transcript, recap)
 
 
 class McpRound:
-    """One round at a seat: a submission holds the plan, the template and the space at once.
+    """One round with the client: a submission holds the plan, the template and the space at once.
 
     A submission whose plan cannot be read, or that leaves text out, goes back at once and counts
     for no answer.
@@ -235,13 +203,13 @@ class McpRound:
 
     def __init__(
         self,
-        seat: Handoff,
+        handoff: Handoff,
         briefing: Briefing,
         toolbox: Toolbox,
         transcript: Transcript,
         recap: str,
     ) -> None:
-        self._seat, self._briefing = seat, briefing
+        self._handoff, self._briefing = handoff, briefing
         self._toolbox, self._transcript, self._recap = toolbox, transcript, recap
         self._rules = _rules(briefing)
         self._text = _text(briefing)
@@ -251,7 +219,6 @@ class McpRound:
         self._calls = self._refusals = 0
 
     def plan(self) -> Idea | None:
-        """Ask, and wait for the submission whose plan this is; None where no more are wanted."""
         earlier = self._heard("plan")
         if earlier is not None:
             self._idea = read_plan(earlier["text"], self._briefing)
@@ -265,7 +232,6 @@ class McpRound:
         return self._idea
 
     def refactor(self) -> Answer:
-        """Give the template and the space that came with the plan."""
         if self._answer is not None:
             answer, self._answer = self._answer, None
             self._keep_answer(answer)
@@ -273,7 +239,6 @@ class McpRound:
         return self._earlier_answer() or self._next_answer("")
 
     def repair(self, problem: str) -> Answer:
-        """Tell what was wrong, and wait for another template and space."""
         self._refusals += 1
         earlier = self._earlier_answer()
         if earlier is not None:
@@ -289,10 +254,9 @@ class McpRound:
         return submission.answer
 
     def _submission(self, problem: str = "") -> Submission | None:
-        """Ask until a submission can be read; tools are run in between."""
         while True:
-            self._seat.ask(self._question(problem))
-            while isinstance(taken := self._seat.take(), ClientCall):
+            self._handoff.ask(self._question(problem))
+            while isinstance(taken := self._handoff.take(), ClientCall):
                 self._run(taken)
             if taken is None:
                 return None
@@ -317,7 +281,6 @@ class McpRound:
         )
 
     def _read(self, submission: Submission) -> None:
-        """Settle the plan; raise `ReplyError` for what cannot be read."""
         for kind, text in _json(submission.answer).items():
             require_whole(text, kind)
         if self._idea is None:

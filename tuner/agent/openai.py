@@ -46,7 +46,6 @@ class Dialogue:
 
     @property
     def has_tools(self) -> bool:
-        """Whether the model may be told of tools."""
         return bool(self._tools) and self._client.capabilities.tools
 
     def say(self, role: str, content: str) -> None:
@@ -239,22 +238,18 @@ class OpenAIAgent:
 
     @property
     def name(self) -> str:
-        """`openai:` and the model's name."""
         return f"openai:{self._client.model}"
 
     @property
     def budget(self) -> TokenBudget:
-        """What may be spent, and is."""
         return self._client.budget
 
     def check(self) -> None:
-        """Raise `AgentError` for no server, a refused key and an unknown model; costs nothing."""
         self._client.check()
 
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
-        """Open the conversation of one round; nothing is sent before `plan`."""
         return ModelRound(Dialogue(self._client, toolbox, transcript), briefing)
 
 
@@ -267,7 +262,6 @@ class ModelRound:
         self._idea: Idea | None = None
 
     def plan(self) -> Idea:
-        """Get the plan; raise `ReplyError` for one that stays unreadable."""
         # What is the same in every round comes first: servers cache what requests begin with.
         self._dialogue.say("system", prompt("system"))
         self._dialogue.say("user", self._briefing.stable)
@@ -281,14 +275,12 @@ class ModelRound:
         return self._read_plan(schema)
 
     def refactor(self) -> Answer:
-        """Get the template and the space of the plan."""
         if self._idea is None:
             raise RuntimeError("`plan` comes before `refactor`")
         self._dialogue.say("user", self._refactor_request(self._idea))
         return read_answer(self._dialogue.reply())
 
     def repair(self, problem: str) -> Answer:
-        """Get both again, after what was wrong with them."""
         self._dialogue.say("user", prompt("repair", problem=problem))
         return read_answer(self._dialogue.reply())
 
@@ -337,11 +329,9 @@ class Unreachable:
     error: AgentError
 
     def check(self) -> None:
-        """Raise the error."""
         raise self.error
 
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
-        """Raise the error."""
         raise self.error

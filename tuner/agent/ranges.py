@@ -39,7 +39,6 @@ class Observed:
 
     @classmethod
     def of(cls, workload: Workload, trials: Iterable[Trial]) -> Observed:
-        """Sort the trials of one workload."""
         tried = tuple(trial for trial in trials if trial.status is not Status.NOT_RECORDED)
         correct = tuple(sorted((t for t in tried if t.time_us is not None), key=time_of))
         return cls(workload, tried, correct, tuple(t for t in correct if not _stopped(t)))
@@ -56,7 +55,6 @@ class Observed:
 
     @property
     def best_us(self) -> float:
-        """The time of the best."""
         return time_of(self.best)
 
     def having(self, name: str, value: Value) -> tuple[Trial, ...]:
@@ -75,7 +73,6 @@ class Observed:
 
 
 def observed(trials: Mapping[Workload, Sequence[Trial]]) -> tuple[Observed, ...]:
-    """Sort the trials of every workload."""
     return tuple(Observed.of(workload, found) for workload, found in trials.items())
 
 
@@ -241,7 +238,6 @@ def _edge(
 
 
 def _forbids(space: SearchSpace, name: str, value: Value, won: Sequence[Observed]) -> str | None:
-    """Find a constraint that would keep the best configs from taking the value."""
     for constraint in space.constraints:
         if name in constraint.names and all(_breaks(constraint, name, value, o) for o in won):
             return constraint.text

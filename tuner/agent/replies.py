@@ -179,8 +179,6 @@ _Text = Annotated[str, Field(min_length=1, max_length=20_000)]
 
 
 class ExpectationModel(BaseModel):
-    """One prediction of a plan."""
-
     model_config = ConfigDict(extra="forbid", strict=True)
 
     metric: str
@@ -189,8 +187,6 @@ class ExpectationModel(BaseModel):
 
 
 class PlanModel(BaseModel):
-    """A plan as a model writes it."""
-
     model_config = ConfigDict(extra="forbid", strict=True)
 
     base: str | None = None

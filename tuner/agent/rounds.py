@@ -133,7 +133,6 @@ class Rounds:
         return agent.converse(briefing, toolbox, SessionTranscript(session, number))
 
     def _planned(self, conversation: Conversation, number: int, idea: Idea) -> None:
-        """Have an idea written down as a template, and search that."""
         if not self._session.events(Planned, number):
             self._session.record_event(Planned(number, idea))
         self._say(f"round {number}: on {idea.base}, {idea.change}")
@@ -142,7 +141,6 @@ class Rounds:
             self._tried(plan, number, idea)
 
     def _written(self, conversation: Conversation, number: int, idea: Idea) -> Plan | None:
-        """Get a template that passes the gate, or note why there is none."""
         problems: list[str] = []
         name = f"r{number}"
         for attempt in range(1, REPAIRS + 2):
@@ -182,7 +180,6 @@ class Rounds:
         self._session.record_event(made)
 
     def _tried(self, plan: Plan, number: int, idea: Idea) -> None:
-        """Search a candidate and compare what came of it with what was promised."""
         session, evaluator = self._session, self._candidates.evaluator(plan.candidate)
         left = self._plan.rounds - number + 1
         try:

@@ -10,13 +10,7 @@ from math import prod
 from pathlib import Path
 
 from ruamel.yaml import YAML
-from ruamel.yaml.events import (
-    Event,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-)
+from ruamel.yaml.nodes import MappingNode
 
 from tuner.agent.base import Answer, BriefedCandidate, Briefing, Conversation, Toolbox, Transcript
 from tuner.model.config import Parameter, SearchSpace, format_value
@@ -82,28 +76,17 @@ def _is(text: str, value: Value) -> bool:
 
 
 def _items(text: str, parameter: str) -> Iterator[ListedValue]:
-    events = YAML(typ="safe", pure=True).parse(text)
-    started = (event for event in events if isinstance(event, MappingStartEvent))
-    for place, event in _listed(events, next(started), ()):
-        if place == ("parameters", parameter):
-            start, end = event.start_mark.index, event.end_mark.index
-            line = text.rfind("\n", 0, start) + 1
-            dashed = _DASH.fullmatch(text, line, start) is not None
-            yield ListedValue(str(event.value), start, end, dashed)
+    root = YAML(typ="safe", pure=True).compose(text)
+    for item in _child(_child(root, "parameters"), parameter).value:
+        start, end = item.start_mark.index, item.end_mark.index
+        line = text.rfind("\n", 0, start) + 1
+        dashed = _DASH.fullmatch(text, line, start) is not None
+        yield ListedValue(str(item.value), start, end, dashed)
 
 
-def _listed(
-    events: Iterator[Event], event: Event, place: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], ScalarEvent]]:
-    if isinstance(event, MappingStartEvent):
-        while isinstance(key := next(events), ScalarEvent):
-            yield from _listed(events, next(events), (*place, str(key.value)))
-    elif isinstance(event, SequenceStartEvent):
-        while not isinstance(item := next(events), SequenceEndEvent):
-            if isinstance(item, ScalarEvent):
-                yield place, item
-            else:
-                yield from _listed(events, item, (*place, ""))
+def _child(mapping: MappingNode, name: str) -> MappingNode:
+    found = (value for key, value in mapping.value if key.value == name)
+    return next(found, MappingNode(tag="", value=[]))
 
 
 WARP = 32
@@ -136,7 +119,6 @@ class DeclaredSpace:
         return cls(text, search_space(document, model), model)
 
     def parameter(self, name: str) -> Parameter | None:
-        """Find a parameter; None for an unknown name."""
         return {p.name: p for p in self.choices.parameters}.get(name)
 
     def counts_threads(self, name: str) -> bool:
@@ -238,7 +220,6 @@ class WideningAgent:
         toolbox: Toolbox,
         transcript: Transcript,
     ) -> Conversation:
-        """Open a round; the same briefing always gives the same answer."""
         return WideningConversation(briefing)
 
 
@@ -275,7 +256,6 @@ class WideningConversation:
         )
 
     def refactor(self) -> Answer:
-        """Return the base's template with the wider space; `ReplyError` where none is wider."""
         widenings = self._widenings()
         if not widenings:
             raise ReplyError("no range of the search space is to be widened")
@@ -285,7 +265,6 @@ class WideningConversation:
         return Answer(self._base().template, space)
 
     def repair(self, problem: str) -> Answer:
-        """Raise `ReplyError`: without a model nobody can mend what is wrong."""
         raise ReplyError(
             f"the agent `literal` cannot repair anything; what was wrong: {problem}",
             remedy="--agent openai or --agent files can",

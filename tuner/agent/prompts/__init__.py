@@ -81,12 +81,10 @@ def keys(workloads: Iterable[Workload], most: int = 3) -> str:
 
 
 def values(found: Iterable[Value]) -> str:
-    """List values as a search-space file writes them."""
     return ", ".join(format_value(value) for value in found)
 
 
 def settings(config: Mapping[str, Value]) -> str:
-    """Write a config in one line."""
     return " ".join(f"{name}={format_value(value)}" for name, value in config.items())
 
 
@@ -126,14 +124,12 @@ def quoted(text: str, language: str, what: str) -> str:
 
 
 def numbered(text: str) -> str:
-    """Put its number before every line."""
     lines = _lines(text)
     width = len(str(len(lines)))
     return "\n".join(f"{number:>{width}}| {line}" for number, line in enumerate(lines, 1))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     safe = ([cell.replace("|", "\\|") for cell in cells] for cells in lines)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in safe)

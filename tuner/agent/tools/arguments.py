@@ -1,4 +1,4 @@
-"""What a round's tool calls may take: calls, seconds, configs, characters."""
+"""What the tools take: their arguments, checked, and the limits of a round."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ class ToolBudget:
 
     @property
     def calls(self) -> int:
-        """How many calls there were."""
         return self._calls
 
     def refusal(self) -> str | None:
@@ -120,8 +119,6 @@ class DraftArguments(ToolArguments):
 
 
 class WorkloadArguments(DraftArguments):
-    """A draft with one workload."""
-
     workload: str = Field(
         "",
         max_length=MOST_NAME,
@@ -130,8 +127,6 @@ class WorkloadArguments(DraftArguments):
 
 
 class ChoiceArguments(WorkloadArguments):
-    """A draft with one workload and one config."""
-
     config: dict[str, Value] = Field(
         default_factory=dict,
         max_length=MOST_CONFIG,
@@ -141,15 +136,11 @@ class ChoiceArguments(WorkloadArguments):
 
 
 class RenderArguments(ChoiceArguments):
-    """A choice and the lines of its source to show."""
-
     first_line: int = Field(1, ge=1, description="First line to show.")
     last_line: int | None = Field(None, ge=1, description="Last line to show. Default: the last.")
 
 
 class SearchArguments(WorkloadArguments):
-    """A draft with one workload, and how to search on it."""
-
     configs: int = Field(8, ge=1, description="How many configs to try.")
     searcher: str = Field(
         "optuna",
@@ -159,8 +150,6 @@ class SearchArguments(WorkloadArguments):
 
 
 class ReadArguments(ToolArguments):
-    """A text and its lines."""
-
     path: str = Field(
         min_length=1,
         max_length=4000,
@@ -177,8 +166,6 @@ class ReadArguments(ToolArguments):
 
 
 class SearchSourceArguments(ToolArguments):
-    """A text to look for."""
-
     text: str = Field(
         min_length=2,
         max_length=200,
@@ -195,8 +182,6 @@ class SearchSourceArguments(ToolArguments):
 
 
 class NotesArguments(ToolArguments):
-    """A note."""
-
     name: str = Field(
         "", max_length=MOST_NAME, description="Name of the note. Default: list all notes."
     )

@@ -1,4 +1,4 @@
-"""Which tools there are, and what the agent is told of each."""
+"""The tools of a session: what the agent is told of each, and what each does in a round."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ class Abilities:
 
 
 def offers(info: DeviceInfo, can: Abilities, limits: ToolLimits) -> tuple[Offer, ...]:
-    """List the tools, always in the same order."""
     return (*_of_drafts(info, can, limits), *_of_texts(limits))
 
 
@@ -180,7 +179,6 @@ class ToolSession:
         return RoundTools(self, drafts)
 
     def baseline_us(self, workload: Workload) -> float:
-        """Return the baseline's time, of the session where it has it."""
         known = self.session.baselines().get(workload)
         if known is not None:
             return known.measurement.median_us
@@ -217,11 +215,9 @@ class RoundTools:
         }
 
     def tools(self) -> Sequence[Tool]:
-        """List the tools, always in the same order."""
         return tuple(offer.tool for offer in self._offers.values())
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Run a tool within its limits."""
         offer = self._offers.get(name)
         if offer is None:
             return f"there is no tool {name[:80]!r}; there are: {', '.join(self._offers)}"

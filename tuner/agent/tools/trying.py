@@ -1,4 +1,4 @@
-"""From a tool's arguments to something that can be tried: plan, evaluator, workload, config."""
+"""Drafts under trial: rendered, compiled, verified, timed, profiled and searched."""
 
 from __future__ import annotations
 
@@ -54,14 +54,11 @@ class CandidateDraft:
 
     @property
     def name(self) -> str:
-        """What it is called in a tool's answer."""
         return "the draft" if self.plan.candidate == DRAFT else f"`{self.plan.candidate}`"
 
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """One config of a draft on one workload."""
-
     draft: CandidateDraft
     workload: Workload
     config: Config
@@ -97,7 +94,6 @@ class Drafts:
         return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     def folder_of(self, number: int) -> Path:
-        """Name the folder of a call's draft."""
         return self._folder / f"{_PREFIX}{number}"
 
     def text_of(self, candidate: str, what: str) -> str:
@@ -222,7 +218,6 @@ MOST_CLASSES = 12
 
 
 def rendered(choice: DraftConfig, first_line: int, last_line: int | None) -> str:
-    """Show the CUDA of a config, with numbered lines."""
     source = choice.draft.evaluator.render(choice.workload, choice.config).source
     return f"{choice}:\n{lines_of(source, first_line, last_line)}"
 
@@ -264,7 +259,6 @@ def compiled(choice: DraftConfig, reporting: Callable[[Plan], Evaluator], info: 
 
 
 def failure(choice: DraftConfig, status: Status, reason: str) -> str:
-    """Write why a config failed, with the lines of the template that the reason names."""
     plan = choice.draft.plan
     text = f"{status}: {in_words(reason, plan)}"
     return "\n".join([text, *_places(text, plan.template)])
@@ -356,7 +350,6 @@ def verified(choice: DraftConfig) -> str:
 def measured(
     choice: DraftConfig, baseline_us: Callable[[Workload], float], info: DeviceInfo
 ) -> str:
-    """Verify and time a config, beside the baseline."""
     trial = _trial(choice)
     if trial.time_us is None or trial.measurement is None:
         return f"{choice}: {_failed(choice, trial)}"
@@ -381,7 +374,6 @@ def profiled(
 
 
 def profile_text(choice: DraftConfig, found: Profiled) -> str:
-    """Write what a profile says."""
     lines = [f"{choice}: bound by {found.kind}; from {found.degree}"]
     for name, value in found.metrics.items():
         unit, meaning = METRICS[name]
@@ -441,7 +433,6 @@ class Searching:
             proposer.close()
 
     def text(self, baseline_us: Callable[[Workload], float], info: DeviceInfo) -> str:
-        """Write the best configs and what failed."""
         timed = sorted((t.time_us, n, t) for n, t in enumerate(self.trials) if t.time_us)
         valid = self._pool.estimated_size
         lines = [
@@ -459,7 +450,6 @@ class Searching:
         return "\n".join([*lines, *self._failures()])
 
     def _failures(self) -> list[str]:
-        """One line a kind of failure, with its first reason."""
         failed = [trial for trial in self.trials if trial.status is not Status.CORRECT]
         lines = []
         for status in dict.fromkeys(trial.status for trial in failed):
@@ -509,7 +499,6 @@ def _why(choice: DraftConfig, status: Status, reason: str) -> str:
 
 
 def _taken(measurement: Measurement, info: DeviceInfo) -> str:
-    """Say how a time was taken, and whose it is."""
     times = measurement.times_us
     text = (
         f"(median of {len(times)} times of {measurement.calls_per_replay} calls each, "
