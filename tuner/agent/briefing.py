@@ -290,7 +290,7 @@ def briefing(task: KernelTask, now: Situation) -> Briefing:
         current=current_text(task, now),
         base=now.base,
         population=tuple(now.population),
-        findings=ranked(now.findings),
+        findings=tuple(now.findings),
     )
 
 
@@ -300,7 +300,7 @@ def current_text(task: KernelTask, now: Situation) -> str:
     sections = [
         (f"Round {now.round} of {now.rounds}", _choice(now)),
         (f"Candidate {member.name}", _member(member)),
-        (f"How {member.name} does", _standing(task, now)),
+        (f"How {member.name} does", _results(task, now)),
         (f"Findings about {member.name}", _findings(now.findings)),
         ("What was tried", memory_text(now.history)),
         ("All candidates", _population(now)),
@@ -355,7 +355,7 @@ def _member(member: BriefedCandidate) -> str:
     )
 
 
-def _standing(task: KernelTask, now: Situation) -> str:
+def _results(task: KernelTask, now: Situation) -> str:
     if not now.best:
         return "No config ran correctly on any workload."
     common = _common([trial.config for trial in now.best.values()])
@@ -476,7 +476,7 @@ class Briefer:
             findings=self._findings(shown),
             history=[one for one in history(self._session) if one.number < number],
         )
-        return replace(briefing(self._task, now), findings=tuple(now.findings))
+        return briefing(self._task, now)
 
     def _fastest(self) -> str:
         names = [one.name for one in population(self._session)]

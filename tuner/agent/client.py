@@ -312,12 +312,10 @@ class ChatClient:
                 failed(_text(problem), usage, cost)
             else:
                 return self._completion(request, assembly, time.monotonic() - began_s)
-            if isinstance(problem, Refused):
-                self._ask_otherwise(problem, request)
-                continue
-            failures += 1
-            if not self._crashes_at(request, failures, problem):
-                self._wait(failures, problem)
+            had_tools = self.capabilities.tools
+            failures = self._recover(problem, request, failures)
+            if had_tools and not self.capabilities.tools:
+                raise ToolsRefusedError
 
     def check(self) -> None:
         """Ask the server for its models, which costs nothing.
@@ -416,37 +414,33 @@ class ChatClient:
         cost = self.budget.spend(usage)
         return Completion(assembly.done(), usage, cost, seconds, described(request))
 
-    def _ask_otherwise(self, problem: Refused, request: Mapping[str, Any]) -> None:
-        had_tools, answered = self.capabilities.tools, bool(self.capabilities.taken)
-        if problem.too_long or not self.capabilities.give_up(problem, request):
-            # What answered before refuses this conversation, not the way it is asked.
-            if problem.too_long or answered:
-                raise ReplyError(
-                    f"the server refuses the conversation, which may be too long for the model: "
-                    f"{problem.text}",
-                    remedy="use a model with a longer context",
-                )
-            raise AgentError(problem.text, remedy="the server refuses the plainest request")
-        self._tell_of(had_tools)
-
-    def _crashes_at(
-        self, request: Mapping[str, Any], failures: int, problem: Temporary | AgentError
-    ) -> bool:
-        """Ask otherwise where a request always crashes the server; False where it may not be that.
-
-        llama.cpp's forks answer 500 to a parameter that they do not know.
-        """
+    def _recover(
+        self, problem: Refused | Temporary | AgentError, request: Mapping[str, Any], failures: int
+    ) -> int:
+        """Ask otherwise or wait; return how many requests failed that may succeed as they are."""
+        if isinstance(problem, Refused):
+            self._ask_otherwise(problem, request)
+            return failures
+        failures += 1
+        # llama.cpp's forks answer 500 to a parameter that they do not know.
         crashed = isinstance(problem, Temporary) and problem.crashed
-        had_tools = self.capabilities.tools
-        if not crashed or failures < self.backoff.tries - 1:
-            return False
-        gave_up = self.capabilities.give_up_next(request)
-        self._tell_of(had_tools)
-        return gave_up
+        again = crashed and failures >= self.backoff.tries - 1
+        if not (again and self.capabilities.give_up_next(request)):
+            self._wait(failures, problem)
+        return failures
 
-    def _tell_of(self, had_tools: bool) -> None:
-        if had_tools and not self.capabilities.tools:
-            raise ToolsRefusedError
+    def _ask_otherwise(self, problem: Refused, request: Mapping[str, Any]) -> None:
+        answered = bool(self.capabilities.taken)
+        if not problem.too_long and self.capabilities.give_up(problem, request):
+            return
+        # What answered before refuses this conversation, not the way it is asked.
+        if problem.too_long or answered:
+            raise ReplyError(
+                "the server refuses the conversation, which may be too long for the model: "
+                f"{problem.text}",
+                remedy="use a model with a longer context",
+            )
+        raise AgentError(problem.text, remedy="the server refuses the plainest request")
 
     def _wait(self, failures: int, problem: Temporary | AgentError) -> None:
         if isinstance(problem, AgentError):

@@ -255,14 +255,6 @@ _LOST = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    status: Status
-    lost: Sequence[Trial]
-    tried: int
-    near: float
-
-
 def rejections(
     space: SearchSpace, seen: Sequence[Observed], template: Template
 ) -> Iterator[Finding]:
@@ -278,8 +270,8 @@ def rejections(
         lost = [trial for trial in tried if trial.status is status]
         if not lost or (len(lost) / len(tried) < NOTABLE and status is not Status.INCORRECT):
             continue
-        loss = _Loss(status, lost, len(tried), _share_near_best(seen, status))
-        yield _finding(space, loss, tried, template)
+        near = _share_near_best(seen, status)
+        yield _rejection(space, lost, tried, near, template)
 
 
 def _share_near_best(seen: Sequence[Observed], status: Status) -> float:
@@ -297,35 +289,36 @@ def _distance(one: Mapping[str, Value], other: Mapping[str, Value]) -> int:
     return sum(one[name] != other.get(name) for name in one)
 
 
-def _finding(
-    space: SearchSpace, loss: _Loss, tried: Sequence[Trial], template: Template
+def _rejection(
+    space: SearchSpace,
+    lost: Sequence[Trial],
+    tried: Sequence[Trial],
+    near: float,
+    template: Template,
 ) -> Finding:
-    share = len(loss.lost) / loss.tried
-    kinds = Counter(_kind(trial) for trial in loss.lost)
+    status, share = lost[0].status, len(lost) / len(tried)
+    kinds = Counter(_kind(trial) for trial in lost)
     commonest, count = kinds.most_common(1)[0]
-    example = next(trial for trial in loss.lost if _kind(trial) == commonest)
-    blamed = _blamed(space, loss.lost, tried)
-    place = f"`{blamed[0]}`={format_value(blamed[1])}" if blamed else ""
-    where = f" {percent(blamed[2])} of what has {place} is lost so." if blamed else ""
-    close = f" So are {percent(loss.near)} of the configs next to a best one." if loss.near else ""
-    name = blamed[0] if blamed else ""
+    example = next(trial for trial in lost if _kind(trial) == commonest)
+    where, name = "", ""
+    if blamed := _blamed(space, lost, tried):
+        name, value, gone = blamed
+        place = f"`{name}`={format_value(value)}"
+        where = f" {percent(gone)} of what has {place} is lost so."
+    close = f" So are {percent(near)} of the configs next to a best one." if near else ""
+    # What is wrong comes first, as does what leaves nothing to time.
+    urgent = status is Status.INCORRECT or len(lost) == len(tried)
     return Finding(
         topic="rejected",
-        text=f"{len(loss.lost)} of {loss.tried} tried configs {_LOST[loss.status]}, {count} "
+        text=f"{len(lost)} of {len(tried)} tried configs {_LOST[status]}, {count} "
         f"of them for one reason: {one_line(_reason(example), 200)}.{where}{close}",
-        advice=_ADVICE[loss.status],
+        advice=_ADVICE[status],
         value=share,
         unit="of tried configs",
-        weight=_severity(loss, share),
+        weight=(1 + share) / 2 if urgent else NEAR_WEIGHT * near + FAR_WEIGHT * share,
         line=_line_in(example, template) or (template.line_of(name) if name else None),
         parameter=name,
     )
-
-
-def _severity(loss: _Loss, share: float) -> float:
-    if loss.status is Status.INCORRECT or len(loss.lost) == loss.tried:
-        return (1 + share) / 2  # first make it right
-    return NEAR_WEIGHT * loss.near + FAR_WEIGHT * share
 
 
 def _reason(trial: Trial) -> str:

@@ -114,7 +114,7 @@ def edges(space: SearchSpace, seen: Sequence[Observed], template: Template) -> I
             won = [w for o in judged if (w := _win(o, parameter.name, end, neighbour))]
             if following is None or len(won) < min(2, len(judged)) or not won:
                 continue
-            yield _edge(space, parameter, _Edge(end, neighbour, following), won, judged, template)
+            yield _edge(space, parameter, (end, neighbour, following), won, judged, template)
 
 
 def unused(space: SearchSpace, seen: Sequence[Observed], template: Template) -> Iterator[Finding]:
@@ -174,13 +174,6 @@ def decisive(space: SearchSpace, seen: Sequence[Observed], template: Template) -
         yield _idle(idle, judged, template)
 
 
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    end: float
-    neighbour: float
-    following: float
-
-
 def _is_number(value: Value) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -212,25 +205,25 @@ def _win(one: Observed, name: str, end: float, neighbour: float) -> tuple[Observ
 def _edge(
     space: SearchSpace,
     parameter: Parameter,
-    edge: _Edge,
+    edge: tuple[float, float, float],
     won: Sequence[tuple[Observed, float]],
     judged: Sequence[Observed],
     template: Template,
 ) -> Finding:
+    name, (end, neighbour, following) = parameter.name, edge
     gain = geometric_mean(ratio for _, ratio in won)
-    name, following = parameter.name, format_value(edge.following)
-    which = "largest" if edge.end > edge.neighbour else "smallest"
-    broken = _forbids(space, parameter.name, edge.following, [one for one, _ in won])
-    advice = f"Add {following} to `{name}`" + (
+    which = "largest" if end > neighbour else "smallest"
+    broken = _forbids(space, name, following, [one for one, _ in won])
+    advice = f"Add {format_value(following)} to `{name}`" + (
         f", and loosen `{broken}`, which forbids it." if broken else "."
     )
     return Finding(
         topic="edge",
-        text=f"`{name}`={format_value(edge.end)}, its {which} value, wins on {len(won)} of "
-        f"{len(judged)} workloads, where the best with {format_value(edge.neighbour)} takes "
+        text=f"`{name}`={format_value(end)}, its {which} value, wins on {len(won)} of "
+        f"{len(judged)} workloads, where the best with {format_value(neighbour)} takes "
         f"{times(gain)} its time ({keys(one.workload for one, _ in won)}).",
         advice=advice,
-        value=edge.end,
+        value=end,
         weight=(1 - 1 / gain) * len(won) / len(judged),
         line=template.line_of(name),
         parameter=name,

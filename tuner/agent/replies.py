@@ -143,7 +143,7 @@ _SAYS_SO = re.compile(
 )
 
 
-def find_elision(text: str, kind: str) -> tuple[int, str] | None:
+def find_truncation(text: str, kind: str) -> tuple[int, str] | None:
     """Find the first line, from 1, that stands for others; `kind` is `template` or `space`."""
     for number, line in enumerate(text.split("\n"), start=1):
         if _ONLY_DOTS.fullmatch(line):
@@ -157,9 +157,10 @@ def find_elision(text: str, kind: str) -> tuple[int, str] | None:
 
 def require_whole(text: str, kind: str) -> None:
     """Raise `ReplyError` where a line stands for others; `kind` is `template` or `space`."""
-    if elision := find_elision(text, kind):
+    if truncation := find_truncation(text, kind):
         raise ReplyError(
-            f"line {elision[0]} of the {kind} stands for text that is left out: {elision[1]!r}; "
+            f"line {truncation[0]} of the {kind} stands for text that is left out: "
+            f"{truncation[1]!r}; "
             f"write the whole {kind}"
         )
 

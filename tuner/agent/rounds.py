@@ -68,11 +68,11 @@ class Rounds:
         plan: Plan,
         session: Session,
         candidates: Candidates,
-        standing: ProgressTracker,
+        progress: ProgressTracker,
         author: Author,
     ) -> None:
         self._plan, self._session, self._candidates = plan, session, candidates
-        self._standing, self._author = standing, author
+        self._progress, self._author = progress, author
 
     def run(self) -> AgentError | None:
         """Run or resume all rounds; return what ended them too early, None where nothing did."""
@@ -159,7 +159,7 @@ class Rounds:
     def _accepted(self, answer: Answer, number: int, attempt: int, name: str) -> Plan:
         folder = attempt_folder(self._session, number, attempt)
         plan = drafted(answer, self._plan, folder, name)
-        self._standing.announce("candidate", note=f"round {number}: checking what was written")
+        self._progress.announce("candidate", note=f"round {number}: checking what was written")
         evaluator = self._candidates.of(plan)
         require_as_wide(plan, evaluator, self._plan)
         validate_candidate(plan, evaluator, verify=self._author.verifies, seed=number)
@@ -184,7 +184,7 @@ class Rounds:
         left = self._plan.rounds - number + 1
         try:
             pools = pools_of(plan, evaluator)
-            search_all(plan, session, evaluator, self._standing, pools, searches_left=left)
+            search_all(plan, session, evaluator, self._progress, pools, searches_left=left)
             self._profile(plan, number)
         except InputError as error:
             # Some configs render or resolve to what no sample had shown.
@@ -221,17 +221,17 @@ class Rounds:
     def _profile(self, plan: Plan, number: int) -> None:
         if self._author.profiling is None:
             return
-        self._standing.announce("profile", note=f"profiling {plan.candidate}")
+        self._progress.announce("profile", note=f"profiling {plan.candidate}")
         best = best_trials(self._session, plan.candidate)
         worth = worth_profiling(self._session, plan, best)
         self._author.profiling.keep(plan, self._session, number, worth)
 
     def _recount(self, number: int) -> None:
         for made in self._session.events(CandidateMade, number):
-            self._standing.recount(made.name)
+            self._progress.recount(made.name)
 
     def _say(self, text: str) -> None:
-        self._standing.announce("agent", note=text)
+        self._progress.announce("agent", note=text)
 
 
 def _baselines_us(session: Session, plan: Plan) -> dict[str, float]:

@@ -92,10 +92,6 @@ class Tree:
             reverse.append(self[parent])
         return tuple(reversed(reverse))
 
-    def depth(self, name: str) -> int:
-        """Count the refactorings between the root and a candidate: 0 for a root."""
-        return len(self.path(name)) - 1
-
 
 class Policy(Protocol):
     """Who chooses the candidate that a round builds on."""

@@ -40,11 +40,6 @@ def test_the_path_leads_from_the_root_to_the_candidate() -> None:
     assert names(TREE.path("other")) == ["other"]
 
 
-@pytest.mark.parametrize(("name", "depth"), [("other", 0), ("staged", 1), ("deepest", 3)])
-def test_depth_counts_the_refactorings(name: str, depth: int) -> None:
-    assert TREE.depth(name) == depth
-
-
 def test_the_earliest_of_the_fastest_is_the_best() -> None:
     assert TREE.best == Node("wider", "first", 0.3)
 
@@ -59,7 +54,7 @@ def test_nothing_is_best_where_nothing_was_measured(nodes: list[Node]) -> None:
     assert Tree.of(nodes).best is None
 
 
-@pytest.mark.parametrize("ask", [Tree.children, Tree.path, Tree.depth, Tree.__getitem__])
+@pytest.mark.parametrize("ask", [Tree.children, Tree.path, Tree.__getitem__])
 def test_an_unknown_name_is_a_key_error(ask: Callable[[Tree, str], object]) -> None:
     with pytest.raises(KeyError, match="absent"):
         ask(TREE, "absent")
@@ -144,10 +139,6 @@ class TestEveryChoice:
 def test_greedy_builds_on_the_fastest_wherever_it_is() -> None:
     nodes = [ROOT, Node("a", "root", 0.4, failures=9), Node("b", "a", 0.39), Node("c", "root", 0.1)]
     assert Greedy().choose(Tree.of(nodes)) == "a"
-
-
-def test_the_agent_chooses_for_itself() -> None:
-    assert AgentsChoice().choose(Tree.of([ROOT])) is None
 
 
 class TestMonteCarlo:

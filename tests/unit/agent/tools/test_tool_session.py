@@ -36,11 +36,6 @@ def test_some_lines_are_shown_with_how_many_there_are(make_tools):
     ]
 
 
-def test_a_config_completes_the_default(make_tools, draft):
-    text = make_tools().call("render", {**draft, "config": {"block": 128}})
-    assert "the draft, block=128 factor=2.0f, on N=1000" in text
-
-
 def test_a_template_alone_is_tried_with_the_space_of_its_candidate(make_tools):
     tools = make_tools()
     template = tools.call("read_source", {"path": "template"})
@@ -264,13 +259,6 @@ def test_a_later_candidate_lends_its_space_and_its_template(make_bench, draft):
     assert f"the draft, {wanted}" in tools.call("compile", {"space": whole + "\n"})
 
 
-def test_the_base_of_the_round_stands_for_a_candidate_not_named(make_bench, draft):
-    bench = make_bench()
-    made = bench.opened(1, None)
-    assert "`initial`" in made.call("render", {})
-    assert "there is no candidate 'r7'" in bench.opened(1, "r7").call("render", {})
-
-
 def test_a_folder_that_cannot_be_written_ends_the_session(make_bench, draft):
     bench = make_bench()
     (bench.folder / "rounds").write_text("in the way")
@@ -347,12 +335,6 @@ def test_a_time_is_said_to_be_the_cpus(host_tools, draft):
     assert "This is the time of a CPU" in tools.call("search", {**draft, "configs": 2})
     measure = next(tool for tool in tools.tools() if tool.name == "measure")
     assert "The times are a CPU's." in measure.description
-
-
-def test_a_search_counts_what_is_wrong(host_tools, draft):
-    text = host_tools().call("search", draft)
-    assert "4 of 4 valid configs tried, 2 correct" in text
-    assert "failed, 2: the first with" in text
 
 
 def test_the_cpus_compiler_knows_no_registers(host_tools, draft):
