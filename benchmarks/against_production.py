@@ -160,7 +160,7 @@ def _cell(
 def _traffic(operator: str) -> Any:
     from tuner.space.load import load_definition
 
-    return load_definition(ROOT / f"search_spaces/sglang/{operator}.yaml").spec.traffic.integer
+    return load_definition(ROOT / f"search_spaces/sglang/{operator}.yaml").spec.min_bytes.integer
 
 
 def all_cells() -> list[Cell]:

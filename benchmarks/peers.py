@@ -32,7 +32,7 @@ def workloads(name: str) -> list[str]:
     from tuner.space.load import load_definition
 
     spec = load_definition(space_of(name)).spec
-    by_size = sorted(spec.tuned, key=lambda workload: spec.traffic.integer(workload.values))
+    by_size = sorted(spec.tuned, key=lambda workload: spec.min_bytes.integer(workload.values))
     return [by_size[0].key, by_size[-1].key]
 
 

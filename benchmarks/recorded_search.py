@@ -158,22 +158,22 @@ def search(plan, spaces, names, *, stops=False):
 
 def plan_of(spaces, asked, seed):
     """Make the plan of a search of some workloads of one kernel."""
+    from tuner.model.run_config import RunConfig
     from tuner.space.load import load_definition
     from tuner.space.plan import Plan
     from tuner.space.template import Template
 
     spec = load_definition(WHOLE[spaces[0].kernel]).spec
-    return Plan(
-        spec=spec,
-        space=spaces[0].space,
-        template=Template.load(spec.template),
+    config = RunConfig(
+        space=spec.path,
+        template=spec.template,
         searcher=asked.searcher,
         trials=asked.trials,
-        time_s=None,
         seed=seed,
         workloads=tuple(space.workload for space in spaces),
         operators={operator.name: operator.values[0] for operator in spec.operators},
     )
+    return Plan(config, spec, spaces[0].space, Template.load(spec.template))
 
 
 def alone(spaces, asked, names):

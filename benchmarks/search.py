@@ -20,7 +20,7 @@ from statistics import stdev
 
 from environment import RESULTS, environment, write_result
 
-from tuner.cli.compare_command import recorded_spaces
+from tuner.app.compare import recorded_spaces
 from tuner.search.compare.comparison import Settings, compare
 from tuner.search.compare.scores import Score, mean_of
 from tuner.search.compare.spaces import recording_name

@@ -44,8 +44,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from tuner.agent.history import restore
 from tuner.app.environment import environment_of
-from tuner.app.open import compiler_for
-from tuner.app.plans import verified_plan
+from tuner.app.instruments import compiler_for
+from tuner.app.plan import verified_plan
 from tuner.device.select import open_device
 from tuner.model.statistics import paired_interval
 from tuner.model.trial import RESOLUTION, Status, Variant
@@ -168,7 +168,7 @@ def measure(folder, device_name, rounds):
         assert session.state == "complete", f"{folder} is not finished"
         manifest = session.manifest
         plan = plan_of(session, scratch)
-        device = open_device(device_name, plan.spec, plan.operators)
+        device = open_device(device_name, plan.spec, plan.config.operators)
         stack.callback(device.close)
         compiler = compiler_for(device, None, stack)
         candidates = Candidates(plan, compiler, device)
@@ -186,7 +186,7 @@ def measure(folder, device_name, rounds):
             )
             row = {
                 "workload": workload.key,
-                **row_of(columns, plan.seed),
+                **row_of(columns, plan.config.seed),
                 "isolated_us": isolated,
                 "default": described(default),
                 "search": described(winner),
@@ -201,7 +201,7 @@ def measure(folder, device_name, rounds):
             "candidates": len(candidates.plans),
             "session": manifest.created,
             "workloads": rows,
-            **means_of(list(columns_of.values()), plan.seed),
+            **means_of(list(columns_of.values()), plan.config.seed),
         }
         environment = dict(environment_of(device, compiler, ROOT))
     return found, columns_of, environment

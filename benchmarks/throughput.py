@@ -44,23 +44,30 @@ class PhaseClock:
 
 def ours(definition, template, folder):
     """Search the whole space with a fresh cache, session and set of compilers."""
-    from tuner.app.plans import manifest_of
+    from tuner.app.plan import manifest_of
     from tuner.app.run import tune
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.device.select import open_device
+    from tuner.model.run_config import RunConfig
     from tuner.model.trial import Status
     from tuner.session.session import Session
     from tuner.space.plan import Plan
 
     spec = definition.spec
-    plan = Plan(
-        spec, definition.space, template, "exhaustive", None, None, 0, spec.tuned, OPERATORS
+    config = RunConfig(
+        space=spec.path,
+        template=spec.template,
+        device="cuda",
+        searcher="exhaustive",
+        workloads=spec.tuned,
+        operators=OPERATORS,
     )
+    plan = Plan(config, spec, definition.space, template)
     device = open_device("cuda", spec, OPERATORS)
     compiler = NvrtcPool(cache=Cache(folder / "cache"))
     clock = PhaseClock()
-    manifest = manifest_of(plan, device="cuda", words=("throughput",))
+    manifest = manifest_of(plan, ("throughput",))
     with Session.create(folder / "session", manifest, {}) as session:
         tune(plan, session=session, device=device, compiler=compiler, listener=clock)
         counts = session.status_counts()

@@ -8,16 +8,39 @@ from typing import TYPE_CHECKING
 from tuner.model.version import TUNER_VERSION
 
 if TYPE_CHECKING:
-    from tuner.app.rewards import Effort, GrpoReward, reward
+    from tuner.app.api import TuningResult, tune
+    from tuner.app.check import check
+    from tuner.app.compare import compare
+    from tuner.app.render import render
+    from tuner.app.reward import Effort, GrpoReward, reward
 
-__all__ = ["Effort", "GrpoReward", "__version__", "reward"]
+__all__ = [
+    "Effort",
+    "GrpoReward",
+    "TuningResult",
+    "__version__",
+    "check",
+    "compare",
+    "render",
+    "reward",
+    "tune",
+]
 __version__ = TUNER_VERSION
 
-_IN_REWARDS = frozenset({"Effort", "GrpoReward", "reward"})
+_HOMES = {
+    "Effort": "reward",
+    "GrpoReward": "reward",
+    "TuningResult": "api",
+    "check": "check",
+    "compare": "compare",
+    "render": "render",
+    "reward": "reward",
+    "tune": "api",
+}
 
 
 def __getattr__(name: str) -> object:
     """Import what `import tuner` alone need not pay for."""
-    if name not in _IN_REWARDS:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("tuner.app.rewards"), name)
+    return getattr(importlib.import_module(f"tuner.app.{_HOMES[name]}"), name)

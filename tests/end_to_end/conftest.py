@@ -76,7 +76,7 @@ arguments:
 workloads:
   tuned: [{N: 4096}, {N: 1048576}]
   held_out: [{N: 100000}]
-traffic: 8 * N
+min_bytes: 8 * N
 
 baseline:
   launch: [{kernel: scale, grid: ["ceil_div(N, 256)"], block: [256]}]

@@ -15,8 +15,8 @@ from faults import wait_until
 
 from tuner.agent.budget import read_prices
 from tuner.agent.replies import KNOWN_METRICS
-from tuner.app.plans import AgentOptions, Request
-from tuner.cli import run_command
+from tuner.app.plan import new_plan
+from tuner.cli import options, run_command
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -161,14 +161,14 @@ def test_every_command_in_the_documentation_is_one(
     monkeypatch.chdir(bench.root)
     (bench.root / "prices.yaml").write_text(DOCUMENTED["yaml"][0], encoding="utf-8")
     with run_command.command.make_context("tune", shlex.split(line)) as context:
-        given = {n for n in context.params if context.get_parameter_source(n).name == "COMMANDLINE"}
-        request = Request(**context.params, given=frozenset(given), words=("tune",))
-    assert bool(request.kernel) != bool(request.resume)
-    if request.resume is None:
-        options = AgentOptions.asked(request)
-        assert options.agent in ("openai", "files")
-        prices = read_prices(options.prices or bench.root / "prices.yaml")
-        assert prices.of(options.model or "my-model").output == 10
+        settings = options.settings_of(context, context.params)
+        kernel, resume = context.params["kernel"], context.params["resume"]
+    assert bool(kernel) != bool(resume)
+    if resume is None:
+        config = new_plan(bench.root / "scale.cu", settings).config
+        assert config.agent in ("openai", "files")
+        prices = read_prices(config.prices or bench.root / "prices.yaml")
+        assert prices.of(config.model or "my-model").output == 10
 
 
 def test_every_metric_is_documented() -> None:

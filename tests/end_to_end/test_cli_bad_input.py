@@ -176,7 +176,7 @@ def test_something_else_in_place_of_a_search_space(project, tune) -> None:
 
 def test_a_draft_with_blanks_left_lists_them_all(project, refuse) -> None:
     project.edit(project.space, "value: N}", "value: FILL_IN}  # FILL IN: the value of N")
-    project.edit(project.space, "traffic: 8 * N", "traffic: FILL_IN")
+    project.edit(project.space, "min_bytes: 8 * N", "min_bytes: FILL_IN")
     refuse(
         "scale.yaml: 2 blanks are left to fill in",
         "scale.yaml:11: the value of N",

@@ -40,7 +40,11 @@ STATES = {
 STYLES = {
     "activation": Style(
         "aot/csrc/elementwise/activation.cu",
-        {"name: out,": "tokens, d", "name: input,": "tokens, 2 * d", "traffic:": "tokens * d * 6"},
+        {
+            "name: out,": "tokens, d",
+            "name: input,": "tokens, 2 * d",
+            "min_bytes:": "tokens * d * 6",
+        },
         reference="""\
 def reference(xp, inputs, axes):
     gate, up = inputs["input"][:, : axes["d"]], inputs["input"][:, axes["d"] :]
@@ -50,7 +54,7 @@ def reference(xp, inputs, axes):
     ),
     "per_token_quant_fp8": Style(
         "aot/csrc/gemm/per_token_quant_fp8.cu",
-        {**ROWS, "traffic:": "num_tokens * hidden_dim * 3"},
+        {**ROWS, "min_bytes:": "num_tokens * hidden_dim * 3"},
         ("--kernel", "quant_warp_kernel"),
         reference="""\
 def reference(xp, inputs, axes):
@@ -62,7 +66,7 @@ def reference(xp, inputs, axes):
     ),
     "merge_attn_states": Style(
         "aot/csrc/attention/merge_attn_states.cu",
-        {**STATES, "traffic:": "num_tokens * num_heads * head_size * 6"},
+        {**STATES, "min_bytes:": "num_tokens * num_heads * head_size * 6"},
         reference="""\
 def reference(xp, inputs, axes):
     a, b = inputs["prefix_lse"], inputs["suffix_lse"]
@@ -81,7 +85,7 @@ def reference(xp, inputs, axes):
             "name: weight,": "input_stride",
             "name: output,": "num_tokens, output_stride",
             "name: eps,": "1.0e-6",
-            "traffic:": "num_tokens * input_stride * 4",
+            "min_bytes:": "num_tokens * input_stride * 4",
         },
         ("--instantiate", "rmsnorm_block<64, true, bf16_t>"),
         reference="""\

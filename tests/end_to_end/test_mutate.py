@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from manifests import plan_of
 
-from tuner.app.plans import manifest_of
+from tuner.app.plan import manifest_of
 from tuner.cli import cli
 from tuner.mutation.examine import load_score
 from tuner.session.session import Session
-from tuner.space.load import load_definition
-from tuner.space.plan import Plan
-from tuner.space.template import Template
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 SILU = Path(__file__).parents[2] / "search_spaces/sglang/silu_and_mul.yaml"
@@ -39,19 +37,8 @@ def small(project):
 
 
 def session_of(project, folder: Path) -> Path:
-    definition = load_definition(project.space)
-    plan = Plan(
-        spec=definition.spec,
-        space=definition.space,
-        template=Template.load(definition.spec.template),
-        searcher="exhaustive",
-        trials=None,
-        time_s=None,
-        seed=0,
-        workloads=definition.spec.workloads,
-        operators={},
-    )
-    with Session.create(folder, manifest_of(plan, device="host", words=("tune",)), {}):
+    plan = plan_of(project.space)
+    with Session.create(folder, manifest_of(plan, ("tune",)), {}):
         return folder
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.app.watching import sanitized_host
+from tuner.app.instruments import sanitized_host
 from tuner.compiler.host import SANITIZERS, preload
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload
@@ -47,7 +47,7 @@ def evaluator_of(definition: Definition, operators: dict[str, str], stack: ExitS
 def small(definition: Definition) -> list[Workload]:
     """The smallest sizes that the operator declares, two of them."""
     spec = definition.spec
-    return sorted((*spec.boundary, *spec.workloads), key=spec.footprint_bytes)[:2]
+    return sorted((*spec.edge_cases, *spec.workloads), key=spec.footprint_bytes)[:2]
 
 
 def variants() -> Iterator[tuple[str, dict[str, str]]]:

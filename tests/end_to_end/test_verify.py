@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 from click.testing import Result as Done
+from manifests import plan_of
 
-from tuner.app.plans import manifest_of
+from tuner.app.plan import manifest_of
 from tuner.model.config import Config
 from tuner.model.trial import Result
 from tuner.session.session import Session
 from tuner.space.load import load_definition
-from tuner.space.plan import Plan
-from tuner.space.template import Template
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 Tune = Callable[..., Done]
@@ -38,19 +37,17 @@ RESULT = {
 def small(project: Project) -> Project:
     """The project with sizes that a CPU verifies at once, and one that is only verified."""
     project.edit(project.space, "tuned: [{N: 4096}, {N: 1048576}]", "tuned: [{N: 512}]")
-    held_out = "held_out: [{N: 1000}]\n  boundary: [{N: 127}]"
+    held_out = "held_out: [{N: 1000}]\n  edge_cases: [{N: 127}]"
     project.edit(project.space, "held_out: [{N: 100000}]", held_out)
     return project
 
 
 def session_of(project: Project, config: Config | None = None) -> Path:
     """Make a session whose one winner is a config, the default one unless another is given."""
-    definition = load_definition(project.space)
-    spec, space = definition.spec, definition.space
-    template = Template.load(spec.template)
-    plan = Plan(spec, space, template, "exhaustive", None, None, 0, spec.workloads, {})
+    plan = plan_of(project.space, device="cuda")
+    spec, space = plan.spec, plan.space
     folder = project.root / "session"
-    with Session.create(folder, manifest_of(plan, device="cuda", words=("tune",)), {}) as session:
+    with Session.create(folder, manifest_of(plan, ("tune",)), {}) as session:
         winner = config or space.default
         session.record_result(Result(workload=spec.tuned[0], config=winner, **RESULT))
     return folder

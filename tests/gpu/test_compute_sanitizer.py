@@ -144,7 +144,7 @@ def test_clusters_and_dependent_launches_pass(
     wait = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
     programs = [
         built(silu(), replace(LAUNCH, cluster=(4, 1, 1))),
-        built(silu(before=wait), replace(LAUNCH, programmatic=True)),
+        built(silu(before=wait), replace(LAUNCH, pdl=True)),
     ]
     for outcome in watch(kind, *programs):
         assert outcome == Outcome(Status.CORRECT)

@@ -182,7 +182,7 @@ def test_a_comparison_is_paired_round_by_round(
 def test_programmatic_launches_overlap_and_have_an_isolated_time(
     device: CudaDevice, honest: Program, build: Build
 ) -> None:
-    launch = replace(LAUNCH, programmatic=True)
+    launch = replace(LAUNCH, pdl=True)
     dependent = build(silu(before=DEPENDENT), WORKLOAD, launch)
     assert device.run(dependent, thorough=True).status is Status.CORRECT
     rounds = device.compare([honest, dependent], rounds=15)
@@ -198,7 +198,7 @@ def test_programmatic_launches_overlap_and_have_an_isolated_time(
 def test_a_programmatic_launch_that_reads_before_its_wait_is_wrong(
     device: CudaDevice, build: Build, thorough: bool
 ) -> None:
-    launch = replace(LAUNCH, programmatic=True)
+    launch = replace(LAUNCH, pdl=True)
     hasty = build(
         silu(before='asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'),
         WORKLOAD,

@@ -38,7 +38,7 @@ arguments:
   - {name: factor, dtype: float32, value: 0.25}
 workloads:
   tuned: [{N: 10007}]
-traffic: 11 * N
+min_bytes: 11 * N
 baseline:
   launch: [{kernel: accumulate, grid: ["ceil_div(N, 256)"], block: [256]}]
 parameters:

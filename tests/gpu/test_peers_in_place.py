@@ -27,7 +27,7 @@ arguments:
   - {name: code, dtype: float8_e4m3, shape: [N], role: output}
   - {name: x, dtype: float16, shape: [N]}
 workloads: {tuned: [{N: 1000}]}
-traffic: N * 11
+min_bytes: N * 11
 baseline: {launch: [{kernel: accumulate, grid: [8], block: [128]}]}
 parameters: {block: [128]}
 launch: [{kernel: accumulate, grid: [8], block: [block]}]

@@ -71,7 +71,7 @@ arguments:
   - {name: in, dtype: float32, shape: [N], role: input}
   - {name: N, dtype: int32, value: N}
 workloads: {tuned: [{N: 1000}], held_out: [{N: 500}]}
-traffic: N * 8
+min_bytes: N * 8
 baseline: {launch: [{kernel: scale, grid: ["ceil_div(N, 64)"], block: [64]}]}
 limits: {max_registers: 64}
 tolerance: {out: {relative: 1.0e-4}}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from manifests import manifest
+
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Comparison, Measurement, Resources, Status, Trial, Variant
 from tuner.session.records import file_sha
-from tuner.session.session import Manifest, Session
+from tuner.session.session import Session
 from tuner.space.load import load_definition
 
 SPACE = """\
@@ -31,7 +33,7 @@ arguments:
 workloads:
   tuned: [{T: 1, D: 4096}, {T: 64, D: 4096}, {T: 1024, D: 4096}]
   held_out: [{T: 3, D: 4096}, {T: 500, D: 8192}]
-traffic: T * D * 6
+min_bytes: T * D * 6
 baseline:
   launch:
     - {kernel: "reduce<float>", grid: [T], block: [128]}
@@ -55,7 +57,7 @@ launch:
     block: ["block // 2", 2]
     shared_memory: block * 400 if wide else 0
     cluster: ["2 if wide else 1"]
-    programmatic: programmatic
+    pdl: programmatic
 tolerance: {out: {relative: 1.0e-6}}
 """
 BODY = """\
@@ -167,25 +169,21 @@ def write_session(
 ) -> Path:
     """Write a session of the operator with these records; return its folder."""
     spec = load_definition(space).spec
-    manifest = Manifest(
+    made = manifest(
         kernel=spec.name,
-        space_path=str(space),
-        space_text_sha=file_sha(space),
+        space=space,
+        template=spec.template,
+        space_sha=file_sha(space),
         template_sha=file_sha(spec.template),
         source_sha=file_sha(spec.source),
         device="cuda",
-        searcher="auto",
-        trials=None,
-        time_s=None,
-        seed=0,
         workloads=spec.workloads,
         operators={"MAP": "twice"},
         tuner_version="0",
         command=("tune", "blend.cu"),
         created="2026-01-01T00:00:00+00:00",
-        template_path=str(spec.template),
     )
-    with Session.create(folder, manifest, environment) as session:
+    with Session.create(folder, made, environment) as session:
         text = spec.template.read_text(encoding="utf-8")
         session.add_candidate(INITIAL, text, space.read_text(encoding="utf-8"))
         for one in trials:

@@ -70,7 +70,7 @@ arguments:
   - {name: N, dtype: int32, value: N}
 workloads:
   tuned: [{R: 1, N: 2048}]
-traffic: 8 * R * N
+min_bytes: 8 * R * N
 
 baseline:
   launch: [{kernel: scale, grid: ["ceil_div(R * N, 256)"], block: [256]}]
@@ -101,7 +101,7 @@ class Process:
     @property
     def runs_kernels(self) -> bool:
         """Whether it is the server of the `host` device, or a child that it forked."""
-        return "host.server" in self.command
+        return "cpu.server" in self.command
 
     @property
     def compiles(self) -> bool:

@@ -39,7 +39,7 @@ class Operator:
             arguments=self.arguments,
             tuned=(self.workload,),
             held_out=(),
-            traffic=Expression.parse("1"),
+            min_bytes=Expression.parse("1"),
             baseline=(),
             launch=(),
             tolerances=dict.fromkeys(written, self.tolerance),

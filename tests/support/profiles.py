@@ -20,11 +20,11 @@ def launch(
     blocks: int = 80 * MULTIPROCESSORS,
     threads: int = 256,
     *,
-    programmatic: bool = True,
+    pdl: bool = True,
     shared_bytes: int = 0,
 ) -> Launch:
     """One launch of a kernel; by default its blocks fill whole waves."""
-    return Launch("k", (blocks, 1, 1), (threads, 1, 1), shared_bytes, programmatic=programmatic)
+    return Launch("k", (blocks, 1, 1), (threads, 1, 1), shared_bytes, pdl=pdl)
 
 
 def code(

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from manifests import manifest
+
 from tuner.agent.history import outcome
 from tuner.analysis.base import Degree, Kind
 from tuner.model.config import Config
@@ -31,7 +33,7 @@ from tuner.session.events import (
     RoundRefused,
     Said,
 )
-from tuner.session.session import Manifest, Session
+from tuner.session.session import Session
 from tuner.tuning.progress import best_us
 
 SMALL, LARGE = Workload.of({"T": 16, "E": 256}), Workload.of({"T": 8192, "E": 256})
@@ -48,7 +50,7 @@ axes: [T, E]
 arguments:
   - {{name: x, dtype: float32, shape: [T, E], role: inout}}
 workloads: {{tuned: [{{T: 16, E: 256}}, {{T: 8192, E: 256}}]}}
-traffic: T * E * 4
+min_bytes: T * E * 4
 baseline: {{launch: [{{kernel: topk, grid: [T], block: [32]}}]}}
 parameters: {parameters}
 launch: [{{kernel: topk, grid: [T], block: [block], shared_memory: {shared}}}]
@@ -65,30 +67,19 @@ CANDIDATES: Mapping[str, tuple[str, str, float, float]] = {
 BLOCKS = (128, *(32 * step for step in range(1, 17) if step != 4))
 
 
-def manifest(**changes: Any) -> Manifest:
-    """Make the manifest of a run with a model as the agent."""
-    fields: dict[str, Any] = {
-        "kernel": "topk_softmax",
-        "space_path": "gone/topk.yaml",
-        "space_text_sha": "",
-        "template_sha": "",
-        "source_sha": "",
-        "device": "cuda",
-        "searcher": "auto",
-        "trials": 32,
-        "time_s": None,
-        "seed": 3,
-        "workloads": (SMALL, LARGE, HELD_OUT),
-        "operators": {},
-        "tuner_version": "0.1.0",
-        "command": ("tune", "topk.cu", "--agent", "openai", "--model", "big"),
-        "created": "2026-11-20T10:00:00+00:00",
-        "agent": "openai",
-        "rounds": 6,
-        "policy": "mcts",
-        "agent_options": {"model": "big"},
-    }
-    return Manifest(**{**fields, **changes})
+RUN = {
+    "kernel": "topk_softmax",
+    "space": Path("gone/topk.yaml"),
+    "device": "cuda",
+    "trials": 32,
+    "seed": 3,
+    "workloads": (SMALL, LARGE, HELD_OUT),
+    "command": ("tune", "topk.cu", "--agent", "openai", "--model", "big"),
+    "agent": "openai",
+    "rounds": 6,
+    "policy": "mcts",
+    "model": "big",
+}
 
 
 def session_with_rounds(folder: Path, **changes: Any) -> Session:
@@ -98,7 +89,7 @@ def session_with_rounds(folder: Path, **changes: Any) -> Session:
     once its search has begun, round 5 disappoints, and the run ended in round 6.
     """
     environment = {"device": "NVIDIA H200", "recorded": "false"}
-    session = Session.create(folder, manifest(**changes), environment)
+    session = Session.create(folder, manifest(**{**RUN, **changes}), environment)
     for workload, time_us in BASELINES_US.items():
         session.record_baseline(workload, Measurement((time_us,), 20, 4))
     _search(session, INITIAL, None)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from manifests import manifest, plan_of
 
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.session.session import Manifest, Session
-from tuner.space.load import load_definition
+from tuner.model.run_config import RunConfig
+from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.space.template import Template
 
 SOURCE = """
 extern "C" __global__ void scale(float* out, const float* in, int N) {
@@ -46,7 +47,7 @@ arguments:
   - {name: in, dtype: float32, shape: [N]}
   - {name: N, dtype: int32, value: N}
 workloads: {tuned: [{N: 1000}, {N: 100000}], held_out: [{N: 3000}]}
-traffic: N * 8
+min_bytes: N * 8
 baseline: {launch: [{kernel: scale, grid: ["ceil_div(N, 128)"], block: [128]}]}
 parameters:
   block: [32, 64, 128, 256, 512]
@@ -78,17 +79,7 @@ def make_plan(project: Path):
     """Load the project into a plan; keyword arguments replace the plan's fields."""
 
     def make(**changes) -> Plan:
-        definition = load_definition(project / "scale.yaml")
-        fields = {
-            "searcher": "exhaustive",
-            "trials": None,
-            "time_s": None,
-            "seed": 0,
-            "workloads": definition.spec.workloads,
-            "operators": {},
-        }
-        template = Template.load(definition.spec.template)
-        return Plan(definition.spec, definition.space, template, **{**fields, **changes})
+        return plan_of(project / "scale.yaml", **changes)
 
     return make
 
@@ -101,24 +92,13 @@ def make_session(tmp_path: Path):
         folder = tmp_path / name
         if folder.exists():
             return Session.open(folder)
-        manifest = Manifest(
+        made = manifest(
+            **{f.name: getattr(plan.config, f.name) for f in fields(RunConfig)},
             kernel=plan.spec.name,
-            space_path=str(plan.spec.path),
-            space_text_sha="",
-            template_sha="",
-            source_sha="",
-            device="simulated",
-            searcher=plan.searcher,
-            trials=plan.trials,
-            time_s=plan.time_s,
-            seed=plan.seed,
-            workloads=plan.workloads,
-            operators=plan.operators,
             tuner_version="0",
-            command=("tune", "scale.cu"),
             created="2026-01-01T00:00:00+00:00",
         )
-        return Session.create(folder, manifest, {})
+        return Session.create(folder, made, {})
 
     return make
 

@@ -81,7 +81,7 @@ class KernelTask:
 
     def floor_us(self, workload: Workload) -> float:
         """Compute the time that the declared minimum of traffic takes at the streaming rate."""
-        traffic = self.spec.traffic.integer(workload.values)
+        traffic = self.spec.min_bytes.integer(workload.values)
         return floor_us(traffic, self.info.streaming_gbps)
 
 
@@ -165,10 +165,11 @@ def _workloads(task: KernelTask) -> str:
     head = ["workload", "kind", "traffic", "floor us"]
     if spec.operations is not None:
         head.append("operations")
-    boundary = "; ".join(workload.key for workload in spec.boundary)
+    boundary = "; ".join(workload.key for workload in spec.edge_cases)
     parts = [
-        f"The operator must move at least `{spec.traffic.text}` bytes. The floor is the time that "
-        f"takes at the {task.info.streaming_gbps:,.0f} GB/s measured here; a launch adds its own.",
+        f"The operator must move at least `{spec.min_bytes.text}` bytes. The floor is the time "
+        f"that takes at the {task.info.streaming_gbps:,.0f} GB/s measured here; a launch adds "
+        "its own.",
         table(head, rows),
     ]
     if boundary:
@@ -177,7 +178,7 @@ def _workloads(task: KernelTask) -> str:
 
 
 def _workload(task: KernelTask, workload: Workload, kind: str) -> list[str]:
-    traffic = task.spec.traffic.integer(workload.values)
+    traffic = task.spec.min_bytes.integer(workload.values)
     row = [workload.key, kind, size(traffic), microseconds(task.floor_us(workload))]
     if task.spec.operations is not None:
         row.append(f"{task.spec.operations.integer(workload.values):.3g}")
@@ -204,7 +205,7 @@ def _space_rules(spec: KernelSpec) -> str:
         "- `suggestions`: a list of other configs that are tried next, each by what differs from "
         "the default; may be left out.\n"
         "- `launch`: a list of `{kernel, grid, block}` with `shared_memory`, `cluster`, "
-        "`programmatic` and `when` where needed, all of them such expressions. The launches run "
+        "`pdl` and `when` where needed, all of them such expressions. The launches run "
         "in order, and all take the same arguments.\n"
         f"- Names: the parameters; the axes {axes}; `max_threads`, `max_shared_bytes` (of a "
         "block), `multiprocessors`, `warp_size`. In the template: the parameters, the axes"
@@ -456,7 +457,7 @@ class Briefer:
             source=plan.spec.source.read_text(encoding="utf-8"),
             info=info,
             degree=degree,
-            operators=dict(plan.operators),
+            operators=dict(plan.config.operators),
             reference=plan.spec.reference.read_text(encoding="utf-8"),
         )
 
@@ -467,7 +468,7 @@ class Briefer:
         shown = base or self._fastest()
         now = Situation(
             round=number,
-            rounds=self._plan.rounds,
+            rounds=self._plan.config.rounds,
             base=base,
             shown=shown,
             population=tuple(self._member(one) for one in population(self._session)),

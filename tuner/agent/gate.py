@@ -65,7 +65,7 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
         own = SpaceText.of(plan.spec.path.read_text(encoding="utf-8-sig"), plan.spec.path)
         merged = rewritten(own, SpaceText.of(answer.space, space_path), space_path, TEMPLATE)
         space_path.write_text(merged, encoding="utf-8")
-        definition = load_definition(space_path, plan.operators)
+        definition = load_definition(space_path, plan.config.operators)
         template = Template.from_text(answer.template, template_path)
         template.check(definition.space, definition.spec)
         _require_searchable(definition.space, space_path)
@@ -95,7 +95,7 @@ def require_as_wide(plan: Plan, evaluator: Evaluator, user: Plan) -> None:
 
     What no config may run on is never verified: held-out and boundary sizes are there for that.
     """
-    for workload in (*user.spec.held_out, *user.spec.boundary):
+    for workload in (*user.spec.held_out, *user.spec.edge_cases):
         names = evaluator.names(workload)
         pool = valid_configs(plan.space, names)
         if not len(pool) and len(valid_configs(user.space, names)):
@@ -169,7 +169,7 @@ def _corners(pool: Pool) -> Iterator[Config]:
 
 
 def _require_resolvable(plan: Plan, evaluator: Evaluator, configs: Iterable[Config]) -> None:
-    for workload in (*plan.held_out, *plan.spec.boundary):
+    for workload in (*plan.held_out, *plan.spec.edge_cases):
         for config in dict.fromkeys(configs):
             if plan.space.violated(config, evaluator.names(workload)) is None:
                 evaluator.key(workload, config)
@@ -225,7 +225,7 @@ def _wrong(
     """Verify on the smallest tuned workload, a larger one, and on the boundaries."""
     fitting = [w for w in plan.tuned if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES]
     largest = max(fitting, key=plan.spec.footprint_bytes, default=smallest)
-    small = (w for w in plan.spec.boundary if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES)
+    small = (w for w in plan.spec.edge_cases if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES)
     workloads = dict.fromkeys((smallest, largest, *small))
     for config in dict.fromkeys(configs[:VERIFIED_CONFIGS]):
         for workload in workloads:

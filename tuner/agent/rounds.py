@@ -78,7 +78,7 @@ class Rounds:
         """Run or resume all rounds; return what ended them too early, None where nothing did."""
         self._profile(self._plan, 0)
         try:
-            for number in range(1, self._plan.rounds + 1):
+            for number in range(1, self._plan.config.rounds + 1):
                 if over(self._session, number):
                     self._recount(number)
                 elif not self._round(number):
@@ -125,7 +125,7 @@ class Rounds:
 
     def _opened(self, number: int, base: str | None) -> Conversation:
         agent, session = self._author.agent, self._session
-        self._say(f"round {number} of {self._plan.rounds}: {agent.name} plans")
+        self._say(f"round {number} of {self._plan.config.rounds}: {agent.name} plans")
         toolbox = self._author.toolbox(number, base)
         if not session.events(ToolsDeclared, number):
             session.record_event(ToolsDeclared(number, tuple(toolbox.tools())))
@@ -181,7 +181,7 @@ class Rounds:
 
     def _tried(self, plan: Plan, number: int, idea: Idea) -> None:
         session, evaluator = self._session, self._candidates.evaluator(plan.candidate)
-        left = self._plan.rounds - number + 1
+        left = self._plan.config.rounds - number + 1
         try:
             pools = pools_of(plan, evaluator)
             search_all(plan, session, evaluator, self._progress, pools, searches_left=left)

@@ -73,7 +73,7 @@ def _usage(one: _Seen) -> Mapping[str, float]:
         "barriers": used.barriers,
         "threads": one.launch.threads,
         "cluster_blocks": prod(one.launch.cluster or (1, 1, 1)),
-        "programmatic": one.launch.programmatic,
+        "programmatic": one.launch.pdl,
     }
 
 

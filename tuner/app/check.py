@@ -6,8 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from tuner.app.plan import check_signature, read_space
 from tuner.compiler.base import Compiler
+from tuner.compiler.cache import Cache
+from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import DeviceInfo, Outcome, Program, Rounds
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import lay_out
@@ -19,7 +23,7 @@ from tuner.model.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architec
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status, Trial
 from tuner.search.pool import Pool, valid_configs
-from tuner.source import check_arguments, read_source
+from tuner.space.choices import chosen_operators
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
 from tuner.tuning.pools import no_valid_config
@@ -31,13 +35,14 @@ _TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class SpaceCheck:
     """What a check learned; `valid` counts configs per workload, `sample` holds compiled ones.
 
     A sampled trial is `not_recorded` where the config compiles within the limits: only a device
     could say more.
     """
 
+    spec: KernelSpec
     target: DeviceInfo
     compiler: str
     combinations: int
@@ -78,13 +83,6 @@ class UnavailableDevice:
         """Nothing is held open."""
 
 
-def check_signature(spec: KernelSpec) -> None:
-    """Raise `KernelError` unless the declared arguments can be those of the baseline's kernels."""
-    source = read_source(spec.source)
-    for name in dict.fromkeys(launch.kernel for launch in spec.baseline):
-        check_arguments(spec, source.kernel(name))
-
-
 def check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
     """Compute the reference with NumPy on the smallest workload.
 
@@ -120,7 +118,7 @@ def target_info(text: str) -> DeviceInfo:
     )
 
 
-def check(
+def check_space(
     spec: KernelSpec,
     space: SearchSpace,
     operators: Mapping[str, str],
@@ -128,7 +126,7 @@ def check(
     target: DeviceInfo,
     compiler: Compiler,
     sample: int,
-) -> Findings:
+) -> SpaceCheck:
     """Check the files against each other, count configs, and compile the baseline and a sample.
 
     Raises `InputError` for the first mistake; a config of the sample that does not compile is one
@@ -151,7 +149,7 @@ def check(
     trials = tuple(evaluator.finish(each) for each in pending)
     require_one_compiles(trials, template)
     valid = {workload: pool.estimated_size for workload, pool in pools.items()}
-    return Findings(target, compiler.version, space.size, valid, trials)
+    return SpaceCheck(spec, target, compiler.version, space.size, valid, trials)
 
 
 def _spread(
@@ -165,3 +163,31 @@ def _spread(
         pool = pools[workload]
         picks.append((workload, pool[(2 * number + 1) * len(pool) // (2 * count)]))
     return dict.fromkeys(picks)
+
+
+def check(
+    space: Path | str,
+    *,
+    target: str = "sm_90a",
+    sample: int = 8,
+    operators: Mapping[str, str] | None = None,
+    jobs: int | None = None,
+) -> SpaceCheck:
+    """Check a search space, its template, its kernel and its reference; no GPU is needed.
+
+    The baseline and `sample` configs, spread evenly over the valid ones, are compiled for `target`.
+    Raises `InputError` for the first mistake.
+    """
+    definition = read_space(Path(space))
+    chosen = chosen_operators(definition.spec, operators or {})
+    definition = definition.chosen(chosen)
+    info = target_info(target)
+    with NvrtcPool(jobs, cache=Cache()) as compiler:
+        return check_space(
+            definition.spec,
+            definition.space,
+            chosen,
+            target=info,
+            compiler=compiler,
+            sample=sample,
+        )

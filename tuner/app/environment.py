@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.model.errors import SessionError
+from tuner.model.errors import Interrupted, SessionError
 from tuner.model.version import TUNER_VERSION
 
 if TYPE_CHECKING:
@@ -122,3 +123,8 @@ def _commit(folder: Path) -> str:
 def program_name() -> str:
     """Return the name that the user can type again: `scripts/tune` says its own."""
     return os.environ.get("TUNE_PROGRAM", "tune")
+
+
+def resume_line(interrupted: Interrupted) -> str:
+    """Say how to go on with an interrupted run."""
+    return f"interrupted; resume with: {program_name()} {shlex.join(interrupted.command)}"

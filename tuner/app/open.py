@@ -4,69 +4,36 @@ from __future__ import annotations
 
 import os
 import shlex
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from tuner.app.environment import program_name
+from tuner.app.environment import environment_of, program_name, require_same_device
+from tuner.app.instruments import compiler_for, meter_for, watches_for
 from tuner.app.locate import look_for_space, require_kernel
-from tuner.model.errors import TunerError
+from tuner.app.plan import RunOptions, manifest_of, new_plan, new_session_folder, resumed_plan
+from tuner.device.select import open_device
+from tuner.model.errors import InputError, Interrupted, TunerError
+from tuner.model.run_config import FILES, RunSettings
+from tuner.session.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from contextlib import ExitStack
-
     from tuner.agent.base import Agent
     from tuner.agent.rounds import Author
-    from tuner.app.agents import Authoring
-    from tuner.app.plans import Request
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device, EnergyMeter
-    from tuner.session.session import Session
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Candidates
     from tuner.tuning.verification import Watch
     from tuner.tuning.warm_start import Knowledge
 
 
-def with_space(request: Request) -> tuple[Request, bool]:
-    """Name the drafted search space in a request whose kernel has none; tell whether it was.
-
-    Raises `InputError` with what is left to fill in, and the command that follows.
-    """
-    if request.kernel is None or request.space is not None or request.template is not None:
-        return request, False
-    require_kernel(request.kernel)
-    if look_for_space(request.kernel, Path.cwd()) is not None:
-        return request, False
-    from tuner.compiler.cache import Cache
-    from tuner.compiler.pool import NvrtcPool
-    from tuner.draft import draft_source, require_one
-
-    with NvrtcPool(1, cache=Cache()) as pool:
-        made = draft_source(request.kernel, compiler=lambda: pool)
-    for path in made.written:
-        click.echo(f"drafted {path}", err=True)
-    space = require_one(made)
-    made.require_filled(f"{program_name()} check {shlex.quote(str(space))}")
-    return replace(request, space=space), True
-
-
-class Interrupted(KeyboardInterrupt):
-    """A run was interrupted; `command` holds the arguments that resume it."""
-
-    def __init__(self, command: tuple[str, ...]) -> None:
-        super().__init__(*command)
-        self.command = command
-
-
 @dataclass(frozen=True, slots=True)
-class Run:
+class OpenRun:
     """All that a run needs, opened; `warning` says why its agent cannot be reached, if so."""
 
     plan: Plan
@@ -74,123 +41,119 @@ class Run:
     device: Device
     compiler: Compiler
     watches: tuple[Watch, ...]
-    author: Callable[[Session, Candidates], Author] | None = None
-    warning: str = ""
-    meter: EnergyMeter | None = None
-    knowledge: Knowledge | None = None
+    author: Callable[[Session, Candidates], Author] | None
+    warning: str
+    meter: EnergyMeter | None
+    knowledge: Knowledge | None
 
 
-def started(
-    request: Request,
+def open_run(
     stack: ExitStack,
-    change: Callable[[Plan], Plan] | None = None,
-    command: tuple[str, ...] = (),
+    kernel: Path | None,
+    settings: RunSettings,
+    options: RunOptions,
+    *,
+    resume: Path | None = None,
     agent: Agent | None = None,
-) -> Run:
-    """Start a new session for what the request asks, after `change` has had its say.
+) -> OpenRun:
+    """Start a new session of a kernel, or open the one in the folder `resume` to go on with it.
 
-    From then on an interruption says how to resume it with this command.
+    `agent` is given where the settings cannot make it. From here on an interruption is an
+    `Interrupted`. Raises `InputError` for what is wrong with files and settings, and
+    `SessionError` where a session cannot go on.
     """
-    from tuner.app.agents import authoring_for
-    from tuner.app.environment import environment_of
-    from tuner.app.plans import AgentOptions, manifest_of, new_plan, new_session_folder
-    from tuner.app.watching import watches_for
-    from tuner.device.select import open_device
-    from tuner.session.session import Session
-
-    request, drafted = with_space(request)
-    plan = new_plan(request)
-    options = AgentOptions.asked(request, drafted=drafted)
-    plan = replace(plan, rounds=options.rounds, policy=options.policy)
-    plan = change(plan) if change else plan
-    device = open_device(request.device, plan.spec, plan.operators, plan.workloads)
+    session: Session | None = None
+    if resume is not None:
+        stack.push(partial(_say_how_to_resume, resume, options.resume_command))
+        session = stack.enter_context(Session.open(resume))
+        plan = resumed_plan(session.directory, session.manifest, kernel, settings)
+    elif kernel is None:
+        raise InputError("no kernel given; name a .cu file, or a session with --resume")
+    else:
+        settings, drafted = _with_space(kernel, settings, options)
+        plan = new_plan(kernel, settings, drafted=drafted)
+        if options.wait_s is not None and plan.config.agent != FILES:
+            raise InputError(f"--wait is for --agent files, not for {plan.config.agent}")
+    plan = options.change(plan) if options.change else plan
+    config = plan.config
+    device = open_device(config.device, plan.spec, config.operators, config.workloads)
     stack.callback(device.close)
+    if session is not None:
+        require_same_device(session, device)
     meter = meter_for(plan, device)
-    knowledge = _knowledge(request, device)
-    compiler = compiler_for(device, request.jobs, stack)
+    knowledge = _knowledge(options, device)
+    compiler = compiler_for(device, options.jobs, stack)
     watches = watches_for(plan, device, compiler, stack)
-    authoring = authoring_for(options, plan, device, compiler, stack, agent)
-    name = request.device
-    if name == "auto":
-        name = "recorded" if device.info.recorded else "cuda"
-    folder = request.session or new_session_folder(plan.spec.name, datetime.now())
-    manifest = manifest_of(plan, device=name, words=request.words, options=options)
-    environment = {
-        **environment_of(device, compiler, plan.spec.path.parent),
-        "watched_by": ", ".join(watch.watcher.kind for watch in watches) or "nothing",
-    }
-    stack.push(partial(_say_how_to_resume, folder, command))
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
-    session = stack.enter_context(Session.create(folder, manifest, environment))
-    stack.push(partial(_leave_nothing_unused, session, made))
-    run = _run(plan, session, device, compiler, watches, authoring)
-    return replace(run, meter=meter, knowledge=knowledge)
+    authoring = None
+    if config.rounds:
+        from tuner.app.agents import authoring_for
+
+        authoring = authoring_for(plan, options, device, compiler, stack, agent)
+    if session is None:
+        if config.device == "auto":
+            name = "recorded" if device.info.recorded else "cuda"
+            plan = replace(plan, config=replace(config, device=name))
+        session = _new_session(plan, device, compiler, watches, options, stack)
+    author, warning = None, ""
+    if authoring is not None:
+        author, warning = authoring.author, authoring.early_warning(session, config.rounds)
+    return OpenRun(plan, session, device, compiler, watches, author, warning, meter, knowledge)
 
 
-def resumed(
-    request: Request,
-    stack: ExitStack,
-    change: Callable[[Plan], Plan] | None = None,
-    command: tuple[str, ...] = (),
-    agent: Agent | None = None,
-) -> Run:
-    """Open the session that the request names; raise `SessionError` where it cannot go on.
+def _with_space(
+    kernel: Path, settings: RunSettings, options: RunOptions
+) -> tuple[RunSettings, bool]:
+    """Name the drafted search space in the settings of a kernel without one; tell whether it was.
 
-    An interruption says how to resume it with this command.
+    Raises `InputError` with what is left to fill in, and the command that follows.
     """
-    from tuner.app.agents import authoring_for
-    from tuner.app.environment import require_same_device
-    from tuner.app.plans import AgentOptions, resumed_plan
-    from tuner.app.watching import watches_for
-    from tuner.device.select import open_device
-    from tuner.session.session import Session
+    if settings.get("space") is not None or settings.get("template") is not None:
+        return settings, False
+    require_kernel(kernel)
+    if look_for_space(kernel, Path.cwd()) is not None:
+        return settings, False
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.draft import draft_source, require_one
 
-    assert request.resume is not None
-    stack.push(partial(_say_how_to_resume, request.resume, command))
-    session = stack.enter_context(Session.open(request.resume))
-    plan = resumed_plan(session.directory, session.manifest, request)
-    options = AgentOptions.resumed(session.manifest, request)
-    plan = replace(plan, rounds=options.rounds, policy=options.policy)
-    plan = change(plan) if change else plan
-    device = open_device(session.manifest.device, plan.spec, plan.operators, plan.workloads)
-    stack.callback(device.close)
-    require_same_device(session, device)
-    meter = meter_for(plan, device)
-    knowledge = _knowledge(request, device)
-    compiler = compiler_for(device, request.jobs, stack)
-    watches = watches_for(plan, device, compiler, stack)
-    authoring = authoring_for(options, plan, device, compiler, stack, agent)
-    run = _run(plan, session, device, compiler, watches, authoring)
-    return replace(run, meter=meter, knowledge=knowledge)
+    with NvrtcPool(1, cache=Cache()) as pool:
+        made = draft_source(kernel, compiler=lambda: pool)
+    for path in made.written:
+        options.say(f"drafted {path}")
+    space = require_one(made)
+    made.require_filled(f"{program_name()} check {shlex.quote(str(space))}")
+    return {**settings, "space": space}, True
 
 
-def _run(
-    plan: Plan,
-    session: Session,
-    device: Device,
-    compiler: Compiler,
-    watches: tuple[Watch, ...],
-    authoring: Authoring | None,
-) -> Run:
-    """Put a run together; where a round is left, ask now whether there is an agent for it."""
-    from tuner.agent.history import over
-    from tuner.app.agents import early_warning
-
-    if authoring is None:
-        return Run(plan, session, device, compiler, watches)
-    needed = any(not over(session, number) for number in range(1, plan.rounds + 1))
-    warning = early_warning(authoring.agent) if needed else ""
-    return Run(plan, session, device, compiler, watches, authoring.author, warning)
-
-
-def _knowledge(request: Request, device: Device) -> Knowledge | None:
+def _knowledge(options: RunOptions, device: Device) -> Knowledge | None:
     """Open the store of past runs; what keeps it from being used is told."""
     from tuner.tuning.warm_start import open_knowledge
 
     def warn(text: str) -> None:
-        click.echo(f"Warning: {text}", err=True)
+        options.say(f"Warning: {text}")
 
-    return open_knowledge(request.store, os.environ, device.info, warn)
+    return open_knowledge(options.store, os.environ, device.info, warn)
+
+
+def _new_session(
+    plan: Plan,
+    device: Device,
+    compiler: Compiler,
+    watches: tuple[Watch, ...],
+    options: RunOptions,
+    stack: ExitStack,
+) -> Session:
+    folder = options.session or new_session_folder(plan.spec.name, datetime.now())
+    environment = {
+        **environment_of(device, compiler, plan.spec.path.parent),
+        "watched_by": ", ".join(watch.watcher.kind for watch in watches) or "nothing",
+    }
+    stack.push(partial(_say_how_to_resume, folder, options.resume_command))
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    manifest = manifest_of(plan, options.command)
+    session = stack.enter_context(Session.create(folder, manifest, environment))
+    stack.push(partial(_leave_nothing_unused, session, made))
+    return session
 
 
 def _leave_nothing_unused(
@@ -212,34 +175,3 @@ def _say_how_to_resume(
 
     if isinstance(error, KeyboardInterrupt) and (folder / DATABASE).exists():
         raise Interrupted((*command, "--resume", str(folder))) from None
-
-
-def meter_for(plan: Plan, device: Device) -> EnergyMeter | None:
-    """Find the energy meter that an objective needs; raise before anything is measured."""
-    from tuner.device.base import open_meter
-    from tuner.tuning.energy import require_time
-
-    if plan.objective == "time":
-        return None
-    meter = open_meter(device)
-    require_time(plan, plan.objective)
-    return meter
-
-
-def compiler_for(device: Device, jobs: int | None, stack: ExitStack) -> Compiler:
-    """Start the compiler whose results run on a device; the stack ends it."""
-    from tuner.compiler.cache import AnsweringCompiler, Cache
-    from tuner.compiler.host import HostCompiler
-    from tuner.compiler.pool import NvrtcPool
-    from tuner.device.recorded.device import RecordedDevice
-
-    compiler: Compiler
-    if device.info.on_cpu:
-        compiler = HostCompiler(jobs, cache=Cache())
-    else:
-        compiler = NvrtcPool(workers=jobs, cache=Cache())
-    if isinstance(device, RecordedDevice) and (known := device.compiled()):
-        version = device.info.environment.get("recorded_compiler", compiler.version)
-        compiler = AnsweringCompiler(known, version, compiler)
-    stack.callback(compiler.close)
-    return compiler

@@ -47,15 +47,17 @@ def recording_plan(plan: Plan) -> Plan:
     """Turn a plan into one that measures what searches may ask for, held-out workloads too.
 
     That is every valid config, or, where the plan has a number of trials, what a search of so
-    many tries on each workload and as many more (tuner/survey.py).
+    many tries on each workload and as many more (`tuning.search.Survey`).
     """
-    return replace(
-        plan,
-        searcher="exhaustive" if plan.trials is None else "auto",
-        surveyed=None if plan.trials is None else SURVEYED * plan.trials,
-        workloads=tuple(replace(workload, held_out=False) for workload in plan.workloads),
-        finalists=FINALISTS if plan.trials is None else FINALISTS_OF_A_PART,
+    config = plan.config
+    changed = replace(
+        config,
+        searcher="exhaustive" if config.trials is None else "auto",
+        surveyed=None if config.trials is None else SURVEYED * config.trials,
+        workloads=tuple(replace(workload, held_out=False) for workload in config.workloads),
+        finalists=FINALISTS if config.trials is None else FINALISTS_OF_A_PART,
     )
+    return replace(plan, config=changed)
 
 
 def record(
@@ -74,10 +76,10 @@ def recording_of(plan: Plan, *, session: Session, device: Device, compiler: Comp
         kernel=plan.spec.name,
         created=session.manifest.created,
         device=_device(plan.spec, session, device),
-        operators=dict(plan.operators),
+        operators=dict(plan.config.operators),
         workloads={
             workload.key: _workload(session, evaluator, workload, comparisons.get(workload))
-            for workload in plan.workloads
+            for workload in plan.config.workloads
         },
         compiled=_compiled(plan, session, evaluator, compiler),
     )
@@ -103,7 +105,7 @@ def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDevic
 def _best_gbps(spec: KernelSpec, session: Session) -> float:
     """The highest rate of any program whose buffers cannot stay in a cache: a roofline seen."""
     rates = [
-        spec.traffic.integer(trial.workload.values) / trial.time_us / 1e3
+        spec.min_bytes.integer(trial.workload.values) / trial.time_us / 1e3
         for trial in session.trials(INITIAL)
         if trial.time_us is not None and spec.footprint_bytes(trial.workload) >= CACHE_FREE_BYTES
     ]
@@ -160,7 +162,7 @@ def _compiled(
 
 
 def _requests(plan: Plan, session: Session, evaluator: Evaluator) -> Iterator[CompileRequest]:
-    for workload in plan.workloads:
+    for workload in plan.config.workloads:
         yield evaluator.baseline_request(workload)
         for trial in session.trials(INITIAL, workload):
             yield evaluator.request(workload, trial.config)

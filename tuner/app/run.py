@@ -1,18 +1,26 @@
-"""The loop: baseline, search, rounds with an agent, finals; all it learns is in the session."""
+"""Run a session to its end: baseline, search, rounds with an agent, finals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
+from tuner.agent.base import Agent
 from tuner.agent.history import restore
 from tuner.agent.rounds import Author, Rounds
+from tuner.app.open import OpenRun, open_run
+from tuner.app.plan import RunOptions
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device, EnergyMeter
 from tuner.dispatch.set_cover import preload_solver
 from tuner.model.errors import AgentError, AwaitedError
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener
+from tuner.model.run_config import RunSettings
 from tuner.model.trial import Result, Variant
 from tuner.search.factory import preload
 from tuner.search.pool import Pool
@@ -26,6 +34,59 @@ from tuner.tuning.progress import ProgressTracker
 from tuner.tuning.search import Survey, budget, search_all
 from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
+
+if TYPE_CHECKING:
+    from tuner.report.data import ReportData
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """What a run came to: all that its report shows, and what ended an agent's rounds too early."""
+
+    folder: Path
+    data: ReportData
+    failure: AgentError | None
+
+
+def run(
+    kernel: Path | None,
+    settings: RunSettings,
+    options: RunOptions,
+    listener: Listener,
+    *,
+    resume: Path | None = None,
+    agent: Agent | None = None,
+    opened: Callable[[OpenRun], None] = lambda run: None,
+) -> FinishedRun:
+    """Run a kernel's new session, or the one in the folder `resume`, to its end.
+
+    `opened` is called before anything is measured. What was found is kept for later runs, however
+    this one ends. For what is raised see `open_run` and `tune`; an error of the agent comes back.
+    """
+    from tuner.report.loading import from_session
+
+    with ExitStack() as stack:
+        run = open_run(stack, kernel, settings, options, resume=resume, agent=agent)
+        session = run.session
+        if run.knowledge is not None:
+            stack.callback(run.knowledge.keep, session)
+        opened(run)
+        failure: AgentError | None = None
+        try:
+            tune(
+                run.plan,
+                session=session,
+                device=run.device,
+                compiler=run.compiler,
+                listener=listener,
+                watches=run.watches,
+                author=run.author,
+                meter=run.meter,
+                knowledge=run.knowledge,
+            )
+        except AgentError as error:
+            failure = error
+        return FinishedRun(session.directory, from_session(session, run.plan.spec), failure)
 
 
 def tune(
@@ -51,39 +112,39 @@ def tune(
     pools = pools_of(plan, evaluator)
     sizes = [len(pool) for pool in pools.values()]
     # While the baseline is measured this process has nothing to do.
-    Thread(target=_load_ahead, args=(plan.searcher, max(sizes)), daemon=True).start()
+    Thread(target=_load_ahead, args=(plan.config.searcher, max(sizes)), daemon=True).start()
     space_text = plan.spec.path.read_text(encoding="utf-8-sig")
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     restore(plan, session, candidates)
     session.mark("running")
-    standing = ProgressTracker(plan, session, device.info.name, listener)
+    tracker = ProgressTracker(plan, session, device.info.name, listener)
     verification = Verification(plan, session, device, candidates, watches)
     failure: AgentError | None = None
     try:
-        _measure_baseline(plan, session, evaluator, standing)
+        _measure_baseline(plan, session, evaluator, tracker)
         if not (device.info.recorded or session.trials()):
-            for workload in plan.spec.boundary:
+            for workload in plan.spec.edge_cases:
                 evaluator.verify_baseline(workload)
-        _search(plan, session, evaluator, standing, pools, knowledge)
+        _search(plan, session, evaluator, tracker, pools, knowledge)
         if author is not None:
             written_by = author(session, candidates)
-            failure = Rounds(plan, session, candidates, standing, written_by).run()
+            failure = Rounds(plan, session, candidates, tracker, written_by).run()
         ranked: Mapping[Workload, tuple[Variant, ...]] = {}
         if meter is not None:
             ranked = EnergyStage(
-                plan, plan.objective, session, meter, candidates, verification, standing
+                plan, plan.config.objective, session, meter, candidates, verification, tracker
             ).run()
-        _decide(plan, Finals(plan, session, device, candidates, verification, ranked), standing)
+        _decide(plan, Finals(plan, session, device, candidates, verification, ranked), tracker)
     except (KeyboardInterrupt, AwaitedError):
         session.mark("interrupted")
         raise
     finally:
-        standing.save_time()
+        tracker.save_time()
     if failure is not None:
         session.mark("interrupted")
         raise failure
     session.mark("complete")
-    standing.announce("done")
+    tracker.announce("done")
     return tuple(session.results())
 
 
@@ -101,32 +162,32 @@ def _search(
     plan: Plan,
     session: Session,
     evaluator: Evaluator,
-    standing: ProgressTracker,
+    tracker: ProgressTracker,
     pools: dict[Workload, Pool],
     knowledge: Knowledge | None,
 ) -> None:
     budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
     warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
-    left = 1 + plan.rounds
-    search_all(plan, session, evaluator, standing, pools, searches_left=left, warm=warm)
-    if plan.surveyed is not None and not session.results():
-        Survey(plan, session, evaluator, standing, pools).run()
+    left = 1 + plan.config.rounds
+    search_all(plan, session, evaluator, tracker, pools, searches_left=left, warm=warm)
+    if plan.config.surveyed is not None and not session.results():
+        Survey(plan, session, evaluator, tracker, pools).run()
 
 
-def _decide(plan: Plan, finals: Finals, standing: ProgressTracker) -> None:
+def _decide(plan: Plan, finals: Finals, tracker: ProgressTracker) -> None:
     for workload in (*plan.tuned, *plan.held_out):
-        standing.announce("finals", workload)
+        tracker.announce("finals", workload)
         finals.decide(workload)
-    standing.announce("checks")
+    tracker.announce("checks")
     finals.confirm()
 
 
 def _measure_baseline(
-    plan: Plan, session: Session, evaluator: Evaluator, standing: ProgressTracker
+    plan: Plan, session: Session, evaluator: Evaluator, tracker: ProgressTracker
 ) -> None:
-    for workload in plan.workloads:
-        standing.announce("baseline", workload)
-        standing.set_baseline(workload, _baseline_us(workload, session, evaluator))
+    for workload in plan.config.workloads:
+        tracker.announce("baseline", workload)
+        tracker.set_baseline(workload, _baseline_us(workload, session, evaluator))
 
 
 def _baseline_us(workload: Workload, session: Session, evaluator: Evaluator) -> float:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.app.plans import unique
 from tuner.cli import options
 from tuner.model.trial import Status
 
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tuner.app.check import Findings
-    from tuner.model.kernel import KernelSpec
+    from tuner.app.check import SpaceCheck
     from tuner.model.trial import Trial
 
 
@@ -51,37 +49,23 @@ def command(
     """
     from rich.console import Console
 
-    from tuner.app.check import check, target_info
-    from tuner.app.plans import read_definition
-    from tuner.compiler.cache import Cache
-    from tuner.compiler.pool import NvrtcPool
-    from tuner.space.choices import chosen_operators
+    from tuner.app.check import check
 
-    definition = read_definition(space)
-    operators = chosen_operators(definition.spec, unique(operator, "operator"))
-    definition = definition.chosen(operators)
-    spec = definition.spec
-    info = target_info(target)
-    compiler = NvrtcPool(cache=Cache())
-    try:
-        found = check(
-            spec, definition.space, operators, target=info, compiler=compiler, sample=sample
-        )
-    finally:
-        compiler.close()
+    operators = options.unique(operator, "operator")
+    found = check(space, target=target, sample=sample, operators=operators)
     if as_json:
-        click.echo(json.dumps(as_object(spec, found)))
+        click.echo(json.dumps(as_object(found)))
         return
     console = Console(highlight=False)
-    for part in as_text(spec, found):
+    for part in as_text(found):
         console.print(part, markup=False, soft_wrap=isinstance(part, str))
 
 
-def as_object(spec: KernelSpec, found: Findings) -> dict[str, object]:
+def as_object(found: SpaceCheck) -> dict[str, object]:
     """Make the object that `--json` prints."""
     return {
-        "kernel": spec.name,
-        "space": str(spec.path),
+        "kernel": found.spec.name,
+        "space": str(found.spec.path),
         "target": found.target.architecture,
         "compiler": found.compiler,
         "combinations": found.combinations,
@@ -94,12 +78,12 @@ def as_object(spec: KernelSpec, found: Findings) -> dict[str, object]:
     }
 
 
-def as_text(spec: KernelSpec, found: Findings) -> Iterator[RenderableType]:
+def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
     """Lay the findings out for a terminal."""
     from rich.table import Table
 
     target = found.target
-    yield f"{spec.name}: {found.combinations:,} combinations"
+    yield f"{found.spec.name}: {found.combinations:,} combinations"
     valid = Table("workload", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     valid.add_column("valid configs", justify="right")
     for workload, count in found.valid.items():
@@ -121,7 +105,7 @@ def as_text(spec: KernelSpec, found: Findings) -> Iterator[RenderableType]:
         yield "\nno mistakes found, but none of the sampled configs can run: see the reasons above"
 
 
-def _fitting(found: Findings) -> int:
+def _fitting(found: SpaceCheck) -> int:
     return sum(trial.status is Status.NOT_RECORDED for trial in found.sample)
 
 

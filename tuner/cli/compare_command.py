@@ -18,11 +18,8 @@ from tuner.cli import options
 from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tuner.search.compare.comparison import Comparison, Task
+    from tuner.search.compare.comparison import Comparison
     from tuner.search.compare.spaces import RecordedSpace
-    from tuner.space.load import Definition
 
 PAGE = "compare.html"
 FOLDER = Path("comparisons")
@@ -109,21 +106,33 @@ def command(
     search expects, 1 the optimum from the first trial on. In the JSON object, share_50 and
     share_100 are the shares of the optimum after 50 % and 100 % of the trials.
     """
-    from tuner.app.plans import require_strategy
-    from tuner.search.compare.comparison import Settings, compare
+    from tuner.app.compare import compare
     from tuner.search.compare.spaces import recording_name
 
-    for name in names:
-        require_strategy(name)
     recordings = tuple(dict.fromkeys(path.resolve() for path in recordings))
     more = f"-and-{len(recordings) - 1}-more" if len(recordings) > 1 else ""
     folder = out or FOLDER / (recording_name(recordings[0]) + more)
     _require_writable(folder)
+
+    def reading(path: Path) -> None:
+        click.echo(f"reading {path.name}", err=True)
+
+    def ended(replayed: RecordedSpace, searcher: str) -> None:
+        click.echo(f"{replayed.label}: {searcher}, {seeds} runs", err=True)
+
     with terminated_as_interrupted(), stdout_kept_for_result() if as_json else nullcontext():
-        spaces = [one for path in recordings for one in recorded_spaces(path, space, workload)]
-        settings = Settings(names, seeds, trials, batch)
-        ended = _Told(settings.seeds, spaces)
-        comparison = compare(settings, spaces, jobs=jobs, ended=ended.run)
+        comparison = compare(
+            recordings,
+            searchers=names,
+            seeds=seeds,
+            trials=trials,
+            batch=batch,
+            workloads=workload,
+            space=space,
+            jobs=jobs,
+            reading=reading,
+            ended=ended,
+        )
         page = _write(comparison, folder)
     if as_json:
         click.echo(json.dumps(json_of(comparison)))
@@ -133,44 +142,12 @@ def command(
     click.echo(str(page))
 
 
-def recorded_spaces(
-    path: Path, space: Path | None = None, workloads: Sequence[str] = ()
-) -> tuple[RecordedSpace, ...]:
-    """Read a recording's spaces, with the search space that belongs to it or is given."""
-    from tuner.app.plans import read_definition
-    from tuner.search.compare.spaces import load_spaces
-
-    def find(recording: Path) -> Definition:
-        return read_definition(space or _space_of(recording))
-
-    click.echo(f"reading {path.name}", err=True)
-    return load_spaces(path, find, workloads)
-
-
 def json_of(comparison: Comparison) -> dict[str, dict[str, float]]:
     """Make the object that `--json` prints: the scores by searcher, means over the recordings."""
     return {
         name: {key: round(value, 6) for key, value in asdict(score).items()}
         for name, score in comparison.overall().items()
     }
-
-
-def _space_of(recording: Path) -> Path:
-    """Find the search space of `<folder>/recordings/<gpu>/<kernel>.json.xz` by its name."""
-    from tuner.app.locate import look_for_space
-    from tuner.model.errors import InputError
-    from tuner.search.compare.spaces import recording_name
-
-    folders = recording.resolve().parents
-    kernel = folders[min(2, len(folders) - 1)] / f"{recording_name(recording)}.cu"
-    found = look_for_space(kernel, Path.cwd())
-    if found is None:
-        raise InputError(
-            f"there is no search space named {kernel.stem}.yaml, which says what was recorded",
-            path=recording,
-            remedy="name it with --space",
-        )
-    return found
 
 
 def _require_writable(folder: Path) -> None:
@@ -198,22 +175,6 @@ def _write(comparison: Comparison, folder: Path) -> Path:
             remedy="choose another place with --out",
         ) from error
     return page
-
-
-class _Told:
-    """Say on standard error when a method has been replayed over a space with every seed."""
-
-    def __init__(self, seeds: int, spaces: Sequence[RecordedSpace]) -> None:
-        self._seeds, self._spaces = seeds, spaces
-        self._ended: dict[tuple[int, str], int] = {}
-
-    def run(self, task: Task) -> None:
-        """Count a run that is over."""
-        key = task.space, task.searcher
-        self._ended[key] = self._ended.get(key, 0) + 1
-        if self._ended[key] == self._seeds:
-            label = self._spaces[task.space].label
-            click.echo(f"{label}: {task.searcher}, {self._seeds} runs", err=True)
 
 
 def _print_table(comparison: Comparison) -> None:

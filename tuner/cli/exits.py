@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 from contextlib import contextmanager, redirect_stdout
@@ -13,9 +12,8 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
-from tuner.app.environment import program_name
-from tuner.app.open import Interrupted
-from tuner.model.errors import TunerError
+from tuner.app.environment import resume_line
+from tuner.model.errors import Interrupted, TunerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +30,7 @@ def translated_errors() -> Iterator[None]:
         click.echo(f"Error: {_from_here(str(error))}", err=True)
         raise Exit(error.exit_code) from error
     except Interrupted as interrupt:
-        again = shlex.join(interrupt.command)
-        click.echo(f"interrupted; resume with: {program_name()} {again}", err=True)
+        click.echo(resume_line(interrupt), err=True)
         raise Exit(INTERRUPTED) from interrupt
     except KeyboardInterrupt as interrupt:
         click.echo("interrupted", err=True)

@@ -79,10 +79,10 @@ def _write_dispatch(
 ) -> None:
     from tuner.dispatch.table import Choice
     from tuner.export.dispatch import export_dispatch
-    from tuner.space.plan import WITHIN
+    from tuner.model.run_config import VARIANTS_WITHIN
 
     asked = within is not None or most is not None
-    choice = Choice(WITHIN if within is None else within, most) if asked else None
+    choice = Choice(VARIANTS_WITHIN if within is None else within, most) if asked else None
     _tell(export_dispatch(session, to, choice, space))
 
 

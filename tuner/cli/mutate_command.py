@@ -4,48 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.exceptions import Exit
 
-from tuner.app.plans import unique
 from tuner.cli import options
 from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from rich.console import Console
 
-    from tuner.device.base import Device, DeviceInfo
-    from tuner.model.config import Config
-    from tuner.mutation.examine import Bench, Examiner, Findings, Verdict
-    from tuner.mutation.mutants import Mutant
-    from tuner.mutation.subject import Subject
-    from tuner.space.load import Definition
+    from tuner.mutation.examine import MutantVerdict, MutationReport
 
-# A mutant that never ends is found out in this time.
-RUN_TIMEOUT_S = 2.0
 PLAIN_EVERY_S = 5.0
 BELOW = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The options of `tune mutate`."""
-
-    space: Path
-    config: str | None
-    operator: tuple[tuple[str, str], ...]
-    limit: int | None
-    seed: int
-    equivalent: Path | None
-    session: Path | None
 
 
 @click.command("mutate")
@@ -105,13 +83,23 @@ def command(
     """
     from rich.console import Console
 
+    from tuner.app.mutate import mutate
     from tuner.mutation.examine import as_object, as_text
 
-    request = Request(space, config, operator, limit, seed, equivalent, session)
     console = Console(stderr=as_json, highlight=False)
+    given = None if config is None else options.unique(_assignments(config), "parameter")
     with terminated_as_interrupted():
         with stdout_kept_for_result() if as_json else nullcontext():
-            found = _examined(request, console)
+            found = mutate(
+                space,
+                config=given,
+                operators=options.unique(operator, "operator"),
+                limit=limit,
+                seed=seed,
+                equivalent=equivalent,
+                session=session,
+                progress=partial(_shown, console=console),
+            )
         if as_json:
             click.echo(json.dumps(as_object(found)))
         else:
@@ -123,113 +111,11 @@ def command(
         _require_share(found, at_least)
 
 
-def _examined(request: Request, console: Console) -> Findings:
-    """Examine the mutants that the request names; an interruption keeps what is known."""
-    from tuner.app.plans import read_definition
-    from tuner.device.cpu.device import HostDevice
-    from tuner.mutation.examine import Findings, save_score, score_of
-    from tuner.space.choices import chosen_operators
-
-    definition = read_definition(request.space)
-    operators = chosen_operators(definition.spec, unique(request.operator, "operator"))
-    definition = definition.chosen(operators)
-    with ExitStack() as stack:
-        device = HostDevice(definition.spec, operators, run_timeout_s=RUN_TIMEOUT_S)
-        stack.callback(device.close)
-        subject = _subject(request, definition, operators, device.info)
-        marks_path, marks = _marks(request, subject)
-        started_s = time.perf_counter()
-        verdicts: list[Verdict] = []
-        complete = False
-        examiner = _examiner(subject, device, stack)
-        try:
-            examiner.require_correct()
-            chosen = _chosen(subject, request)
-            for verdict in _shown(examiner.examine(chosen, marks), len(chosen), console):
-                verdicts.append(verdict)
-            complete = True
-        except KeyboardInterrupt:
-            pass
-        seconds = time.perf_counter() - started_s
-    found = Findings(
-        subject=subject,
-        score=score_of(subject, verdicts, datetime.now(UTC).date().isoformat()),
-        verdicts=tuple(verdicts),
-        marks=marks_path,
-        seconds=seconds,
-        complete=complete,
-        unsanitized=examiner.unsanitized,
-    )
-    if request.session is not None and complete:
-        save_score(request.session, found.score)
-    return found
+def _assignments(text: str) -> tuple[tuple[str, str], ...]:
+    return () if text == "default" else tuple(map(options.assignment, text.split(",")))
 
 
-def _examiner(subject: Subject, device: Device, stack: ExitStack) -> Examiner:
-    """Put compilers, devices and the subject together; `stack` closes them."""
-    from tuner.app.open import compiler_for
-    from tuner.compiler.cache import Cache
-    from tuner.compiler.pool import NvrtcPool
-    from tuner.mutation.examine import Bench, Examiner
-
-    compiler = compiler_for(device, None, stack)
-    twin = NvrtcPool(workers=1, cache=Cache())
-    stack.callback(twin.close)
-    plain = Bench(subject, device, compiler, subject.workloads)
-    return Examiner(subject, plain, twin, lambda: _sanitized(subject, stack))
-
-
-def _sanitized(subject: Subject, stack: ExitStack) -> Bench:
-    """Make the bench for those that survive the plain one; `DeviceError` without sanitizers."""
-    from tuner.app.watching import sanitized_host
-    from tuner.compiler.host import SANITIZERS, preload
-    from tuner.mutation.examine import Bench
-
-    environment = preload(SANITIZERS)
-    compiler, device = sanitized_host(subject.spec, subject.operators, environment, stack)
-    return Bench(subject, device, compiler, subject.small_workloads)
-
-
-def _subject(
-    request: Request, definition: Definition, operators: Mapping[str, str], info: DeviceInfo
-) -> Subject:
-    from tuner.app.check import check_signature
-    from tuner.mutation.examine import require_same_sources
-    from tuner.mutation.subject import Subject
-
-    check_signature(definition.spec)
-    config = _config(request.config, definition)
-    subject = Subject(definition.spec, definition.space, operators, info, config)
-    if request.session is not None:
-        require_same_sources(request.session, subject)
-    return subject
-
-
-def _config(text: str | None, definition: Definition) -> Config | None:
-    from tuner.cli.render_command import chosen_config
-
-    if text is None:
-        return None
-    pieces = () if text == "default" else tuple(map(options.assignment, text.split(",")))
-    return chosen_config(definition.spec, definition.space, unique(pieces, "parameter"))
-
-
-def _marks(request: Request, subject: Subject) -> tuple[Path, Mapping[Mutant, str]]:
-    from tuner.mutation.marks import default_path, read_marks
-
-    path = request.equivalent or default_path(request.space)
-    if request.equivalent is None and not path.exists():
-        return path, {}
-    return path, read_marks(path, subject.space).matched(subject)
-
-
-def _chosen(subject: Subject, request: Request) -> tuple[Mutant, ...]:
-    from tuner.mutation.mutants import sampled
-
-    return sampled(subject.reached, request.limit, request.seed)
-
-
-def _require_share(found: Findings, at_least: float) -> None:
+def _require_share(found: MutationReport, at_least: float) -> None:
     from tuner.mutation.examine import share_text
 
     share = found.score.share
@@ -239,7 +125,9 @@ def _require_share(found: Findings, at_least: float) -> None:
         raise Exit(BELOW)
 
 
-def _shown(verdicts: Iterable[Verdict], count: int, console: Console) -> Iterator[Verdict]:
+def _shown(
+    verdicts: Iterable[MutantVerdict], count: int, console: Console
+) -> Iterator[MutantVerdict]:
     """Pass verdicts on, showing how far they are: a bar on a terminal, else a line at times."""
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 

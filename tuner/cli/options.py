@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
+from click.core import ParameterSource
 
-from tuner.app.plans import MCTS_ROUNDS, POLICIES, STRATEGIES
+from tuner.model.run_config import MCTS_ROUNDS, POLICIES, SEARCHERS, STRATEGIES, RunSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     Declared = Callable[[Callable[..., None]], Callable[..., None]]
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-SEARCHERS = ("auto", "exhaustive", "random", "optuna", "classifier")
 _UNIT_SECONDS = (3600.0, 60.0, 1.0)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*(%?)")
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
@@ -70,6 +70,33 @@ def assignment(text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise click.BadParameter(f"{text!r} is not NAME=VALUE")
     return name, value
+
+
+def unique(pairs: tuple[tuple[str, str], ...], what: str) -> dict[str, str]:
+    """Return the pairs as a mapping; a name given twice is a usage error."""
+    names = [name for name, _ in pairs]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise click.UsageError(f"{what} {', '.join(repeated)} is given more than once")
+    return dict(pairs)
+
+
+_SETTINGS = {"time": "time_s", "workload": "workloads", "operator": "operators"}
+
+
+def settings_of(context: click.Context, values: Mapping[str, Any]) -> RunSettings:
+    """Collect the settings of a run that stand on the command line."""
+
+    def given(name: str) -> bool:
+        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    known = RunSettings.__optional_keys__
+    settings = {_SETTINGS.get(n, n): v for n, v in values.items() if given(n)}
+    if "operators" in settings:
+        settings["operators"] = unique(settings["operators"], "operator")
+    if "peer" in settings or "peers" in settings:
+        settings["peers"] = settings.get("peer") or True
+    return cast(RunSettings, {name: value for name, value in settings.items() if name in known})
 
 
 def space() -> Declared:

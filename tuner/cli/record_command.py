@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,56 +34,33 @@ from tuner.cli.exits import terminated_as_interrupted
 @options.session("Folder for the session; new or empty.")
 @options.resume()
 @options.jobs()
-def command(
-    kernel: Path | None,
-    space: Path | None,
-    device: str,
-    workload: tuple[str, ...],
-    operator: tuple[tuple[str, str], ...],
-    trials: int | None,
-    peers: bool,
-    peer: tuple[str, ...],
-    out: Path | None,
-    session: Path | None,
-    resume: Path | None,
-    jobs: int | None,
-) -> None:
+@click.pass_context
+def command(context: click.Context, /, kernel: Path | None, **values: Any) -> None:
     """Measure configs of KERNEL.cu on every workload, all or a part, and write a recording.
 
     A part is what a search tries, what is best on the other workloads, and random configs.
     """
     from rich.console import Console
 
-    from tuner.app.open import resumed, started
-    from tuner.app.plans import Request
+    from tuner.app.open import open_run
+    from tuner.app.plan import RunOptions
     from tuner.app.record import record, recording_path, recording_plan
     from tuner.cli.view import make_view
     from tuner.device.recorded.recording import save_recording
 
-    request = Request(
-        kernel=kernel,
-        space=space,
-        template=None,
-        device=device,
-        searcher="auto" if trials else "exhaustive",
-        trials=trials,
-        time=None,
-        seed=0,
-        workload=workload,
-        operator=operator,
-        peers=peers,
-        peer=peer,
-        session=session,
-        resume=resume,
-        as_json=False,
-        quiet=False,
-        jobs=jobs,
-        given=frozenset(),
-        words=(program_name(), "record", str(kernel)),
+    run_options = RunOptions(
+        session=values["session"],
+        jobs=values["jobs"],
+        command=(program_name(), "record", str(kernel)),
+        resume_command=("record",),
+        change=recording_plan,
     )
+    settings = options.settings_of(context, values)
+    if values["resume"] is None:
+        settings.setdefault("device", values["device"])
     console = Console(highlight=False)
     with terminated_as_interrupted(), ExitStack() as stack:
-        run = (resumed if resume else started)(request, stack, recording_plan, ("record",))
+        run = open_run(stack, kernel, settings, run_options, resume=values["resume"])
         console.print(f"session {run.session.directory}", markup=False)
         with make_view(console, quiet=False) as view:
             made = record(
@@ -92,6 +70,6 @@ def command(
                 compiler=run.compiler,
                 listener=view,
             )
-        path = out or recording_path(run.plan.spec, run.device)
+        path = values["out"] or recording_path(run.plan.spec, run.device)
         save_recording(made, path)
     console.print(f"{path} ({path.stat().st_size / 1024:.0f} KB)", markup=False)

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from tuner.app.environment import program_name
-from tuner.app.plans import AGENTS, AUTO, DEFAULT_ROUNDS
 from tuner.cli import options
 from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
-from tuner.model.errors import AgentError
+from tuner.model.run_config import AGENTS, AUTO, DEFAULT_ROUNDS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tuner.app.plans import Request
-    from tuner.report.data import ReportData
+    from tuner.app.open import OpenRun
+    from tuner.app.plan import RunOptions
+    from tuner.app.run import FinishedRun
+    from tuner.model.run_config import RunSettings
 
 WORDS = "tuner.cli.words"
 # Where there is no terminal to fit into: a config then takes two or three lines.
@@ -128,71 +128,75 @@ class TopLevelCommand(click.Command):
 def command(context: click.Context, /, **values: Any) -> None:
     """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""
     options.require_one_choice(values["variants_within"], values["max_variants"])
-    from tuner.app.plans import Request
+    from tuner.app.plan import RunOptions
     from tuner.cli.view import agent_object
     from tuner.report.terminal import json_of
 
-    given = (n for n in values if context.get_parameter_source(n) is ParameterSource.COMMANDLINE)
-    words = (program_name(), *context.meta[WORDS])
-    request = Request(**values, given=frozenset(given), words=words)
-    kept = stdout_kept_for_result() if request.as_json else nullcontext()
+    settings = options.settings_of(context, values)
+    run_options = RunOptions(
+        session=values["session"],
+        jobs=values["jobs"],
+        store=values["store"],
+        wait_s=values["wait"],
+        command=(program_name(), *context.meta[WORDS]),
+        say=_say,
+    )
+    as_json, quiet = values["as_json"], values["quiet"]
+    kept = stdout_kept_for_result() if as_json else nullcontext()
     with terminated_as_interrupted():
-        with kept, ExitStack() as stack:
-            data, failure = _tune(request, _console(request), stack)
-        if request.as_json:
-            agent = {"agent": agent_object(data, failure)} if data.author else {}
-            click.echo(json.dumps(json_of(data) | agent))
-        if failure is not None:
-            raise failure
+        with kept:
+            done = _run(values, settings, run_options, _console(stderr=as_json), quiet and as_json)
+        if as_json:
+            agent = {"agent": agent_object(done.data, done.failure)} if done.data.author else {}
+            click.echo(json.dumps(json_of(done.data) | agent))
+        if done.failure is not None:
+            raise done.failure
 
 
-def _console(request: Request) -> Console:
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
-    console = Console(stderr=request.as_json, highlight=False)
+    console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
         console.width = FILE_COLUMNS
     return console
 
 
-def _tune(
-    request: Request, console: Console, stack: ExitStack
-) -> tuple[ReportData, AgentError | None]:
-    """Run to the end; what ended an agent's rounds too early comes back, for after the results."""
+def _run(
+    values: dict[str, Any],
+    settings: RunSettings,
+    run_options: RunOptions,
+    console: Console,
+    silent: bool,
+) -> FinishedRun:
+    """Run to the end, show it, and write the report."""
     from tuner.app.environment import headline
-    from tuner.app.open import resumed, started
-    from tuner.app.run import tune
+    from tuner.app.run import run
     from tuner.cli.view import make_view, print_end, write_report
-    from tuner.report.loading import from_session
 
-    run = (resumed if request.resume else started)(request, stack)
-    session, silent = run.session, request.quiet and request.as_json
-    if run.knowledge is not None:
-        # Interrupted or not, what was found is kept.
-        stack.callback(run.knowledge.keep, session)
+    with ExitStack() as stack:
+        view = stack.enter_context(make_view(console, quiet=values["quiet"]))
+
+        def opened(started: OpenRun) -> None:
+            if not silent:
+                console.print(headline(started.device), markup=False, soft_wrap=True)
+            if started.warning:
+                # Told before the hours of the search, and once more by the error that ends the run.
+                _say(f"Warning: {started.warning}; the run goes on without it")
+
+        done = run(
+            values["kernel"],
+            settings,
+            run_options,
+            view,
+            resume=values["resume"],
+            opened=opened,
+        )
+    write_report(done.data, done.folder)
     if not silent:
-        console.print(headline(run.device), markup=False, soft_wrap=True)
-    if run.warning:
-        # Told before the hours of the search, and once more by the error that ends the run.
-        click.echo(f"Warning: {run.warning}; the run goes on without it", err=True)
-    failure: AgentError | None = None
-    with make_view(console, quiet=request.quiet) as view:
-        try:
-            tune(
-                run.plan,
-                session=session,
-                device=run.device,
-                compiler=run.compiler,
-                listener=view,
-                watches=run.watches,
-                author=run.author,
-                meter=run.meter,
-                knowledge=run.knowledge,
-            )
-        except AgentError as error:
-            failure = error
-    data = from_session(session, run.plan.spec)
-    write_report(data, session.directory)
-    if not silent:
-        print_end(data, session.directory, console, resumable=failure is not None)
-    return data, failure
+        print_end(done.data, done.folder, console, resumable=done.failure is not None)
+    return done

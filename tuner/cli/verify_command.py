@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tuner.model.trial import Check, Result
-    from tuner.session.session import Session
 
 FAILED = 3
 
@@ -44,11 +42,11 @@ def command(folder: Path, space: Path | None, device: str, jobs: int | None, as_
     Every fill, twice for equal bits; the boundary workloads; the tools that watch every access, as
     far as this machine has them. The verdicts are added to the session. Exit code 3: one failed.
     """
+    from tuner.app.verify import verify
     from tuner.session.session import Session
 
-    with ExitStack() as stack:
-        session = stack.enter_context(Session.open(folder))
-        made = _verified(session, space, device, jobs, stack)
+    with Session.open(folder) as session:
+        made = verify(session, space=space, device=device, jobs=jobs)
         results = session.results()
     if as_json:
         click.echo(json.dumps(as_object(folder, made)))
@@ -75,45 +73,6 @@ def as_object(folder: Path, checks: Sequence[Check]) -> dict[str, object]:
             for check in checks
         ],
     }
-
-
-def _verified(
-    session: Session, space: Path | None, device_name: str, jobs: int | None, stack: ExitStack
-) -> Sequence[Check]:
-    from tuner.agent.gate import LARGEST_HOST_BYTES
-    from tuner.agent.history import restore
-    from tuner.app.open import compiler_for
-    from tuner.app.plans import verified_plan
-    from tuner.app.watching import watches_for
-    from tuner.device.select import HOST, gpu_count, open_device
-    from tuner.model.errors import DeviceError, SessionError
-    from tuner.tuning.evaluator import Candidates
-    from tuner.tuning.verification import Verification
-
-    pairs = [(result.workload, result.variant) for result in session.results()]
-    if not pairs:
-        raise SessionError("has no winner to verify", path=session.directory)
-    plan = verified_plan(session.directory, session.manifest, space)
-    if device_name == "auto":
-        device_name = "cuda" if gpu_count() else HOST
-    device = open_device(device_name, plan.spec, plan.operators)
-    stack.callback(device.close)
-    if device.info.recorded:
-        raise DeviceError("a recording cannot run a kernel", remedy="use --device cuda or host")
-    compiler = compiler_for(device, jobs, stack)
-    candidates = Candidates(plan, compiler, device)
-    restore(plan, session, candidates)
-    watches = watches_for(plan, device, compiler, stack)
-    most = LARGEST_HOST_BYTES if device.info.on_cpu else None
-    verification = Verification(
-        plan, session, device, candidates, watches, repeat=True, largest_bytes=most
-    )
-    for workload in plan.spec.boundary:
-        candidates.evaluator(plan.candidate).verify_baseline(workload)
-    verification.verify(pairs)
-    verification.on_boundaries(variant for _, variant in pairs)
-    verification.watch(pairs)
-    return verification.made
 
 
 def _print(results: Sequence[Result], checks: Sequence[Check]) -> None:

@@ -231,7 +231,7 @@ def with_config(launch: LaunchSpec, config: Mapping[str, Value]) -> LaunchSpec:
         block=put(launch.block),
         shared_memory=put_one(launch.shared_memory),
         cluster=put(launch.cluster),
-        programmatic=put_one(launch.programmatic),
+        pdl=put_one(launch.pdl),
         when=put_one(launch.when),
         line=launch.line,
     )
@@ -257,7 +257,7 @@ def _launch(model: LaunchModel) -> LaunchSpec:
         block=tuple(map(_expression, model.block)),
         shared_memory=single(model.shared_memory),
         cluster=tuple(map(_expression, model.cluster or ())),
-        programmatic=single(model.programmatic),
+        pdl=single(model.pdl),
         when=single(model.when),
     )
 

@@ -26,7 +26,7 @@ class SessionDispatch:
         self._session = session
         manifest = session.manifest
         numbers = device_numbers(session.environment) if device is None else device
-        self.kernels = Kernels(session.candidates(), manifest.operators, numbers)
+        self.kernels = Kernels(session.candidates(), manifest.config.operators, numbers)
         trials = session.trials(stage=None)
         self._static_bytes = {
             trial.variant: trial.resources.static_shared_bytes
@@ -36,9 +36,9 @@ class SessionDispatch:
         out = distrusted(trials, session.checks())
         self._reaches: dict[Kernel, Applicability] = {}
         self._homes: dict[Kernel, Workload] = {}
-        self.evidence = evidence(session.comparisons(), out, manifest.seed)
+        self.evidence = evidence(session.comparisons(), out, manifest.config.seed)
         self.table: Table = build(
-            manifest.workloads,
+            manifest.config.workloads,
             self.evidence,
             self._kernel_of,
             self._holds,
@@ -55,7 +55,7 @@ class SessionDispatch:
         """Return where a kernel of the table holds."""
         if kernel not in self._reaches:
             static_bytes = self._static_bytes.get(kernel.variant, 0)
-            home, known = self._homes[kernel], self._session.manifest.workloads
+            home, known = self._homes[kernel], self._session.manifest.config.workloads
             self._reaches[kernel] = self.kernels.reach(kernel, home, known, static_bytes)
         return self._reaches[kernel]
 

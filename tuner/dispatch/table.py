@@ -10,8 +10,8 @@ from tuner.dispatch.evidence import Compared, Evidence
 from tuner.dispatch.kernels import Kernel, config_of, nearest
 from tuner.dispatch.set_cover import best_set, smallest_set
 from tuner.model.kernel import Workload
+from tuner.model.run_config import VARIANTS_WITHIN
 from tuner.model.trial import Variant
-from tuner.space.plan import WITHIN
 
 KernelOf = Callable[[Workload, Variant], Kernel | None]
 Holds = Callable[[Kernel, Workload], bool]
@@ -21,7 +21,7 @@ Holds = Callable[[Kernel, Workload], bool]
 class Choice:
     """How a set is chosen: the smallest within a share of each best, or the best of `most`."""
 
-    within: float = WITHIN
+    within: float = VARIANTS_WITHIN
     most: int | None = None
 
     def __str__(self) -> str:

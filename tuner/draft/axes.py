@@ -11,9 +11,9 @@ from tuner.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.draft.translate import Scope, translate
 from tuner.source import Constant, SourceFile
 from tuner.source.accesses import Assigned
-from tuner.source.calls import allocations_in
 from tuner.source.facts import IDENTIFIER
-from tuner.source.text import number
+from tuner.source.launches import allocations_in
+from tuner.source.syntax import number
 
 _INTEGERS = ("int32", "uint32", "int64", "uint64")
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")

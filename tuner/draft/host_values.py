@@ -10,9 +10,9 @@ from itertools import chain, islice
 from tuner.source import KernelFunction, LaunchSite, SourceFile
 from tuner.source.accesses import Assigned, assigned
 from tuner.source.arguments import element_dtype
-from tuner.source.calls import Call, HostFunction, calls_of, functions_of
-from tuner.source.facts import IDENTIFIER, Lines, Span, bare_name
-from tuner.source.text import closing, number
+from tuner.source.facts import IDENTIFIER, LineIndex, Span, bare_name
+from tuner.source.launches import CallSite, HostFunction, calls_of, functions_of
+from tuner.source.syntax import closing, number
 
 _MAX_HOPS = 8
 
@@ -184,7 +184,7 @@ def _paths(
     at: int,
     line: int,
     functions: tuple[HostFunction, ...],
-    calls: tuple[Call, ...],
+    calls: tuple[CallSite, ...],
     depth: int,
 ) -> Iterator[Path]:
     around = [f for f in functions if f.span[0] <= at < f.span[1]]
@@ -257,7 +257,7 @@ class Host:
         frame = self.path[level]
         if name in frame.variables:
             variable = frame.variables[name]
-            line = Lines(self.source.text).at(variable.at)
+            line = LineIndex(self.source.text).at(variable.at)
             return self._number(variable.text, level, line, depth + 1)
         if name in frame.passed and level + 1 < len(self.path):
             line = self.path[level + 1].line

@@ -11,7 +11,7 @@ from tuner.draft.choices import Choice
 from tuner.draft.host_values import HostLaunch
 from tuner.draft.proposals import Proposals
 from tuner.draft.translate import Scope, translate
-from tuner.source.text import number
+from tuner.source.syntax import number
 
 
 @dataclass(frozen=True, slots=True)

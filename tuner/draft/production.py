@@ -14,7 +14,7 @@ from tuner.draft.files import Drafted, drafted, write_new
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError, TunerError
 from tuner.source import hide_host_code, read_source
-from tuner.source.facts import Lines, bare_name
+from tuner.source.facts import LineIndex, bare_name
 
 # sm_90a has every instruction that a kernel may hold; a draft is for any architecture
 _ARCHITECTURE = "sm_90a"
@@ -101,7 +101,7 @@ def _extracted(path: Path, folder: Path, asked: Asked, compiler: Compiler, force
         names = ", ".join(instance.kernel.name for instance in unit.instances)
         return Drafted(names, None, (target,), (), (), (), told, _by_hand(unit))
     made = draft(unit.source, unit.instances[0].kernel.name, folder, options)
-    first = Lines(unit.unit).at(len(unit.unit) - 1) + 1
+    first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
     made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
     done = drafted(made, force=force, also={target: unit.unit})
     return replace(done, left_out=told, notes=_notes(unit))

@@ -21,7 +21,7 @@ from tuner.draft.host_values import HostLaunch
 from tuner.model.expressions import Value
 from tuner.source import Constant, Edit, TemplateParameter
 from tuner.source.facts import IDENTIFIER, Span
-from tuner.source.text import number
+from tuner.source.syntax import number
 
 _MIN_BLOCKS = (1, 2, 3, 4)
 

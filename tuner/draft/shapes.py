@@ -12,10 +12,9 @@ from tuner.draft.host_values import Host, HostLaunch, plain
 from tuner.draft.launches import LaunchDraft
 from tuner.draft.translate import Scope, translate
 from tuner.source.accesses import Access, Bound, assigned, bare
-from tuner.source.calls import Allocation, allocations_in
 from tuner.source.facts import IDENTIFIER
-from tuner.source.text import number
-from tuner.source.tree import Node, parse_tree, text_of, walk
+from tuner.source.launches import Allocation, allocations_in
+from tuner.source.syntax import Node, number, parse_tree, text_of, walk
 
 _MAX_DEPTH = 12
 _BUILTIN = re.compile(r"(blockIdx|threadIdx)\.([xyz])")

@@ -28,13 +28,13 @@ _ABSOLUTE = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-
 _CODES = 0.02
 
 
-def traffic(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
-    """Write the line of the traffic: every array once, those written in place twice."""
+def min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
+    """Write the line `min_bytes`: every array once, those written in place twice."""
     arrays = [argument for argument in arguments if argument.role is not None]
     if not arrays or not all(argument.known for argument in arrays):
         such_as = f"{' * '.join(axes) or 'T * D'} * 4"
         return (
-            f"traffic: {BLANK}  {MARK} the fewest bytes it must read and write, such as {such_as}"
+            f"min_bytes: {BLANK}  {MARK} the fewest bytes it must read and write, such as {such_as}"
         )
     bytes_of: dict[str, int] = {}
     for argument in arrays:
@@ -44,7 +44,7 @@ def traffic(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
     total = " + ".join(f"{elements} * {size}" for elements, size in bytes_of.items())
     twice = any(argument.role == "inout" for argument in arrays)
     what = "read or written once" + (", what is changed in place both" if twice else "")
-    return f"traffic: {total}  # every array {what}"
+    return f"min_bytes: {total}  # every array {what}"
 
 
 def tolerances(arguments: Sequence[DraftArgument], inference: Inference) -> Iterator[str]:
@@ -153,7 +153,7 @@ def space_yaml(
         "arguments:",
         *(argument.line() for argument in arguments),
         *_workloads(inference),
-        traffic(arguments, tuple(axes.names.values())),
+        min_bytes(arguments, tuple(axes.names.values())),
         "",
         "baseline:",
         "  launch:",

@@ -10,8 +10,7 @@ from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.arguments import dtype_of
-from tuner.source.text import fold, number
-from tuner.source.tree import Node, parse_tree, text_of, walk
+from tuner.source.syntax import Node, fold, number, parse_tree, text_of, walk
 
 # without underscores, in lower case
 _CEIL_DIV = frozenset(("ceildiv", "cdiv", "divup", "divceil", "divroundup"))

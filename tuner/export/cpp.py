@@ -11,7 +11,7 @@ from enum import IntEnum
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DEVICE_NAMES
-from tuner.source.text import mask
+from tuner.source.syntax import mask
 
 
 class Kind(IntEnum):

@@ -48,7 +48,7 @@ def export_dispatch(
                 remedy=f"finish it with `tune --resume {directory}`",
             )
         manifest = session.manifest
-        own = Choice(manifest.variants_within, manifest.max_variants)
+        own = Choice(manifest.config.variants_within, manifest.config.max_variants)
         files, dispatch = _files(session, spec, choice or own)
         table = dispatch.table
     write_folder(to, files)
@@ -70,7 +70,9 @@ def _files(
     for unit in sources.units:
         files[variant_file(spec.name, unit.number)] = sources.variant(unit)
     files["CMakeLists.txt"] = _cmake(spec, measured, table)
-    files["README.md"] = _readme(spec, measured, table, manifest.device.startswith("recorded"))
+    files["README.md"] = _readme(
+        spec, measured, table, manifest.config.device.startswith("recorded")
+    )
     made = document(spec, manifest, measured, table, dispatch.wanted, files)
     files[TABLE] = json.dumps(made, indent=2) + "\n"
     return files, dispatch
@@ -78,15 +80,15 @@ def _files(
 
 def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
     manifest = session.manifest
-    path = space or Path(manifest.space_path)
+    path = space or manifest.config.space
     if not path.exists():
         raise SessionError(
             f"its search space is gone: {path}",
             path=session.directory,
             remedy="name a copy of it with --space",
         )
-    spec = load_definition(path, manifest.operators).spec
-    files = {spec.path: manifest.space_text_sha, spec.source: manifest.source_sha}
+    spec = load_definition(path, manifest.config.operators).spec
+    files = {spec.path: manifest.space_sha, spec.source: manifest.source_sha}
     changed = [str(file) for file, before in files.items() if before and file_sha(file) != before]
     if changed:
         raise SessionError(
@@ -99,13 +101,13 @@ def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
 
 def _measured(session: Session) -> Measured:
     manifest, environment = session.manifest, session.environment
-    recorded = manifest.device.startswith("recorded")
+    recorded = manifest.config.device.startswith("recorded")
     created = manifest.created.partition("T")[0]
     return Measured(
-        device=environment.get("device", manifest.device),
+        device=environment.get("device", manifest.config.device),
         architecture=environment["architecture"],
         date=environment.get("date", "") if recorded else created,
-        operators=manifest.operators,
+        operators=manifest.config.operators,
     )
 
 

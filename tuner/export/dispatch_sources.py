@@ -202,7 +202,7 @@ class Sources:
             return "{" + ", ".join([*texts, otherwise, otherwise, otherwise][:3]) + "}"
 
         shared = integer(spec.shared_memory, known) if spec.shared_memory else "0"
-        programmatic = truth(spec.programmatic, known) if spec.programmatic else "false"
+        programmatic = truth(spec.pdl, known) if spec.pdl else "false"
         cluster = dimensions(spec.cluster, "1") if spec.cluster else "{0, 0, 0}"
         parts = (dimensions(spec.grid, "1"), dimensions(spec.block, "1"), cluster)
         when = truth(spec.when, known) if spec.when else "true"

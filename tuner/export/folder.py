@@ -49,7 +49,7 @@ def document(
             measured.device: {
                 "architecture": measured.architecture,
                 "measured": measured.date,
-                "recorded": manifest.device.startswith("recorded"),
+                "recorded": manifest.config.device.startswith("recorded"),
                 "shapes": {one.workload.key: _entry(one, table) for one in table.entries},
                 "held_out": {one.workload.key: _held_out(one, table) for one in table.held_out},
                 "wanted": [
@@ -60,7 +60,7 @@ def document(
         },
         "made_from": {
             "source": manifest.source_sha,
-            "space": manifest.space_text_sha,
+            "space": manifest.space_sha,
             "template": manifest.template_sha,
         },
         "files": {name: sha(text) for name, text in files.items()},

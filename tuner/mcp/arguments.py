@@ -16,11 +16,11 @@ from tuner.agent.history import history, memory_text
 from tuner.agent.mcp_agent import Submission
 from tuner.agent.replies import KNOWN_METRICS, MOST_EXPECTATIONS
 from tuner.agent.tools.arguments import ToolArguments, schema
+from tuner.app.run import FinishedRun
 from tuner.model.errors import AgentError
-from tuner.model.kernel import KernelSpec
+from tuner.model.run_config import RunSettings
 from tuner.model.trial import Result
 from tuner.report.html import write_report
-from tuner.report.loading import from_session
 from tuner.report.sections.summary import verdict
 from tuner.report.terminal import json_of, results_table
 from tuner.session.events import Tool
@@ -53,13 +53,10 @@ _Expectations = Annotated[
 class Wish:
     """What a client wants started; None stands for what the server was started with."""
 
-    kernel: Path | None = None
-    device: str | None = None
-    trials: int | None = None
-    rounds: int | None = None
-    workloads: tuple[str, ...] = ()
-    session: Path | None = None
-    resume: Path | None = None
+    kernel: Path | None
+    session: Path | None
+    resume: Path | None
+    settings: RunSettings
 
 
 class StartArguments(ToolArguments):
@@ -186,10 +183,9 @@ def recap(session: Session, number: int) -> str:
     return text
 
 
-def conclude(session: Session, spec: KernelSpec, failure: AgentError | None) -> Ending:
+def conclude(done: FinishedRun, failure: AgentError | None) -> Ending:
     """Write the report of a run that is over and word its results; `failure` ended its rounds."""
-    data = from_session(session, spec)
-    folder = session.directory
+    data, folder = done.data, done.folder
     lines = [verdict(data).headline, f"session: {folder}"]
     if data.results:
         lines += ["", _table(data.results), "", f"tuned kernels: {folder / 'tuned'}"]

@@ -15,6 +15,7 @@ from tuner.device.base import DeviceInfo
 from tuner.mcp.arguments import Ending, StartArguments, Wish, leading_tools
 from tuner.model.errors import InputError
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
+from tuner.model.run_config import RunSettings
 from tuner.report import formatting
 from tuner.session.events import Tool
 
@@ -163,14 +164,18 @@ class SessionRunner:
                 "`resume` goes on with a session that has its kernel and its folder",
                 remedy="leave out `kernel` and `session`, or `resume`",
             )
+        settings = RunSettings(device=asked.device) if asked.device else RunSettings()
+        if asked.trials is not None:
+            settings["trials"] = asked.trials
+        if asked.rounds is not None:
+            settings["rounds"] = asked.rounds
+        if asked.workloads:
+            settings["workloads"] = tuple(asked.workloads)
         wish = Wish(
             kernel=self._inside("kernel", asked.kernel),
-            device=asked.device or None,
-            trials=asked.trials,
-            rounds=asked.rounds,
-            workloads=tuple(asked.workloads),
             session=self._inside("session", asked.session),
             resume=self._inside("resume", asked.resume),
+            settings=settings,
         )
         self._run = Run(wish, self._tuning, self._view)
         return self._run

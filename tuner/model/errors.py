@@ -102,3 +102,11 @@ class BudgetError(AgentError):
 
 class ReplyError(AgentError):
     """Report a reply of an agent that cannot be used; the agent may repair it."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted; `command` holds the arguments that resume it."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        super().__init__(*command)
+        self.command = command

@@ -116,7 +116,7 @@ class Launch:
     block: Dim3
     shared_bytes: int = 0
     cluster: Dim3 | None = None
-    programmatic: bool = False
+    pdl: bool = False
 
     @property
     def threads(self) -> int:
@@ -133,13 +133,13 @@ class LaunchSpec:
     block: tuple[Expression, ...]
     shared_memory: Expression | None = None
     cluster: tuple[Expression, ...] = ()
-    programmatic: Expression | None = None
+    pdl: Expression | None = None
     when: Expression | None = None
     line: int | None = None
 
     def expressions(self) -> tuple[Expression, ...]:
         """List every expression in it, for name checks."""
-        optional = (self.shared_memory, self.programmatic, self.when)
+        optional = (self.shared_memory, self.pdl, self.when)
         return (
             *self.grid,
             *self.block,
@@ -157,7 +157,7 @@ class LaunchSpec:
             block=_dim3(self.block, names),
             shared_bytes=self.shared_memory.integer(names) if self.shared_memory else 0,
             cluster=_dim3(self.cluster, names) if self.cluster else None,
-            programmatic=bool(self.programmatic and self.programmatic.evaluate(names)),
+            pdl=bool(self.pdl and self.pdl.evaluate(names)),
         )
 
 
@@ -201,8 +201,8 @@ class Operator:
 class KernelSpec:
     """One kernel to tune, as its search-space file declares it; all paths are absolute.
 
-    Expressions and dtypes are those of one choice of operators (tuner/operator_choice.py).
-    `boundary` lists workloads that are verified and never timed.
+    Expressions and dtypes are those of one choice of operators (tuner/space/choices.py).
+    `edge_cases` lists workloads that are verified and never timed.
     """
 
     name: str
@@ -214,7 +214,7 @@ class KernelSpec:
     arguments: tuple[Argument, ...]
     tuned: tuple[Workload, ...]
     held_out: tuple[Workload, ...]
-    traffic: Expression
+    min_bytes: Expression
     baseline: tuple[LaunchSpec, ...]
     launch: tuple[LaunchSpec, ...]
     tolerances: Mapping[str, Tolerance]
@@ -223,7 +223,7 @@ class KernelSpec:
     operations: Expression | None = None
     include_dirs: tuple[Path, ...] = ()
     compile_options: tuple[str, ...] = ()
-    boundary: tuple[Workload, ...] = ()
+    edge_cases: tuple[Workload, ...] = ()
 
     @property
     def workloads(self) -> tuple[Workload, ...]:

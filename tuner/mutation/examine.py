@@ -1,4 +1,4 @@
-"""Where a mutant is put to the test: a compiler, and the device that runs what it makes."""
+"""Put mutants to the test, and tell what the check caught: verdicts, the score, its texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.mutation.marks import entry
 from tuner.mutation.mutants import Mutant
-from tuner.mutation.subject import Subject
+from tuner.mutation.subject import MutationSubject
 from tuner.session.records import file_sha
 from tuner.session.session import Session
 
@@ -29,7 +29,7 @@ from tuner.session.session import Session
 class Compilations:
     """Compile the sources of one subject with one compiler."""
 
-    def __init__(self, subject: Subject, compiler: Compiler) -> None:
+    def __init__(self, subject: MutationSubject, compiler: Compiler) -> None:
         self._subject, self._compiler = subject, compiler
         self._originals: dict[CompileRequest, CompileResult] = {}
 
@@ -50,7 +50,7 @@ class Bench(Compilations):
 
     def __init__(
         self,
-        subject: Subject,
+        subject: MutationSubject,
         device: Device,
         compiler: Compiler,
         workloads: tuple[Workload, ...],
@@ -111,7 +111,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class MutantVerdict:
     """A mutant's fate and the reason: what was wrong, the mark's words, the compiler's error.
 
     `workload` is the one it died on. `mark` is the reason for which the user marked it equivalent.
@@ -138,17 +138,19 @@ class Examiner:
     """
 
     def __init__(
-        self, subject: Subject, plain: Bench, twin: Compiler, sanitized: Callable[[], Bench]
+        self, subject: MutationSubject, plain: Bench, twin: Compiler, sanitized: Callable[[], Bench]
     ) -> None:
         self._subject, self._plain, self._make_sanitized = subject, plain, sanitized
-        self._twin = Twin(subject, twin)
+        self._twin = Compilations(subject, twin)
         self.unsanitized = ""
 
     def require_correct(self) -> None:
         """Raise `KernelError` unless the unchanged kernel passes on every workload."""
         self._plain.require_correct()
 
-    def examine(self, mutants: Iterable[Mutant], marks: Mapping[Mutant, str]) -> Iterator[Verdict]:
+    def examine(
+        self, mutants: Iterable[Mutant], marks: Mapping[Mutant, str]
+    ) -> Iterator[MutantVerdict]:
         """Give each mutant's verdict in turn; `marks` are the equivalent ones with the reasons."""
         ahead = 2 * len(os.sched_getaffinity(0))
         pending: deque[tuple[Mutant, Future[CompileResult]]] = deque()
@@ -167,31 +169,47 @@ class Examiner:
 
     def _verdict(
         self, mutant: Mutant, compilation: Future[CompileResult], marks: Mapping[Mutant, str]
-    ) -> Verdict:
+    ) -> MutantVerdict:
         mark = marks.get(mutant)
         verdict = self._judged(mutant, compilation.result())
         # What only makes a kernel slow may or may not run out of time: that says nothing of a mark.
         harmless = verdict.fate is Fate.SURVIVED or verdict.reason.startswith(f"{Status.TIMEOUT}:")
         if mark is not None and harmless:
-            return Verdict(mutant, Fate.EQUIVALENT, mark, mark=mark)
-        return Verdict(mutant, verdict.fate, verdict.reason, verdict.workload, mark)
+            return MutantVerdict(mutant, Fate.EQUIVALENT, mark, mark=mark)
+        return MutantVerdict(mutant, verdict.fate, verdict.reason, verdict.workload, mark)
 
-    def _judged(self, mutant: Mutant, first: CompileResult) -> Verdict:
+    def _judged(self, mutant: Mutant, first: CompileResult) -> MutantVerdict:
         same_on_host = True
         for workload, text, result in self._plain.compiled(mutant, first):
             if not result.ok:
-                return Verdict(mutant, Fate.STILLBORN, result.error)
+                return MutantVerdict(mutant, Fate.STILLBORN, result.error)
             if result.cubin == self._plain.original(workload).cubin:
                 continue
             same_on_host = False
             status, reason = self._plain.verified(text, workload, result)
             if status is not Status.CORRECT:
-                return Verdict(mutant, Fate.KILLED, f"{status}: {reason}", workload)
-        if self._twin.same(mutant, otherwise=same_on_host):
-            return Verdict(mutant, Fate.EQUIVALENT, SAME_CODE)
+                return MutantVerdict(mutant, Fate.KILLED, f"{status}: {reason}", workload)
+        if self._same_on_gpu(mutant, otherwise=same_on_host):
+            return MutantVerdict(mutant, Fate.EQUIVALENT, SAME_CODE)
         if same_on_host:
-            return Verdict(mutant, Fate.SURVIVED, NOT_ON_HOST)
-        return self._sanitizers_verdict(mutant) or Verdict(mutant, Fate.SURVIVED)
+            return MutantVerdict(mutant, Fate.SURVIVED, NOT_ON_HOST)
+        return self._sanitizers_verdict(mutant) or MutantVerdict(mutant, Fate.SURVIVED)
+
+    def _same_on_gpu(self, mutant: Mutant, *, otherwise: bool) -> bool:
+        # `otherwise` where the GPU's compiler refuses the original
+        known: set[CompileRequest] = set()
+        for workload in self._subject.workloads:
+            text = self._subject.mutated(workload, mutant)
+            if text is None or (request := self._subject.request(text, workload)) in known:
+                continue
+            known.add(request)
+            original = self._twin.original(workload)
+            if not original.ok:
+                return otherwise
+            result = self._twin.submit(text, workload).result()
+            if not result.ok or result.cubin != original.cubin:
+                return False
+        return True
 
     @cached_property
     def _sanitized(self) -> Bench | None:
@@ -203,7 +221,7 @@ class Examiner:
             return None
         return bench
 
-    def _sanitizers_verdict(self, mutant: Mutant) -> Verdict | None:
+    def _sanitizers_verdict(self, mutant: Mutant) -> MutantVerdict | None:
         if self._sanitized is None:
             return None
         for workload, text, result in self._sanitized.compiled(mutant):
@@ -211,49 +229,30 @@ class Examiner:
                 return None
             status, reason = self._sanitized.verified(text, workload, result)
             if status is not Status.CORRECT:
-                return Verdict(mutant, Fate.KILLED, f"{status}: {reason}", workload)
+                return MutantVerdict(mutant, Fate.KILLED, f"{status}: {reason}", workload)
         return None
-
-
-class Twin(Compilations):
-    """Compare mutants with the original as a GPU would run them."""
-
-    def same(self, mutant: Mutant, *, otherwise: bool) -> bool:
-        """Whether it is the same machine code; `otherwise` where the original doesn't compile."""
-        known: set[CompileRequest] = set()
-        for workload in self._subject.workloads:
-            text = self._subject.mutated(workload, mutant)
-            request = None if text is None else self._subject.request(text, workload)
-            if request is None or request in known:
-                continue
-            known.add(request)
-            original = self.original(workload)
-            if not original.ok:
-                return otherwise
-            result = self._compiler.submit(request).result()
-            if not result.ok or result.cubin != original.cubin:
-                return False
-        return True
 
 
 FILE = "mutation.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class MutationScore(BaseModel):
     """What became of the mutants of one source.
 
     `subject` is `baseline` or the config; `mutants` counts all that the source has, of which a
     sample may have been examined. `survivors` are the mutants' identities as text.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
     kernel: str
     subject: str
-    mutants: int
-    killed: int
-    survived: int
-    equivalent: int
-    stillborn: int
+    mutants: int = Field(ge=0)
+    killed: int = Field(ge=0)
+    survived: int = Field(ge=0)
+    equivalent: int = Field(ge=0)
+    stillborn: int = Field(ge=0)
     survivors: tuple[str, ...]
     source_sha: str
     date: str
@@ -271,28 +270,13 @@ class Score:
         return self.killed / counted if counted else None
 
 
-class _ScoreModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    version: Literal[1] = 1
-    kernel: str
-    subject: str
-    mutants: int = Field(ge=0)
-    killed: int = Field(ge=0)
-    survived: int = Field(ge=0)
-    equivalent: int = Field(ge=0)
-    stillborn: int = Field(ge=0)
-    survivors: tuple[str, ...]
-    source_sha: str
-    date: str
-    device: str
-
-
-def score_of(subject: Subject, verdicts: Sequence[Verdict], date: str) -> Score:
+def score_of(
+    subject: MutationSubject, verdicts: Sequence[MutantVerdict], date: str
+) -> MutationScore:
     """Count the verdicts."""
     counts = Counter(verdict.fate for verdict in verdicts)
     survivors = (v.mutant.identity for v in verdicts if v.fate is Fate.SURVIVED)
-    return Score(
+    return MutationScore(
         kernel=subject.spec.name,
         subject=subject.name,
         mutants=len(subject.reached),
@@ -306,7 +290,7 @@ def score_of(subject: Subject, verdicts: Sequence[Verdict], date: str) -> Score:
     )
 
 
-def require_same_sources(folder: Path, subject: Subject) -> None:
+def require_same_sources(folder: Path, subject: MutationSubject) -> None:
     """Raise `SessionError` unless the session was made from the files that are mutated."""
     with Session.open(folder, read_only=True) as session:
         manifest = session.manifest
@@ -314,7 +298,7 @@ def require_same_sources(folder: Path, subject: Subject) -> None:
     if subject.config is not None:
         files[subject.spec.template] = manifest.template_sha
     changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
-    if changed or dict(manifest.operators) != dict(subject.operators):
+    if changed or dict(manifest.config.operators) != dict(subject.operators):
         different = ", ".join(changed) or "the operator's choices"
         raise SessionError(
             f"the session is of another kernel than the one to mutate: {different} differ",
@@ -323,15 +307,15 @@ def require_same_sources(folder: Path, subject: Subject) -> None:
         )
 
 
-def save_score(folder: Path, score: Score) -> None:
+def save_score(folder: Path, score: MutationScore) -> None:
     """Write the score into a session's folder, in place of an earlier one."""
-    text = _ScoreModel(**asdict(score)).model_dump_json(indent=1) + "\n"
+    text = score.model_dump_json(indent=1) + "\n"
     unfinished = folder / f"{FILE}.{os.getpid()}"
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(folder / FILE)
 
 
-def load_score(folder: Path) -> Score | None:
+def load_score(folder: Path) -> MutationScore | None:
     """Read a session's score, None where it has none; raise `SessionError` for a damaged one."""
     path = folder / FILE
     try:
@@ -341,42 +325,41 @@ def load_score(folder: Path) -> Score | None:
     except (OSError, UnicodeDecodeError) as error:
         raise SessionError(f"cannot be read: {error}", path=path) from error
     try:
-        model = _ScoreModel.model_validate_json(text)
+        return MutationScore.model_validate_json(text)
     except ValidationError as error:
         raise SessionError(
             "is not the score of `tune mutate`",
             path=path,
             remedy="delete it, and run `tune mutate --session` again",
         ) from error
-    return Score(**model.model_dump(exclude={"version"}))
 
 
 _REASON = "why no result can differ"
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class MutationReport:
     """The verdicts on the chosen mutants; `complete` is False where the run was interrupted.
 
     `marks` is the file in which equivalent mutants are marked, whether it exists or not.
     `unsanitized` says why survivors were not put to the sanitizers, if they were not.
     """
 
-    subject: Subject
-    score: Score
-    verdicts: tuple[Verdict, ...]
+    subject: MutationSubject
+    score: MutationScore
+    verdicts: tuple[MutantVerdict, ...]
     marks: Path
     seconds: float
     complete: bool
     unsanitized: str = ""
 
     @property
-    def survivors(self) -> tuple[Verdict, ...]:
+    def survivors(self) -> tuple[MutantVerdict, ...]:
         """The verdicts on mutants that the check did not catch."""
         return tuple(v for v in self.verdicts if v.fate is Fate.SURVIVED)
 
 
-def as_object(found: Findings) -> dict[str, object]:
+def as_object(found: MutationReport) -> dict[str, object]:
     """Make the object that `--json` prints."""
     subject, score = found.subject, found.score
     return {
@@ -416,7 +399,7 @@ def as_object(found: Findings) -> dict[str, object]:
     }
 
 
-def as_text(found: Findings) -> Iterator[str]:
+def as_text(found: MutationReport) -> Iterator[str]:
     """Lay the findings out for a terminal: the survivors first, the share at the end."""
     subject = found.subject
     for verdict in found.survivors:
@@ -424,7 +407,7 @@ def as_text(found: Findings) -> Iterator[str]:
         why = f" ({verdict.reason})" if verdict.reason else ""
         yield f"survived: {_place(verdict, subject)}: {mutant.identity.operator}{why}"
         yield subject.diff(mutant)
-        yield f"If no result can differ, put this under `{_group(subject)}:` in {found.marks}:"
+        yield f"If no result can differ, put this under `{subject.group}:` in {found.marks}:"
         yield f"{entry(mutant.identity, _REASON)}\n"
     for verdict in found.verdicts:
         if verdict.mark_is_wrong:
@@ -432,14 +415,14 @@ def as_text(found: Findings) -> Iterator[str]:
     yield from _summary(found)
 
 
-def share_text(score: Score) -> str:
+def share_text(score: MutationScore) -> str:
     """Write the share: `97.1 %`; never 100 % where a mutant survived."""
     if score.share is None:
         return "no share"
     return f"{min(100 * score.share, 99.9) if score.survived else 100:.1f} %"
 
 
-def _summary(found: Findings) -> Iterator[str]:
+def _summary(found: MutationReport) -> Iterator[str]:
     subject, score = found.subject, found.score
     what = "the baseline" if subject.config is None else f"the template at {subject.name}"
     caught = f"{score.killed} of {score.killed + score.survived} mutants caught"
@@ -454,15 +437,11 @@ def _summary(found: Findings) -> Iterator[str]:
         yield f"survivors were not run under the sanitizers: {found.unsanitized}"
 
 
-def _group(subject: Subject) -> str:
-    return "baseline" if subject.config is None else "template"
-
-
-def _place(verdict: Verdict, subject: Subject) -> str:
+def _place(verdict: MutantVerdict, subject: MutationSubject) -> str:
     return f"{subject.path}:{subject.place(verdict.mutant)}"
 
 
-def _mutant(verdict: Verdict, subject: Subject) -> dict[str, object]:
+def _mutant(verdict: MutantVerdict, subject: MutationSubject) -> dict[str, object]:
     mutant = verdict.mutant
     return {
         "id": str(mutant.identity),

@@ -9,47 +9,10 @@ from dataclasses import dataclass, replace
 from difflib import unified_diff
 
 from tuner.compiler.base import normalized
-from tuner.mutation.operators import (
-    Change,
-    Code,
-    Operator,
-    arguments,
-    arithmetic,
-    axis,
-    bound,
-    cast,
-    comparison,
-    compound,
-    condition,
-    constant,
-    guard,
-    logical,
-    narrowed,
-    removal,
-    shuffle,
-    tail,
-)
-from tuner.source.facts import Definition, Lines, SourceFile, Span
-from tuner.source.text import fold
-from tuner.source.tree import Node, parse_tree
+from tuner.mutation.operators import OPERATORS, Change, MutatedSource
+from tuner.source.facts import LineIndex, SourceFile, Span, Symbol
+from tuner.source.syntax import Node, fold, parse_tree
 
-OPERATORS: tuple[Operator, ...] = (
-    arithmetic,
-    compound,
-    comparison,
-    bound,
-    logical,
-    constant,
-    axis,
-    condition,
-    guard,
-    tail,
-    removal,
-    arguments,
-    cast,
-    shuffle,
-    narrowed,
-)
 # Declarations that change no result, checks of the compiler's, and what is no code of the kernel's.
 _LEFT_ALONE = frozenset(
     {
@@ -119,7 +82,7 @@ class Mutant:
 
 def all_mutants(source: SourceFile, *, rendered: bool = False) -> tuple[Mutant, ...]:
     """List every mutant of a source in the order of its text, also of code no launch reaches."""
-    code = Code(source.text, rendered)
+    code = MutatedSource(source.text, rendered)
     changes = [
         change
         for node in _nodes(parse_tree(source.text))
@@ -172,7 +135,7 @@ def _distinct(changes: Iterable[Change], text: str) -> Iterator[Change]:
 
 
 def _identified(changes: Iterable[Change], source: SourceFile) -> Iterator[Mutant]:
-    lines, rows = Lines(source.text), source.masked.split("\n")
+    lines, rows = LineIndex(source.text), source.masked.split("\n")
     counted: Counter[tuple[str, str, str]] = Counter()
     for change in changes:
         line = lines.at(change.start)
@@ -192,7 +155,7 @@ def _shortened(text: str) -> str:
     return f"{folded[:half]}...{folded[-half:]}"
 
 
-def _defined(definitions: Iterable[Definition], macros: Mapping[str, str]) -> Iterator[Definition]:
+def _defined(definitions: Iterable[Symbol], macros: Mapping[str, str]) -> Iterator[Symbol]:
     """Put what a macro stands for in place of the source's own definition of it."""
     for definition in definitions:
         if definition.kind == "macro" and definition.name in macros:

@@ -1,14 +1,13 @@
-"""One small change to a source, and the code that the operators look at."""
+"""The operators: what small changes they make to a piece of code."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tuner.source.text import fold
-from tuner.source.tree import Node, text_of, walk
+from tuner.source.syntax import Node, fold, text_of, walk
 
 # What binds at least as tightly as a call: no parentheses are needed around it.
 _TIGHT = frozenset(
@@ -37,7 +36,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class MutatedSource:
     """The source that the tree was made of; the tree's offsets are offsets into it.
 
     `rendered` tells that its bare constants are values of a config, which are not the kernel's.
@@ -47,7 +46,6 @@ class Code:
     rendered: bool = False
 
     def of(self, node: Node) -> str:
-        """Return a node's text."""
         return text_of(node, self.text)
 
     def operand(self, node: Node) -> str:
@@ -56,7 +54,7 @@ class Code:
         return text if node.type in _TIGHT else f"({text})"
 
 
-Operator = Callable[[Node, Code], Iterator[Change]]
+Operator = Callable[[Node, MutatedSource], Iterator[Change]]
 
 
 def replaced(operator: str, node: Node, text: str, *, header: str = "") -> Change:
@@ -65,7 +63,6 @@ def replaced(operator: str, node: Node, text: str, *, header: str = "") -> Chang
 
 
 def operator_of(node: Node) -> Node | None:
-    """Return the token of a binary, unary, assignment or update expression."""
     return node.child_by_field_name("operator")
 
 
@@ -94,7 +91,7 @@ _ROUNDING = {
 }
 
 
-def arguments(node: Node, code: Code) -> Iterator[Change]:
+def arguments(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Swap neighbouring arguments of a call that is not symmetric in them."""
     called, given = _call(node, code)
     for number, (first, second) in enumerate(pairwise(given)):
@@ -104,7 +101,7 @@ def arguments(node: Node, code: Code) -> Iterator[Change]:
             yield Change("arguments", first.start_byte, second.end_byte, f"{other}, {one}")
 
 
-def cast(node: Node, code: Code) -> Iterator[Change]:
+def cast(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Remove a conversion of a value."""
     value = None
     if node.type == "cast_expression":
@@ -119,7 +116,7 @@ def cast(node: Node, code: Code) -> Iterator[Change]:
         yield replaced("cast", node, f"({code.of(value)})")
 
 
-def shuffle(node: Node, code: Code) -> Iterator[Change]:
+def shuffle(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Shuffle by another distance, in another direction, or among half of the lanes."""
     called, given = _call(node, code)
     match = _SHUFFLE.fullmatch(called)
@@ -132,7 +129,7 @@ def shuffle(node: Node, code: Code) -> Iterator[Change]:
         yield replaced("shuffle", function, f"__shfl_{_OTHER_SHUFFLE[match[1]]}_sync")
 
 
-def narrowed(node: Node, code: Code) -> Iterator[Change]:
+def narrowed(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Declare a local variable in a narrower type, and round floats to half the bits."""
     if node.type == "declaration" and _in_function(node):
         kind = node.child_by_field_name("type")
@@ -149,7 +146,7 @@ def narrowed(node: Node, code: Code) -> Iterator[Change]:
         yield _rounded(node.named_children[0], code.of(node.named_children[0]), code)
 
 
-def _narrowed_assignment(node: Node, code: Code) -> Iterator[Change]:
+def _narrowed_assignment(node: Node, code: MutatedSource) -> Iterator[Change]:
     left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
     sign = operator_of(node)
     if left is None or right is None or sign is None or left.type != "identifier":
@@ -164,19 +161,19 @@ def _narrowed_assignment(node: Node, code: Code) -> Iterator[Change]:
         yield replaced("narrowed", node, f"{name} = {text[0]}", header=text[1])
 
 
-def _rounded(node: Node, text: str, code: Code) -> Change:
+def _rounded(node: Node, text: str, code: MutatedSource) -> Change:
     rounded, header = _rounding(text, code)
     return replaced("narrowed", node, rounded, header=header)
 
 
-def _rounding(text: str, code: Code) -> tuple[str, str]:
+def _rounding(text: str, code: MutatedSource) -> tuple[str, str]:
     for header, pattern in _ROUNDING.items():
         if re.search(rf"#\s*include\s*<{re.escape(header)}>", code.text):
             return pattern.format(text), ""
     return _ROUNDING["cuda_fp16.h"].format(text), "cuda_fp16.h"
 
 
-def _call(node: Node, code: Code) -> tuple[str, list[Node]]:
+def _call(node: Node, code: MutatedSource) -> tuple[str, list[Node]]:
     function = node.child_by_field_name("function")
     given = node.child_by_field_name("arguments")
     if node.type != "call_expression" or function is None or given is None:
@@ -195,7 +192,7 @@ def _in_function(node: Node) -> bool:
     return _function(node) is not None
 
 
-def _in_float_function(node: Node, code: Code) -> bool:
+def _in_float_function(node: Node, code: MutatedSource) -> bool:
     function = _function(node)
     kind = function.child_by_field_name("type") if function is not None else None
     pointer = function is not None and any(
@@ -205,7 +202,7 @@ def _in_float_function(node: Node, code: Code) -> bool:
     return kind is not None and code.of(kind) == "float" and not pointer
 
 
-def _declared_float(node: Node, code: Code) -> bool:
+def _declared_float(node: Node, code: MutatedSource) -> bool:
     declaration = node.parent
     declared = node.child_by_field_name("declarator")
     if declaration is None or declared is None or declared.type != "identifier":
@@ -214,7 +211,7 @@ def _declared_float(node: Node, code: Code) -> bool:
     return kind is not None and code.of(kind) == "float" and _in_function(node)
 
 
-def _float_names(node: Node, code: Code) -> frozenset[str]:
+def _float_names(node: Node, code: MutatedSource) -> frozenset[str]:
     function = _function(node)
     if function is None:
         return frozenset()
@@ -244,10 +241,16 @@ _ARITHMETIC = {
 }
 _COMPOUND = {f"{name}=": tuple(f"{n}=" for n in names) for name, names in _ARITHMETIC.items()}
 _COMPOUND |= {"+=": ("-=", "="), "++": ("--",), "--": ("++",)}
-_COMPARISON = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+_COMPARISON = {
+    "<": ("<=",),
+    "<=": ("<",),
+    ">": (">=",),
+    ">=": (">",),
+    "==": ("!=",),
+    "!=": ("==",),
+}
 # `i < n + 1` is `i <= n`, which the operator on comparisons makes already.
 _BOUND = {"<": "-", "<=": "+", ">": "+", ">=": "-"}
-_LOGICAL = {"&&": "||", "||": "&&"}
 _INTEGER = re.compile(r"(0[xX][\da-fA-F']+|0[bB][01']+|\d[\d']*)([uUlLzZ]*)")
 _FLOAT = re.compile(r"((?:\d[\d']*)?\.?[\d']*(?:[eE][-+]?\d+)?)([fFlL]?)")
 _LARGEST = 2**31 - 1
@@ -260,31 +263,29 @@ _AXES = {
 _NEXT = {"x": "y", "y": "x", "z": "x"}
 
 
-def arithmetic(node: Node, code: Code) -> Iterator[Change]:
-    """Swap `+ - * / %`, bit operators and shifts."""
-    sign = operator_of(node) if node.type == "binary_expression" else None
-    if sign is not None:
-        for other in _ARITHMETIC.get(sign.type, ()):
-            yield replaced("arithmetic", sign, other)
+_SWAPS: dict[str, tuple[tuple[str, Mapping[str, tuple[str, ...]]], ...]] = {
+    "binary_expression": (
+        ("arithmetic", _ARITHMETIC),
+        ("comparison", _COMPARISON),
+        ("logical", {"&&": ("||",), "||": ("&&",)}),
+    ),
+    "unary_expression": (("logical", {"!": ("",)}),),
+    "assignment_expression": (("compound", _COMPOUND),),
+    "update_expression": (("compound", _COMPOUND),),
+}
 
 
-def compound(node: Node, code: Code) -> Iterator[Change]:
-    """Swap compound assignments, increments and decrements."""
-    known = node.type in ("assignment_expression", "update_expression")
-    sign = operator_of(node) if known else None
-    if sign is not None:
-        for other in _COMPOUND.get(sign.type, ()):
-            yield replaced("compound", sign, other)
+def swapped(node: Node, code: MutatedSource) -> Iterator[Change]:
+    """Swap an operator for another: arithmetic, comparisons, logic, assignments; drop `!`."""
+    sign = operator_of(node)
+    if sign is None:
+        return
+    for name, others in _SWAPS.get(node.type, ()):
+        for other in others.get(sign.type, ()):
+            yield replaced(name, sign, other)
 
 
-def comparison(node: Node, code: Code) -> Iterator[Change]:
-    """Let a comparison count equality in or out."""
-    sign = operator_of(node) if node.type == "binary_expression" else None
-    if sign is not None and sign.type in _COMPARISON:
-        yield replaced("comparison", sign, _COMPARISON[sign.type])
-
-
-def bound(node: Node, code: Code) -> Iterator[Change]:
+def bound(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Make a bound one stricter or wider, where the comparison alone does not do the same."""
     sign = operator_of(node) if node.type == "binary_expression" else None
     right = node.child_by_field_name("right")
@@ -294,18 +295,7 @@ def bound(node: Node, code: Code) -> Iterator[Change]:
         yield replaced("bound", right, f"{code.operand(right)} {_BOUND[sign.type]} 1")
 
 
-def logical(node: Node, code: Code) -> Iterator[Change]:
-    """Swap `&&` and `||`; drop `!`."""
-    sign = operator_of(node)
-    if sign is None:
-        return
-    if node.type == "binary_expression" and sign.type in _LOGICAL:
-        yield replaced("logical", sign, _LOGICAL[sign.type])
-    if node.type == "unary_expression" and sign.type == "!":
-        yield replaced("logical", sign, "")
-
-
-def constant(node: Node, code: Code) -> Iterator[Change]:
+def constant(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Change whole numbers by one and to zero; scale floats by 1 % and negate them."""
     if node.type == "preproc_def":
         node = node.child_by_field_name("value") or node
@@ -319,7 +309,7 @@ def constant(node: Node, code: Code) -> Iterator[Change]:
         yield replaced("constant", node, text)
 
 
-def axis(node: Node, code: Code) -> Iterator[Change]:
+def axis(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Take another index variable, another of its axes, or another component of a vector."""
     value, field = node.child_by_field_name("argument"), node.child_by_field_name("field")
     if node.type != "field_expression" or value is None or field is None:
@@ -373,14 +363,14 @@ _EFFECTS = ("assignment_expression", "call_expression", "update_expression")
 _ORDERS = ("<", "<=", ">", ">=")
 
 
-def condition(node: Node, code: Code) -> Iterator[Change]:
+def condition(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Negate the condition of a branch or a loop."""
     asked = _condition(node)
     if asked is not None:
         yield replaced("condition", asked, f"!({code.of(asked)})")
 
 
-def guard(node: Node, code: Code) -> Iterator[Change]:
+def guard(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Make a guard always true and always false."""
     asked = _condition(node)
     constexpr = any(child.type == "constexpr" for child in node.children)
@@ -391,7 +381,7 @@ def guard(node: Node, code: Code) -> Iterator[Change]:
         yield replaced("guard", asked, "false")
 
 
-def tail(node: Node, code: Code) -> Iterator[Change]:
+def tail(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Let a loop with a stride leave out its last step."""
     asked = _condition(node) if node.type == "for_statement" else None
     update = node.child_by_field_name("update")
@@ -405,7 +395,7 @@ def tail(node: Node, code: Code) -> Iterator[Change]:
         yield replaced("tail", left, f"{code.operand(left)} + {code.operand(step)}")
 
 
-def removal(node: Node, code: Code) -> Iterator[Change]:
+def removal(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Leave out a barrier, a call, an assignment or an early return."""
     if node.type == "return_statement" and not node.named_children:
         yield replaced("statement", node, ";")
@@ -426,3 +416,19 @@ def _condition(node: Node) -> Node | None:
     if asked is None or asked.type == "declaration":
         return None
     return asked
+
+
+OPERATORS: tuple[Operator, ...] = (
+    swapped,
+    bound,
+    constant,
+    axis,
+    condition,
+    guard,
+    tail,
+    removal,
+    arguments,
+    cast,
+    shuffle,
+    narrowed,
+)

@@ -14,18 +14,17 @@ from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.mutation.mutants import Identity, Mutant, all_mutants, reached
-from tuner.session.records import file_sha
 from tuner.source import SourceFile, hide_host_code, parse_source, read_source
 from tuner.space.template import Rendered, Template
 
-# The host device would take long over more; those on the boundary are there to be verified.
+# The host device would take long over more; edge cases are there to be verified.
 LARGEST_BYTES = 16 << 20
-LARGEST_BOUNDARY_BYTES = 64 << 20
+LARGEST_EDGE_CASE_BYTES = 64 << 20
 OF_EACH_KIND = 2
 
 
 @dataclass(frozen=True)
-class Subject:
+class MutationSubject:
     """A kernel's source as its launches see it; `config` is None for the baseline."""
 
     spec: KernelSpec
@@ -44,15 +43,20 @@ class Subject:
         """`baseline`, or the config."""
         return "baseline" if self.config is None else str(self.config)
 
+    @property
+    def group(self) -> str:
+        """The key of the marks on its mutants."""
+        return "baseline" if self.config is None else "template"
+
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
-        """Small ones to verify on, the smallest first: tuned, held out, and every boundary one.
+        """Small ones to verify on, the smallest first: tuned, held out, and every edge case.
 
         Raises `SpaceError` where the config is valid on none of them.
         """
         spec = self.spec
         found = [w for kind in (spec.tuned, spec.held_out) for w in self._smallest(kind)]
-        found += [w for w in spec.boundary if self._usable(w, LARGEST_BOUNDARY_BYTES)]
+        found += [w for w in spec.edge_cases if self._usable(w, LARGEST_EDGE_CASE_BYTES)]
         if not found:
             raise self._no_workload()
         return tuple(sorted(dict.fromkeys(found), key=spec.footprint_bytes))
@@ -117,12 +121,6 @@ class Subject:
         return self._target.program(text, workload, self.launches(workload), result)
 
     @cached_property
-    def sources(self) -> Mapping[str, str]:
-        """Hash the files that the mutants come from."""
-        files = {self.spec.source, self.path}
-        return {str(path): file_sha(path) for path in files}
-
-    @cached_property
     def _target(self) -> CompileTarget:
         return CompileTarget(self.spec, self.operators, self.device)
 
@@ -185,7 +183,7 @@ class Subject:
         return SpaceError(
             f"no workload is small enough for the `host` device: {LARGEST_BYTES >> 20} MiB",
             path=self.spec.path,
-            remedy="add a small one to `boundary`, which is verified and never timed",
+            remedy="add a small one to `edge_cases`, which is verified and never timed",
         )
 
     def _smallest(self, workloads: tuple[Workload, ...]) -> list[Workload]:

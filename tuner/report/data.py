@@ -23,7 +23,7 @@ from tuner.model.trial import (
 )
 
 if TYPE_CHECKING:
-    from tuner.mutation.examine import Score
+    from tuner.mutation.examine import MutationScore
     from tuner.report.rounds import Author, Round, Tried
     from tuner.report.sections.dispatch import Dispatch
     from tuner.session.events import Profiled
@@ -37,7 +37,7 @@ class Declared:
     NaN and infinity are put into.
     """
 
-    boundary: tuple[Workload, ...] = ()
+    edge_cases: tuple[Workload, ...] = ()
     varying: tuple[str, ...] = ()
     nonfinite: tuple[str, ...] = ()
 
@@ -97,7 +97,7 @@ class ReportData:
     on_cpu: bool = False
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
-    mutation: Score | None = None
+    mutation: MutationScore | None = None
     declared: Declared | None = None
     author: Author | None = None
     candidates: tuple[Tried, ...] = ()

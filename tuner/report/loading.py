@@ -48,7 +48,9 @@ def from_session(
     from tuner.mutation.examine import load_score
 
     manifest, environment = session.manifest, session.environment
-    recorded = environment.get("recorded") == "true" or manifest.device.startswith("recorded")
+    recorded = environment.get("recorded") == "true" or manifest.config.device.startswith(
+        "recorded"
+    )
     on_cpu = environment.get("on_cpu") == "true"
     created = manifest.created.partition("T")[0]
     records = tuple((record.trial, record.elapsed_s) for record in session.records())
@@ -56,7 +58,7 @@ def from_session(
     workloads = [result.workload for result in results]
     data = ReportData(
         kernel=manifest.kernel,
-        device=environment.get("device", manifest.device),
+        device=environment.get("device", manifest.config.device),
         recorded=recorded,
         results=results,
         records=records,
@@ -70,10 +72,10 @@ def from_session(
         tuned_sources=dict(_tuned_sources(session, workloads)),
         # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
         streaming_gbps=None if on_cpu else _number(environment.get("streaming_gbps", "")),
-        environment={**_operators(manifest.operators), **_remaining(environment)},
+        environment={**_operators(manifest.config.operators), **_remaining(environment)},
         command=shlex.join(manifest.command),
-        searcher=manifest.searcher,
-        seed=manifest.seed,
+        searcher=manifest.config.searcher,
+        seed=manifest.config.seed,
         seconds=session.seconds,
         measured_on=environment.get("date", "") if recorded else created,
         session=str(session.directory),
@@ -87,7 +89,7 @@ def from_session(
         rounds=rounds(session),
         profiles=tuple(profiles(session)),
         energies=tuple(session.energies()),
-        objective=manifest.objective,
+        objective=manifest.config.objective,
         early_ends=tuple(_early_ends(session)),
         dispatch=dispatch_of(session),
         peers=tuple(session.peers()),
@@ -113,7 +115,7 @@ def _with_spec(data: ReportData, spec: KernelSpec, workloads: Sequence[Workload]
     operations = spec.operations
     return replace(
         data,
-        traffic_bytes={w.key: spec.traffic.integer(w.values) for w in workloads},
+        traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
         declared=_declared(spec),
     )
@@ -122,15 +124,15 @@ def _with_spec(data: ReportData, spec: KernelSpec, workloads: Sequence[Workload]
 def _declared(spec: KernelSpec) -> Declared:
     varying = (one.name for one in spec.arguments if not one.deterministic)
     nonfinite = (one.name for one in spec.arguments if one.nonfinite)
-    return Declared(spec.boundary, tuple(varying), tuple(nonfinite))
+    return Declared(spec.edge_cases, tuple(varying), tuple(nonfinite))
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:
-    path = Path(session.manifest.space_path)
+    path = session.manifest.config.space
     left_out = "the roofline and the difference to the baseline are left out"
     try:
-        spec = load_definition(path, session.manifest.operators).spec
-        before = {path: session.manifest.space_text_sha, spec.source: session.manifest.source_sha}
+        spec = load_definition(path, session.manifest.config.operators).spec
+        before = {path: session.manifest.space_sha, spec.source: session.manifest.source_sha}
         changed = [str(file) for file, sha in before.items() if file_sha(file) != sha]
     except (TunerError, OSError) as error:
         return None, (f"The search space cannot be read any more, so {left_out}: {error}",)

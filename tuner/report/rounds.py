@@ -115,13 +115,13 @@ class Author:
 
 def author_of(session: Session) -> Author | None:
     """Say who wrote further candidates; None where nobody was asked to."""
-    manifest = session.manifest
-    if not manifest.agent:
+    config = session.manifest.config
+    if not config.rounds:
         return None
     heard = (event.entry.get("model", "") for event in session.events(Said))
-    models = dict.fromkeys((manifest.agent_options.get("model", ""), *heard))
+    models = dict.fromkeys((config.model, *heard))
     named = tuple(model for model in models if model)
-    return Author(manifest.agent, named, manifest.policy, manifest.rounds)
+    return Author(config.agent, named, config.policy, config.rounds)
 
 
 def tried(session: Session) -> tuple[Tried, ...]:

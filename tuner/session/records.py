@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from struct import pack, unpack
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tuner.model.config import Config
-from tuner.model.energy import Objective
 from tuner.model.kernel import Workload
+from tuner.model.run_config import RunConfig
 from tuner.model.trial import (
     INITIAL,
     Check,
@@ -29,7 +29,9 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
-from tuner.space.plan import WITHIN
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Row = dict[str, Any]
 State = Literal["running", "interrupted", "complete"]
@@ -59,56 +61,37 @@ _PLAIN_WINDOW_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a session was asked to do: all that a resumed run must find unchanged.
+    """What a session was asked to do, and of which files: all that a resumed run finds unchanged.
 
-    `created` is a time in ISO 8601; `command` the words that started it; `trials` and `time_s`
-    the budget per workload and for the whole run, None where there is no such bound. `agent` is
-    who writes further candidates, "" for nobody, and `agent_options` what it was started with.
-    `objective` is what the winners are chosen by; `variants_within` and `max_variants` say how
-    variants are saved, and `peers` what the finals compare with besides the baseline.
+    `created` is a time in ISO 8601, `command` the words that started it, and the others are hashes
+    of the files at that time.
     """
 
     kernel: str
-    space_path: str
-    space_text_sha: str
+    config: RunConfig
+    space_sha: str
     template_sha: str
     source_sha: str
-    device: str
-    searcher: str
-    trials: int | None
-    time_s: float | None
-    seed: int
-    workloads: tuple[Workload, ...]
-    operators: Mapping[str, str]
+    reference_sha: str
     tuner_version: str
     command: tuple[str, ...]
     created: str
-    template_path: str = ""
-    reference_sha: str = ""
-    agent: str = ""
-    rounds: int = 0
-    policy: str = "greedy"
-    agent_options: Mapping[str, str] = field(default_factory=dict)
-    objective: Objective = "time"
-    variants_within: float = WITHIN
-    max_variants: int | None = None
-    peers: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Write it as JSON text."""
-        workloads = [{"axes": w.axes, "held_out": w.held_out} for w in self.workloads]
-        return json.dumps({**asdict(self), "workloads": workloads})
+        return _manifests().dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
         """Read what `to_json` wrote."""
-        content = json.loads(text)
-        workloads = (
-            Workload.of(dict(w["axes"]), held_out=w["held_out"]) for w in content["workloads"]
-        )
-        content |= {"workloads": tuple(workloads), "command": tuple(content["command"])}
-        content["peers"] = tuple(content.get("peers", ()))
-        return cls(**content)
+        return _manifests().validate_json(text)
+
+
+@cache
+def _manifests() -> TypeAdapter[Manifest]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Manifest)
 
 
 @dataclass(frozen=True, slots=True)

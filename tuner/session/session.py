@@ -352,11 +352,11 @@ class Session:
         config_line = f"// config: {variant} (for {workload})"
         lines = [
             f"// {made.kernel}, tuned for {workload} by tune {made.tuner_version} "
-            f"({made.device}, {made.created})",
+            f"({made.config.device}, {made.created})",
             " ".join(config_line.split()),
         ]
-        if made.operators:
-            macros = " ".join(f"-D{name}={value}" for name, value in made.operators.items())
+        if made.config.operators:
+            macros = " ".join(f"-D{name}={value}" for name, value in made.config.operators.items())
             lines.append(" ".join(f"// compile with: {macros} (as tuned)".split()))
         return "\n".join(lines) + "\n"
 

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tuner.source.facts import KernelFunction, Lines, SourceFile, Span
-from tuner.source.text import closing, fold
-from tuner.source.tree import Node, parse_tree, text_of, walk
+from tuner.source.facts import KernelFunction, LineIndex, SourceFile, Span
+from tuner.source.syntax import Node, closing, fold, parse_tree, text_of, walk
 
 _ASSIGNED = re.compile(r"(?<![\w.>])([A-Za-z_][\w.]*)\s*=(?!=)\s*([^;{}]+|\w*\s*\{[^;{}]*\})\s*;")
 _CONSTRUCTED = re.compile(r"\b(?:dim3|cudaLaunchConfig_t)\s+(?:const\s+)?(\w+)\s*(?=[({])")
@@ -193,14 +192,14 @@ class Access:
 def accesses_of(source: SourceFile, kernel: KernelFunction) -> tuple[Access, ...]:
     """List the accesses of the arrays that the kernel is handed, through local pointers too."""
     arrays = {p.name for p in kernel.parameters if p.pointers == 1 and p.name}
-    return tuple(_Reader(source, kernel, Lines(source.text)).accesses(arrays))
+    return tuple(_AccessReader(source, kernel, LineIndex(source.text)).accesses(arrays))
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _AccessReader:
     source: SourceFile
     kernel: KernelFunction
-    lines: Lines
+    lines: LineIndex
 
     def accesses(self, arrays: set[str]) -> Iterator[Access]:
         start, end = self.kernel.body

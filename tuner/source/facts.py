@@ -95,7 +95,7 @@ class KernelFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class Symbol:
     """Anything with a name that code can refer to: a function, class, alias, macro or constant.
 
     `kind` tells them apart.
@@ -171,7 +171,7 @@ class SourceFile:
     text: str
     masked: str
     kernels: tuple[KernelFunction, ...]
-    definitions: tuple[Definition, ...] = ()
+    definitions: tuple[Symbol, ...] = ()
     constants: tuple[Constant, ...] = ()
     unrolls: tuple[Unroll, ...] = ()
     shared: tuple[SharedArray, ...] = ()
@@ -224,7 +224,7 @@ class SourceFile:
         )
 
 
-class Lines:
+class LineIndex:
     """Turn character offsets into line numbers."""
 
     def __init__(self, text: str) -> None:

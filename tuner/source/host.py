@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tuner.source.facts import Lines, SourceFile, Span
-from tuner.source.tree import Node, parse_tree, text_of, walk
+from tuner.source.facts import LineIndex, SourceFile, Span
+from tuner.source.syntax import Node, parse_tree, text_of, walk
 
 # NVRTC defines it, nvcc does not
 _GUARD = "#ifndef __CUDACC_RTC__"
@@ -184,7 +184,7 @@ def _merged(spans: list[Span], masked: str) -> list[Span]:
 
 
 def _guard(span: Span, source: SourceFile) -> Iterator[Edit]:
-    text, masked, lines = source.text, source.masked, Lines(source.text)
+    text, masked, lines = source.text, source.masked, LineIndex(source.text)
     start, end = span
     first, last = lines.at(start), lines.at(end - 1)
     rows, codes = text.split("\n"), masked.split("\n")
@@ -229,7 +229,7 @@ def _includes(source: SourceFile, reached: tuple[Span, ...]) -> Iterator[Edit]:
     if missing:
         first = re.search(r"^[ \t]*#[ \t]*include\b", source.masked, re.MULTILINE)
         code_at = len(source.masked) - len(source.masked.lstrip())
-        lines = Lines(source.text)
+        lines = LineIndex(source.text)
         at = lines.start(lines.at(first.start() if first else code_at))
         yield Edit(at, at, "".join(missing))
 
@@ -238,7 +238,7 @@ def _taken_out(
     included: tuple[Edit, ...], guards: list[Edit], source: SourceFile
 ) -> Iterator[Edit]:
     # blank lines outside kernels make up for the lines that guards insert before them
-    lines = Lines(source.text)
+    lines = LineIndex(source.text)
     used = {lines.at(edit.start) for edit in guards if "\n" not in edit.text}
     inserted = {lines.at(edit.start): edit.text.count("\n") for edit in included}
     for opening, end in zip(guards[::2], guards[1::2], strict=True):

@@ -11,11 +11,11 @@ from tuner.source.facts import (
     KernelFunction,
     KernelParameter,
     LaunchBounds,
-    Lines,
+    LineIndex,
     Span,
     TemplateParameter,
 )
-from tuner.source.text import closing, closing_angle, fold, split_list
+from tuner.source.syntax import closing, closing_angle, fold, split_list
 
 _TEMPLATE = re.compile(r"\s*template\s*(?=<)")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
@@ -38,7 +38,7 @@ def read_kernel(
     body: Span,
     *,
     path: Path,
-    lines: Lines,
+    lines: LineIndex,
     aliases: Mapping[str, str],
     namespace: tuple[str, ...] = (),
 ) -> KernelFunction | None:
@@ -72,7 +72,7 @@ def read_kernel(
     )
 
 
-def _template(head: str, start: int, lines: Lines) -> tuple[tuple[TemplateParameter, ...], int]:
+def _template(head: str, start: int, lines: LineIndex) -> tuple[tuple[TemplateParameter, ...], int]:
     match = _TEMPLATE.match(head)
     end = closing_angle(head, match.end()) if match else None
     if match is None or end is None:
@@ -83,7 +83,7 @@ def _template(head: str, start: int, lines: Lines) -> tuple[tuple[TemplateParame
     return tuple(p for p in parameters if p is not None), start + end
 
 
-def _template_parameter(text: str, start: int, lines: Lines) -> TemplateParameter | None:
+def _template_parameter(text: str, start: int, lines: LineIndex) -> TemplateParameter | None:
     declared, equals, _ = text.partition("=")
     match = _LAST_NAME.search(declared.rstrip()) or _FUNCTION.search(declared)
     if match is None:
@@ -104,7 +104,7 @@ def _template_parameter(text: str, start: int, lines: Lines) -> TemplateParamete
     )
 
 
-def _bounds(head: str, start: int, lines: Lines) -> tuple[LaunchBounds | None, str]:
+def _bounds(head: str, start: int, lines: LineIndex) -> tuple[LaunchBounds | None, str]:
     match = _BOUNDS.search(head)
     end = closing(head, match.end()) if match else None
     if match is None or end is None:
@@ -135,7 +135,7 @@ def _opening(head: str, close: int) -> int | None:
 
 
 def _parameters(
-    text: str, start: int, lines: Lines, aliases: Mapping[str, str]
+    text: str, start: int, lines: LineIndex, aliases: Mapping[str, str]
 ) -> tuple[tuple[KernelParameter, ...], bool]:
     pieces = split_list(text, angles=True)
     if [piece for piece, _ in pieces] in ([], ["void"]):

@@ -10,18 +10,28 @@ from tuner.model.errors import KernelError
 from tuner.source.facts import (
     Constant,
     ConstantKind,
-    Definition,
     KernelFunction,
-    Lines,
+    LineIndex,
     SharedArray,
     SourceFile,
     Span,
+    Symbol,
     Unroll,
 )
 from tuner.source.kernels import read_kernel
 from tuner.source.launches import find_launches
-from tuner.source.text import closing, fold, mask, number
-from tuner.source.tree import Node, namespace_of, parse_tree, span_of, text_of, walk
+from tuner.source.syntax import (
+    Node,
+    closing,
+    fold,
+    mask,
+    namespace_of,
+    number,
+    parse_tree,
+    span_of,
+    text_of,
+    walk,
+)
 
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 _SHARED = re.compile(
@@ -30,7 +40,7 @@ _SHARED = re.compile(
 )
 
 
-def find_constants(nodes: tuple[Node, ...], masked: str, lines: Lines) -> Iterator[Constant]:
+def find_constants(nodes: tuple[Node, ...], masked: str, lines: LineIndex) -> Iterator[Constant]:
     for node in nodes:
         if node.type == "preproc_def":
             name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
@@ -45,7 +55,7 @@ def find_constants(nodes: tuple[Node, ...], masked: str, lines: Lines) -> Iterat
                 yield _constant(name, value, masked, lines, "constexpr")
 
 
-def _declared(node: Node, declaration: Node, masked: str, lines: Lines) -> Iterator[Constant]:
+def _declared(node: Node, declaration: Node, masked: str, lines: LineIndex) -> Iterator[Constant]:
     name, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
     first = next((c for c in declaration.named_children if c.type.endswith("declarator")), node)
     words = masked[declaration.start_byte : first.start_byte].split()
@@ -60,7 +70,7 @@ def _constant(
     name: Node,
     value: Node,
     masked: str,
-    lines: Lines,
+    lines: LineIndex,
     kind: ConstantKind,
 ) -> Constant:
     raw = text_of(value, masked)
@@ -78,7 +88,7 @@ def _constant(
     )
 
 
-def find_unrolls(nodes: tuple[Node, ...], masked: str, lines: Lines) -> Iterator[Unroll]:
+def find_unrolls(nodes: tuple[Node, ...], masked: str, lines: LineIndex) -> Iterator[Unroll]:
     for node in nodes:
         if node.type != "preproc_call" or "pragma" not in text_of(node, masked)[:12]:
             continue
@@ -88,7 +98,7 @@ def find_unrolls(nodes: tuple[Node, ...], masked: str, lines: Lines) -> Iterator
             yield Unroll(lines.at(node.start_byte), factor, match.span(1) if factor else None)
 
 
-def find_shared(masked: str, lines: Lines) -> Iterator[SharedArray]:
+def find_shared(masked: str, lines: LineIndex) -> Iterator[SharedArray]:
     for match in _SHARED.finditer(masked):
         yield SharedArray(
             name=match["name"],
@@ -118,32 +128,30 @@ def find_aliases(nodes: tuple[Node, ...], masked: str) -> dict[str, str]:
     return {name: found.pop() for name, found in values.items() if len(found) == 1}
 
 
-def find_definitions(nodes: tuple[Node, ...], masked: str) -> Iterator[Definition]:
+def find_definitions(nodes: tuple[Node, ...], masked: str) -> Iterator[Symbol]:
     for node in nodes:
         if node.type == "function_definition":
             yield from _function(node, masked)
         elif node.type in _CLASSES and node.child_by_field_name("body") is not None:
             name = node.child_by_field_name("name")
             if name is not None:
-                yield Definition(
-                    text_of(name, masked).split("<")[0].strip(), "class", span_of(node)
-                )
+                yield Symbol(text_of(name, masked).split("<")[0].strip(), "class", span_of(node))
         elif node.type in ("alias_declaration", "type_definition"):
             field = "name" if node.type == "alias_declaration" else "declarator"
             name = node.child_by_field_name(field)
             if name is not None:
-                yield Definition(text_of(name, masked), "alias", span_of(node))
+                yield Symbol(text_of(name, masked), "alias", span_of(node))
         elif node.type in ("preproc_def", "preproc_function_def"):
             name = node.child_by_field_name("name")
             if name is not None:
-                yield Definition(text_of(name, masked), "macro", span_of(node))
+                yield Symbol(text_of(name, masked), "macro", span_of(node))
         elif node.type == "init_declarator" and _at_file_level(node):
             name = node.child_by_field_name("declarator")
             if name is not None and node.parent is not None:
-                yield Definition(text_of(name, masked), "constant", span_of(node.parent))
+                yield Symbol(text_of(name, masked), "constant", span_of(node.parent))
 
 
-def _function(node: Node, masked: str) -> Iterator[Definition]:
+def _function(node: Node, masked: str) -> Iterator[Symbol]:
     declarator = node.child_by_field_name("declarator")
     while declarator is not None and declarator.type != "function_declarator":
         declarator = declarator.child_by_field_name("declarator") or next(
@@ -152,7 +160,7 @@ def _function(node: Node, masked: str) -> Iterator[Definition]:
     named = declarator.child_by_field_name("declarator") if declarator is not None else None
     if named is not None:
         name = text_of(named, masked).split("<")[0].rsplit("::", 1)[-1].strip()
-        yield Definition(name, "function", span_of(node))
+        yield Symbol(name, "function", span_of(node))
 
 
 def _at_file_level(node: Node) -> bool:
@@ -200,7 +208,7 @@ def parse_source(text: str, path: Path) -> SourceFile:
         raise KernelError("is empty", path=path, remedy="give a file with a __global__ function")
     masked = mask(text)
     root = parse_tree(masked)
-    lines = Lines(text)
+    lines = LineIndex(text)
     nodes = tuple(walk(root))
     aliases = find_aliases(nodes, masked)
     kernels = _kernels(nodes, masked, path, lines, aliases)
@@ -225,7 +233,7 @@ def _kernels(
     nodes: tuple[Node, ...],
     masked: str,
     path: Path,
-    lines: Lines,
+    lines: LineIndex,
     aliases: Mapping[str, str],
 ) -> tuple[KernelFunction, ...]:
     marks = "|".join(["__global__", *_GLOBAL_MACRO.findall(masked)])

@@ -201,7 +201,7 @@ def bound_spec(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
     return replace(
         spec,
         arguments=tuple(_argument(argument, operators) for argument in spec.arguments),
-        traffic=spec.traffic.bind(operators),
+        min_bytes=spec.min_bytes.bind(operators),
         operations=None if operations is None else operations.bind(operators),
         baseline=tuple(_launch(launch, operators) for launch in spec.baseline),
         launch=tuple(_launch(launch, operators) for launch in spec.launch),
@@ -230,7 +230,7 @@ def _launch(launch: LaunchSpec, operators: Mapping[str, str]) -> LaunchSpec:
         block=_all(launch.block, operators),
         cluster=_all(launch.cluster, operators),
         shared_memory=_optional(launch.shared_memory, operators),
-        programmatic=_optional(launch.programmatic, operators),
+        pdl=_optional(launch.pdl, operators),
         when=_optional(launch.when, operators),
     )
 

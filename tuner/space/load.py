@@ -43,10 +43,10 @@ Names = frozenset[str]
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*(<[^\n;{}]*>)?", re.ASCII)
 _FILL = re.compile(r"[a-z][a-z0-9_]*")
-_EARLIER = {"held_out": "as tuned", "boundary": "as tuned or held out"}
+_EARLIER = {"held_out": "as tuned", "edge_cases": "as tuned or held out"}
 _ALONE = {
     "held_out": "a held-out workload is one that nothing was tuned on",
-    "boundary": "a boundary workload is one that is verified and never timed",
+    "edge_cases": "an edge case is one that is verified and never timed",
 }
 
 
@@ -129,8 +129,8 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         arguments=arguments,
         tuned=tuned,
         held_out=held_out,
-        boundary=_workloads(document, model, "boundary", (*tuned, *held_out)),
-        traffic=expression(document, model.traffic, axes, "traffic"),
+        edge_cases=_workloads(document, model, "edge_cases", (*tuned, *held_out)),
+        min_bytes=expression(document, model.min_bytes, axes, "min_bytes"),
         operations=optional(document, model.operations, axes, "operations"),
         baseline=_launches(document, model.baseline.launch, names, "baseline", "launch"),
         launch=_launches(document, model.launch, names | set(space.names), "launch"),
@@ -278,7 +278,7 @@ def _check_fill(document: Document, item: ArgumentModel, role: str, i: int) -> N
 def _workloads(
     document: Document,
     model: SpaceModel,
-    key: Literal["tuned", "held_out", "boundary"],
+    key: Literal["tuned", "held_out", "edge_cases"],
     others: tuple[Workload, ...],
 ) -> tuple[Workload, ...]:
     workloads: list[Workload] = []
@@ -322,7 +322,7 @@ def _launch(document: Document, item: LaunchModel, names: Names, *here: str | in
         block=sizes(item.block, "block"),
         shared_memory=single(item.shared_memory, "shared_memory"),
         cluster=sizes(item.cluster, "cluster"),
-        programmatic=single(item.programmatic, "programmatic"),
+        pdl=single(item.pdl, "pdl"),
         when=single(item.when, "when"),
         line=document.line(*here),
     )
@@ -352,7 +352,7 @@ def _tolerances(
 
 
 def _groups(spec: KernelSpec) -> tuple[tuple[str, tuple[Workload, ...]], ...]:
-    return (("tuned", spec.tuned), ("held_out", spec.held_out), ("boundary", spec.boundary))
+    return (("tuned", spec.tuned), ("held_out", spec.held_out), ("edge_cases", spec.edge_cases))
 
 
 def _check_workload(
@@ -372,7 +372,7 @@ def _check_sizes(spec: KernelSpec, workload: Workload) -> None:
             _check_positive(size, workload)
         if argument.value is not None:
             argument.value.evaluate(workload.values)
-    for amount in (spec.traffic, spec.operations):
+    for amount in (spec.min_bytes, spec.operations):
         if amount is not None:
             _check_positive(amount, workload)
     for launch in spec.baseline:

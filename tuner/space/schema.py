@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
     from tuner.space.yaml import Document, Location
 
+Model = TypeVar("Model", bound=BaseModel)
 VERSION = 1
 # More would be a search of their own.
 MOST_SUGGESTIONS = 16
+# What keys were called before, for those who have such a file.
+_RENAMED = {"traffic": "min_bytes", "boundary": "edge_cases", "programmatic": "pdl"}
 
 
 def _scalar(value: object) -> object:
@@ -48,11 +51,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 
 
-class _Model(BaseModel):
+class StrictModel(BaseModel):
+    """Keys that are listed, and values of the type that is declared."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class ArgumentModel(_Model):
+class ArgumentModel(StrictModel):
     """One kernel parameter."""
 
     name: str = Field(description="the argument's name, `x`")
@@ -76,7 +81,7 @@ class ArgumentModel(_Model):
     value: Scalar = Field(default=None, description="a scalar's value, `K`")
 
 
-class WorkloadsModel(_Model):
+class WorkloadsModel(StrictModel):
     """The problem sizes."""
 
     tuned: list[dict[str, Size]] = Field(
@@ -86,13 +91,13 @@ class WorkloadsModel(_Model):
         default_factory=list,
         description="a list of workloads, `[{T: 3, K: 7168}]`, in whole numbers",
     )
-    boundary: list[dict[str, Size]] = Field(
+    edge_cases: list[dict[str, Size]] = Field(
         default_factory=list,
         description="a list of workloads, `[{T: 127, K: 7168}]`, in whole numbers",
     )
 
 
-class LaunchModel(_Model):
+class LaunchModel(StrictModel):
     """One launch of one kernel."""
 
     kernel: str = Field(description="a function, `scale_rows` or `scale_rows<8>`")
@@ -102,11 +107,11 @@ class LaunchModel(_Model):
         default=None, description="an expression in bytes, `4 * block_size`"
     )
     cluster: Sizes | None = Field(default=None, description="a list of 1 to 3 expressions, `[4]`")
-    programmatic: Scalar = Field(default=None, description="true, false or an expression")
+    pdl: Scalar = Field(default=None, description="true, false or an expression")
     when: Scalar = Field(default=None, description="an expression, `T > 16`")
 
 
-class BaselineModel(_Model):
+class BaselineModel(StrictModel):
     """How the source is launched."""
 
     launch: list[LaunchModel] = Field(
@@ -114,7 +119,7 @@ class BaselineModel(_Model):
     )
 
 
-class LimitsModel(_Model):
+class LimitsModel(StrictModel):
     """What the compiled kernel may use."""
 
     max_registers: int | None = Field(
@@ -127,7 +132,7 @@ class LimitsModel(_Model):
     spills: Literal["allow", "forbid"] = Field(default="allow", description="allow or forbid")
 
 
-class ToleranceModel(_Model):
+class ToleranceModel(StrictModel):
     """How far one output may be from the reference."""
 
     relative: NonNegative | None = Field(default=None, description="0 or more, `4.0e-3`")
@@ -137,7 +142,7 @@ class ToleranceModel(_Model):
     )
 
 
-class SpaceModel(_Model):
+class SpaceModel(StrictModel):
     """A whole search-space file."""
 
     version: int = Field(ge=VERSION, le=VERSION, description="the number 1")
@@ -154,9 +159,9 @@ class SpaceModel(_Model):
         min_length=1, description="a list of the kernel's arguments, in its order"
     )
     workloads: WorkloadsModel = Field(
-        description="`tuned`, `held_out` and `boundary` lists of workloads"
+        description="`tuned`, `held_out` and `edge_cases` lists of workloads"
     )
-    traffic: Scalar = Field(description="an expression: the fewest bytes to move, `T * K * 4`")
+    min_bytes: Scalar = Field(description="an expression: the fewest bytes to move, `T * K * 4`")
     operations: Scalar = Field(
         default=None, description="an expression: arithmetic operations, `T * K`"
     )
@@ -189,7 +194,7 @@ class SpaceModel(_Model):
 
 
 def validated(document: Document) -> SpaceModel:
-    """Check the keys and types of a document; raise `SpaceError` for the first mistake by line."""
+    """Check the keys and types of a space; raise `SpaceError` for the first mistake by line."""
     version = document.data.get("version")
     if isinstance(version, int) and version > VERSION:
         raise document.error(
@@ -197,59 +202,67 @@ def validated(document: Document) -> SpaceModel:
             "version",
             remedy="update tune (`pip install --upgrade kernel-tune`)",
         )
+    return checked(document, SpaceModel)
+
+
+def checked(document: Document, root: type[Model]) -> Model:
+    """Check the keys and types of a document against a model whose fields are described."""
     try:
-        return SpaceModel.model_validate(document.data)
+        return root.model_validate(document.data)
     except ValidationError as error:
         mistakes = error.errors(include_url=False, include_context=False)
-        raise _first(document, mistakes) from error
+        raise _first(document, root, mistakes) from error
 
 
-def _first(document: Document, mistakes: list[ErrorDetails]) -> SpaceError:
+def _first(document: Document, root: type[BaseModel], mistakes: list[ErrorDetails]) -> SpaceError:
     def order(mistake: ErrorDetails) -> tuple[bool, int]:
         # A missing key has no line of its own, so it comes last.
         return mistake["type"] == "missing", document.line(*mistake["loc"])
 
-    misspelt = {(*m["loc"][:-1], _nearest(m)) for m in mistakes if m["type"] == "extra_forbidden"}
+    unknown = [m["loc"] for m in mistakes if m["type"] == "extra_forbidden"]
+    misspelt = {(*loc[:-1], _nearest(*_model_and_key(root, loc))) for loc in unknown}
     mistakes = [m for m in mistakes if m["type"] != "missing" or m["loc"] not in misspelt]
     first = min(mistakes, key=order)
-    message, remedy = _described(document, first)
+    message, remedy = _described(document, root, first)
     if len(mistakes) > 1:
         remedy += f"\n  and {len(mistakes) - 1} more in this file"
     return document.error(message, *first["loc"], remedy=remedy)
 
 
-def _described(document: Document, mistake: ErrorDetails) -> tuple[str, str]:
-    location, kind = mistake["loc"], mistake["type"]
-    model, key = _model_and_key(location)
+def _described(document: Document, root: type[BaseModel], mistake: ErrorDetails) -> tuple[str, str]:
+    location, kind, given = mistake["loc"], mistake["type"], mistake["input"]
+    model, key = _model_and_key(root, location)
     where = f" in `{_named(location[:-1])}`" if len(location) > 1 else ""
     needed = model.model_fields[key].description if key in model.model_fields else None
     if kind == "missing":
         return f"the key `{location[-1]}` is missing{where}", f"needed: {needed}"
     if kind == "extra_forbidden":
-        return f"unknown key `{key}`{where}", _unknown_key(model, mistake)
-    found = _found(mistake["input"], document.plain(*location))
+        return f"unknown key `{key}`{where}", _unknown_key(model, key, given)
+    found = _found(given, document.plain(*location))
     if kind in ("too_short", "too_long"):
-        found = f"a list of {len(mistake['input'])}" if mistake["input"] else "empty"
+        found = f"a list of {len(given)}" if given else "empty"
     return f"`{_named(location)}` is {found}", f"needed: {needed or mistake['msg']}"
 
 
-def _unknown_key(model: type[BaseModel], mistake: ErrorDetails) -> str:
-    near = _nearest(mistake)
-    if mistake["input"] is None and not near:
+def _unknown_key(model: type[BaseModel], key: str, given: object) -> str:
+    near = _nearest(model, key)
+    if given is None and not near:
         return "it has no value either: put a text that contains a comma in quotes"
+    if near and near == _RENAMED.get(key):
+        return f"it is called `{near}`"
     hint = f"did you mean `{near}`? " if near else ""
     return f"{hint}keys here: {', '.join(model.model_fields)}"
 
 
-def _nearest(mistake: ErrorDetails) -> str | None:
-    model, key = _model_and_key(mistake["loc"])
+def _nearest(model: type[BaseModel], key: str) -> str | None:
+    if _RENAMED.get(key) in model.model_fields:
+        return _RENAMED[key]
     return next(iter(get_close_matches(key, model.model_fields, n=1)), None)
 
 
-def _model_and_key(location: Location) -> tuple[type[BaseModel], str]:
-    model: type[BaseModel] = SpaceModel
-    key = ""
-    kind: Any = SpaceModel
+def _model_and_key(root: type[BaseModel], location: Location) -> tuple[type[BaseModel], str]:
+    model, key = root, ""
+    kind: Any = root
     for step in location:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             model, key = kind, str(step)
@@ -262,16 +275,13 @@ def _model_and_key(location: Location) -> tuple[type[BaseModel], str]:
 
 
 def _bare(kind: Any) -> Any:
-    if get_origin(kind) is Annotated:
-        return _bare(get_args(kind)[0])
-    if isinstance(kind, UnionType):
+    if get_origin(kind) is Annotated or isinstance(kind, UnionType):
         return _bare(get_args(kind)[0])
     return kind
 
 
 def _named(location: Location) -> str:
-    """Write a location as people do: `launch[0].grid`."""
-    text = ""
+    text = ""  # as people write it: `launch[0].grid`
     for step in location:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
     return text

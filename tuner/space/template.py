@@ -1,177 +1,62 @@
-"""Templates: Jinja in CUDA's own comments, rendered to CUDA that knows its lines."""
+"""Templates: Jinja in CUDA's own comments, rendered to CUDA that knows its lines.
+
+A template may come from a model or a stranger. Of Jinja's syntax tree only a closed part is let
+through, it renders in Jinja's immutable sandbox, and its work is bounded.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import reprlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from traceback import walk_tb
+from typing import Any
 
 import jinja2
-from jinja2 import meta, nodes
+from jinja2 import StrictUndefined, Undefined, meta, nodes, pass_context
+from jinja2.exceptions import SecurityError, TemplateRuntimeError, TemplateSyntaxError
+from jinja2.ext import Extension
+from jinja2.lexer import Token, TokenStream
+from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from tuner.model.config import SearchSpace
 from tuner.model.errors import ExpressionError, TemplateError
-from tuner.model.expressions import Value
+from tuner.model.expressions import FUNCTIONS, Value, power
 from tuner.model.kernel import KernelSpec
-from tuner.space.template_sandbox import (
-    COUNT,
-    FILTERS,
-    JOIN,
-    LOOP,
-    MARK,
-    MARK_CHARACTERS,
-    MAX_BITS,
-    MAX_OUTPUT,
-    UNMARK,
-    WEIGH,
-    functions,
-    sandbox,
-)
 
-_STATEMENTS = (nodes.Assign, nodes.For, nodes.If, nodes.Macro, nodes.Output, nodes.Template)
-_EXPRESSIONS = (
-    *(nodes.BinExpr, nodes.UnaryExpr, nodes.Compare, nodes.Operand, nodes.Concat, nodes.CondExpr),
-    *(nodes.Const, nodes.TemplateData, nodes.Name, nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair),
-    *(nodes.Call, nodes.Keyword, nodes.Filter, nodes.Test, nodes.Getattr, nodes.Getitem),
-)
-
-
-def refusal(node: nodes.Node) -> tuple[str, str] | None:
-    """Say why a node of the syntax tree is not allowed and what is; None where it may stand."""
-    environment = sandbox()
-    match node:
-        case nodes.For(recursive=True):
-            return "a recursive loop is not allowed", "a macro may call itself"
-        case nodes.CondExpr(expr2=None):
-            return "an `if` without `else` in an expression", "write `a if c else b`"
-        case nodes.Call(dyn_args=extra, dyn_kwargs=more) if extra or more:
-            return "`*` and `**` in a call are not allowed", "write the arguments out"
-        case nodes.Call(node=function) if not isinstance(function, nodes.Name):
-            return "only a macro or a function can be called", _functions()
-        case nodes.Getattr(node=nodes.Name(name="loop"), attr=attribute) if attribute in LOOP:
-            return None
-        case nodes.Getattr(attr=attribute):
-            known = ", ".join(f"loop.{name}" for name in sorted(LOOP))
-            return f"the attribute `{attribute}` is not allowed", f"only loops have some: {known}"
-        case nodes.Filter(name=name) if name not in FILTERS:
-            return f"no filter is named `{name}`", f"filters: {', '.join(sorted(FILTERS))}"
-        case nodes.Test(name=name) if name not in environment.tests:
-            return f"no test is named `{name}`", f"tests: {', '.join(sorted(environment.tests))}"
-        case nodes.Const(value=str() as text) if set(text) & set(MARK_CHARACTERS):
-            return "a text with a control character", "write visible characters"
-        case nodes.Const(value=float() as number) if not isfinite(number):
-            return "a number that is not finite", "no size needs more than 1e308"
-        case nodes.Const(value=int() as number) if number.bit_length() > MAX_BITS:
-            return "the number is too large", f"no size needs over {MAX_BITS} bits"
-    if isinstance(node, _STATEMENTS + _EXPRESSIONS):
-        return None
-    name = type(node).__name__.lower()
-    return f"`{name}` is not allowed in a template", "statements: if, for, set, macro"
-
-
-def _functions() -> str:
-    return f"functions: {', '.join(sorted(functions()))}; and the template's own macros"
-
-
-class Marking(NodeTransformer):
-    """Rewrite a syntax tree so that every line of its output starts with the line it came from.
-
-    Text that a macro returns keeps its marks where it is written out at once; where a template
-    looks at it or keeps it, the marks are taken out, and its lines are those of the expression.
-    """
-
-    def visit_Output(self, node: nodes.Output) -> nodes.Output:  # noqa: N802
-        """Mark the lines of text, and what is written between them."""
-        marked: list[nodes.Expr] = []
-        for child in node.nodes:
-            line = child.lineno
-            if isinstance(child, nodes.TemplateData):
-                marked.append(nodes.Const(_marked(child.data, line), lineno=line))
-                continue
-            marked.append(nodes.Const(MARK.format(line), lineno=line))
-            if isinstance(child, nodes.Call):
-                self.generic_visit(child)
-                marked.append(child)
-            else:
-                marked.append(self.visit(child))
-        node.nodes = marked
-        return node
-
-    def visit_Call(self, node: nodes.Call) -> nodes.Filter:  # noqa: N802
-        """Take the marks out of what a macro returns."""
-        self.generic_visit(node)
-        return _filter(node, UNMARK)
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
-        """Join texts within the budget."""
-        self.generic_visit(node)
-        return _filter(nodes.List(node.nodes, lineno=node.lineno), JOIN)
-
-    def visit_List(self, node: nodes.List) -> nodes.Filter:  # noqa: N802
-        """Bound what a list holds, itself many times over included."""
-        self.generic_visit(node)
-        return _filter(node, WEIGH)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Filter:  # noqa: N802
-        """Bound what a mapping holds, and the keys that are hashed for it."""
-        for pair in node.items:
-            pair.key = _filter(self.visit(pair.key), WEIGH)
-            pair.value = self.visit(pair.value)
-        return _filter(node, WEIGH)
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:  # noqa: N802
-        """Bound what a tuple holds; one that is assigned to holds nothing."""
-        self.generic_visit(node)
-        return node if node.ctx == "store" else _filter(node, WEIGH)
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:  # noqa: N802
-        """Compare within the budget."""
-        self.generic_visit(node)
-        node.expr = _filter(node.expr, WEIGH)
-        for operand in node.ops:
-            operand.expr = _filter(operand.expr, WEIGH)
-        return node
-
-    def visit_Test(self, node: nodes.Test) -> nodes.Test:  # noqa: N802
-        """Test within the budget: `is in` compares."""
-        self.generic_visit(node)
-        node.node = _filter(node.node, WEIGH)
-        node.args = [_filter(argument, WEIGH) for argument in node.args]
-        return node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Getitem:  # noqa: N802
-        """Look a key up within the budget: a long one is hashed and compared."""
-        self.generic_visit(node)
-        node.arg = _filter(node.arg, WEIGH)
-        return node
-
-    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
-        """Iterate within the budget."""
-        self.generic_visit(node)
-        node.iter = _filter(node.iter, COUNT)
-        return node
-
-
-def _filter(node: nodes.Node, name: str) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-def _marked(text: str, line: int) -> str:
-    pieces = text.split("\n")
-    return "\n".join(MARK.format(line + i) + piece for i, piece in enumerate(pieces))
-
-
-_MARK = re.compile(f"{MARK_CHARACTERS[0]}([0-9]+){MARK_CHARACTERS[1]}")
-_LEADING = re.compile(f"(?:{_MARK.pattern})+")
+MAX_OUTPUT = 1_000_000
+MAX_SECONDS = 5.0
+# Names, numbers, operators and pieces of text: Jinja takes about 50 us for each to compile it.
+MAX_TOKENS = 10_000
+MAX_STEPS = 50_000
+MAX_RANGE = 4096
+MAX_BITS = 4096
+# Marks and the text inside macros count as well, so more may be written than is kept.
+MAX_WRITTEN = 8 * MAX_OUTPUT
 # Jinja and Python walk a tree by recursion.
 MAX_DEPTH = 100
 MAX_MESSAGE = 500
+
 _SYNTAX = "expressions are @{ name }@, statements `//% if name` or `/*% if name %*/`"
-# What a template can do wrong while it renders: it may come from a model.
+_STATEMENTS = (nodes.Assign, nodes.For, nodes.If, nodes.Macro, nodes.Output, nodes.Template)
+_EXPRESSIONS = (
+    *(nodes.BinExpr, nodes.UnaryExpr, nodes.Compare, nodes.Operand, nodes.Concat, nodes.CondExpr),
+    *(nodes.Const, nodes.TemplateData, nodes.Name, nodes.List),
+    *(nodes.Call, nodes.Filter, nodes.Getattr, nodes.Getitem),
+)
+_LOOP = frozenset({"first", "index", "index0", "last", "length", "revindex", "revindex0"})
+# A line of output starts with the line of the template that it came from, between these two.
+_MARKS = "\x02\x03"
+_MARK = re.compile(f"{_MARKS[0]}([0-9]+){_MARKS[1]}")
+_LEADING = re.compile(f"(?:{_MARK.pattern})+")
+# What a template can do wrong while it renders.
 _FAILURES = (
     jinja2.TemplateError,
     ExpressionError,
@@ -230,17 +115,18 @@ class Template:
         names = meta.find_undeclared_variables(tree)
         loaded: dict[str, int] = {}
         assigned: dict[str, int] = {}
-        for node in _named(tree):
+        named: Iterator[nodes.Name | nodes.Macro] = tree.find_all((nodes.Name, nodes.Macro))
+        for node in named:
             load = isinstance(node, nodes.Name) and node.ctx == "load"
             (loaded if load else assigned).setdefault(node.name, node.lineno)
-        tree = Marking().visit(tree)
-        tree.set_environment(sandbox())
+        tree = _Instrumented().visit(tree)
+        tree.set_environment(_sandbox())
         try:
-            code = sandbox().compile(tree, name=path.name, filename=str(path))
+            code = _sandbox().compile(tree, name=path.name, filename=str(path))
         except (SyntaxError, RecursionError, MemoryError) as error:
             message = "nested too deeply, or too many loops in one another"
             raise TemplateError(message, path=path, line=1) from error
-        compiled = jinja2.Template.from_code(sandbox(), code, sandbox().globals)
+        compiled = jinja2.Template.from_code(_sandbox(), code, _sandbox().globals)
         return cls(path, text, frozenset(names), loaded, assigned, compiled)
 
     def check(self, space: SearchSpace, spec: KernelSpec) -> None:
@@ -283,7 +169,7 @@ class Template:
     def render(self, names: Mapping[str, Value]) -> Rendered:
         """Render for one config; raise `TemplateError` with the template's line."""
         for name, value in names.items():
-            if isinstance(value, str) and set(value) & set(MARK_CHARACTERS):
+            if isinstance(value, str) and set(value) & set(_MARKS):
                 raise TemplateError(f"the value of `{name}` has a control character")
         try:
             marked = self._compiled.render(names)
@@ -296,21 +182,16 @@ class Template:
         return rendered
 
     def _failure(self, error: Exception, names: Mapping[str, Value]) -> TemplateError:
-        lines = [
-            line
-            for frame, line in walk_tb(error.__traceback__)
-            if frame.f_code.co_filename == str(self.path)
-        ]
+        frames = walk_tb(error.__traceback__)
+        lines = [n for frame, n in frames if frame.f_code.co_filename == str(self.path)]
         line = lines[-1] if lines else 1
         message = error.message if isinstance(error, ExpressionError) else str(error)
-        if isinstance(error, KeyError):
-            message = f"no key {error}"
-        message = message[:MAX_MESSAGE]
+        message = message[:MAX_MESSAGE] or type(error).__name__
         if isinstance(error, RecursionError):
             message = "a macro calls itself without end"
         remedy = f"known names: {', '.join(sorted(names))}"
         return TemplateError(
-            f"does not render: {message or type(error).__name__}; found {_found(self.text, line)}",
+            f"does not render: {message}; found {_found(self.text, line)}",
             path=self.path,
             line=line,
             remedy=remedy if isinstance(error, jinja2.UndefinedError) else None,
@@ -341,35 +222,33 @@ def map_errors(text: str, rendered: Rendered, path: Path, *, unit: str) -> str:
 
 
 def _parsed(text: str, path: Path) -> nodes.Template:
-    for character in MARK_CHARACTERS:
+    for character in _MARKS:
         if character in text:
             line = text.count("\n", 0, text.index(character)) + 1
             raise TemplateError("a control character", path=path, line=line, remedy="delete it")
     if len(text) > MAX_OUTPUT:
         raise TemplateError(f"{len(text)} characters, over {MAX_OUTPUT}", path=path)
     try:
-        tree = sandbox().parse(text)
-    except jinja2.TemplateSyntaxError as error:
-        raise _syntax_error(error, text, path) from error
+        tree = _sandbox().parse(text)
+    except TemplateSyntaxError as error:
+        problem = (error.message or "not a template").rstrip(".")
+        message = f"{problem}; found {_found(text, error.lineno)}"
+        raise TemplateError(message, path=path, line=error.lineno, remedy=_SYNTAX) from error
     except (RecursionError, MemoryError) as error:
         raise TemplateError("nested too deeply", path=path, line=1) from error
     except ValueError as error:
         # Python's bound on the digits of a number.
         raise TemplateError(f"not a template: {error}", path=path, line=1) from error
-    for node, depth in _all(tree):
+    waiting: list[tuple[nodes.Node, int]] = [(tree, 0)]
+    while waiting:
+        node, depth = waiting.pop()
         if depth > MAX_DEPTH:
             remedy = f"no more than {MAX_DEPTH} levels; long sums and chains count too"
             raise TemplateError("nested too deeply", path=path, line=node.lineno, remedy=remedy)
-        if wrong := refusal(node):
+        if wrong := _refusal(node):
             raise TemplateError(wrong[0], path=path, line=node.lineno, remedy=wrong[1])
+        waiting += [(child, depth + 1) for child in reversed([*node.iter_child_nodes()])]
     return tree
-
-
-def _syntax_error(error: jinja2.TemplateSyntaxError, text: str, path: Path) -> TemplateError:
-    message = (
-        f"{(error.message or 'not a template').rstrip('.')}; found {_found(text, error.lineno)}"
-    )
-    return TemplateError(message, path=path, line=error.lineno, remedy=_SYNTAX)
 
 
 def _found(text: str, line: int) -> str:
@@ -377,17 +256,96 @@ def _found(text: str, line: int) -> str:
     return f"`{lines[min(line, len(lines)) - 1].strip()[:120]}`"
 
 
-def _all(tree: nodes.Template) -> Iterator[tuple[nodes.Node, int]]:
-    waiting: list[tuple[nodes.Node, int]] = [(tree, 0)]
-    while waiting:
-        node, depth = waiting.pop()
-        yield node, depth
-        waiting += [(child, depth + 1) for child in reversed([*node.iter_child_nodes()])]
+def _refusal(node: nodes.Node) -> tuple[str, str] | None:
+    """Say why a node of the syntax tree is not allowed and what is; None where it may stand."""
+    match node:
+        case nodes.For(recursive=True):
+            return "a recursive loop is not allowed", "a macro may call itself"
+        case nodes.CondExpr(expr2=None):
+            return "an `if` without `else` in an expression", "write `a if c else b`"
+        case nodes.Call() | nodes.Filter() if node.dyn_args or node.dyn_kwargs:
+            return "`*` and `**` in a call are not allowed", "write the arguments out"
+        case nodes.Call(node=function) if not isinstance(function, nodes.Name):
+            listed = ", ".join(sorted(_FUNCTIONS))
+            remedy = f"functions: {listed}; and the template's own macros"
+            return "only a macro or a function can be called", remedy
+        case nodes.Getattr(node=nodes.Name(name="loop"), attr=attribute) if attribute in _LOOP:
+            return None
+        case nodes.Getattr(attr=attribute):
+            known = ", ".join(f"loop.{name}" for name in sorted(_LOOP))
+            return f"the attribute `{attribute}` is not allowed", f"only loops have some: {known}"
+        case nodes.Filter(name=name) if name not in _FILTERS:
+            return f"no filter is named `{name}`", f"filters: {', '.join(sorted(_FILTERS))}"
+        case nodes.Const(value=str() as text) if set(text) & set(_MARKS):
+            return "a text with a control character", "write visible characters"
+        case nodes.Const(value=float() as number) if not isfinite(number):
+            return "a number that is not finite", "no size needs more than 1e308"
+        case nodes.Const(value=int() as number) if number.bit_length() > MAX_BITS:
+            return "the number is too large", f"no size needs over {MAX_BITS} bits"
+    if isinstance(node, _STATEMENTS + _EXPRESSIONS):
+        return None
+    remedy = "statements: if, for, set, macro"
+    if isinstance(node, nodes.Expr | nodes.Helper):
+        remedy = (
+            "values: numbers, texts, lists of them, and what operators and filters make of them"
+        )
+    return f"`{type(node).__name__.lower()}` is not allowed in a template", remedy
 
 
-def _named(tree: nodes.Template) -> Iterator[nodes.Name | nodes.Macro]:
-    found: Iterator[nodes.Name | nodes.Macro] = tree.find_all((nodes.Name, nodes.Macro))
-    return found
+class _Instrumented(NodeTransformer):
+    """Rewrite a syntax tree so that its output is marked with lines, and its work is counted.
+
+    Text that a macro returns keeps its marks where it is written out at once; where a template
+    looks at it or keeps it, the marks are taken out, and its lines are those of the expression.
+    """
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Output:  # noqa: N802
+        marked: list[nodes.Expr] = []
+        for child in node.nodes:
+            line = child.lineno
+            if isinstance(child, nodes.TemplateData):
+                pieces = child.data.split("\n")
+                text = "\n".join(_mark(line + i) + piece for i, piece in enumerate(pieces))
+                marked.append(nodes.Const(text, lineno=line))
+                continue
+            marked.append(nodes.Const(_mark(line), lineno=line))
+            if isinstance(child, nodes.Call):
+                self.generic_visit(child)
+                marked.append(child)
+            else:
+                marked.append(self.visit(child))
+        node.nodes = marked
+        return node
+
+    def visit_Call(self, node: nodes.Call) -> nodes.Filter:  # noqa: N802
+        return _filtered(self.generic_visit(node), "(unmark)")
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
+
+    def visit_List(self, node: nodes.List) -> nodes.Filter:  # noqa: N802
+        return _filtered(self.generic_visit(node), "(list)")
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = _filtered(node.expr, "(compare)")
+        for operand in node.ops:
+            operand.expr = _filtered(operand.expr, "(compare)")
+        return node
+
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, "(iterate)")
+        return node
+
+
+def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+def _mark(line: int) -> str:
+    return f"{_MARKS[0]}{line}{_MARKS[1]}"
 
 
 def _unmarked(marked: str) -> Rendered:
@@ -404,3 +362,221 @@ def _unmarked(marked: str) -> Rendered:
     if not _MARK.sub("", pieces[-1]):
         lines.pop()
     return Rendered(_MARK.sub("", marked), tuple(lines))
+
+
+@dataclass(slots=True)
+class RenderBudget:
+    """What one rendering may still spend: loop iterations and calls, characters, and time."""
+
+    steps: int = MAX_STEPS
+    characters: int = MAX_WRITTEN
+    deadline: float = field(default_factory=lambda: time.monotonic() + MAX_SECONDS)
+
+    def spend(self, *, steps: int = 0, characters: int = 0) -> None:
+        """Take something off; raise where nothing is left of it."""
+        self.steps -= steps
+        self.characters -= characters
+        if self.steps < 0:
+            raise TemplateRuntimeError(f"over {MAX_STEPS} loop iterations and calls")
+        if self.characters < 0 or characters > MAX_OUTPUT:
+            raise TemplateRuntimeError(f"over {MAX_OUTPUT} characters of output")
+        if time.monotonic() > self.deadline:
+            raise TemplateRuntimeError(f"over {MAX_SECONDS:g} s")
+
+    def spend_on(self, value: object) -> None:
+        """Pay for looking at all of a value."""
+        items = value if isinstance(value, list | range) else (value,)
+        self.spend(characters=sum(len(i) if isinstance(i, str) else 1 for i in items))
+
+
+class _Context(Context):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.budget = RenderBudget()
+
+
+class _TokenLimit(Extension):
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        for count, token in enumerate(stream):
+            if count >= MAX_TOKENS:
+                raise TemplateSyntaxError(f"over {MAX_TOKENS} words and signs", token.lineno)
+            yield token
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja without attributes, loaders or unbounded work."""
+
+    context_class = _Context
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Give what a loop knows of itself; nothing else has attributes."""
+        if not isinstance(obj, LoopContext | Undefined):
+            raise SecurityError(f"the attribute {attribute!r} is not allowed")
+        return getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Index a list, without Jinja's detour to attributes."""
+        if not isinstance(obj, list | Undefined):
+            raise SecurityError(f"a {type(obj).__name__} has no items")
+        return obj[argument]
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a macro or a function of ours, and count it."""
+        if not isinstance(obj, Macro) and obj not in _FUNCTIONS.values():
+            raise SecurityError(f"a {type(obj).__name__} cannot be called")
+        context.budget.spend(steps=1)
+        for argument in args:
+            context.budget.spend_on(argument)
+        return super().call(context, obj, *args, **kwargs)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Compute with numbers of bounded size; `+` also joins two texts."""
+        if isinstance(left, Undefined) or isinstance(right, Undefined):
+            return super().call_binop(context, operator, left, right)
+        if isinstance(left, str) and isinstance(right, str) and operator == "+":
+            context.budget.spend(characters=len(left) + len(right))
+            return left + right
+        if not isinstance(left, int | float) or not isinstance(right, int | float):
+            raise TemplateRuntimeError(f"{operator} needs two numbers; ~ joins texts")
+        if operator == "**":
+            return _bounded(power(left, right))
+        if operator == "*" and _bits(left) + _bits(right) > MAX_BITS:
+            raise TemplateRuntimeError("the product is too large")
+        return _bounded(super().call_binop(context, operator, left, right))
+
+
+@cache
+def _sandbox() -> _Sandbox:
+    environment = _Sandbox(
+        block_start_string="/*%",
+        block_end_string="%*/",
+        variable_start_string="@{",
+        variable_end_string="}@",
+        comment_start_string="/*#",
+        comment_end_string="#*/",
+        line_statement_prefix="//%",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        # Constants are folded while a template is compiled, where no budget stands.
+        optimized=False,
+        autoescape=False,
+        cache_size=0,
+        extensions=[_TokenLimit],
+    )
+    environment.globals = dict(_FUNCTIONS)
+    environment.filters = {**_FILTERS, **_HIDDEN_FILTERS}
+    environment.tests = {}
+    return environment
+
+
+def _as_cuda(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str() | int():
+            return str(value)
+        case float() if isfinite(value):
+            return str(value)
+        case Undefined():
+            return str(value)  # StrictUndefined raises its own error here
+    found = reprlib.repr(value)
+    raise TemplateRuntimeError(f"{found} has no form in CUDA; write a number, a text or a bool")
+
+
+@pass_context
+def _finalize(context: _Context, value: object) -> str:
+    text = _as_cuda(value)
+    context.budget.spend(characters=len(text))
+    return text
+
+
+@pass_context
+def _range(context: _Context, *bounds: int) -> range:
+    numbers = range(*bounds)
+    if len(numbers) > MAX_RANGE:
+        raise TemplateRuntimeError(f"a range of {len(numbers)}, over {MAX_RANGE}")
+    return numbers
+
+
+@pass_context
+def _join(context: _Context, items: Iterable[object], separator: str = "") -> str:
+    context.budget.spend_on(items)
+    texts = [_as_cuda(item) for item in items]
+    characters = sum(map(len, texts)) + len(texts) * len(separator)
+    context.budget.spend(steps=len(texts), characters=characters)
+    return separator.join(texts)
+
+
+def _round(value: float, digits: int = 0) -> Value:
+    if not 0 <= digits <= 15:
+        raise TemplateRuntimeError("round takes 0 to 15 digits")
+    return round(value, digits) if digits else round(value)
+
+
+def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    @pass_context
+    def apply(context: _Context, value: Any, *args: Any) -> Any:
+        context.budget.spend(steps=1)
+        context.budget.spend_on(value)
+        return _bounded(function(value, *args))
+
+    return apply
+
+
+@pass_context
+def _iterated(context: _Context, items: Iterable[Any]) -> Iterator[Any]:
+    for item in items:
+        context.budget.spend(steps=1)
+        yield item
+
+
+@pass_context
+def _listed(context: _Context, items: list[Any]) -> list[Any]:
+    # A list in lists could hold itself many times over, and comparing it would walk them all.
+    context.budget.spend(characters=sum(len(_as_cuda(item)) for item in items))
+    return items
+
+
+@pass_context
+def _compared(context: _Context, value: Any) -> Any:
+    context.budget.spend_on(value)
+    return value
+
+
+def _unmarked_text(value: Any) -> Any:
+    return _MARK.sub("", value) if isinstance(value, str) else value
+
+
+def _bounded(value: Any) -> Any:
+    if _bits(value) > MAX_BITS:
+        raise TemplateRuntimeError("the number is too large")
+    return value
+
+
+def _bits(value: object) -> int:
+    return value.bit_length() if isinstance(value, int) else 0
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {**FUNCTIONS, "range": _range}
+_FILTERS: dict[str, Callable[..., Any]] = {
+    "abs": _counted(abs),
+    "float": _counted(float),
+    "int": _counted(int),
+    "join": _join,
+    "length": _counted(len),
+    "lower": _counted(str.lower),
+    "max": _counted(max),
+    "min": _counted(min),
+    "round": _counted(_round),
+    "upper": _counted(str.upper),
+}
+_HIDDEN_FILTERS: dict[str, Callable[..., Any]] = {
+    "(compare)": _compared,
+    "(iterate)": _iterated,
+    "(list)": _listed,
+    "(unmark)": _unmarked_text,
+}

@@ -51,7 +51,7 @@ _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TextPosition:
     """Where a value was written; `plain` is its text where it was an unquoted scalar."""
 
     line: int
@@ -64,7 +64,7 @@ class Document:
 
     path: Path
     data: dict[str, Data]
-    places: Mapping[Location, Place]
+    places: Mapping[Location, TextPosition]
 
     def line(self, *location: str | int) -> int:
         """Find the line of a value, or of the nearest thing around it."""
@@ -175,7 +175,7 @@ class _Builder:
     path: Path
     events: list[Event]
     position: int = 0
-    places: dict[Location, Place] = field(default_factory=dict)
+    places: dict[Location, TextPosition] = field(default_factory=dict)
 
     def document(self) -> Document:
         starts = [event for event in self.events if isinstance(event, DocumentStartEvent)]
@@ -193,7 +193,7 @@ class _Builder:
         first = self._next()
         if not isinstance(first, MappingStartEvent):
             self._fail("the file is not a mapping of keys to values", first, _START)
-        self.places[()] = Place(_line(first))
+        self.places[()] = TextPosition(_line(first))
         return Document(self.path, self._mapping(first, ()), self.places)
 
     def _mapping(self, start: CollectionStartEvent, location: Location) -> dict[str, Data]:
@@ -208,7 +208,7 @@ class _Builder:
             if key in result:
                 message = f"the key `{key}` is repeated: line {self.places[here].line} has it too"
                 self._fail(message, event, "keep one of the two")
-            self.places[here] = Place(_line(event))
+            self.places[here] = TextPosition(_line(event))
             result[key] = self._value(self._next(), here, start)
         return result
 
@@ -216,7 +216,7 @@ class _Builder:
         result: list[Data] = []
         while not isinstance(event := self._next(), SequenceEndEvent):
             here = (*location, len(result))
-            self.places[here] = Place(_line(event))
+            self.places[here] = TextPosition(_line(event))
             result.append(self._value(event, here, start))
         return result
 
@@ -231,13 +231,13 @@ class _Builder:
             self._fail("a value is needed here", event, _START)
         text = str(event.value)
         if event.style:
-            self.places[location] = Place(_line(event))
+            self.places[location] = TextPosition(_line(event))
             return text
         if parent.flow_style:
             text = self._joined(text, in_mapping=isinstance(parent, MappingStartEvent))
         # An empty value has no place of its own: ruamel puts it where the next token is.
         line = _line(event) if text else self.places[location].line
-        self.places[location] = Place(line, text)
+        self.places[location] = TextPosition(line, text)
         return self._resolve(text, event)
 
     def _joined(self, text: str, *, in_mapping: bool) -> str:

@@ -276,11 +276,11 @@ def reserved_s(plan: Plan, objective: Objective) -> float:
 def require_time(plan: Plan, objective: Objective) -> None:
     """Raise `InputError` where what the stage needs leaves the search too little of the time."""
     least_s = reserved_s(plan, objective) / (1.0 - SEARCH_SHARE)
-    if plan.time_s is not None and plan.time_s < least_s:
+    if plan.config.time_s is not None and plan.config.time_s < least_s:
         workloads = len(plan.tuned)
         raise InputError(
-            f"--time {plan.time_s:g}s is too short for --objective {objective} on {workloads} "
-            f"workload{'s' if workloads > 1 else ''}",
+            f"--time {plan.config.time_s:g}s is too short for --objective {objective} on "
+            f"{workloads} workload{'s' if workloads > 1 else ''}",
             remedy=f"allow at least {math.ceil(least_s)}s, or choose fewer with --workload",
         )
 

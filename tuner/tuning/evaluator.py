@@ -229,9 +229,9 @@ class Evaluator:
             )
         if self._impossible(workload, outcome.measurement):
             raise KernelError(
-                f"the baseline is faster on {workload} than its `traffic` can be moved",
+                f"the baseline is faster on {workload} than its `min_bytes` can be moved",
                 path=self._spec.path,
-                remedy="`traffic` is the fewest bytes that the operator must read and write",
+                remedy="`min_bytes` is the fewest bytes that the operator must read and write",
             )
         return Trial(
             candidate="baseline",
@@ -312,7 +312,7 @@ class Evaluator:
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
         if measurement is None or measurement.buffer_sets < 2:
             return False  # a hot cache may well be faster than memory
-        traffic = self._spec.traffic.integer(workload.values)
+        traffic = self._spec.min_bytes.integer(workload.values)
         rate = self._device.info.streaming_gbps
         return below_floor(measurement.median_us, traffic, rate, FLOOR_SLACK)
 
@@ -362,4 +362,4 @@ class Candidates:
 def evaluator_of(plan: Plan, compiler: Compiler, device: Device) -> Evaluator:
     """Make the evaluator of a plan's candidate."""
     candidate = Candidate(plan.candidate, plan.space, plan.template)
-    return Evaluator(plan.spec, candidate, plan.operators, compiler, device)
+    return Evaluator(plan.spec, candidate, plan.config.operators, compiler, device)

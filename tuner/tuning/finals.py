@@ -49,7 +49,7 @@ class Finalists:
         self._plan, self._session = plan, session
         self._candidates, self._verification = candidates, verification
         self._ranked = ranked
-        self._choice = Choice(plan.variants_within, plan.max_variants)
+        self._choice = Choice(plan.config.variants_within, plan.config.max_variants)
         self._assignment: Mapping[Workload, Variant] | None = None
         self._serving: tuple[Variant, ...] | None = None
         self._made: tuple[tuple[int, frozenset[Variant]], Table] | None = None
@@ -60,10 +60,10 @@ class Finalists:
             return self._inherited(workload)
         if workload in self._ranked:
             left = [v for v in self._ranked[workload] if not self._verification.failed(v)]
-            return left[: self._plan.finalists]
+            return left[: self._plan.config.finalists]
         found = self._fastest(workload)
         serving = self._assigned(workload)
-        everywhere = self._everywhere(workload) if self._plan.surveyed is not None else []
+        everywhere = self._everywhere(workload) if self._plan.config.surveyed is not None else []
         return list(dict.fromkeys([*found, *([serving] if serving else []), *everywhere]))
 
     def _fastest(self, workload: Workload) -> list[Variant]:
@@ -76,7 +76,7 @@ class Finalists:
         ]
         timed.sort(key=lambda trial: trial.time_us or 0.0)
         near = sum((t.time_us or 0.0) <= WITHIN * (timed[0].time_us or 0.0) for t in timed)
-        count = min(max(near, FEWEST), self._plan.finalists)
+        count = min(max(near, FEWEST), self._plan.config.finalists)
         return [trial.variant for trial in timed[:count]]
 
     def _assigned(self, workload: Workload) -> Variant | None:
@@ -106,7 +106,7 @@ class Finalists:
     ) -> Mapping[Workload, Variant]:
         baselines = self._session.baselines()
         kernels = Kernels(
-            self._session.candidates(), self._plan.operators, self._device_numbers(workload)
+            self._session.candidates(), self._plan.config.operators, self._device_numbers(workload)
         )
         return assigned(
             trials,
@@ -263,7 +263,7 @@ class Finals:
 
         The second part says what was wrong with each finalist's results after the rounds.
         """
-        rounds = self._plan.comparison_rounds
+        rounds = self._plan.config.comparison_rounds
         baseline = self._candidates.evaluator(self._plan.candidate).baseline_program(workload)
         programs = {
             one: self._candidates.evaluator(one.candidate).program(workload, one.config)
@@ -310,9 +310,9 @@ class Finals:
         baseline_us = [row[0] for row in reporting]
         tuned_us = [row[winner + 1] for row in reporting]
         interval = paired_interval if comparison.paired else unpaired_interval
-        speedup, bounds = interval(baseline_us, tuned_us, self._plan.seed)
+        speedup, bounds = interval(baseline_us, tuned_us, self._plan.config.seed)
         workload, trial = comparison.workload, finalists[winner]
-        traffic = self._plan.spec.traffic.integer(workload.values)
+        traffic = self._plan.spec.min_bytes.integer(workload.values)
         middle_us = median(tuned_us)
         isolated = comparison.isolated_us
         return Result(
@@ -337,8 +337,8 @@ class Finals:
     ) -> bool:
         """Whether the baseline is better by the plan's objective, by time where that is unknown."""
         account = accounts(self._session.energies(workload)).get(workload)
-        if self._plan.objective != "time" and account is not None:
-            saving = account.saving(variant, self._plan.objective)
+        if self._plan.config.objective != "time" and account is not None:
+            saving = account.saving(variant, self._plan.config.objective)
             return saving is not None and saving.range[1] < 1.0
         return bounds[1] < 1.0 - RESOLUTION
 

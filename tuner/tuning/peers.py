@@ -23,7 +23,7 @@ class Peers:
     def programs(self, workload: Workload) -> dict[str, Program]:
         """Return the peers that are right on a workload, by name, verifying those not known."""
         known = {trial.name for trial in self._session.peers(workload)}
-        for name in self._plan.peers:
+        for name in self._plan.config.peers:
             if name not in known:
                 self._keep(workload, name, self._verified(self._program(workload, name)))
         return {

@@ -21,7 +21,7 @@ def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
         if answered is not None:
             # Where nothing is left the space has changed: then the trials say so.
             pool = pool.restricted(answered) or pool
-        if plan.searcher == "exhaustive":
+        if plan.config.searcher == "exhaustive":
             require_listed(pool)
         pools[workload] = pool
     return pools

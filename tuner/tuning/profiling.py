@@ -57,7 +57,7 @@ class Profiling:
             resources=resources,
             occupancy=share,
             time_us=trial.time_us if self._timed else None,
-            traffic_bytes=plan.spec.traffic.integer(workload.values),
+            traffic_bytes=plan.spec.min_bytes.integer(workload.values),
             operations=None if operations is None else operations.integer(workload.values),
         )
         profile = self._profiler.profile(subject)
@@ -100,6 +100,6 @@ def worth_profiling(
     times = {w: t.time_us for w, t in best.items() if t.time_us is not None}
     if not times:
         return []
-    heaviest = max(times, key=lambda workload: plan.spec.traffic.integer(workload.values))
+    heaviest = max(times, key=lambda workload: plan.spec.min_bytes.integer(workload.values))
     slowest = min(times, key=lambda w: baselines[w].measurement.median_us / times[w])
     return [best[workload] for workload in dict.fromkeys((heaviest, slowest))][:most]

@@ -90,8 +90,8 @@ class ProgressTracker:
         left = sum(max(0, p.budget - p.done) for p in self._progress.values())
         if remaining_s is None and self._measured:
             remaining_s = left / rate
-            if self._plan.time_s is not None:
-                remaining_s = min(remaining_s, max(0.0, self._plan.time_s - seconds))
+            if self._plan.config.time_s is not None:
+                remaining_s = min(remaining_s, max(0.0, self._plan.config.time_s - seconds))
         self._listener.update(
             Progress(
                 kernel=self._plan.spec.name,
@@ -108,9 +108,9 @@ class ProgressTracker:
 
     def left_s(self) -> float | None:
         """Say how much of the run's time is left; None where it has no end."""
-        if self._plan.time_s is None:
+        if self._plan.config.time_s is None:
             return None
-        return self._plan.time_s - self._before_s - (time.monotonic() - self._started_s)
+        return self._plan.config.time_s - self._before_s - (time.monotonic() - self._started_s)
 
     def deadline_s(self, workload: Workload) -> float | None:
         """Give each workload that is left an equal share of the time that is left."""
@@ -118,7 +118,7 @@ class ProgressTracker:
         if left_s is None:
             return None
         now_s = time.monotonic()
-        left_s -= reserved_s(self._plan, self._plan.objective)
+        left_s -= reserved_s(self._plan, self._plan.config.objective)
         tuned = self._plan.tuned
         waiting = len(tuned) * self._searches_left - tuned.index(workload)
         return now_s + max(0.0, left_s) / waiting

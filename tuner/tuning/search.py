@@ -69,15 +69,17 @@ _FORESEEN = frozenset({Status.COMPILE, Status.RESOURCE_LIMIT, Status.CONSTRAINT}
 
 def budget(plan: Plan, pool: Pool) -> int:
     """Say how many trials a workload gets: what was asked for, at most all."""
-    return min(plan.trials or default_budget(plan.searcher, len(pool)), pool.estimated_size)
+    return min(
+        plan.config.trials or default_budget(plan.config.searcher, len(pool)), pool.estimated_size
+    )
 
 
 def _planned(plan: Plan, pools: Mapping[Workload, Pool]) -> dict[Workload, int]:
     """Say how many trials each workload is thought to take, most of what all may take together."""
     budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
-    if plan.trials is None:
+    if plan.config.trials is None:
         for workload in plan.tuned[1:]:
-            if learns_from_others(plan.searcher, len(pools[workload]), plan.trials):
+            if learns_from_others(plan.config.searcher, len(pools[workload]), plan.config.trials):
                 budgets[workload] = min(budgets[workload], FURTHER_TRIALS)
     return budgets
 
@@ -271,10 +273,10 @@ class Search:
     def _searcher(self, workload: Workload) -> Searcher:
         pool = self._pools[workload]
         return make_searcher(
-            self._plan.searcher,
+            self._plan.config.searcher,
             pool,
             self._plan.space,
-            seed=self._plan.seed,
+            seed=self._plan.config.seed,
             budget=budget(self._plan, pool),
             seeds=self._seeds(workload),
             axes=workload.values,
@@ -301,7 +303,7 @@ class Search:
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
 
     def _learns_from_others(self, pool: Pool) -> bool:
-        return learns_from_others(self._plan.searcher, len(pool), self._plan.trials)
+        return learns_from_others(self._plan.config.searcher, len(pool), self._plan.config.trials)
 
     def _best(self, workload: Workload) -> Config | None:
         told = [trial for trial, _ in self._told if trial.workload == workload]
@@ -337,7 +339,7 @@ BEST = 3
 
 
 class Survey:
-    """Fill up every workload of a searched candidate to `plan.surveyed` measured configs.
+    """Fill up every workload of a searched candidate to `plan.config.surveyed` measured configs.
 
     First what is fastest on the other workloads, then random configs, the same on all of them as
     far as they are valid. What the session holds is not measured again.
@@ -353,7 +355,7 @@ class Survey:
     ) -> None:
         self._plan, self._session = plan, session
         self._evaluator, self._standing = evaluator, standing
-        self._pools, self._configs = pools, plan.surveyed or 0
+        self._pools, self._configs = pools, plan.config.surveyed or 0
 
     def run(self) -> None:
         """Measure what is missing, compiling ahead of the device."""
@@ -394,7 +396,7 @@ class Survey:
         return list(found)
 
     def _shuffled(self, pool: Pool) -> Iterator[Config]:
-        order = np.random.default_rng(self._plan.seed).permutation(len(pool))
+        order = np.random.default_rng(self._plan.config.seed).permutation(len(pool))
         return (pool[int(index)] for index in order)
 
     def _keep(self, pipeline: TrialExecutor) -> None:

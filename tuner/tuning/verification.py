@@ -115,7 +115,7 @@ class Verification:
                 raise
 
     def _boundary_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
-        return ((w, one) for one in variants for w in self._plan.spec.boundary)
+        return ((w, one) for one in variants for w in self._plan.spec.edge_cases)
 
     def _too_large(self, workload: Workload) -> bool:
         most = self._largest_bytes

@@ -215,7 +215,7 @@ def _search(session: Session, candidate: Candidate) -> PastSearch:
     baselines = session.baselines()
     return PastSearch(
         kernel=manifest.kernel,
-        operators=dict(manifest.operators),
+        operators=dict(manifest.config.operators),
         device=session.environment["device"],
         architecture=session.environment["architecture"],
         candidate=candidate.name,
@@ -304,7 +304,7 @@ class Knowledge:
             known = [] if self._failed else self._store.searches(plan.spec.name)
         question = Question(
             space=plan.space,
-            operators=plan.operators,
+            operators=plan.config.operators,
             device=self._info.name,
             architecture=self._info.architecture,
             template_sha=text_sha(plan.template.text),

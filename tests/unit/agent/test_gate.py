@@ -38,7 +38,7 @@ def gate(make_plan, compiler, device, tmp_path):
             text = plan.spec.path.read_text()
             sizes = ", ".join(f"{{N: {size}}}" for size in boundary)
             plan.spec.path.write_text(
-                text.replace("{N: 3000}]", f"{{N: 3000}}], boundary: [{sizes}]")
+                text.replace("{N: 3000}]", f"{{N: 3000}}], edge_cases: [{sizes}]")
             )
             plan = make_plan()
         candidates = Candidates(plan, compiler, device)

@@ -320,7 +320,7 @@ def test_a_candidate_whose_search_was_interrupted_is_searched_on_without_asking_
 @pytest.mark.parametrize("size", [3000, 7], ids=["held out", "boundary"])
 def test_a_winner_that_fails_on_a_workload_of_nobody_is_left_out(run, project, size):
     path = project / "scale.yaml"
-    path.write_text(path.read_text().replace("3000}]", "3000}], boundary: [{N: 7}]"))
+    path.write_text(path.read_text().replace("3000}]", "3000}], edge_cases: [{N: 7}]"))
     # The gate tries both ends, the default and a few at random: 224 is none of them.
     values = ", ".join(map(str, range(32, 416, 32)))
     odd = f"threadIdx.x + @{{ 0 // (abs(threads - 224) + abs(N - {size})) }}@;"

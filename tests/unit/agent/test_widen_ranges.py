@@ -22,7 +22,7 @@ axes: [N]
 arguments:
   - {name: out, dtype: float32, shape: [N], role: output}
 workloads: {tuned: [{N: 1000}, {N: 4096}]}
-traffic: N * 8
+min_bytes: N * 8
 baseline: {launch: [{kernel: scale, grid: [1], block: [128]}]}
 
 parameters:

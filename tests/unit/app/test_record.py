@@ -29,7 +29,7 @@ def measured(make_plan, make_session, compiler, listener, tmp_path):
 def test_every_config_of_every_workload_is_in_it(measured):
     plan, _, path = measured
     kept = load_recording(path)
-    assert set(kept.workloads) == {workload.key for workload in plan.workloads}
+    assert set(kept.workloads) == {workload.key for workload in plan.config.workloads}
     # 19 of the 20 combinations satisfy the constraint; the baseline is one more.
     assert {len(one.programs) for one in kept.workloads.values()} == {20}
 

@@ -72,7 +72,7 @@ def test_a_run_on_it_compares_with_them(path, make_plan, make_session, compiler,
 
 def test_a_peer_and_a_config_that_shared_no_rounds_are_compared_unpaired(path, make_plan):
     plan = make_plan()
-    device, workload = RecordedDevice(path, "scale", {}), plan.workloads[0]
+    device, workload = RecordedDevice(path, "scale", {}), plan.config.workloads[0]
     kept = load_recording(path).workloads[workload.key]
     finals = kept.finals.model_copy(update={"programs": (*kept.finals.programs[:-1], "peer:x")})
     device._recording.workloads[workload.key] = kept.model_copy(update={"finals": finals})
@@ -94,6 +94,6 @@ def test_a_recording_from_before_there_were_peers_has_none(path, make_plan):
             row.pop()
     path.write_bytes(lzma.compress(json.dumps(content).encode()))
     device, plan = RecordedDevice(path, "scale", {}), make_plan()
-    for workload in plan.workloads:
+    for workload in plan.config.workloads:
         outcome = device.verify(peer_program("quick", plan.spec.reference, workload))
         assert outcome.status is Status.NOT_RECORDED

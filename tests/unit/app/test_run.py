@@ -27,7 +27,7 @@ def test_every_workload_gets_a_result_and_its_kernel(make_plan, make_session, co
     plan = make_plan()
     with make_session(plan) as session:
         results, _ = run(plan, session, compiler, listener)
-        assert [result.workload for result in results] == list(plan.workloads)
+        assert [result.workload for result in results] == list(plan.config.workloads)
         assert session.state == "complete"
         for result in results:
             assert result.config["block"] == 32, "the smallest block is the fastest here"
@@ -182,7 +182,7 @@ def test_limits_reject_before_the_device_is_used(
         assert results == ()
         assert session.status_counts() == {Status.RESOURCE_LIMIT: 38}
         assert "registers" in session.trials(INITIAL)[0].reason
-        assert len(device.ran) == len(plan.workloads), "only the baselines ran"
+        assert len(device.ran) == len(plan.config.workloads), "only the baselines ran"
 
 
 def test_progress_is_told_after_every_trial(make_plan, make_session, compiler, listener):
@@ -271,7 +271,7 @@ def test_a_baseline_below_what_memory_allows_ends_the_run(
     plan = make_plan()
     with make_session(plan) as session, pytest.raises(KernelError) as caught:
         run(plan, session, compiler, listener, lambda program: 1e-4)
-    assert "faster on N=1000 than its `traffic`" in caught.value.message
+    assert "faster on N=1000 than its `min_bytes`" in caught.value.message
 
 
 def test_a_config_without_a_launch_is_a_failed_trial(

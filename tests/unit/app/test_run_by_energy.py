@@ -19,7 +19,7 @@ def frugal_at_64(program) -> float:
 
 def run(plan, session, compiler, listener, power=frugal_at_64):
     device = MeteredDevice(time_us, power)
-    meter = None if plan.objective == "time" else device
+    meter = None if plan.config.objective == "time" else device
     return tune(
         plan, session=session, device=device, compiler=compiler, listener=listener, meter=meter
     ), device

@@ -7,9 +7,9 @@ from math import log
 
 import pytest
 
-import tuner.app.scoring
+import tuner.app.reward
 from tuner.agent.base import Answer
-from tuner.app.scoring import Effort, Scorer
+from tuner.app.reward import Effort, Scorer
 from tuner.device.base import Outcome, Rounds
 from tuner.device.simulated import SimulatedDevice
 from tuner.export.training import REFUSED_REWARD
@@ -51,7 +51,7 @@ def scorer(project, monkeypatch, tmp_path):
 
     def make(answer=by_threads, device=None, **effort) -> Scorer:
         device = device or SimulatedDevice(answer)
-        monkeypatch.setattr(tuner.app.scoring, "open_device", lambda *_: device)
+        monkeypatch.setattr(tuner.app.reward, "open_device", lambda *_: device)
         opened.append(Scorer(project / "scale.yaml", Effort(device="cuda", **effort)))
         return opened[-1]
 
@@ -192,7 +192,7 @@ def test_a_baseline_that_is_wrong_is_raised_before_anything_is_scored(project):
 
 
 def test_the_cpu_is_never_taken_for_a_gpu(project, monkeypatch):
-    monkeypatch.setattr(tuner.app.scoring, "gpu_count", lambda: 0)
+    monkeypatch.setattr(tuner.app.reward, "gpu_count", lambda: 0)
     with pytest.raises(DeviceError, match="no NVIDIA GPU was found") as caught:
         Scorer(project / "scale.yaml")
     assert "host" in str(caught.value)

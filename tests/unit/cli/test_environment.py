@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from manifests import manifest
 
 from tuner.app import environment
 from tuner.app.check import UnavailableDevice, target_info
@@ -12,25 +13,9 @@ from tuner.compiler.base import Compiler
 from tuner.device.recorded.device import RecordedDevice
 from tuner.device.recorded.recording import RecordedDeviceInfo, Recording, save_recording
 from tuner.model.errors import SessionError
-from tuner.session.session import Manifest, Session
+from tuner.session.session import Session
 
-MANIFEST = Manifest(
-    kernel="scale",
-    space_path="scale.yaml",
-    space_text_sha="",
-    template_sha="",
-    source_sha="",
-    device="recorded",
-    searcher="auto",
-    trials=None,
-    time_s=None,
-    seed=0,
-    workloads=(),
-    operators={},
-    tuner_version="0.1.0",
-    command=("tune", "scale.cu"),
-    created="2026-11-20T17:00:00+00:00",
-)
+MANIFEST = manifest(device="recorded")
 
 
 class NamedCompiler(Compiler):

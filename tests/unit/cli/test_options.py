@@ -6,7 +6,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tuner.app.plans import unique
 from tuner.cli import mcp_command, options, run_command
 
 
@@ -46,9 +45,9 @@ def test_half_an_assignment_is_refused(text: str) -> None:
 
 
 def test_a_name_assigned_twice_is_refused_by_name() -> None:
-    assert unique((("a", "1"), ("b", "2")), "parameter") == {"a": "1", "b": "2"}
+    assert options.unique((("a", "1"), ("b", "2")), "parameter") == {"a": "1", "b": "2"}
     with pytest.raises(click.UsageError, match="parameter a is given more than once"):
-        unique((("a", "1"), ("a", "1")), "parameter")
+        options.unique((("a", "1"), ("a", "1")), "parameter")
 
 
 SHARED = ["policy", "workload", "operator", "session", "resume", "sources", "jobs"]

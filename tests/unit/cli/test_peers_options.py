@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from tuner.app.plans import Request, manifest_of, new_plan, resumed_plan
+from tuner.app.plan import manifest_of, new_plan, resumed_plan
 from tuner.cli import record_command, run_command
 from tuner.model.errors import DeviceError, KernelError, SessionError
 from tuner.session.session import Session
@@ -27,41 +27,26 @@ def kernel(project):
     return project / "scale.cu"
 
 
-def request(kernel, **changes) -> Request:
-    fields = {
-        "kernel": kernel,
-        "space": kernel.with_suffix(".yaml") if kernel else None,
-        "template": None,
-        "device": "auto",
-        "searcher": "auto",
-        "trials": None,
-        "time": None,
-        "seed": 0,
-        "workload": (),
-        "operator": (),
-        "session": None,
-        "resume": None,
-        "as_json": False,
-        "quiet": True,
-        "jobs": None,
-        "given": frozenset(),
-        "words": ("tune",),
-    }
-    return Request(**{**fields, **changes})
+def space_of(kernel):
+    return {"space": kernel.with_suffix(".yaml")}
 
 
 def test_none_are_compared_unless_asked_for(kernel):
-    assert new_plan(request(kernel)).peers == ()
+    assert new_plan(kernel, space_of(kernel)).config.peers == ()
 
 
 def test_all_or_some_are_asked_for(kernel):
-    assert new_plan(request(kernel, peers=True)).peers == ("pytorch", "other")
-    assert new_plan(request(kernel, peer=("other",))).peers == ("other",)
+    assert new_plan(kernel, {**space_of(kernel), "peers": True}).config.peers == (
+        "pytorch",
+        "other",
+    )
+    config = new_plan(kernel, {**space_of(kernel), "peers": ["other"]}).config
+    assert config.peers == ("other",)
 
 
 def test_the_cpu_is_refused_with_what_would_do(kernel):
     with pytest.raises(DeviceError, match="--device cuda") as caught:
-        new_plan(request(kernel, peers=True, device="host"))
+        new_plan(kernel, {**space_of(kernel), "peers": True, "device": "host"})
     assert caught.value.exit_code == 2
 
 
@@ -69,13 +54,13 @@ def test_a_kernel_without_peers_is_told_how_to_write_them(kernel, project):
     reference = project / "scale.py"
     reference.write_text(reference.read_text().replace("peers =", "not_peers ="))
     with pytest.raises(KernelError, match=r"scale.py: names no peers\n.*peers = \{") as caught:
-        new_plan(request(kernel, peers=True))
+        new_plan(kernel, {**space_of(kernel), "peers": True})
     assert caught.value.exit_code == 2
 
 
 def test_an_unknown_one_is_told_the_known_ones(kernel):
     with pytest.raises(KernelError, match=r"scale.py:8: has no peer named 'foo'\n.*pytorch, other"):
-        new_plan(request(kernel, peer=("pytorch", "foo")))
+        new_plan(kernel, {**space_of(kernel), "peers": ["pytorch", "foo"]})
 
 
 @pytest.mark.parametrize("command", [run_command.command, record_command.command])
@@ -89,22 +74,22 @@ class TestResuming:
     @pytest.fixture
     def kept(self, kernel, tmp_path):
         """The manifest of a session that was started with one peer."""
-        plan = new_plan(request(kernel, peer=("other",)))
-        manifest = manifest_of(plan, device="recorded", words=("tune", "scale.cu"))
+        plan = new_plan(kernel, {**space_of(kernel), "peers": ["other"], "device": "recorded"})
+        manifest = manifest_of(plan, ("tune", "scale.cu"))
         Session.create(tmp_path / "session", manifest, {}).close()
         with Session.open(tmp_path / "session", read_only=True) as session:
             return session.directory, session.manifest
 
     def test_takes_the_peers_of_the_session(self, kept):
-        assert resumed_plan(*kept, request(None)).peers == ("other",)
+        assert resumed_plan(*kept, None, {}).config.peers == ("other",)
 
     def test_takes_the_same_once_more(self, kept):
-        again = request(None, peer=("other",), given=frozenset({"peer"}))
-        assert resumed_plan(*kept, again).peers == ("other",)
+        again = resumed_plan(*kept, None, {"peers": ["other"]})
+        assert again.config.peers == ("other",)
 
     def test_refuses_others(self, kept):
         with pytest.raises(SessionError, match="--peers: not what the session was started with"):
-            resumed_plan(*kept, request(None, peers=True, given=frozenset({"peers"})))
+            resumed_plan(*kept, None, {"peers": True})
 
 
 def test_a_user_sees_one_message_and_exit_code_2(kernel, tune, monkeypatch):

@@ -78,7 +78,7 @@ def test_the_end_of_a_workload_prints_what_became_of_it_however_soon_it_comes() 
         snapshot(0.2, done=20, current=LARGE, phase="finals"),
     )
     assert len(lines) == 4
-    assert "T=1 D=64, 20/20 trials (19 correct, 1 limit), best 2.00 us 2.00x" in lines[1]
+    assert "T=1 D=64, 20/20 trials (19 correct, 1 resource_limit), best 2.00 us 2.00x" in lines[1]
     assert "T=8192 D=64, 0/20 trials (none yet)" in lines[2]
     assert "finalists" in lines[3]
 
@@ -86,7 +86,7 @@ def test_the_end_of_a_workload_prints_what_became_of_it_however_soon_it_comes() 
 def test_a_plain_line_holds_everything_and_is_never_wrapped() -> None:
     line = lines_of(snapshot(0.0), snapshot(7.0, done=8, remaining_s=95.0))[1]
     assert line == (
-        "   7.0 s  T=1 D=64, 8/20 trials (7 correct, 1 limit), best 2.00 us 2.00x, "
+        "   7.0 s  T=1 D=64, 8/20 trials (7 correct, 1 resource_limit), best 2.00 us 2.00x, "
         "2.5 trials/s, 1 min 35 s left"
     )
 
@@ -95,7 +95,7 @@ def test_the_live_table_shows_every_workload_with_its_best_and_what_is_left() ->
     target = console()
     target.print(view.live_table(snapshot(65.0, done=8, remaining_s=30.0), rows=10))
     shown = text(target)
-    for part in ("scale on H200", "T=8192 D=64", "2.00x", "8/20", "7 correct, 1 limit"):
+    for part in ("scale on H200", "T=8192 D=64", "2.00x", "8/20", "7 correct, 1 resource_limit"):
         assert part in shown
     assert "20% of the trials, 2.5 trials/s, 30 s left, 1 min 05 s elapsed" in shown
 

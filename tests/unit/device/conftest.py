@@ -52,7 +52,7 @@ def make_spec(tmp_path: Path) -> Callable[..., KernelSpec]:
             arguments=tuple(made),
             tuned=(),
             held_out=(),
-            traffic=Expression.parse("1"),
+            min_bytes=Expression.parse("1"),
             baseline=(),
             launch=(),
             tolerances=tolerances or {name: Tolerance(8e-3, 1e-6) for name in written},

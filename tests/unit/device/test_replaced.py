@@ -247,7 +247,7 @@ def test_inputs_are_written_late_for_programmatic_launches_but_the_first_time(
     cuda: CudaRunner, workers: Workers
 ) -> None:
     cuda.attach(ARENA)
-    launches = (Launch("kernel", (1, 1, 1), (32, 1, 1), programmatic=True),)
+    launches = (Launch("kernel", (1, 1, 1), (32, 1, 1), pdl=True),)
     said = [cuda.run_once(replace(PROGRAM, launches=launches), order) for order in (0, 1, 7)]
     plain = [cuda.run_once(PROGRAM, order) for order in (0, 1)]
     assert workers.late == [False, True, True, False, False]

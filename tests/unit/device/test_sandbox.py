@@ -464,7 +464,7 @@ class TestFirstChild:
 REFUSED = """
 import ctypes, errno, json, os, platform, struct, sys
 import numpy as np
-from tuner.device.host import seccomp
+from tuner.process import seccomp
 from tuner.device.base import Program
 from tuner.device.cpu.memory import SharedMemory
 from tuner.device.cpu.worker import HostWorker
@@ -628,7 +628,7 @@ arguments:
   - {name: x, dtype: float32, shape: [N]}
   - {name: N, dtype: int32, value: N}
 workloads: {tuned: [{N: 1000}], held_out: [{N: 3000}]}
-traffic: N * 8
+min_bytes: N * 8
 baseline: {launch: [{kernel: run, grid: [1], block: [32]}]}
 parameters: {block: [32, 64]}
 default: {block: 32}

@@ -29,7 +29,7 @@ FILLED: dict[str, dict[str, str | tuple[str, str]]] = {
         "name: B,": "K, N",
         "name: C,": "M, N",
         "tuned:": "1024",
-        "traffic:": "4 * (M * K + K * N + M * N)",
+        "min_bytes:": "4 * (M * K + K * N + M * N)",
     },
     "block_reduce": {"tuned:": "4096"},
     "framework_norm": {
@@ -38,7 +38,7 @@ FILLED: dict[str, dict[str, str | tuple[str, str]]] = {
         "name: residual,": ("bfloat16", "tokens, hidden"),
         "name: eps,": "1.0e-6",
         "tuned:": "4096",
-        "traffic:": "tokens * hidden * 4",
+        "min_bytes:": "tokens * hidden * 4",
         "- kernel:": '"ops::norm::scale_rows_kernel<__nv_bfloat16, false>"',
         "  out:": "8.0e-3",
     },

@@ -55,13 +55,13 @@ ARGUMENTS = {
 LINES = {
     "axpby": [
         "  tuned: [{n: 262144}]  # n from line 17",
-        "traffic: n * 12  # every array read or written once",
+        "min_bytes: n * 12  # every array read or written once",
         "  block_size: [64, 128, 256, 512, 1024]  # the block of the launch, line 29",
         "  z: {relative: 1.0e-5, absolute: 1.0e-6}  # a default for float32",
     ],
     "transpose": [
         "  tuned: [{width: 1024, height: 512}]  # width from line 29, height from line 29",
-        "traffic: width * height * 4 + height * width * 4  # every array read or written once",
+        "min_bytes: width * height * 4 + height * width * 4  # every array read or written once",
     ],
     "row_softmax": [
         "  tuned: [{cols: 1000, rows: 64}, {cols: 128, rows: 256}]"

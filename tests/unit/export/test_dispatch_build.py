@@ -158,7 +158,7 @@ def lines(launch: Launch, shape: tuple[int, int]) -> Iterator[str]:
         yield f"raised {launch.shared_bytes}"
     sizes = (*launch.grid, *launch.block, launch.shared_bytes, *(launch.cluster or (0, 0, 0)))
     scalars = f"{shape[0]} {shape[1]} 1e-06 {int(shape[1] % 2 == 0)}"
-    yield f"launch {' '.join(map(str, sizes))} {int(launch.programmatic)} {scalars}"
+    yield f"launch {' '.join(map(str, sizes))} {int(launch.pdl)} {scalars}"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -67,7 +67,7 @@ def test_a_run_on_the_file_finds_what_the_device_gave(
 ) -> None:
     plan, folder = tuned
     path = write_both(folder, tmp_path / "out")[which]
-    again = replace(plan, workloads=plan.workloads[:1])
+    again = replace(plan, workloads=plan.config.workloads[:1])
     device = open_device(f"recorded:{path}", plan.spec, {}, again.workloads)
     assert replace(device.info, recorded=False, l2_bytes=0, environment={}) == replace(
         H200_LIKE, l2_bytes=0

@@ -68,7 +68,7 @@ def test_no_access_comes_before_the_wait(name: str) -> None:
             assert result.ok, f"{said}\n{result.error}"
             functions = disassemble(result.cubin).split(".section\t.text.")[1:]
             for n, launch in enumerate(launches):
-                if not launch.programmatic:
+                if not launch.pdl:
                     continue
                 forbidden = CHANGE if n else ACCESS
                 symbol = result.lowered[launch.kernel]

@@ -185,8 +185,13 @@ def test_what_the_client_wishes_reaches_the_run(tmp_path: Path) -> None:
 
     led(tmp_path, tuning, work)
     assert wishes == [
-        Wish(Path("k.cu"), "host", 3, 2, ("N=1",), Path("new/mine")),
-        Wish(resume=Path("old")),
+        Wish(
+            Path("k.cu"),
+            Path("new/mine"),
+            None,
+            {"device": "host", "trials": 3, "rounds": 2, "workloads": ("N=1",)},
+        ),
+        Wish(None, None, Path("old"), {}),
     ]
 
 

@@ -11,7 +11,7 @@ from host_programs import cached_compiler
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import DeviceInfo
 from tuner.model.config import Config
-from tuner.mutation.subject import Subject
+from tuner.mutation.subject import MutationSubject
 from tuner.space.load import load_definition
 
 SOURCE = """\
@@ -72,7 +72,7 @@ arguments:
   - {name: in, dtype: float32, shape: [T, N]}
   - {name: N, dtype: int32, value: N}
 workloads: {tuned: [{T: 4, N: 256}, {T: 1024, N: 8192}], held_out: [{T: 3, N: 100}]}
-traffic: T * N * 4
+min_bytes: T * N * 4
 baseline: {launch: [{kernel: row_sums, grid: [T], block: [64]}]}
 parameters: {threads: [32, 64]}
 default: {threads: 64}
@@ -92,13 +92,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_subject(folder: Path) -> Callable[..., Subject]:
+def make_subject(folder: Path) -> Callable[..., MutationSubject]:
     """Make a subject of the folder's kernel: the baseline, or the template at a config."""
 
-    def make(**config: int) -> Subject:
+    def make(**config: int) -> MutationSubject:
         definition = load_definition(folder / "row_sums.yaml")
         chosen = Config.of(config) if config else None
-        return Subject(definition.spec, definition.space, {}, INFO, chosen)
+        return MutationSubject(definition.spec, definition.space, {}, INFO, chosen)
 
     return make
 

@@ -14,11 +14,11 @@ from tuner.compiler.host import SANITIZERS, HostCompiler, preload
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cpu.device import HostDevice
 from tuner.model.errors import DeviceError, KernelError, SpaceError
-from tuner.mutation.examine import NOT_ON_HOST, SAME_CODE, Bench, Examiner, Fate, Verdict
-from tuner.mutation.subject import Subject
+from tuner.mutation.examine import NOT_ON_HOST, SAME_CODE, Bench, Examiner, Fate, MutantVerdict
+from tuner.mutation.subject import MutationSubject
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-MakeSubject = Callable[..., Subject]
+MakeSubject = Callable[..., MutationSubject]
 MakeExaminer = Callable[..., Examiner]
 
 
@@ -28,12 +28,12 @@ def make_examiner(
 ) -> Iterator[MakeExaminer]:
     opened: list[HostDevice | HostCompiler] = []
 
-    def bench(subject: Subject, compiler: HostCompiler, **more: object) -> Bench:
+    def bench(subject: MutationSubject, compiler: HostCompiler, **more: object) -> Bench:
         device = HostDevice(subject.spec, {}, run_timeout_s=2.0, **more)
         opened.append(device)
         return Bench(subject, device, compiler, subject.workloads)
 
-    def watched(subject: Subject) -> Bench:
+    def watched(subject: MutationSubject) -> Bench:
         cache = shared_cache(tmp_path_factory)
         opened.append(HostCompiler(sanitizers=SANITIZERS, cache=cache))
         return bench(subject, opened[-1], environment=preload(SANITIZERS))
@@ -41,7 +41,7 @@ def make_examiner(
     def absent() -> Bench:
         raise DeviceError("g++ came without them")
 
-    def make(subject: Subject, *, sanitized: bool = False) -> Examiner:
+    def make(subject: MutationSubject, *, sanitized: bool = False) -> Examiner:
         plain = bench(subject, host_compiler)
         make_bench = partial(watched, subject) if sanitized else absent
         return Examiner(subject, plain, compiler, make_bench)
@@ -52,8 +52,8 @@ def make_examiner(
 
 
 def fates(
-    subject: Subject, examiner: Examiner, *changes: str, marked: str = ""
-) -> dict[str, Verdict]:
+    subject: MutationSubject, examiner: Examiner, *changes: str, marked: str = ""
+) -> dict[str, MutantVerdict]:
     chosen = [m for m in subject.reached if m.identity.change in changes]
     marks = {m: "a reason" for m in chosen if m.identity.change == marked}
     found = list(examiner.examine(chosen, marks))
@@ -124,7 +124,7 @@ def test_reading_past_the_end_is_caught_by_the_sanitizers(
 
 
 def test_boundary_workloads_are_verified_too(folder: Path, make_subject) -> None:
-    edit(folder / "row_sums.yaml", "held_out:", "boundary: [{T: 1, N: 63}], held_out:")
+    edit(folder / "row_sums.yaml", "held_out:", "edge_cases: [{T: 1, N: 63}], held_out:")
     assert [str(w) for w in make_subject().workloads] == ["T=1 N=63", "T=3 N=100", "T=4 N=256"]
 
 
@@ -190,7 +190,7 @@ def test_a_kernel_that_is_wrong_unchanged_has_no_score(
     folder: Path, make_subject, make_examiner
 ) -> None:
     edit(folder / "row_sums.cu", "= parts[0]", "= parts[1]")
-    with pytest.raises(KernelError, match="fails unchanged on T=3 N=100: wrong: ") as caught:
+    with pytest.raises(KernelError, match="fails unchanged on T=3 N=100: incorrect: ") as caught:
         make_examiner(make_subject()).require_correct()
     assert caught.value.path == folder / "row_sums.cu"
 

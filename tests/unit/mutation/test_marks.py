@@ -8,10 +8,10 @@ import pytest
 
 from tuner.model.errors import SpaceError
 from tuner.mutation.marks import Marks, default_path, entry, read_marks
-from tuner.mutation.subject import Subject
+from tuner.mutation.subject import MutationSubject
 
 
-def marks_of(subject: Subject, text: str) -> Marks:
+def marks_of(subject: MutationSubject, text: str) -> Marks:
     path = default_path(subject.spec.path)
     path.write_text(text, encoding="utf-8")
     return read_marks(path, subject.space)
@@ -64,14 +64,14 @@ def test_a_mark_without_a_mutant_is_told_the_nearest(make_subject) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("version: 2\n", 1, "`version`: "),
+        ("version: 2\n", 1, "`version` is the number 2\n  needed: the number 1"),
         ("baseline: []\n", 1, "the key `version` is missing"),
         ("version: 1\nequivalent: []\n", 2, "unknown key `equivalent`"),
         ("version: 1\nbaseline:\n  - operator: cast\n", 3, "the key `line` is missing"),
         (
             "version: 1\nbaseline:\n  - {operator: cast, line: a, change: b, reason: ''}\n",
             3,
-            "the reason is empty",
+            "reason` is the text ''\n  needed: why no result can differ",
         ),
         (
             "version: 1\nbaseline:\n  - {operator: cast, line: a, change: b, reason: c}\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ from tuner.model.errors import SessionError
 from tuner.mutation.examine import (
     FILE,
     Fate,
-    Score,
-    Verdict,
+    MutantVerdict,
+    MutationScore,
     load_score,
     require_same_sources,
     save_score,
@@ -23,34 +22,34 @@ from tuner.session.session import Session
 
 
 @pytest.fixture
-def score(make_subject) -> Score:
+def score(make_subject) -> MutationScore:
     subject = make_subject()
     cycle = (Fate.KILLED, Fate.KILLED, Fate.KILLED, Fate.SURVIVED, Fate.EQUIVALENT, Fate.STILLBORN)
-    verdicts = [Verdict(m, f) for m, f in zip(subject.reached, 2 * cycle, strict=False)]
+    verdicts = [MutantVerdict(m, f) for m, f in zip(subject.reached, 2 * cycle, strict=False)]
     return score_of(subject, verdicts, "2026-11-20")
 
 
-def test_the_share_leaves_out_equivalent_and_stillborn_mutants(score: Score) -> None:
+def test_the_share_leaves_out_equivalent_and_stillborn_mutants(score: MutationScore) -> None:
     assert (score.killed, score.survived, score.equivalent, score.stillborn) == (6, 2, 2, 2)
     assert (score.share, score.examined) == (0.75, 12)
     assert len(score.survivors) == 2
     assert score.mutants > score.examined
 
 
-def test_no_counted_mutant_gives_no_share(score: Score) -> None:
-    none = replace(score, killed=0, survived=0)
+def test_no_counted_mutant_gives_no_share(score: MutationScore) -> None:
+    none = score.model_copy(update={"killed": 0, "survived": 0})
     assert none.share is None
     assert share_text(none) == "no share"
 
 
-def test_a_share_with_a_survivor_never_reads_as_all(score: Score) -> None:
-    assert share_text(replace(score, killed=9999, survived=1)) == "99.9 %"
-    assert share_text(replace(score, killed=9999, survived=0)) == "100.0 %"
+def test_a_share_with_a_survivor_never_reads_as_all(score: MutationScore) -> None:
+    assert share_text(score.model_copy(update={"killed": 9999, "survived": 1})) == "99.9 %"
+    assert share_text(score.model_copy(update={"killed": 9999, "survived": 0})) == "100.0 %"
 
 
-def test_a_score_comes_back_from_its_folder(score: Score, tmp_path: Path) -> None:
+def test_a_score_comes_back_from_its_folder(score: MutationScore, tmp_path: Path) -> None:
     assert load_score(tmp_path) is None
-    save_score(tmp_path, replace(score, killed=1))
+    save_score(tmp_path, score.model_copy(update={"killed": 1}))
     save_score(tmp_path, score)
     assert load_score(tmp_path) == score
 

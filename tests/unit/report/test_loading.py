@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from manifests import manifest
 
 from tuner.cli import cli
 from tuner.model.config import Config
@@ -28,7 +29,7 @@ from tuner.model.trial import (
     Variant,
 )
 from tuner.report.loading import load
-from tuner.session.session import Manifest, Session
+from tuner.session.session import Session
 
 SPACE = """\
 version: 1
@@ -42,9 +43,9 @@ arguments:
   - {name: x, dtype: float32, shape: [T], role: inout, deterministic: false}
 workloads:
   tuned: [{T: 1024}]
-  boundary: [{T: 7}]
+  edge_cases: [{T: 7}]
   held_out: [{T: 100}]
-traffic: T * 8
+min_bytes: T * 8
 operations: T * 3
 baseline:
   launch: [{kernel: scale, grid: [T], block: [32]}]
@@ -84,24 +85,20 @@ def make_session(
         "scale.cu.j2": TUNED,
     }.items():
         (folder / name).write_text(text)
-    manifest = Manifest(
-        kernel="scale",
-        space_path=str(folder / "scale.yaml"),
-        space_text_sha=sha(folder / "scale.yaml"),
-        template_sha=sha(folder / "scale.cu.j2"),
-        source_sha=sha(folder / "scale.cu"),
-        device="recorded",
-        searcher="exhaustive",
-        trials=None,
-        time_s=None,
-        seed=3,
-        workloads=(LARGE, SMALL),
-        operators={"MODE": "twice"},
-        tuner_version="0.1.0",
-        command=("tune", "my kernels/scale.cu"),
-        created="2026-11-20T10:00:00+00:00",
-    )
-    session = Session.create(folder / "run", replace(manifest, **changes), environment)
+    fields = {
+        "space": folder / "scale.yaml",
+        "template": folder / "scale.cu.j2",
+        "space_sha": sha(folder / "scale.yaml"),
+        "template_sha": sha(folder / "scale.cu.j2"),
+        "source_sha": sha(folder / "scale.cu"),
+        "device": "recorded",
+        "searcher": "exhaustive",
+        "seed": 3,
+        "workloads": (LARGE, SMALL),
+        "operators": {"MODE": "twice"},
+        "command": ("tune", "my kernels/scale.cu"),
+    }
+    session = Session.create(folder / "run", manifest(**{**fields, **changes}), environment)
     session.add_candidate("initial", TUNED, SPACE)
     return session
 
@@ -219,7 +216,7 @@ def test_checks_the_mutation_score_and_what_is_declared_are_read(finished):
     assert data.mutation is not None
     assert data.mutation.share == 39 / 40
     assert data.declared is not None
-    assert data.declared.boundary == (Workload.of({"T": 7}),)
+    assert data.declared.edge_cases == (Workload.of({"T": 7}),)
     assert (data.declared.varying, data.declared.nonfinite) == (("x",), ())
 
 

@@ -9,7 +9,7 @@ import pytest
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Correctness, Result, Status, Trial
-from tuner.mutation.examine import Score
+from tuner.mutation.examine import MutationScore
 from tuner.report.data import Declared, ReportData
 from tuner.report.sections import verification
 
@@ -17,7 +17,18 @@ HERE, EDGE = Workload.of({"T": 64}), Workload.of({"T": 1})
 WINNER, OTHER = Config.of({"block": 64}), Config.of({"block": 32})
 RESULT = Result(HERE, 2.0, 1.0, 2.0, (1.9, 2.1), True, 0.5, WINNER, None, None)
 LIVE = ReportData("k", "NVIDIA L4", False, results=(RESULT,), declared=Declared((EDGE,)))
-SCORE = Score("k", "baseline", 50, 39, 1, 4, 6, ("one",), "00", "2026-11-20")
+SCORE = MutationScore(
+    kernel="k",
+    subject="baseline",
+    mutants=50,
+    killed=39,
+    survived=1,
+    equivalent=4,
+    stillborn=6,
+    survivors=("one",),
+    source_sha="00",
+    date="2026-11-20",
+)
 
 
 def check(kind: str, passed: bool | None, reason: str = "", **changes: object) -> Check:
@@ -162,7 +173,7 @@ def test_what_was_verified_later_is_claimed_for_a_recording_too():
     ],
 )
 def test_the_mutation_score_is_never_rounded_up_to_all(changes, text):
-    assert text in verification.mutation(run(mutation=replace(SCORE, **changes)))
+    assert text in verification.mutation(run(mutation=SCORE.model_copy(update=changes)))
 
 
 def test_a_score_that_was_not_measured_says_how_to():

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from manifests import manifest
 
 from tuner.model.config import Config
 from tuner.model.errors import SessionError
@@ -31,27 +32,22 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
-from tuner.session.session import Baseline, Candidate, Manifest, Session
+from tuner.session.session import Baseline, Candidate, Session
 
 SMALL = Workload.of({"T": 1, "D": 14336})
 LARGE = Workload.of({"T": 8192, "D": 14336})
 HELD_OUT = Workload.of({"T": 3, "D": 4096}, held_out=True)
-MANIFEST = Manifest(
+MANIFEST = manifest(
     kernel="silu_and_mul",
-    space_path="search_spaces/silu_and_mul.yaml",
-    space_text_sha="a" * 64,
+    space_sha="a" * 64,
     template_sha="b" * 64,
     source_sha="c" * 64,
     device="recorded:NVIDIA H200",
-    searcher="auto",
     trials=100,
-    time_s=None,
     seed=7,
     workloads=(SMALL, LARGE, HELD_OUT),
     operators={"ACTIVATION": "gelu_tanh"},
-    tuner_version="0.1.0",
     command=("tune", "kernels/silu_and_mul.cu", "--trials", "100"),
-    created="2026-11-20T17:00:00+00:00",
     peers=("pytorch", "sgl-kernel"),
 )
 ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "580.1", "compiler": "NVRTC 13.5"}
@@ -493,8 +489,8 @@ class TestRefusals:
 WRITER = """
 import sys
 from tuner.model.kernel import Workload
-from tuner.session import Session
-from tuner.space import Config
+from tuner.session.session import Session
+from tuner.model.config import Config
 from tuner.model.trial import Measurement, Status, Trial
 
 session = Session.open(sys.argv[1])

@@ -25,7 +25,7 @@ def spec(*arguments: Argument) -> KernelSpec:
         arguments=arguments,
         tuned=(),
         held_out=(),
-        traffic=Expression.parse("n"),
+        min_bytes=Expression.parse("n"),
         baseline=(),
         launch=(),
         tolerances={},

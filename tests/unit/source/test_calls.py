@@ -8,7 +8,7 @@ import pytest
 
 from tuner.source import SourceFile, parse_source
 from tuner.source.accesses import assigned
-from tuner.source.calls import Allocation, allocations_in, calls_of, functions_of
+from tuner.source.launches import Allocation, allocations_in, calls_of, functions_of
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
 

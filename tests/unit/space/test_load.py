@@ -57,7 +57,7 @@ def test_the_complete_example_says_what_it_declares(folder: Path) -> None:
     assert spec.argument("y").dimensions({"T": 3, "K": 8}) == (3, 8)
     assert [w.key for w in spec.tuned] == ["T=1,K=4096", "T=1024,K=4096"]
     assert [w.held_out for w in spec.workloads] == [False, False, True]
-    assert spec.traffic.integer({"T": 2, "K": 8}) == 72
+    assert spec.min_bytes.integer({"T": 2, "K": 8}) == 72
     assert spec.tolerances == {"y": Tolerance(relative=8e-3)}
     assert spec.limits == Limits()
     assert space.size == 4 * 3 * 3 * 2
@@ -158,12 +158,12 @@ def test_numbers_and_booleans_are_expressions_too(folder: Path) -> None:
         folder,
         changed(
             "    block: [block_size]",
-            "    block: [64, 0x2]\n    programmatic: true\n    when: false",
+            "    block: [64, 0x2]\n    pdl: true\n    when: false",
         ),
     ).spec.launch[0]
     assert [size.integer({}) for size in launch.block] == [64, 2]
-    assert launch.programmatic is not None
-    assert launch.programmatic.evaluate({}) is True
+    assert launch.pdl is not None
+    assert launch.pdl.evaluate({}) is True
     assert launch.resolve({"T": 1, "K": 1}) is None
 
 
@@ -235,6 +235,19 @@ MISTAKES = {
     "repeated key": (LAST, f"{LAST}\naxes: [T]", "the key `axes` is repeated: line 7", "keep one"),
     "repeated key inside": ("role: output}", "role: output, name: z}", "`name` is repeated", "one"),
     "unknown key": ("constraints:", "constraint:", "unknown key `constraint`", "`constraints`?"),
+    "renamed key": ("min_bytes:", "traffic:", "unknown key `traffic`", "it is called `min_bytes`"),
+    "renamed key of the workloads": (
+        "  held_out: [{T: 300, K: 7168}]",
+        "  held_out: [{T: 300, K: 7168}]\n  boundary: [{T: 5, K: 8}]",
+        "unknown key `boundary` in `workloads`",
+        "it is called `edge_cases`",
+    ),
+    "renamed key of a launch": (
+        "    block: [block_size]",
+        "    block: [block_size]\n    programmatic: true",
+        "unknown key `programmatic` in `launch[0]`",
+        "it is called `pdl`",
+    ),
     "unknown key inside": (
         "role: output",
         "rol: output",
@@ -243,9 +256,9 @@ MISTAKES = {
     ),
     "missing key": ("kernel: scale_rows\n", "", "the key `kernel` is missing", "`scale_rows`"),
     "no value": (
-        "traffic: T * K * 2 + T * K * 2 + T * 4",
-        "traffic:",
-        "`traffic` is empty",
+        "min_bytes: T * K * 2 + T * K * 2 + T * 4",
+        "min_bytes:",
+        "`min_bytes` is empty",
         "fewest bytes",
     ),
     "wrong type": ("axes: [T, K]", "axes: 3", "`axes` is the number 3", "a list of names"),
@@ -268,7 +281,7 @@ MISTAKES = {
     ),
     "yes as an expression": (
         "    block: [block_size]",
-        "    block: [block_size]\n    programmatic: Yes",
+        "    block: [block_size]\n    pdl: Yes",
         "`Yes` is a name here",
         "write true",
     ),
@@ -279,8 +292,8 @@ MISTAKES = {
     "merge": (LAST, f"{LAST}\n<<: {{a: 1}}", "`<<` (a merge)", "write the keys out"),
     "document": (LAST, f"{LAST}\n---\na: 1", "a second document", "`---`"),
     "bracket": ("axes: [T, K]", "axes: [T, K", "not YAML", "check brackets"),
-    "colon": ("traffic: T", "traffic: T: 1", "mapping values are not allowed", "in quotes"),
-    "backtick": ("traffic: T", "traffic: `T`", "cannot start any token", "in quotes"),
+    "colon": ("min_bytes: T", "min_bytes: T: 1", "mapping values are not allowed", "in quotes"),
+    "backtick": ("min_bytes: T", "min_bytes: `T`", "cannot start any token", "in quotes"),
     "control character": ("axes: [T, K]", "axes: [T, K\u00a0]", "U+00A0 is not printable", "space"),
     "comma in a mapping": (
         "{kernel: scale_rows, grid",
@@ -409,8 +422,8 @@ MISTAKES = {
         "change the",
     ),
     "no traffic": (
-        "traffic: T * K * 2 + T * K * 2 + T * 4",
-        "traffic: T - T",
+        "min_bytes: T * K * 2 + T * K * 2 + T * 4",
+        "min_bytes: T - T",
         "`T - T` gives 0",
         "1 or more",
     ),

@@ -70,7 +70,7 @@ class Picky:
 @pytest.fixture
 def plan(make_plan, project):
     space = project / "scale.yaml"
-    declared = "held_out: [{N: 3000}], boundary: [{N: 127}]}"
+    declared = "held_out: [{N: 3000}], edge_cases: [{N: 127}]}"
     space.write_text(space.read_text().replace("held_out: [{N: 3000}]}", declared))
     return make_plan()
 
@@ -100,7 +100,9 @@ def test_a_winner_that_a_tool_finds_fault_with_gives_way_everywhere(
         arguments = {"device": device, "compiler": compiler, "listener": listener}
         results = tune(plan, session=session, watches=(watch,), **arguments)
         assert blocks(results) == {64}
-        assert len(results) == len(plan.workloads), "the held-out workload got another config too"
+        assert len(results) == len(plan.config.workloads), (
+            "the held-out workload got another config too"
+        )
         told = next(check.reason for check in session.checks() if check.passed is False)
         assert told.startswith(f"{plan.template.path}:6: memcheck"), "in the template's lines"
         watched = tool.watched

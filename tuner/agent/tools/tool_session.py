@@ -264,7 +264,7 @@ class RoundTools:
             return f"not run: the {bench.limits.round_configs} configs of this round are used up"
         draft = self._drafts.draft(given, self._budget.calls)
         workload = self._drafts.workload(given, timed=True)
-        searching = trying.Searching(draft, workload, given.searcher, bench.plan.seed)
+        searching = trying.Searching(draft, workload, given.searcher, bench.plan.config.seed)
         try:
             searching.run(most, deadline_s)
         finally:

@@ -143,7 +143,7 @@ class Drafts:
         if timed and workload not in plan.tuned:
             tuned = "; ".join(one.key for one in plan.tuned)
             raise InputError(f"{workload.key} is not tuned", remedy=f"tuned workloads: {tuned}")
-        known = (*plan.workloads, *plan.spec.boundary)
+        known = (*plan.config.workloads, *plan.spec.edge_cases)
         largest = max(known, key=plan.spec.footprint_bytes)
         size, most = plan.spec.footprint_bytes(workload), plan.spec.footprint_bytes(largest)
         if workload not in known and size > most:

@@ -19,7 +19,7 @@ HOPPER = (9, 0)
 
 _FUSE = "Fuse the launches into one."
 _HIDE = (
-    "`programmatic: true`, and `griddepcontrol.wait` (cudaGridDependencySynchronize) just before "
+    "`pdl: true`, and `griddepcontrol.wait` (cudaGridDependencySynchronize) just before "
     "the first access to memory that others write."
 )
 
@@ -27,7 +27,7 @@ _HIDE = (
 def find_launch_overhead(profile: Profile) -> Finding | None:
     """Set the launches of a call, each at what an empty one takes, against its time."""
     launches = profile.subject.program.launches
-    ordinary = sum(not launch.programmatic for launch in launches)
+    ordinary = sum(not launch.pdl for launch in launches)
     time_us = profile.subject.time_us
     hideable = ordinary > 0 and profile.device.compute_capability >= HOPPER
     if len(launches) <= 1 and not hideable:

@@ -144,7 +144,7 @@ class CudaRunner(RestartingWorker[Child]):
         All but the first time a programmatic launch begins before its inputs are written.
         """
         # The protocol's order says nothing to a GPU but whether this is the first run.
-        late = order > 0 and any(launch.programmatic for launch in program.launches[:1])
+        late = order > 0 and any(launch.pdl for launch in program.launches[:1])
         try:
             with self._blamed_on_the_program():
                 limit_s = _limit_s(RUN_TIMEOUT_S, program)

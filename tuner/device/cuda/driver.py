@@ -197,7 +197,7 @@ def _launch_config(launch: Launch, stream: Any, isolated: bool) -> Any:
     config.hStream = stream
     attributes = []
     names = driver.CUlaunchAttributeID
-    if launch.programmatic and not isolated:
+    if launch.pdl and not isolated:
         value = driver.CUlaunchAttributeValue()
         value.programmaticStreamSerializationAllowed = 1
         name = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION

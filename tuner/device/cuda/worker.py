@@ -343,7 +343,7 @@ class Worker:
     def _isolated_us(
         self, program: Program, policy: TimingPolicy, buffers: Buffers
     ) -> float | None:
-        if not any(launch.programmatic for launch in program.launches):
+        if not any(launch.pdl for launch in program.launches):
             return None
         launcher = Launcher(self._load(program), program.launches, self._stream, isolated=True)
         graph = self._graph(launcher, policy, buffers, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tuner.source.facts import IDENTIFIER
-from tuner.source.text import closing, closing_angle, fold, split_list
+from tuner.source.syntax import closing, closing_angle, fold, split_list
 
 _DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*")
 _SCOPE = re.compile(r"(?:inline\s+)?namespace\b(?P<name>[^;{}=()]*)\{|extern\s{3,}\{")

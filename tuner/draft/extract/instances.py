@@ -15,7 +15,7 @@ from tuner.source import KernelFunction, LaunchSite, SourceFile, TemplateParamet
 from tuner.source.accesses import assigned
 from tuner.source.arguments import dtype_of, element_dtype
 from tuner.source.facts import IDENTIFIER, Span, bare_name
-from tuner.source.text import closing, closing_angle, fold, number, split_list
+from tuner.source.syntax import closing, closing_angle, fold, number, split_list
 
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
 _GIVEN = re.compile(

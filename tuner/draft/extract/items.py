@@ -17,8 +17,8 @@ from tuner.draft.extract.chunks import (
     without_attributes,
 )
 from tuner.draft.extract.reading import Code, Reading
-from tuner.source.facts import IDENTIFIER, Lines
-from tuner.source.text import closing, fold, mask
+from tuner.source.facts import IDENTIFIER, LineIndex
+from tuner.source.syntax import closing, fold, mask
 
 _MARKED = re.compile(r"\b__(?:global|device|constant|shared|managed)__\b")
 _MACRO = re.compile(r"\b[A-Z][A-Z0-9_]*_?(?:DEVICE|INLINE)[A-Z0-9_]*\b|\b(?:DEVICE|INLINE)\w*\b")
@@ -96,7 +96,7 @@ def items_of(reading: Reading, path: Path) -> tuple[Item, ...]:
 def _file(
     reading: Reading, code: Code, namespace: tuple[str, ...], conditions: tuple[str, ...]
 ) -> Iterator[Item]:
-    lines = Lines(code.text)
+    lines = LineIndex(code.text)
     scopes: list[str | None] = []
     open_ones: list[list[str]] = []
     for chunk in chunks(code.masked):
@@ -134,7 +134,7 @@ def _conditional(directive: str, open_ones: list[list[str]]) -> bool:
 
 
 def _macro(
-    code: Code, start: int, end: int, lines: Lines, conditions: tuple[str, ...]
+    code: Code, start: int, end: int, lines: LineIndex, conditions: tuple[str, ...]
 ) -> Iterator[Item]:
     masked = code.masked[start:end]
     match = re.match(r"#\s*(define|undef)\s+(\w+)", masked)
@@ -148,7 +148,7 @@ def _macro(
 
 
 def _items(
-    code: Code, start: int, end: int, lines: Lines,
+    code: Code, start: int, end: int, lines: LineIndex,
     namespace: tuple[str, ...], conditions: tuple[str, ...],
 ) -> Iterator[Item]:  # fmt: skip
     masked = code.masked[start:end]
@@ -189,7 +189,7 @@ def _head(masked: str) -> str:
 def items_in(text: str, like: Item) -> Iterator[Item]:
     """List the definitions in a text that a macro makes at the place of `like`."""
     code = Code(like.path, text, mask(text), {})
-    lines = Lines(text)
+    lines = LineIndex(text)
     for chunk in chunks(code.masked):
         if chunk.what == "code":
             for item in _items(code, chunk.start, chunk.end, lines, like.namespace, ()):

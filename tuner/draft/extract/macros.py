@@ -15,7 +15,7 @@ from tuner.draft.extract.unit import Place
 from tuner.model.errors import KernelError
 from tuner.source import LaunchSite, SourceFile
 from tuner.source.facts import bare_name
-from tuner.source.text import closing, fold, split_list
+from tuner.source.syntax import closing, fold, split_list
 
 _WHY = {True: "launched by different functions", False: "and no launch of any"}
 

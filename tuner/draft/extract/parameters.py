@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tuner.draft.extract.chunks import chunks, function_name, is_function, template_end
 from tuner.draft.extract.items import Item
 from tuner.draft.extract.reading import REMOVED, WRITTEN
-from tuner.source.text import closing, fold, split_list
+from tuner.source.syntax import closing, fold, split_list
 
 _FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*const)?)\s*$")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")

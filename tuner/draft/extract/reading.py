@@ -12,7 +12,7 @@ from pathlib import Path
 from tuner.draft.extract.includes import Include, parsed_include, resolved
 from tuner.draft.extract.standins import replaced
 from tuner.model.errors import KernelError
-from tuner.source.text import mask
+from tuner.source.syntax import mask
 
 # Left to the compiler: they differ between NVRTC, the CPU device and the architectures.
 _OPEN = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tuner.source.text import closing, split_list
+from tuner.source.syntax import closing, split_list
 
 _TYPES = {
     "Half": "__half",

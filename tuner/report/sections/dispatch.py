@@ -63,8 +63,8 @@ def dispatch_of(session: Session) -> Dispatch | None:
     if not session.comparisons():
         return None
     try:
-        manifest = session.manifest
-        choice = Choice(manifest.variants_within, manifest.max_variants)
+        config = session.manifest.config
+        choice = Choice(config.variants_within, config.max_variants)
         made = SessionDispatch(session, choice)
     except InputError:
         return None

@@ -211,8 +211,8 @@ def _why_no_boundary(data: ReportData) -> str:
         return f"a recording cannot run a kernel; {_remedy(data)} runs them"
     if data.declared is None:
         return "the search space cannot be read any more, or has changed"
-    if not data.declared.boundary:
-        return "the search space declares none (`workloads: boundary:`)"
+    if not data.declared.edge_cases:
+        return "the search space declares none (`workloads: edge_cases:`)"
     return "the run did not come to them, or none is valid for a winner"
 
 
@@ -254,7 +254,7 @@ def _determinism(data: ReportData) -> str:
 
 
 def _boundary(data: ReportData) -> str:
-    known = data.declared.boundary if data.declared is not None else ()
+    known = data.declared.edge_cases if data.declared is not None else ()
     listed = "; ".join(map(str, known)) or "none declared"
     return f"{listed} (not run)" if known and "boundary" not in _kinds(data) else listed
 

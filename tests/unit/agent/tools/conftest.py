@@ -49,7 +49,7 @@ def make_bench(make_plan, make_session, compiler):
         device = device or SimulatedDevice(answer or (lambda program: 10.0))
         candidates = Candidates(plan, own_compiler or compiler, device)
         session.add_candidate(INITIAL, plan.template.text, plan.spec.path.read_text())
-        for workload in plan.workloads:
+        for workload in plan.config.workloads:
             trial = candidates.evaluator(INITIAL).baseline(workload)
             session.record_baseline(workload, trial.measurement)
         profiler = StaticProfiler(device.info, Degree.TIMING)

@@ -347,7 +347,7 @@ def test_the_compilers_report_may_be_that_of_a_gpu(host_tools, draft, compiler):
     def reporting(plan):
         candidate = Candidate(plan.candidate, plan.space, plan.template)
         gpu = UnavailableDevice(target_info("sm_90a"))
-        return Evaluator(plan.spec, candidate, plan.operators, compiler, gpu)
+        return Evaluator(plan.spec, candidate, plan.config.operators, compiler, gpu)
 
     text = host_tools(reporting=reporting).call("compile", draft)
     assert "compiled for sm_90a" in text

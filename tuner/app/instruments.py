@@ -1,4 +1,4 @@
-"""The tools that watch every access of a kernel, as far as this machine has them."""
+"""What a run measures and checks with on its device: compiler, profiler, watching tools, meter."""
 
 from __future__ import annotations
 
@@ -13,13 +13,74 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from tuner.compiler.base import Compiler
-    from tuner.device.base import Device
+    from tuner.device.base import Device, EnergyMeter
     from tuner.model.kernel import KernelSpec
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Evaluator
+    from tuner.tuning.profiling import Profiling
     from tuner.tuning.verification import Watch
 
+# The profile of a kernel that runs on a CPU is that of the code for this GPU.
+PROFILED_TARGET = "sm_90a"
 SANITIZED_TIMEOUT_S = 10.0
+
+
+def compiler_for(device: Device, jobs: int | None, stack: ExitStack) -> Compiler:
+    """Start the compiler whose results run on a device; the stack ends it."""
+    from tuner.compiler.cache import AnsweringCompiler, Cache
+    from tuner.compiler.host import HostCompiler
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.device.recorded.device import RecordedDevice
+
+    compiler: Compiler
+    if device.info.on_cpu:
+        compiler = HostCompiler(jobs, cache=Cache())
+    else:
+        compiler = NvrtcPool(workers=jobs, cache=Cache())
+    if isinstance(device, RecordedDevice) and (known := device.compiled()):
+        version = device.info.environment.get("recorded_compiler", compiler.version)
+        compiler = AnsweringCompiler(known, version, compiler)
+    stack.callback(compiler.close)
+    return compiler
+
+
+def meter_for(plan: Plan, device: Device) -> EnergyMeter | None:
+    """Find the energy meter that an objective needs; raise before anything is measured."""
+    from tuner.device.base import open_meter
+    from tuner.tuning.energy import require_time
+
+    if plan.config.objective == "time":
+        return None
+    meter = open_meter(device)
+    require_time(plan, plan.config.objective)
+    return meter
+
+
+def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
+    """Open the profiler that goes deepest here."""
+    from tuner.analysis.profilers import find_profiler
+    from tuner.app.check import UnavailableDevice, target_info
+    from tuner.compiler.cache import Cache
+    from tuner.compiler.pool import NvrtcPool
+    from tuner.device.cuda.counters import NsightCompute
+    from tuner.device.cuda.device import CudaDevice
+    from tuner.tuning.evaluator import evaluator_of
+    from tuner.tuning.profiling import Profiling
+
+    profiled: Device = device
+    if device.info.on_cpu:
+        # On a CPU nothing can be said of a GPU's time, but all of the GPU's code.
+        profiled = UnavailableDevice(target_info(PROFILED_TARGET))
+        compiler = NvrtcPool(cache=Cache())
+        stack.callback(compiler.close)
+    timed = not device.info.on_cpu
+    counters = None
+    if isinstance(device, CudaDevice):
+        counters = NsightCompute(device.ordinal, plan.spec, plan.config.operators)
+    profiler = find_profiler(profiled.info, counters, timed=timed)
+    stack.callback(profiler.close)
+    evaluators = partial(evaluator_of, compiler=compiler, device=profiled)
+    return Profiling(profiler, evaluators, timed=timed)
 
 
 def watches_for(
@@ -52,7 +113,7 @@ def _on_gpu(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) ->
 
     watches = []
     for kind in KINDS:
-        watcher = ComputeSanitizer(kind, device.ordinal, plan.spec, plan.operators)
+        watcher = ComputeSanitizer(kind, device.ordinal, plan.spec, plan.config.operators)
         stack.callback(watcher.close)
         watches.append(Watch(watcher, evaluator, LARGEST_BYTES))
     return tuple(watches)
@@ -69,7 +130,7 @@ def _on_host(plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:
         environment = preload(SANITIZERS)
     except DeviceError:
         return ()
-    compiler, device = sanitized_host(plan.spec, plan.operators, environment, stack)
+    compiler, device = sanitized_host(plan.spec, plan.config.operators, environment, stack)
     evaluator = partial(evaluator_of, compiler=compiler, device=device)
     return (Watch(HostWatcher(device), evaluator, LARGEST_HOST_BYTES),)
 

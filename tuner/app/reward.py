@@ -1,4 +1,4 @@
-"""How much faster an answer is than the baseline: checked, searched and compared, unrecorded."""
+"""Rewards for a model that writes templates: how much faster its answer is than the baseline."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ import re
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tuner.agent.base import Answer
 from tuner.agent.gate import RefusedError, drafted, validate_candidate
 from tuner.agent.replies import read_answer
 from tuner.agent.tools.arguments import ToolLimits
 from tuner.agent.tools.trying import DRAFT, CandidateDraft, Searching
-from tuner.app.open import compiler_for
-from tuner.app.plans import Request, new_plan
+from tuner.app.instruments import compiler_for
+from tuner.app.plan import new_plan
 from tuner.device.select import gpu_count, open_device
 from tuner.export.training import reward_of
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, ReplyError
 from tuner.model.kernel import Workload
+from tuner.model.run_config import RunSettings
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Status
 from tuner.space.load import load_definition
@@ -95,7 +96,7 @@ class Scorer:
                 "no NVIDIA GPU was found to measure rewards on",
                 remedy='device="host" measures on the CPU, whose times say nothing of a GPU\'s',
             )
-        self._device = open_device(name, self._plan.spec, self._plan.operators)
+        self._device = open_device(name, self._plan.spec, self._plan.config.operators)
         stack.callback(self._device.close)
         if self._device.info.recorded:
             raise DeviceError(
@@ -107,7 +108,7 @@ class Scorer:
         self._numbers = count(1)
         self._candidates = Candidates(self._plan, compiler, self._device)
         self._baseline = self._candidates.evaluator(self._plan.candidate)
-        for workload in (*self._plan.tuned, *self._plan.spec.boundary):
+        for workload in (*self._plan.tuned, *self._plan.spec.edge_cases):
             self._baseline.verify_baseline(workload)
 
     @property
@@ -191,28 +192,15 @@ class Scorer:
 
 
 def _plan(kernel: Path, effort: Effort) -> Plan:
-    space = kernel if kernel.suffix in SPACES else None
-    return new_plan(
-        Request(
-            kernel=load_definition(space).spec.source if space else kernel,
-            space=space,
-            template=None,
-            device=effort.device,
-            searcher="auto",
-            trials=effort.trials,
-            time=None,
-            seed=effort.seed,
-            workload=effort.workloads,
-            operator=tuple((effort.operators or {}).items()),
-            session=None,
-            resume=None,
-            as_json=False,
-            quiet=True,
-            jobs=None,
-            given=frozenset(),
-            words=(),
-        )
-    )
+    settings = RunSettings(device=effort.device, trials=effort.trials, seed=effort.seed)
+    if effort.workloads:
+        settings["workloads"] = effort.workloads
+    if effort.operators:
+        settings["operators"] = effort.operators
+    if kernel.suffix in SPACES:
+        settings["space"] = kernel
+        kernel = load_definition(kernel).spec.source
+    return new_plan(kernel, settings)
 
 
 def _require_writable(answer: Answer) -> None:
@@ -222,3 +210,56 @@ def _require_writable(answer: Answer) -> None:
             raise RefusedError(f"the {what} has {len(text)} characters, over {most[what]}")
         if _SURROGATE.search(text):
             raise RefusedError(f"the {what} holds half a character, which no file can")
+
+
+def reward(kernel: Path | str, template: str | Answer, effort: Effort | None = None) -> float:
+    """Return the logarithm of the mean speedup that a template gives a kernel over its baseline.
+
+    `kernel` is a `.cu` file or its search space, `template` a reply with a template and a search
+    space in fenced blocks, or an `Answer`. `export.scale` says what a refused or a slow one gets. A
+    bad template never raises; see `Scorer`, which costs less for many answers, for what does.
+    """
+    with Scorer(kernel, effort) as scorer:
+        return scorer.score(template).reward
+
+
+class GrpoReward:
+    """A reward function for TRL's `GRPOTrainer`, for one kernel; close it when done.
+
+    Equal answers are measured once. For rows whose column `kernel` names another kernel it gives
+    None, so that several of these serve a data set of several kernels.
+    """
+
+    def __init__(self, kernel: Path | str, effort: Effort | None = None) -> None:
+        self._scorer = Scorer(kernel, effort)
+        self.kernel = self._scorer.kernel
+        # What TRL calls it in its logs.
+        self.__name__ = f"reward_of_{self.kernel}"
+        self._known: dict[str, float] = {}
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        """Score every completion, a text or a list of messages."""
+        kernels = columns.get("kernel") or [self.kernel] * len(completions)
+        return [
+            self._reward(_text(completion)) if kernel == self.kernel else None
+            for completion, kernel in zip(completions, kernels, strict=True)
+        ]
+
+    def close(self) -> None:
+        """End the processes."""
+        self._scorer.close()
+
+    def _reward(self, text: str) -> float:
+        if text not in self._known:
+            self._known[text] = self._scorer.score(text).reward
+        return self._known[text]
+
+
+def _text(completion: str | Sequence[Mapping[str, Any]]) -> str:
+    """Take the last thing that the model said."""
+    if isinstance(completion, str):
+        return completion
+    said = [message for message in completion if message["role"] == "assistant"]
+    return said[-1].get("content") or "" if said else ""

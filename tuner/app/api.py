@@ -1,0 +1,167 @@
+"""Tune a kernel from a program or a notebook, and look at what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, Unpack
+
+from tuner.app.plan import RunOptions
+from tuner.app.run import run
+from tuner.model.errors import AgentError, InputError
+from tuner.model.kernel import Workload
+from tuner.model.progress import Progress
+from tuner.model.run_config import VARIANTS_WITHIN, RunSettings
+from tuner.model.statistics import geometric_mean
+from tuner.model.trial import Result
+from tuner.session.store import DATABASE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tuner.export.dispatch import Exported
+    from tuner.report.data import ReportData
+
+
+@dataclass(frozen=True, slots=True)
+class TuningResult:
+    """What a session found: the winner of each workload, every trial, and files for others.
+
+    `folder` is the session's. `failure` is what ended an agent's rounds too early, None otherwise.
+    """
+
+    folder: Path
+    data: ReportData
+    failure: AgentError | None = None
+
+    @classmethod
+    def load(cls, session: Path | str) -> Self:
+        """Read a finished or interrupted session; raise `SessionError` where there is none."""
+        from tuner.report.loading import load
+
+        return cls(Path(session), load(Path(session)))
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The winners, one a workload: times in microseconds, speedup, 95 % interval, config."""
+        return self.data.results
+
+    @property
+    def speedup(self) -> float | None:
+        """The geometric mean of the speedups over the tuned workloads, None without any."""
+        tuned = [one.speedup for one in self.results if not one.workload.held_out]
+        return geometric_mean(tuned) if tuned else None
+
+    def best(self, workload: Workload | Mapping[str, int] | str) -> Result:
+        """Return the winner of a workload, such as `T=1024,D=4096`; raise `InputError` for none."""
+        wanted = _sizes(workload)
+        for result in self.results:
+            if result.workload.values == wanted:
+                return result
+        known = "; ".join(result.workload.key for result in self.results) or "none"
+        shown = ",".join(f"{axis}={size}" for axis, size in wanted.items())
+        raise InputError(f"nothing was tuned for {shown}", remedy=f"tuned workloads: {known}")
+
+    def source(self, workload: Workload | Mapping[str, int] | str) -> str:
+        """Return the CUDA source that won on a workload; raise `InputError` for none."""
+        shape = self.best(workload).workload.key.replace("=", "").replace(",", "-")
+        path = self.folder / "tuned" / f"{self.data.kernel}-{shape}.cu"
+        return path.read_text(encoding="utf-8")
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Lay all trials out, one a row in the order they ended; times are in microseconds."""
+        from tuner.report.trials_table import trials_frame
+
+        return trials_frame(self.data)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the object that `tune --json` prints."""
+        from tuner.report.terminal import json_of
+
+        return json_of(self.data)
+
+    def report(self, path: Path | str | None = None) -> Path:
+        """Write the report as one HTML file, `report.html` in the session by default."""
+        from tuner.report.html import write_report
+
+        place = self.folder / "report.html" if path is None else Path(path)
+        write_report(self.data, place)
+        return place
+
+    def export(
+        self,
+        folder: Path | str,
+        *,
+        variants_within: float | None = None,
+        max_variants: int | None = None,
+    ) -> Exported:
+        """Write the variants with a C++ dispatch header and a JSON table to a folder.
+
+        The choice of the variants is the session's where neither bound is given. Raises
+        `InputError` where the folder cannot be written or holds what is not ours.
+        """
+        from tuner.dispatch.table import Choice
+        from tuner.export.dispatch import export_dispatch
+
+        choice = None
+        if variants_within is not None or max_variants is not None:
+            within = VARIANTS_WITHIN if variants_within is None else variants_within
+            choice = Choice(within, max_variants)
+        return export_dispatch(self.folder, Path(folder), choice, None)
+
+
+def tune(
+    kernel: Path | str | None = None,
+    *,
+    session: Path | str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    jobs: int | None = None,
+    store: str | None = None,
+    wait_s: float | None = None,
+    **settings: Unpack[RunSettings],
+) -> TuningResult:
+    """Find the best config of a kernel for every workload and prove it against the baseline.
+
+    `session` is the folder for all that is found; where it holds a session, that is gone on with,
+    and the settings must be those it began with. `progress` is called with a snapshot after every
+    trial; raising `KeyboardInterrupt` in it stops the run, which the same call resumes. `settings`
+    are those of `RunSettings`: `device`, `trials`, `workloads`, `operators` and so on.
+
+    Raises `InputError` for what is wrong with the files or the settings, `SessionError` where a
+    session cannot go on, and `DeviceError` where the device cannot be used.
+    """
+    folder = None if session is None else Path(session)
+    resume = folder if folder is not None and (folder / DATABASE).exists() else None
+    options = RunOptions(
+        session=None if resume else folder,
+        jobs=jobs,
+        store=store,
+        wait_s=wait_s,
+        command=("tuner.tune", *([] if kernel is None else [str(kernel)])),
+    )
+    listener = _Listener(progress)
+    path = None if kernel is None else Path(kernel)
+    done = run(path, settings, options, listener, resume=resume)
+    return TuningResult(done.folder, done.data, done.failure)
+
+
+class _Listener:
+    def __init__(self, progress: Callable[[Progress], None] | None) -> None:
+        self._progress = progress
+
+    def update(self, progress: Progress) -> None:
+        if self._progress is not None:
+            self._progress(progress)
+
+
+def _sizes(workload: Workload | Mapping[str, int] | str) -> dict[str, int]:
+    if isinstance(workload, Workload):
+        return workload.values
+    if not isinstance(workload, str):
+        return dict(workload)
+    try:
+        pairs = (part.split("=") for part in workload.split(","))
+        return {axis.strip(): int(size) for axis, size in pairs}
+    except ValueError:
+        raise InputError(f"workload {workload!r} is not NAME=NUMBER,...") from None

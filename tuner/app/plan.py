@@ -1,0 +1,306 @@
+"""From the settings that somebody gives, or from a session, to the plan of a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.app.locate import find_space, require_kernel, require_space
+from tuner.model.errors import InputError, KernelError, SessionError
+from tuner.model.run_config import (
+    AUTO,
+    DEFAULT_ROUNDS,
+    FILES,
+    GREEDY,
+    LITERAL,
+    MCTS,
+    MCTS_ROUNDS,
+    OPENAI,
+    SEARCHERS,
+    STRATEGIES,
+    RunConfig,
+    RunSettings,
+)
+from tuner.model.version import TUNER_VERSION
+
+if TYPE_CHECKING:
+    from tuner.model.kernel import KernelSpec
+    from tuner.session.records import Manifest
+    from tuner.space.load import Definition
+    from tuner.space.plan import Plan
+
+# What a draft is widened by at most: each round doubles a range.
+LITERAL_ROUNDS = 2
+# What a resumed run may be given anew; the session keeps what it began with.
+RENEWABLE = frozenset({"rounds", "max_tokens", "max_cost", "prices", "exchange", "sources"})
+OWNERS = {OPENAI: ("model", "max_tokens", "max_cost", "prices"), FILES: ("exchange",)}
+_OPTIONS = {"time_s": "time", "workloads": "workload", "operators": "operator"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How this run of a session goes: nothing that it finds depends on it.
+
+    `session` is the folder of a new session, one under `sessions/` otherwise. `wait_s` is how long
+    to wait for an answer of the agent `files`, None for ever. `command` holds the words that
+    started the run, `resume_command` those before `--resume` that would go on with it. `change`
+    has its say on a plan before anything is opened, and `say` is told what a user should know.
+    """
+
+    session: Path | None = None
+    jobs: int | None = None
+    store: str | None = None
+    wait_s: float | None = None
+    command: tuple[str, ...] = ()
+    resume_command: tuple[str, ...] = ()
+    change: Callable[[Plan], Plan] | None = None
+    say: Callable[[str], None] = logging.getLogger("tuner").warning
+
+
+def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> Plan:
+    """Find and read all that the settings name; raise `InputError` for what is wrong.
+
+    `drafted` says that the search space was just drafted.
+    """
+    require_kernel(kernel)
+    space = settings.get("space") or find_space(kernel, Path.cwd())
+    template = settings.get("template")
+    definition = read_space(Path(space), None if template is None else Path(template))
+    _require_same(kernel, definition.spec)
+    spec = definition.spec
+    values: dict[str, Any] = {"workloads": spec.workloads, "operators": _operators(spec, {})}
+    values |= _agent(settings, drafted=drafted) | _values(settings, spec)
+    if not values["workloads"]:
+        values["workloads"] = spec.workloads
+    require_searcher(settings.get("searcher", AUTO))
+    config = RunConfig(**values | {"space": spec.path, "template": spec.template})
+    return _plan(definition, config)
+
+
+def resumed_plan(
+    directory: Path, manifest: Manifest, kernel: Path | None, settings: RunSettings
+) -> Plan:
+    """Rebuild a session's plan; raise `SessionError` where files or settings have changed."""
+    config = manifest.config
+    if not config.space.exists():
+        raise SessionError(f"its search space is gone: {config.space}", path=directory)
+    definition = read_space(config.space, config.template)
+    _require_unchanged(directory, manifest, definition.spec)
+    if kernel is not None:
+        require_kernel(kernel)
+        _require_same(kernel, definition.spec)
+    given = _values(settings, definition.spec)
+    differing = [
+        name
+        for name, value in given.items()
+        if name not in RENEWABLE and value != getattr(config, name)
+    ]
+    if differing:
+        options = ", ".join(map(option_of, differing))
+        raise SessionError(
+            f"{options}: not what the session was started with",
+            path=directory,
+            remedy="leave it out to resume, or start a new session: "
+            f"`{' '.join(manifest.command)}` started this one",
+        )
+    renewed = {name: value for name, value in given.items() if name in RENEWABLE}
+    return _plan(definition, replace(config, **renewed))
+
+
+def verified_plan(directory: Path, manifest: Manifest, space: Path | None) -> Plan:
+    """Rebuild a session's plan to verify its winners, with files moved to another place."""
+    config = manifest.config
+    path = space or config.space
+    if not path.exists():
+        raise SessionError(
+            f"its search space is gone: {path}",
+            path=directory,
+            remedy="name a copy of it with --space",
+        )
+    moved = space is not None or not config.template.exists()
+    definition = read_space(path, None if moved else config.template)
+    _require_unchanged(directory, manifest, definition.spec)
+    return _plan(definition, config)
+
+
+def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
+    """Write down all that a resumed run must find unchanged; `command` started the run."""
+    from tuner.session.knowledge import without_password
+    from tuner.session.records import Manifest, file_sha
+
+    spec = plan.spec
+    return Manifest(
+        kernel=spec.name,
+        config=plan.config,
+        space_sha=file_sha(spec.path),
+        template_sha=file_sha(spec.template),
+        source_sha=file_sha(spec.source),
+        reference_sha=file_sha(spec.reference),
+        tuner_version=TUNER_VERSION,
+        command=tuple(map(without_password, command)),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def read_space(space: Path, template: Path | None = None) -> Definition:
+    """Read a search space that is no draft any more; `template` takes the place of its own."""
+    from tuner.draft import require_filled, restore_template
+    from tuner.space.load import load_definition
+
+    require_space(space)
+    require_filled(space)
+    if template is None:
+        restore_template(space)
+    definition = load_definition(space)
+    require_filled(definition.spec.reference)
+    if template is None:
+        return definition
+    return replace(definition, spec=replace(definition.spec, template=template.resolve()))
+
+
+def check_signature(spec: KernelSpec) -> None:
+    """Raise `KernelError` unless the declared arguments can be those of the baseline's kernels."""
+    from tuner.source import check_arguments, read_source
+
+    source = read_source(spec.source)
+    for name in dict.fromkeys(launch.kernel for launch in spec.baseline):
+        check_arguments(spec, source.kernel(name))
+
+
+def require_searcher(name: str) -> None:
+    """Raise `InputError` for a searcher or a strategy that there isn't, before any measurement."""
+    if name.startswith(STRATEGIES):
+        from tuner.search.kernel_tuner import find_strategy
+
+        find_strategy(name.removeprefix(STRATEGIES))
+    elif name not in SEARCHERS:
+        known = ", ".join(SEARCHERS)
+        raise InputError(f"{name!r} is no searcher", remedy=f"{known}, {STRATEGIES}<strategy>")
+
+
+def new_session_folder(kernel: str, now: datetime) -> Path:
+    """Name a folder under `sessions/` that isn't there yet."""
+    name = f"{kernel}-{now:%Y%m%d-%H%M%S}"
+    folder, number = Path("sessions") / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path("sessions") / f"{name}-{number}"
+    return folder
+
+
+def option_of(setting: str) -> str:
+    """Name the option of the command line that gives a setting."""
+    return f"--{_OPTIONS.get(setting, setting).replace('_', '-')}"
+
+
+def _values(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
+    """Turn the settings that are given into what a config holds."""
+    from tuner.space.load import workload_from_text
+
+    values: dict[str, Any] = {**settings}
+    if "workloads" in settings:
+        texts = settings["workloads"]
+        values["workloads"] = tuple(dict.fromkeys(workload_from_text(spec, text) for text in texts))
+    if "operators" in settings:
+        values["operators"] = _operators(spec, settings["operators"])
+    if "peers" in settings:
+        values["peers"] = _peers(spec, settings)
+    if "model" in settings:
+        values["model"] = settings["model"] or ""
+    for name in ("space", "template", "prices", "exchange"):
+        if values.get(name) is not None:
+            values[name] = Path(values[name]).resolve()
+    if "sources" in settings:
+        values["sources"] = tuple(Path(folder).resolve() for folder in settings["sources"])
+    # What is left open is decided by `_agent`, with the others.
+    open_ = (name for name in ("rounds", "policy") if values.get(name, 0) is None)
+    for name in (*open_, *(["agent"] if values.get("agent") == AUTO else [])):
+        del values[name]
+    return values
+
+
+def _operators(spec: KernelSpec, given: Mapping[str, str]) -> Mapping[str, str]:
+    from tuner.space.choices import chosen_operators
+
+    return dict(chosen_operators(spec, given))
+
+
+def _peers(spec: KernelSpec, settings: RunSettings) -> tuple[str, ...]:
+    from tuner.device.peers import chosen_peers, require_gpu
+
+    asked = settings["peers"]
+    if not asked:
+        return ()
+    require_gpu(settings.get("device", AUTO))
+    return chosen_peers(spec.reference, () if asked is True else asked)
+
+
+def _agent(settings: RunSettings, *, drafted: bool) -> dict[str, Any]:
+    """Decide who writes, how often, and where; raise `InputError` where settings do not fit.
+
+    A key in the environment alone sends nothing anywhere: a model has to be named.
+    """
+    agent, model, exchange = (settings.get(name) for name in ("agent", "model", "exchange"))
+    if agent in (None, AUTO):
+        agent = OPENAI if model else FILES if exchange else LITERAL
+    if agent == OPENAI and not model:
+        raise InputError("--agent openai needs the name of a model: --model NAME")
+    if agent == FILES and exchange is None:
+        raise InputError("--agent files needs a folder to write to: --exchange DIR")
+    for owner, names in OWNERS.items():
+        given = [option_of(name) for name in names if settings.get(name) is not None]
+        if given and agent != owner:
+            raise InputError(f"{', '.join(given)} is for --agent {owner}, not for {agent}")
+    rounds = settings.get("rounds")
+    if rounds is None:
+        literal = LITERAL_ROUNDS if drafted else 0
+        rounds = literal if agent == LITERAL else DEFAULT_ROUNDS
+    policy = settings.get("policy") or (GREEDY if rounds < MCTS_ROUNDS else MCTS)
+    return {"agent": agent, "rounds": rounds, "policy": policy}
+
+
+def _plan(definition: Definition, config: RunConfig) -> Plan:
+    from tuner.space.plan import Plan
+    from tuner.space.template import Template
+
+    definition = definition.chosen(config.operators)
+    template = Template.load(definition.spec.template)
+    template.check(definition.space, definition.spec)
+    check_signature(definition.spec)
+    if definition.space.default is not None:
+        # Some mistakes show only in what comes out: found here, they cost no measurement.
+        for workload in config.workloads:
+            template.render({**workload.values, **config.operators, **definition.space.default})
+    return Plan(config, definition.spec, definition.space, template)
+
+
+def _require_same(kernel: Path, spec: KernelSpec) -> None:
+    if not spec.source.samefile(kernel):
+        raise KernelError(
+            f"the search space is for {spec.source}, not for {kernel}",
+            path=spec.path,
+            remedy="name the right one with --space",
+        )
+
+
+def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) -> None:
+    from tuner.session.records import file_sha
+
+    files = {
+        spec.path: manifest.space_sha,
+        spec.template: manifest.template_sha,
+        spec.source: manifest.source_sha,
+        spec.reference: manifest.reference_sha,
+    }
+    changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
+    if changed:
+        raise SessionError(
+            f"changed since the session began: {', '.join(changed)}",
+            path=directory,
+            remedy="undo the change to resume, or start a new session: the times of two versions "
+            "must not mix",
+        )

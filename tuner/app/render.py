@@ -1,0 +1,75 @@
+"""The CUDA source of one config, and reading a config from text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tuner.app.plan import read_space
+from tuner.model.config import Config, Parameter, SearchSpace, format_value
+from tuner.model.errors import SpaceError
+from tuner.model.expressions import Value
+from tuner.model.kernel import KernelSpec
+from tuner.space.choices import chosen_operators
+from tuner.space.load import workload_from_text
+from tuner.space.template import Template
+
+
+def render(
+    space: Path | str,
+    config: Mapping[str, Value] | None = None,
+    *,
+    workload: str | None = None,
+    operators: Mapping[str, str] | None = None,
+) -> str:
+    """Return the CUDA source of one config of a search space.
+
+    A parameter that `config` doesn't name takes its value from the space's default config.
+    `workload`, such as `T=1024,D=4096`, is for templates that use the axes; otherwise it is the
+    first in the space. Raises `InputError` for what is wrong with the files or the values.
+    """
+    definition = read_space(Path(space))
+    chosen = chosen_operators(definition.spec, operators or {})
+    definition = definition.chosen(chosen)
+    spec = definition.spec
+    template = Template.load(spec.template)
+    template.check(definition.space, spec)
+    texts = {name: format_value(value) for name, value in (config or {}).items()}
+    values = chosen_config(spec, definition.space, texts)
+    problem = spec.tuned[0] if workload is None else workload_from_text(spec, workload)
+    return template.render({**problem.values, **chosen, **values}).source
+
+
+def chosen_config(spec: KernelSpec, space: SearchSpace, given: Mapping[str, str]) -> Config:
+    """Complete the values given with the default config; raise `SpaceError` for what is wrong."""
+    unknown = [name for name in given if name not in space.names]
+    if unknown:
+        raise SpaceError(
+            f"no parameter named {unknown[0]!r}",
+            path=spec.path,
+            remedy=f"parameters: {', '.join(space.names)}",
+        )
+    default: Mapping[str, Value] = space.default or {}
+    missing = [name for name in space.names if name not in given and name not in default]
+    if missing:
+        raise SpaceError(
+            f"no value for {', '.join(missing)}",
+            path=spec.path,
+            remedy="give each as name=value: this space has no default config",
+        )
+    return Config.of(
+        (p.name, _value(spec, p, given[p.name]) if p.name in given else default[p.name])
+        for p in space.parameters
+    )
+
+
+def _value(spec: KernelSpec, parameter: Parameter, text: str) -> Value:
+    for value in parameter.values:
+        if format_value(value) == text:
+            return value
+    raise SpaceError(
+        f"{parameter.name} cannot be {text!r}",
+        path=spec.path,
+        line=parameter.line,
+        remedy=f"values: {', '.join(map(format_value, parameter.values))}",
+    )

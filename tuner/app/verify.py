@@ -1,0 +1,53 @@
+"""Verify a session's winners once more, later or on another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tuner.agent.gate import LARGEST_HOST_BYTES
+from tuner.agent.history import restore
+from tuner.app.instruments import compiler_for, watches_for
+from tuner.app.plan import verified_plan
+from tuner.device.select import HOST, gpu_count, open_device
+from tuner.model.errors import DeviceError, SessionError
+from tuner.model.trial import Check
+from tuner.session.session import Session
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.verification import Verification
+
+
+def verify(
+    session: Session, *, space: Path | None = None, device: str = "auto", jobs: int | None = None
+) -> Sequence[Check]:
+    """Repeat the whole verification of a session's winners, and add the verdicts to it.
+
+    `space` is its search space where that is no longer where it was; `auto` is a GPU if there is
+    one, else the CPU. Raises `SessionError` without a winner, `DeviceError` for a recording.
+    """
+    pairs = [(result.workload, result.variant) for result in session.results()]
+    if not pairs:
+        raise SessionError("has no winner to verify", path=session.directory)
+    plan = verified_plan(session.directory, session.manifest, space)
+    if device == "auto":
+        device = "cuda" if gpu_count() else HOST
+    with ExitStack() as stack:
+        opened = open_device(device, plan.spec, plan.config.operators)
+        stack.callback(opened.close)
+        if opened.info.recorded:
+            raise DeviceError("a recording cannot run a kernel", remedy="use --device cuda or host")
+        compiler = compiler_for(opened, jobs, stack)
+        candidates = Candidates(plan, compiler, opened)
+        restore(plan, session, candidates)
+        watches = watches_for(plan, opened, compiler, stack)
+        most = LARGEST_HOST_BYTES if opened.info.on_cpu else None
+        verification = Verification(
+            plan, session, opened, candidates, watches, repeat=True, largest_bytes=most
+        )
+        for workload in plan.spec.edge_cases:
+            candidates.evaluator(plan.candidate).verify_baseline(workload)
+        verification.verify(pairs)
+        verification.on_boundaries(variant for _, variant in pairs)
+        verification.watch(pairs)
+        return verification.made
