@@ -168,7 +168,7 @@ SCRIPT: tuple[tuple[str, Step, str | None], ...] = (
         answer(FEW.replace("= sum;", "= sun;"), OWN),
         "template.cu.j2:8: error: 'sun' was not declared",
     ),
-    ("a wrong kernel", answer(FEW.replace("2.0f", "3.0f"), OWN), "wrong with block=64 on N="),
+    ("a wrong kernel", answer(FEW.replace("2.0f", "3.0f"), OWN), "incorrect with block=64 on N="),
     ("the repair", good(), None),
     ("another plan", planned(), None),
     (
@@ -193,7 +193,7 @@ SCRIPT: tuple[tuple[str, Step, str | None], ...] = (
         answer(FEW, f"{OWN}limits: {{max_registers: 255}}"),
         "`limits.max_registers` is looser than the user's 64",
     ),
-    ("one element for all", answer(CHEATING, OWN), "wrong with block="),
+    ("one element for all", answer(CHEATING, OWN), "incorrect with block="),
     (
         "an illegal address",
         answer(FEW.replace("in[i] *", "in[i - 100000000] *"), OWN),
@@ -296,7 +296,7 @@ def test_parallel_calls_are_answered_in_order_with_what_really_came_out(calling:
     assert "template.cu.j2:8: error: " in compiled["content"]
     assert "constexpr int kBlock = 32;" in rendered["content"]
     assert "correct with the inputs" in right["content"]
-    assert "wrong: " in wrong["content"] and "expected" in wrong["content"]
+    assert "incorrect: " in wrong["content"] and "expected" in wrong["content"]
     assert re.search(r"the draft, .* us; the baseline .* us: [\d.]+x", measured["content"])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -87,7 +87,7 @@ def idea(base=INITIAL, **changes) -> Idea:
 @pytest.fixture
 def run(make_plan, make_session, compiler, listener):
     def start(agent, rounds=1, device=None, name="session", **changes):
-        plan = replace(make_plan(), rounds=rounds, **changes)
+        plan = make_plan(rounds=rounds, **changes)
         device = device or SimulatedDevice(lambda program: 10.0 + program.launches[0].threads / 64)
 
         def author(session, candidates):

@@ -102,7 +102,7 @@ def test_the_author_is_named_with_the_models_asked_for_and_heard(session):
 
 
 def test_a_run_without_an_agent_has_no_author_and_no_rounds(tmp_path):
-    with session_with_rounds(tmp_path / "run", agent="") as session:
+    with session_with_rounds(tmp_path / "run", agent="", rounds=0) as session:
         assert author_of(session) is None
 
 
