@@ -59,7 +59,7 @@ def test_random_configs_of_the_template_are_right(
 ) -> None:
     workload = SMALL[1]
     valid = valid_configs(definition.space, evaluator.names(workload))
-    runnable = [c for c in valid if capability >= (9, 0) or not c["programmatic"]]
+    runnable = [c for c in valid if capability >= (9, 0) or not c["pdl"]]
     sample = random.Random(7).sample(runnable, 3 * CONFIGS)  # noqa: S311
     pending = [evaluator.start(workload, config) for config in sample]
     trials = []

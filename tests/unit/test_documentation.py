@@ -170,7 +170,7 @@ def test_the_readme_says_of_the_operators_what_was_measured() -> None:
         f"{geometric_mean([cell.ratio for cell in cells]):.2f}x the fastest of SGLang's own",
         f"each of {len(cells)} production shapes",
         f"without it the mean is {geometric_mean(apart):.2f}x",
-        f"256 experts: {topk:.1f}x",
+        f"256 experts | {topk:.1f}x",
     ):
         assert said in readme, said
     behind = [cell.key for cell in cells if not cell.level]
@@ -264,11 +264,11 @@ def winners() -> dict[str, dict[str, dict[str, Any]]]:
 
 # How each operator's config says that blocks loop over rows.
 LOOPING: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "rmsnorm": lambda config: config["ahead"] != "none",
-    "fused_add_rmsnorm": lambda config: config["ahead"] != "none",
-    "per_token_quant_fp8": lambda config: config["resident"] > 0,
-    "per_token_group_quant": lambda config: config["resident"] > 0,
-    "fused_qk_norm_rope": lambda config: config["resident"] > 0,
+    "rmsnorm": lambda config: config["row_prefetch"] != "none",
+    "fused_add_rmsnorm": lambda config: config["row_prefetch"] != "none",
+    "per_token_quant_fp8": lambda config: config["min_threads_per_sm"] > 0,
+    "per_token_group_quant": lambda config: config["min_threads_per_sm"] > 0,
+    "fused_qk_norm_rope": lambda config: config["min_threads_per_sm"] > 0,
     "merge_state": lambda config: config["persistent"],
     "moe_sum_reduce": lambda config: config["persistent"],
     "silu_and_mul": lambda config: config["persistent"],
@@ -283,7 +283,7 @@ def test_what_is_said_of_the_winners_is_so() -> None:
         for workload, config in configs.items()
     ]
     tokens = {w: int(w.split(",")[0][2:]) for _, w, _ in every if w.startswith("T=")}
-    assert all(config["programmatic"] for _, _, config in every)
+    assert all(config["pdl"] for _, _, config in every)
     fetching = {o for o, w, c in every if tokens.get(w, 0) >= 2048 and c["prefetch"]}
     assert fetching == {"moe_align_block_size", "topk_softmax"}
     looping = {(o, tokens[w]) for o, w, c in every if o in LOOPING and LOOPING[o](c)}
@@ -301,7 +301,7 @@ def test_what_is_said_of_the_winners_is_so() -> None:
         found[o][f"T=8192,H={h}"] for o in ("rmsnorm", "fused_add_rmsnorm") for h in (4096, 8192)
     ]
     assert all(config["keep_weights"] for config in large)
-    assert [config["keep"] for config in large[:2]] == ["cache", "cache"]
+    assert [config["row_storage"] for config in large[:2]] == ["cache", "cache"]
 
     methods = {1: "direct", 16: "solo", 1024: "launches", 8192: "launches"}
     for workload, config in found["moe_align_block_size"].items():

@@ -71,7 +71,7 @@ def searchers(text: str) -> tuple[str, ...]:
 @click.option(
     "--space",
     type=options.FILE,
-    help="Search space of a recording of `tune record`; found by its name else.",
+    help="Search space of a recording of `tune record`; by default found by its name.",
 )
 @click.option(
     "--jobs",
@@ -85,7 +85,7 @@ def searchers(text: str) -> tuple[str, ...]:
     "--out",
     metavar="DIR",
     type=options.folder,
-    help=f"Folder for {PAGE}; comparisons/RECORDING else.",
+    help=f"Folder for {PAGE}; by default comparisons/RECORDING.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def command(

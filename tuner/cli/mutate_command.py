@@ -42,16 +42,21 @@ BELOW = 1
     help="Which of the operator's variants to mutate; repeatable.",
 )
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), help="Try N mutants, spread evenly."
+    "--limit", metavar="N", type=click.IntRange(min=1), help="Try only N mutants, spread evenly."
 )
 @click.option(
-    "--seed", metavar="N", type=options.seed, default="0", show_default=True, help="Of the sample."
+    "--seed",
+    metavar="N",
+    type=options.seed,
+    default="0",
+    show_default=True,
+    help="The seed of the sample.",
 )
 @click.option(
     "--equivalent",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Mutants marked as equivalent; SPACE.mutants.yaml beside the space else, if there is one.",
+    help="A file that marks mutants as equivalent; by default SPACE.mutants.yaml beside the space.",
 )
 @click.option(
     "--session",

@@ -101,7 +101,7 @@ def settings_of(context: click.Context, values: Mapping[str, Any]) -> RunSetting
 
 def space() -> Declared:
     """Declare `--space FILE`, for commands that find it by the kernel's name else."""
-    text = "Search space; otherwise search_spaces/**/KERNEL.yaml."
+    text = "The search space; by default search_spaces/**/KERNEL.yaml."
     return click.option("--space", type=FILE, help=text)
 
 
@@ -123,7 +123,7 @@ def rounds(text: str, *, least: int) -> Declared:
 def policy() -> Declared:
     """Declare `--policy`."""
     text = (
-        "Who chooses the template that a round builds on; greedy, and mcts from "
+        "What chooses the template that a round builds on; by default greedy, and mcts from "
         f"{MCTS_ROUNDS} rounds on."
     )
     return click.option("--policy", type=click.Choice(POLICIES), help=text)
@@ -137,7 +137,7 @@ def workload(text: str) -> Declared:
 
 def operator(done: str) -> Declared:
     """Declare `--operator NAME=VALUE`, as often as one likes; `done` is what for."""
-    text = f"Which of the operator's variants to {done}; repeatable."
+    text = f"The variant of the operator to {done}; repeatable."
     return click.option(
         "--operator", metavar="NAME=VALUE", multiple=True, type=assignment, help=text
     )
@@ -155,20 +155,20 @@ def resume(text: str = "Go on with the session in this folder.") -> Declared:
 
 def sources(reader: str) -> Declared:
     """Declare `--sources DIR`, as often as one likes; `reader` is who may read there."""
-    text = f"Folder that the {reader} may read, such as a CUTLASS checkout; repeatable."
+    text = f"A folder that the {reader} may read, such as a CUTLASS checkout; repeatable."
     path = click.Path(exists=True, file_okay=False, path_type=Path)
     return click.option("--sources", metavar="DIR", multiple=True, type=path, help=text)
 
 
 def variants_within() -> Declared:
     """Declare `--variants-within SHARE`."""
-    text = "How much slower than its best a workload may be, for fewer variants; 2 % by default."
+    text = "How much slower than its best a workload may run, to save variants; 2 % by default."
     return click.option("--variants-within", metavar="SHARE", type=share, help=text)
 
 
 def max_variants() -> Declared:
     """Declare `--max-variants N`."""
-    text = "The best N variants, in place of --variants-within."
+    text = "Keep the best N variants, instead of --variants-within."
     return click.option("--max-variants", metavar="N", type=click.IntRange(min=1), help=text)
 
 
@@ -189,14 +189,14 @@ def peers(text: str) -> Declared:
 
 def jobs() -> Declared:
     """Declare `--jobs N`."""
-    text = "Compilers at a time."
+    text = "How many compilers run at a time; by default one for each core."
     return click.option("--jobs", metavar="N", type=click.IntRange(min=1), help=text)
 
 
 def store() -> Declared:
     """Declare `--store URL|FILE|none`."""
     text = (
-        "What past runs found, to start from and to add to: a file, a database's URL, or none; "
-        "$TUNE_STORE, or a file of your own."
+        "The store of past runs, to start from and to add to: a file, a database's URL, or none; "
+        "by default $TUNE_STORE, or a file of your own."
     )
     return click.option("--store", metavar="URL|FILE|none", help=text)

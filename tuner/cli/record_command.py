@@ -23,13 +23,14 @@ from tuner.cli.exits import terminated_as_interrupted
     "--trials",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Search with N trials on each workload and measure as many again; all valid configs else.",
+    help="Search with N trials on each workload and measure as many again; by default every "
+    "valid config is measured.",
 )
 @options.peers("Record")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="File; otherwise recordings/GPU/ beside the kernel.",
+    help="The file; by default under recordings/GPU/ beside the kernel.",
 )
 @options.session("Folder for the session; new or empty.")
 @options.resume()

@@ -15,7 +15,7 @@ from tuner.cli import options
 @click.option(
     "--workload",
     metavar="T=1024,...",
-    help="For templates that use the axes; otherwise the first in the space.",
+    help="For templates that use the axes; by default the first in the space.",
 )
 @click.option(
     "--operator",

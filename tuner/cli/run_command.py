@@ -55,14 +55,14 @@ class TopLevelCommand(click.Command):
 @click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
 @options.space()
 @click.option(
-    "--template", type=options.FILE, help="Template; otherwise the one that the space names."
+    "--template", type=options.FILE, help="The template; by default the one that the space names."
 )
 @click.option(
     "--device",
     metavar="DEVICE",
     default="auto",
     help="auto (a GPU if there is one, else a recording), cuda, cuda:N, recorded, recorded:FILE "
-    "or host (the CPU: to verify, not to time).",
+    "or host (the CPU: it verifies, its times mean nothing).",
 )
 @click.option(
     "--searcher",
@@ -71,58 +71,73 @@ class TopLevelCommand(click.Command):
     default="auto",
     help="auto, exhaustive, random, optuna or kernel_tuner:<strategy>.",
 )
-@options.trials("Configs to try for each workload; all if under 200 are valid, else 100.")
-@options.time("Stop after 90s, 5m or 1h30m in all.")
+@options.trials(
+    "How many configs to try on each workload; by default 100, or all where under 200 are valid."
+)
+@options.time("Stop the whole run after this time: 90s, 5m, 1h30m.")
 @click.option(
     "--objective",
     type=click.Choice(["time", "energy", "edp"]),
     default="time",
-    help="What the winner is least in; energy above idle, or energy times time, take minutes more.",
+    help="What to minimize: time, energy above idle, or edp (energy times time). The last two take "
+    "minutes longer.",
 )
 @options.peers("Compare with")
 @options.variants_within()
 @options.max_variants()
-@click.option("--seed", metavar="N", type=options.seed, default="0", help="Seed of the search; 0.")
-@options.workload("Tune for this one instead of those in the space")
+@click.option(
+    "--seed",
+    metavar="N",
+    type=options.seed,
+    default="0",
+    help="The seed of the search; 0 by default.",
+)
+@options.workload("Tune for this workload instead of those in the space")
 @options.operator("tune, such as ACTIVATION=gelu")
-@options.session("Folder for all that is found; sessions/... else.")
+@options.session("The folder for all results; by default a new one under sessions/.")
 @options.resume()
 @options.store()
 @click.option(
     "--agent",
     type=click.Choice(AGENTS),
     default=AUTO,
-    help="Who writes further templates: openai (with --model), files (with --exchange) or literal, "
+    help="Who writes further templates: openai (needs --model), files (needs --exchange) or "
+    "literal, "
     "which only widens ranges.",
 )
-@click.option("--model", metavar="NAME", help="A model at OPENAI_BASE_URL, for --agent openai.")
-@options.rounds(f"How often the agent may write; {DEFAULT_ROUNDS}, and 0 for literal.", least=0)
+@click.option("--model", metavar="NAME", help="The model to ask, at OPENAI_BASE_URL.")
+@options.rounds(
+    f"How many templates the agent may write; {DEFAULT_ROUNDS} by default, 0 for literal.", least=0
+)
 @options.policy()
 @click.option(
     "--max-tokens",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Tokens that the model may read and write in all.",
+    help="The most tokens that the model may read and write in all.",
 )
 @click.option(
     "--max-cost",
     metavar="MONEY",
     type=click.FloatRange(min=0, min_open=True),
-    help="What the model may cost in all, by --prices.",
+    help="The most that the model may cost in all; needs --prices.",
 )
-@click.option("--prices", type=options.FILE, help="YAML file of prices per million tokens.")
+@click.option("--prices", type=options.FILE, help="A YAML file of prices per million tokens.")
 @click.option(
     "--exchange",
     metavar="DIR",
     type=options.folder,
-    help="Folder where requests are written and answers are read, for --agent files.",
+    help="The folder where --agent files writes requests and reads answers.",
 )
 @click.option(
-    "--wait", metavar="TIME", type=options.seconds, help="Wait so long for an answer; no end."
+    "--wait",
+    metavar="TIME",
+    type=options.seconds,
+    help="How long --agent files waits for an answer; by default for ever.",
 )
 @options.sources("agent")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
-@click.option("--quiet", is_flag=True, help="Show only the end.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print only the results.")
 @options.jobs()
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:

@@ -32,7 +32,7 @@ FAILED = 3
     metavar="DEVICE",
     default="auto",
     show_default=True,
-    help="cuda, cuda:N, host, or auto: a GPU if there is one, else the CPU.",
+    help="cuda, cuda:N, host, or auto: a GPU if there is one, or the CPU.",
 )
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

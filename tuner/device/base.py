@@ -55,11 +55,7 @@ class Program:
     @property
     def key(self) -> str:
         """What a recording is keyed by: source, options, architecture, launches and workload."""
-        # Recordings were keyed by launches whose field `pdl` had another name.
-        launches = [
-            {"programmatic" if name == "pdl" else name: value for name, value in each.items()}
-            for each in map(asdict, self.launches)
-        ]
+        launches = list(map(asdict, self.launches))
         content = json.dumps([self.source_key, self.workload.key, launches], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 

@@ -49,7 +49,7 @@ def requests(name: str) -> list[tuple[CompileRequest, tuple[Launch, ...], str]]:
     ordered = sorted(spec.tuned, key=spec.footprint_bytes)
     for workload in (ordered[0], ordered[-1]):
         names = target.names(workload)
-        pool = [c for c in valid_configs(definition.space, names) if c["programmatic"]]
+        pool = [c for c in valid_configs(definition.space, names) if c["pdl"]]
         if name in OWN_TABLES:
             parameter, value = OWN_TABLES[name]
             pool = [config for config in pool if config[parameter] != value]

@@ -1,0 +1,62 @@
+"""The Python interface: what its page shows works, and what goes wrong is an exception."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tuner.model.errors import InputError, KernelError, SessionError
+from tuner.model.run_config import RunConfig, RunSettings
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+SILU = "kernels/sglang/silu_and_mul.cu"
+WORKLOAD = "T=1,D=14336"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like the checkout and takes the sessions."""
+    for name in ("kernels", "search_spaces", "templates"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TUNE_STORE", "none")
+    return tmp_path
+
+
+def test_every_example_of_the_page_runs(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    for example in EXAMPLES:
+        exec(example, names)  # noqa: S102
+    printed = capsys.readouterr().out
+    assert "x over 2 workloads" in printed
+    assert (checkout / "exported" / "silu_and_mul.h").exists()
+    assert (checkout / "silu" / "report.html").exists()
+
+
+def test_what_is_wrong_is_an_exception_and_leaves_no_session(checkout: Path) -> None:
+    with pytest.raises(KernelError, match="no axis is named 'X'"):
+        tuner.tune(SILU, device="recorded", workloads=["X=1"], session="wrong")
+    with pytest.raises(InputError, match="'nonsense' is no searcher"):
+        tuner.tune(SILU, device="recorded", searcher="nonsense", session="wrong")
+    assert not (checkout / "wrong").exists()
+
+
+def test_a_session_is_gone_on_with_only_as_it_began(checkout: Path) -> None:
+    done = tuner.tune(SILU, device="recorded", trials=4, workloads=[WORKLOAD], session="mine")
+    again = tuner.tune(session="mine", trials=4)
+    assert again.results == done.results
+    with pytest.raises(SessionError, match="--trials: not what the session was started with"):
+        tuner.tune(session="mine", trials=5)
+    with pytest.raises(InputError, match=r"nothing was tuned for T=2,D=14336\n.*T=1,D=14336"):
+        again.best({"T": 2, "D": 14336})
+
+
+def test_the_settings_are_those_of_the_config() -> None:
+    decided = {"finalists", "comparison_rounds", "surveyed"}
+    assert RunSettings.__optional_keys__ == {one.name for one in fields(RunConfig)} - decided
