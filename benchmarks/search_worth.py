@@ -43,7 +43,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from tuner.agent.resume import restore
+from tuner.agent.history import restore
 from tuner.app.environment import environment_of
 from tuner.app.instruments import compiler_for
 from tuner.app.plan import verified_plan

@@ -22,6 +22,8 @@ from agent_project import (
 )
 from fake_openai import KEY, FakeOpenAI, Reply, Request, Step, calls, truncated
 
+from tuner.session.events import CandidateMade, Planned, RoundRefused
+
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 Played = tuple[Bench, FakeOpenAI, Ended]
@@ -91,10 +93,10 @@ def test_a_round_reads_what_came_of_the_one_before(three: Played) -> None:
     assert "kPieces = 64" in second
     assert "Build on the candidate r1" in second
     assert "round 2 -> r2: add fewer pieces" in third
-    for idea, request in zip(bench.notes("idea")[1:], (second, third), strict=True):
-        finding = idea["hypothesis"].removeprefix("it is the ")
+    for event, request in zip(bench.events(Planned)[1:], (second, third), strict=True):
+        finding = event.idea.hypothesis.removeprefix("it is the ")
         assert f"\n1. [{finding}" in request
-    factors = [idea["expectations"][0]["factor"] for idea in bench.notes("idea")]
+    factors = [event.idea.expectations[0].factor for event in bench.events(Planned)]
     assert factors[1] == float(told[1])
 
 
@@ -166,7 +168,7 @@ SCRIPT: tuple[tuple[str, Step, str | None], ...] = (
         answer(FEW.replace("= sum;", "= sun;"), OWN),
         "template.cu.j2:8: error: 'sun' was not declared",
     ),
-    ("a wrong kernel", answer(FEW.replace("2.0f", "3.0f"), OWN), "wrong with block=64 on N="),
+    ("a wrong kernel", answer(FEW.replace("2.0f", "3.0f"), OWN), "incorrect with block=64 on N="),
     ("the repair", good(), None),
     ("another plan", planned(), None),
     (
@@ -191,7 +193,7 @@ SCRIPT: tuple[tuple[str, Step, str | None], ...] = (
         answer(FEW, f"{OWN}limits: {{max_registers: 255}}"),
         "`limits.max_registers` is looser than the user's 64",
     ),
-    ("one element for all", answer(CHEATING, OWN), "wrong with block="),
+    ("one element for all", answer(CHEATING, OWN), "incorrect with block="),
     (
         "an illegal address",
         answer(FEW.replace("in[i] *", "in[i - 100000000] *"), OWN),
@@ -214,9 +216,9 @@ def test_rounds_go_on_after_what_was_refused(refused: Played) -> None:
     assert ended.code == 0, ended.err
     assert server.left == 0
     assert list(bench.candidates()) == ["initial", "r1", "r3"]
-    (second,) = bench.notes("refused")
-    assert "`reference` has been changed" in second["problems"][-1]
-    assert [len(note["problems"]) for note in bench.notes("candidate")] == [3, 3]
+    (second,) = bench.events(RoundRefused)
+    assert "`reference` has been changed" in second.problems[-1]
+    assert [len(event.problems) for event in bench.events(CandidateMade)] == [3, 3]
     assert "refused 4 times, at last: space.yaml:4: `reference` has been changed" in ended.out
 
 
@@ -262,7 +264,7 @@ def test_with_the_policy_llm_the_model_names_the_base_and_a_reference(
     assert "# Candidate r1" in server.chats[5].last
     assert "kPieces = 64" in server.chats[5].last
     assert bench.candidates() == {"initial": None, "r1": "initial", "r2": "initial"}
-    assert [idea["reference"] for idea in bench.notes("idea")] == ["", "r1"]
+    assert [event.idea.reference for event in bench.events(Planned)] == ["", "r1"]
 
 
 # Tools
@@ -294,7 +296,7 @@ def test_parallel_calls_are_answered_in_order_with_what_really_came_out(calling:
     assert "template.cu.j2:8: error: " in compiled["content"]
     assert "constexpr int kBlock = 32;" in rendered["content"]
     assert "correct with the inputs" in right["content"]
-    assert "wrong: " in wrong["content"] and "expected" in wrong["content"]
+    assert "incorrect: " in wrong["content"] and "expected" in wrong["content"]
     assert re.search(r"the draft, .* us; the baseline .* us: [\d.]+x", measured["content"])
 
 
@@ -302,8 +304,8 @@ def test_calls_without_end_cost_a_round_and_no_more(calling: Played) -> None:
     bench, server, ended = calling
     assert ended.code == 0, ended.err
     assert list(bench.candidates()) == ["initial", "r1"]
-    (lost,) = bench.notes("refused", 2)
-    assert "goes on calling tools after its 24 calls" in lost["problems"][0]
+    (lost,) = bench.events(RoundRefused, 2)
+    assert "goes on calling tools after its 24 calls" in lost.problems[0]
     assert server.left > 0
     answered = [e["message"] for e in bench.said(2) if e.get("message", {}).get("role") == "tool"]
     assert sum("not run" not in message["content"] for message in answered) == 24

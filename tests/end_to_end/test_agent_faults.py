@@ -101,7 +101,7 @@ def test_money_that_ends_before_a_candidate_is_an_error_with_the_best_so_far(ben
         more = bench.resume(server.environ, "--max-cost", "5", "--rounds", "1")
     assert more.code == 0, more.err
     assert len(server.chats) == 3
-    assert "wrong with block=" in server.chats[2].last
+    assert "incorrect with block=" in server.chats[2].last
     assert list(bench.candidates()) == ["initial", "r1"]
 
 
@@ -178,7 +178,7 @@ def test_a_model_without_a_valid_template_is_an_error_that_tells_what_was_tried(
     assert f"openai:{MODEL} wrote no valid template in 2 rounds" in ended.err
     for number in (1, 2):
         assert f"round {number}        on initial, add fewer pieces: refused 4 times" in ended.out
-    assert "refused: wrong with block=" in ended.out
+    assert "refused: incorrect with block=" in ended.out
     assert set(bench.candidates()) == {"initial"}
     assert (bench.folder / "rounds/02/attempt-4/template.cu.j2").exists(), "nothing is lost"
 

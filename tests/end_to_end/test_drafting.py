@@ -10,7 +10,7 @@ from shutil import copy
 import pytest
 from click.testing import CliRunner, Result
 
-from tuner.agent.base import Briefing, Member
+from tuner.agent.base import BriefedCandidate, Briefing
 from tuner.agent.widen_ranges import WideningAgent
 from tuner.cli import cli
 from tuner.draft import draft_files
@@ -87,7 +87,7 @@ def test_a_source_with_a_reference_is_tuned_without_any_edit(
 def test_the_literal_agent_widens_a_drafted_space_that_still_loads(here: Path, run: Tune) -> None:
     made = draft_files(source(here, "transpose"))
     spec = load_definition(made.space).spec
-    member = Member("a", None, spec.template.read_text(), made.space.read_text(), "")
+    member = BriefedCandidate("a", None, spec.template.read_text(), made.space.read_text(), "")
     edge = Finding("edge", "16 wins.", "Add 32.", 16, parameter="block_rows")
     briefing = Briefing(1, "", "", "a", (member,), (edge,))
     conversation = WideningAgent().converse(briefing, NoTools(), NoTranscript())

@@ -8,17 +8,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tuner.agent.base import Idea
-from tuner.agent.briefing.outcome import Outcome
 from tuner.export.training import REFUSED_REWARD
 from tuner.model.trial import INITIAL
+from tuner.session.events import Idea, Planned, RoundEnded, RoundOutcome, Said, Tool, ToolsDeclared
 from tuner.session.session import Session
 
 ROOT = Path(__file__).parents[2]
@@ -78,33 +76,33 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def note_a_model(session: Session, number: int) -> None:
-    """Note a round of a model, as its agent does."""
-
-    def note(kind: str, content: Mapping[str, Any]) -> None:
-        session.note(number, kind, json.loads(json.dumps(content)))
+    """Record a round of a model, as its agent does."""
 
     def says(role: str, content: str, **more: str) -> None:
-        note("said", {"type": "message", "message": {"role": role, "content": content, **more}})
+        message = {"role": role, "content": content, **more}
+        session.record_event(Said(number, {"type": "message", "message": message}))
 
     def replies(content: str, *calls: Mapping[str, Any]) -> None:
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if calls:
             message["tool_calls"] = list(calls)
         request = {"model": "m", "tools": ["render"]}
-        note("said", {"type": "reply", "message": message, "model": "m", "request": request})
+        entry = {"type": "reply", "message": message, "model": "m", "request": request}
+        session.record_event(Said(number, entry))
 
-    tool = {"name": "render", "description": "Show a config.", "parameters": {"type": "object"}}
+    tool = Tool("render", "Show a config.", {"type": "object"})
     call = {"name": "render", "arguments": '{"config": {"block": 64}}'}
-    note("tools", {"tools": [tool]})
+    session.record_event(ToolsDeclared(number, (tool,)))
     says("system", "You make kernels faster.")
     says("user", "the task")
     replies("", {"id": "c0", "type": "function", "function": call})
     says("tool", "the rendered source", tool_call_id="c0")
     replies('{"change": "wider loads"}')
-    note("idea", asdict(Idea(INITIAL, "loads are narrow", "wider loads")))
+    idea = Idea(INITIAL, "loads are narrow", "wider loads")
+    session.record_event(Planned(number, idea))
     says("user", "Now write the template.")
     replies("I cannot.")
-    note("outcome", {"outcome": Outcome(None, None).to_json()})
+    session.record_event(RoundEnded(number, RoundOutcome(None, None)))
 
 
 def test_trl_takes_the_rounds_and_calls_the_reward_with_kernels_that_are_measured(

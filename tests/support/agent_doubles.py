@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tuner.agent.base import Briefing, Member, Tool
+from tuner.agent.base import BriefedCandidate, Briefing
+from tuner.session.events import Tool
 
 
 class Tools:
@@ -53,10 +54,10 @@ class Kept:
         return [entry for entry in self.entries if entry["type"] == kind]
 
 
-def member(name: str = "c0", **changes: Any) -> Member:
+def member(name: str = "c0", **changes: Any) -> BriefedCandidate:
     """Make a candidate."""
     fields = {"parent": None, "template": "kernel of c0", "space": "space of c0", "summary": "1 us"}
-    return Member(name, **{**fields, **changes})
+    return BriefedCandidate(name, **{**fields, **changes})
 
 
 def briefing(base: str | None = "c0", *names: str, **changes: Any) -> Briefing:

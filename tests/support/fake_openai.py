@@ -68,11 +68,17 @@ def dropped(text: str, after: int = 2, *, quietly: bool = False) -> Reply:
 
 
 def failure(
-    status: int, message: str = "failed", *, retry_after: float | None = None, code: str = ""
+    status: int,
+    message: str = "failed",
+    *,
+    retry_after: float | None = None,
+    code: str = "",
+    param: str = "",
 ) -> Reply:
     """Answer with an error."""
     headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
-    return Reply(status=status, error={"message": message, "code": code or None}, headers=headers)
+    error = {"message": message, "code": code or None, "param": param or None}
+    return Reply(status=status, error=error, headers=headers)
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,12 @@ class FakeOpenAI:
         self.key = key
         self.refuses = tuple(refuses)
         self.refusal = refusal or (
-            lambda name: failure(400, f"Unsupported parameter: '{name}' is not supported")
+            lambda name: failure(
+                400,
+                f"Unsupported parameter: '{name}' is not supported",
+                code="unsupported_parameter",
+                param=name,
+            )
         )
         self.requests: list[Request] = []
         self.chats: list[Request] = []  # those that took a step of the script

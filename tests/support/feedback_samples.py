@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.agent.base import Expectation, Idea
-from tuner.agent.briefing.outcome import Moved, Outcome, RoundRecord
-from tuner.agent.briefing.text import Task
+from tuner.agent.briefing import KernelTask
+from tuner.agent.history import RoundRecord
 from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
 from tuner.model.config import Config, Parameter, SearchSpace
@@ -17,6 +16,7 @@ from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import floor_us
 from tuner.model.trial import Measurement, Occupancy, Resources, Status, Trial
+from tuner.session.events import Expectation, Idea, Moved, RoundOutcome
 from tuner.space.load import load_definition
 from tuner.space.template import Template
 
@@ -32,7 +32,7 @@ constexpr bool kFast = @{ fast }@;
 
 @dataclass(frozen=True)
 class Project:
-    task: Task
+    task: KernelTask
     space: SearchSpace
     template: Template
     trials: dict[Workload, list[Trial]]
@@ -48,7 +48,7 @@ def silu_project() -> Project:
     """Load silu_and_mul with 80 made-up trials of each workload."""
     definition = load_definition(ROOT / "search_spaces/sglang/silu_and_mul.yaml")
     spec, space = definition.spec, definition.space
-    task = Task(
+    task = KernelTask(
         spec,
         spec.source.read_text(encoding="utf-8"),
         INFO,
@@ -161,7 +161,7 @@ def idea(base: str, change: str) -> Idea:
 
 
 def made(number: int, base: str, change: str, speedup: float, over: float, **more) -> RoundRecord:
-    found = Outcome(speedup, over, (Moved("time_us", KEY, 0.6, 1 / over),), {KEY: 8.0}, {})
+    found = RoundOutcome(speedup, over, (Moved("time_us", KEY, 0.6, 1 / over),), {KEY: 8.0}, {})
     return RoundRecord(number, base, idea(base, change), f"r{number}", outcome=found, **more)
 
 
@@ -174,7 +174,7 @@ HISTORY = (
     refused(2, "r1", "eight rows a block", "template.cu.j2:12: error: expected a `;`"),
     refused(3, "r1", "asynchronous copies", "no block", "template.cu.j2:40: error: expected a `;`"),
     made(4, "r1", "a wide load for each lane", 2.6, 1.24, problems=("default is missing",)),
-    RoundRecord(5, "r4", idea("r4", "clusters"), "r5", outcome=Outcome(None, None)),
+    RoundRecord(5, "r4", idea("r4", "clusters"), "r5", outcome=RoundOutcome(None, None)),
     RoundRecord(6, "initial", note="the reply was no plan"),
     made(7, "r4", "sort in registers", 2.2, 0.85),
 )

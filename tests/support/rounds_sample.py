@@ -1,17 +1,14 @@
-"""A session with rounds: a scripted agent's notes as `tuner.agent.rounds` writes them."""
+"""A session with rounds: a scripted agent's events as `tuner.agent.rounds` records them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from manifests import manifest
 
-from tuner.agent.base import Answer, Expectation, Idea
-from tuner.agent.briefing.outcome import outcome
-from tuner.agent.history import ANSWER, CANDIDATE, IDEA, OUTCOME, REFUSED, SAID
+from tuner.agent.history import outcome
 from tuner.analysis.base import Bottleneck, Degree
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
@@ -25,8 +22,18 @@ from tuner.model.trial import (
     Status,
     Trial,
 )
+from tuner.session.events import (
+    AnswerAccepted,
+    CandidateMade,
+    Expectation,
+    Idea,
+    Planned,
+    Profiled,
+    RoundEnded,
+    RoundRefused,
+    Said,
+)
 from tuner.session.session import Session
-from tuner.tuning.profiling import PROFILED, Profiled
 from tuner.tuning.progress import best_us
 
 SMALL, LARGE = Workload.of({"T": 16, "E": 256}), Workload.of({"T": 8192, "E": 256})
@@ -98,7 +105,7 @@ def session_with_rounds(folder: Path, **changes: Any) -> Session:
     _refused_after_its_search_began(session)
     _good_round(session, 5, idea("r3", "keep the row in shared memory", 0.8))
     _say(session, 6, 9_000, 300)
-    session.note(6, IDEA, asdict(idea("r3", "use clusters", 0.7)))
+    session.record_event(Planned(6, idea("r3", "use clusters", 0.7)))
     for workload in (SMALL, LARGE, HELD_OUT):
         session.record_result(_result(workload, "r1" if workload == SMALL else "r3"))
     session.add_time(93.0)
@@ -122,11 +129,11 @@ def _good_round(
 ) -> None:
     name, attempt = f"r{number}", len(problems or []) + 1
     _say(session, number, 12_000 * number, 2_500)
-    session.note(number, IDEA, asdict(plan))
+    session.record_event(Planned(number, plan))
     _say(session, number, 14_000 * number, 4_000)
-    session.note(number, SAID, {"type": "failure", "error": "HTTP 429"})
-    session.note(number, ANSWER, {"attempt": attempt, **asdict(Answer(TEMPLATE, "space"))})
-    session.note(number, CANDIDATE, {"name": name, "attempt": attempt, "problems": problems or []})
+    session.record_event(Said(number, {"type": "failure", "error": "HTTP 429"}))
+    session.record_event(AnswerAccepted(number, attempt, TEMPLATE, "space"))
+    session.record_event(CandidateMade(number, name, attempt, tuple(problems or ())))
     _search(session, name, plan.base)
     _profile(session, number, name, Degree.COUNTERS if number == 3 else Degree.TIMING)
     made = outcome(
@@ -138,29 +145,28 @@ def _good_round(
         base_metrics={LARGE.key: {"registers": 32.0}},
         metrics={LARGE.key: {"registers": 30.0 if number == 5 else 44.0}},
     )
-    session.note(number, OUTCOME, {"outcome": made.to_json()})
+    session.record_event(RoundEnded(number, made))
 
 
 def _refused_round(session: Session) -> None:
     _say(session, 2, 20_000, 2_000)
-    session.note(2, IDEA, asdict(idea("r1", "sort in registers", 0.7)))
+    session.record_event(Planned(2, idea("r1", "sort in registers", 0.7)))
     problems = [f"template.cu.j2:{line}: error: `keys` is undefined" for line in (8, 9, 12, 40)]
-    session.note(2, REFUSED, {"base": "r1", "problems": problems})
+    session.record_event(RoundRefused(2, "r1", tuple(problems)))
 
 
 def _refused_after_its_search_began(session: Session) -> None:
-    session.note(4, IDEA, asdict(idea("r3", "four rows a warp", 0.9)))
-    session.note(4, CANDIDATE, {"name": "r4", "attempt": 1, "problems": []})
+    session.record_event(Planned(4, idea("r3", "four rows a warp", 0.9)))
+    session.record_event(CandidateMade(4, "r4", 1))
     text = SPACE.format(parameters="{block: [64]}", shared="0")
     session.add_candidate("r4", TEMPLATE, text, "r3")
-    problem = {"base": "r3", "problems": ["grid[0] is 0 for block=64"], "candidate": "r4"}
-    session.note(4, REFUSED, problem)
+    session.record_event(RoundRefused(4, "r3", ("grid[0] is 0 for block=64",), "r4"))
 
 
 def _say(session: Session, number: int, tokens: int, written: int) -> None:
     usage = {"input_tokens": tokens, "cached_tokens": tokens // 2, "output_tokens": written}
     entry = {"type": "reply", "usage": usage, "cost": tokens * 1e-6, "model": "big-2026-10"}
-    session.note(number, SAID, entry)
+    session.record_event(Said(number, entry))
 
 
 def _search(session: Session, name: str, parent: str | None) -> None:
@@ -219,6 +225,7 @@ def _profile(session: Session, number: int, name: str, degree: Degree) -> None:
                 parameter="block"),
     )  # fmt: skip
     profiled = Profiled(
+        round=number,
         candidate=name,
         workload=LARGE.key,
         config={"block": 64},
@@ -228,7 +235,7 @@ def _profile(session: Session, number: int, name: str, degree: Degree) -> None:
         findings=findings,
         reason="" if degree is Degree.COUNTERS else "the driver lets only root read counters",
     )
-    session.note(number, PROFILED, asdict(profiled))
+    session.record_event(profiled)
 
 
 def _result(workload: Workload, name: str) -> Result:

@@ -14,12 +14,12 @@ import click
 import pytest
 from rounds_sample import session_with_rounds
 
-from tuner.agent.base import Expectation
 from tuner.cli import COMMANDS, RUN
 from tuner.cli.view import agent_object
 from tuner.model.statistics import geometric_mean
 from tuner.report.data import from_session
 from tuner.report.terminal import json_of
+from tuner.session.events import Expectation
 from tuner.space.load import load_definition
 
 ROOT = Path(__file__).parents[2]

@@ -7,33 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tuner.model.trial import Finding
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """What should move, and by how much: `factor` is the new value over the base's.
-
-    `metric` is `time_us` or a name of `profiler.base.METRICS`; `workload` is a `Workload.key`, ""
-    for all tuned ones.
-    """
-
-    metric: str
-    factor: float
-    workload: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Idea:
-    """The plan of a round: which candidate to build on, why, and what should come of it.
-
-    `reference` names a second candidate to take something from, "" for none.
-    """
-
-    base: str
-    hypothesis: str
-    change: str
-    expectations: tuple[Expectation, ...] = ()
-    reference: str = ""
+from tuner.session.events import Idea, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +19,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class BriefedCandidate:
     """One candidate as the agent sees it; `summary` says in a few lines how it did."""
 
     name: str
@@ -69,21 +43,12 @@ class Briefing:
     stable: str
     current: str
     base: str | None
-    population: tuple[Member, ...]
+    population: tuple[BriefedCandidate, ...]
     findings: tuple[Finding, ...] = ()
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> BriefedCandidate:
         """Find a candidate by its name; raise `KeyError` for an unknown one."""
         return {member.name: member for member in self.population}[name]
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A function that the agent may call; `parameters` is the JSON schema of its arguments."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
 
 
 class Toolbox(Protocol):

@@ -24,7 +24,7 @@ _EXAMPLE = (
     "write `version: 1` and `models: {NAME: {input: 1.25, cached_input: 0.125, output: 10}}`, "
     "prices per million tokens"
 )
-_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,6 @@ class Usage:
 
     @property
     def total(self) -> int:
-        """All tokens, cached ones included."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -52,12 +51,13 @@ class Usage:
 class Price:
     """What a model costs per million tokens, in the currency of its file."""
 
-    input: float
-    output: float
-    cached_input: float | None = None
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    input: _Amount
+    output: _Amount
+    cached_input: _Amount | None = None
 
     def of(self, usage: Usage) -> float:
-        """Compute the cost of some tokens."""
         cached = self.input if self.cached_input is None else self.cached_input
         fresh = usage.input_tokens - usage.cached_tokens
         cost = fresh * self.input + usage.cached_tokens * cached + usage.output_tokens * self.output
@@ -83,20 +83,12 @@ class PriceList:
         return self.models[model]
 
 
-class _PriceModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    input: _Amount
-    output: _Amount
-    cached_input: _Amount | None = None
-
-
 class _FileModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid")
 
     version: Literal[1]
     currency: str = "USD"
-    models: dict[str, _PriceModel] = Field(min_length=1)
+    models: dict[str, Price] = Field(min_length=1)
 
 
 def read_prices(path: Path) -> PriceList:
@@ -109,12 +101,11 @@ def read_prices(path: Path) -> PriceList:
         key = ".".join(str(step) for step in first["loc"])
         message = f"`{key}`: {first['msg']}"
         raise document.error(message, *first["loc"], remedy=_EXAMPLE) from error
-    models = {name: Price(**price.model_dump()) for name, price in file.models.items()}
-    return PriceList(path, file.currency, models)
+    return PriceList(path, file.currency, file.models)
 
 
 @dataclass(slots=True)
-class Budget:
+class TokenBudget:
     """How much may be spent, and how much is.
 
     `max_tokens` counts what is sent and received, `max_cost` is in the currency of `price`; None
@@ -189,7 +180,6 @@ class Estimate:
     tokens_per_char: float = 1 / CHARS_PER_TOKEN
 
     def tokens(self, chars: int) -> int:
-        """Estimate the tokens of so many characters, rounded up."""
         return ceil(chars * self.tokens_per_char)
 
     def learn(self, chars: int, tokens: int) -> None:

@@ -1,35 +1,250 @@
-"""One model behind an OpenAI-compatible server: requests within a budget, tried again with care."""
+"""One model behind an OpenAI-compatible server: requests within a budget, replies put together."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from tuner.agent.budget import Budget, Estimate, Usage
-from tuner.agent.endpoint import Endpoint
-from tuner.agent.requests import (
-    Ask,
+from tuner.agent.budget import Estimate, TokenBudget, Usage
+from tuner.agent.http_errors import (
+    RESPONSE_FORMATS,
     Backoff,
     Capabilities,
     DroppedError,
-    Hopeless,
+    Endpoint,
     Refused,
     Temporary,
-    build,
-    described,
-    prompt_chars,
-    too_long,
     understand,
 )
-from tuner.agent.streams import MOST_CHARS, Assembly, Reply
+from tuner.agent.replies import well_formed
 from tuner.model.errors import AgentError, ReplyError
+from tuner.session.events import Tool
 
 if TYPE_CHECKING:
     from openai import OpenAI
+
+# No reply is longer; what comes after is not read.
+MOST_CHARS = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One reply of a model; `message` is what goes back to the server in the next request.
+
+    `finish` is the server's `finish_reason`. `usage` is None where the server does not tell.
+    `reasoning` is text that the model wrote for itself, `chars` counts all that it wrote.
+    """
+
+    message: dict[str, Any]
+    finish: str
+    model: str
+    usage: Usage | None
+    chars: int
+    refusal: str = ""
+    reasoning: str = ""
+
+    @property
+    def text(self) -> str:
+        return str(self.message["content"])
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The tool calls, in the order they are to be answered."""
+        calls: list[dict[str, Any]] = self.message.get("tool_calls", [])
+        return calls
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A reply that is still coming in; `add` each chunk, then `done`.
+
+    `pieces` counts the chunks that brought text: each is one token or more.
+    """
+
+    finish: str = ""
+    pieces: int = 0
+    chars: int = 0
+    usage: Usage | None = None
+    _model: str = ""
+    _content: list[str] = field(default_factory=list)
+    _refusal: list[str] = field(default_factory=list)
+    _reasoning: list[str] = field(default_factory=list)
+    _calls: list[dict[str, Any]] = field(default_factory=list)
+    _slots: dict[int, int] = field(default_factory=dict)
+
+    def add(self, chunk: Any) -> None:
+        """Take in one chunk as the client gives it; servers leave out much of what it declares."""
+        self._model = self._model or str(getattr(chunk, "model", None) or "")
+        self.usage = usage_of(chunk) or self.usage
+        for choice in getattr(chunk, "choices", None) or ():
+            self.finish = getattr(choice, "finish_reason", None) or self.finish
+            # A reply that is not streamed is one whole message.
+            whole = getattr(choice, "message", None)
+            delta = getattr(choice, "delta", None) or whole
+            for pieces, keys in (
+                (self._content, ("content",)),
+                (self._refusal, ("refusal",)),
+                (self._reasoning, ("reasoning_content", "reasoning")),
+            ):
+                self._take(pieces, next(filter(None, (getattr(delta, k, None) for k in keys)), ""))
+            for number, call in enumerate(getattr(delta, "tool_calls", None) or ()):
+                index = number if whole is not None else getattr(call, "index", None)
+                self._add_call(call, index)
+
+    def cut(self) -> None:
+        """End the reply here, as a server does at its limit of tokens."""
+        self.finish = "length"
+
+    def done(self) -> Reply:
+        message: dict[str, Any] = {"role": "assistant", "content": _joined(self._content)}
+        if self._calls:
+            message["tool_calls"] = [
+                {**call, "function": {**call["function"], "arguments": _joined(call["pieces"])}}
+                for call in self._calls
+            ]
+            for call in message["tool_calls"]:
+                del call["pieces"]
+        return Reply(
+            message=message,
+            finish=self.finish,
+            model=self._model,
+            usage=self.usage,
+            chars=self.chars,
+            refusal=_joined(self._refusal),
+            reasoning=_joined(self._reasoning),
+        )
+
+    def _take(self, pieces: list[str], text: object) -> None:
+        if isinstance(text, str) and text:
+            pieces.append(text)
+            self.chars += len(text)
+            self.pieces += 1
+
+    def _add_call(self, delta: Any, index: int | None) -> None:
+        call = self._call(delta, index)
+        function = delta.function
+        if function is None:
+            return
+        if function.name and not call["function"]["name"]:
+            call["function"]["name"] = function.name
+            self.chars += len(function.name)
+        self._take(call["pieces"], function.arguments)
+
+    def _call(self, delta: Any, index: int | None) -> dict[str, Any]:
+        """Find the call that a delta goes on with, or begin one.
+
+        Some servers give no index, and some the index 0 to every call of a reply: a new id begins
+        a new call all the same.
+        """
+        last = len(self._calls) - 1
+        slot = last if index is None else self._slots.get(index, -1)
+        known = self._calls[slot] if slot >= 0 else None
+        if known is not None and (not delta.id or known["id"] == delta.id):
+            return known
+        call: dict[str, Any] = {
+            "id": delta.id or f"call_{len(self._calls)}",
+            "type": "function",
+            "function": {"name": ""},
+            "pieces": [],
+        }
+        self._calls.append(call)
+        if index is not None:
+            self._slots[index] = len(self._calls) - 1
+        return call
+
+
+def usage_of(response: Any) -> Usage | None:
+    """Read the tokens that a chunk or a whole response reports; None where it reports none."""
+    usage = getattr(response, "usage", None)
+    if usage is None or getattr(usage, "prompt_tokens", None) is None:
+        return None
+    details = getattr(usage, "prompt_tokens_details", None)
+    cached = getattr(details, "cached_tokens", None) or 0
+    sent, written = int(usage.prompt_tokens), int(getattr(usage, "completion_tokens", None) or 0)
+    return Usage(sent, min(int(cached), sent), written)
+
+
+def _joined(pieces: Sequence[str]) -> str:
+    # JSON escapes the two halves of a character apart, and a chunk may end between them.
+    return well_formed("".join(pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked: the messages so far, the tools, and the JSON schema of the reply if any.
+
+    `may_call` is False where the tools stay listed, for the server's cache, and may not be used.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Tool] = ()
+    schema: Mapping[str, Any] | None = None
+    may_call: bool = True
+
+
+def build(ask: Ask, model: str, can: Capabilities) -> dict[str, Any]:
+    """Build a request of what the server is known or hoped to take."""
+    messages = _with_plain_roles(ask.messages) if can.plain_roles else list(ask.messages)
+    request: dict[str, Any] = {"model": model, "messages": messages, "stream": can.stream}
+    if can.stream and can.stream_options:
+        request["stream_options"] = {"include_usage": True}
+    if can.tools and ask.tools:
+        request["tools"] = [_function(tool) for tool in ask.tools]
+        if not ask.may_call:
+            request["tool_choice"] = "none"
+    if ask.schema is not None and can.response_format != RESPONSE_FORMATS[-1]:
+        request["response_format"] = _response_format(can.response_format, ask.schema)
+    return request
+
+
+def prompt_chars(request: Mapping[str, Any]) -> int:
+    counted = [request["messages"], request.get("tools"), request.get("response_format")]
+    return len(json.dumps(counted, ensure_ascii=False))
+
+
+def described(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a request without its messages, which are kept as they are said."""
+    short = {key: value for key, value in request.items() if key != "messages"}
+    if "tools" in short:
+        short["tools"] = [tool["function"]["name"] for tool in short["tools"]]
+    if "response_format" in short:
+        short["response_format"] = short["response_format"]["type"]
+    return short
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
+    return {"type": "function", "function": function}
+
+
+def _response_format(rung: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    if rung == "json_object":
+        return {"type": rung}
+    return {"type": rung, "json_schema": {"name": "plan", "strict": True, "schema": dict(schema)}}
+
+
+def _with_plain_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Merge neighbours that a user wrote, the system's text among them.
+
+    The chat templates of some open models know no system message and want roles to alternate.
+    """
+    merged: list[dict[str, Any]] = []
+    for message in messages:
+        role = "user" if message["role"] == "system" else message["role"]
+        if merged and role == "user" and merged[-1]["role"] == "user":
+            merged[-1]["content"] += f"\n\n{message['content']}"
+        else:
+            merged.append({**message, "role": role})
+    return merged
+
 
 # A reply that is still coming in after so long ends there.
 LONGEST_REPLY_S = 3600.0
@@ -68,7 +283,7 @@ class ChatClient:
 
     endpoint: Endpoint
     model: str
-    budget: Budget
+    budget: TokenBudget
     timeout_s: float = 300.0
     backoff: Backoff = field(default_factory=Backoff)
     sleep: Callable[[float], None] = time.sleep
@@ -94,14 +309,13 @@ class ChatClient:
                 usage = self._used(request, assembly) if started else None
                 cost = None if usage is None else self.budget.spend(usage)
                 problem = understand(error, self.endpoint, self.model, started=started)
-                failed(problem.text, usage, cost)
+                failed(_text(problem), usage, cost)
             else:
                 return self._completion(request, assembly, time.monotonic() - began_s)
-            if isinstance(problem, Refused):
-                self._ask_otherwise(problem, request)
-            else:
-                failures += 1
-                self._wait(failures, problem)
+            had_tools = self.capabilities.tools
+            failures = self._recover(problem, request, failures)
+            if had_tools and not self.capabilities.tools:
+                raise ToolsRefusedError
 
     def check(self) -> None:
         """Ask the server for its models, which costs nothing.
@@ -200,22 +414,37 @@ class ChatClient:
         cost = self.budget.spend(usage)
         return Completion(assembly.done(), usage, cost, seconds, described(request))
 
-    def _ask_otherwise(self, problem: Refused, request: Mapping[str, Any]) -> None:
-        had_tools = self.capabilities.tools
-        if not self.capabilities.give_up(problem.words, request):
-            if too_long(problem.words):
-                raise ReplyError(
-                    f"the conversation is too long for the model: {problem.text}",
-                    remedy="use a model with a longer context",
-                )
-            if not self.capabilities.give_up_any(request):
-                raise AgentError(problem.text, remedy="the server refuses the plainest request")
-        if had_tools and not self.capabilities.tools:
-            raise ToolsRefusedError
+    def _recover(
+        self, problem: Refused | Temporary | AgentError, request: Mapping[str, Any], failures: int
+    ) -> int:
+        """Ask otherwise or wait; return how many requests failed that may succeed as they are."""
+        if isinstance(problem, Refused):
+            self._ask_otherwise(problem, request)
+            return failures
+        failures += 1
+        # llama.cpp's forks answer 500 to a parameter that they do not know.
+        crashed = isinstance(problem, Temporary) and problem.crashed
+        again = crashed and failures >= self.backoff.tries - 1
+        if not (again and self.capabilities.give_up_next(request)):
+            self._wait(failures, problem)
+        return failures
 
-    def _wait(self, failures: int, problem: Temporary | Hopeless) -> None:
-        if isinstance(problem, Hopeless):
-            raise problem.error
+    def _ask_otherwise(self, problem: Refused, request: Mapping[str, Any]) -> None:
+        answered = bool(self.capabilities.taken)
+        if not problem.too_long and self.capabilities.give_up(problem, request):
+            return
+        # What answered before refuses this conversation, not the way it is asked.
+        if problem.too_long or answered:
+            raise ReplyError(
+                "the server refuses the conversation, which may be too long for the model: "
+                f"{problem.text}",
+                remedy="use a model with a longer context",
+            )
+        raise AgentError(problem.text, remedy="the server refuses the plainest request")
+
+    def _wait(self, failures: int, problem: Temporary | AgentError) -> None:
+        if isinstance(problem, AgentError):
+            raise problem
         if failures >= self.backoff.tries:
             raise AgentError(
                 f"no reply after {failures} tries: {problem.text}",
@@ -224,8 +453,11 @@ class ChatClient:
         self.sleep(self.backoff.wait_s(failures, problem))
 
 
+def _text(problem: Refused | Temporary | AgentError) -> str:
+    return problem.message if isinstance(problem, AgentError) else problem.text
+
+
 def _broken() -> tuple[type[Exception], ...]:
-    """List what a failed request raises; the client lets some of what is below it through."""
     import httpx2
     import openai
 

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tuner.agent.base import Answer, Briefing, Conversation, Idea, Toolbox, Transcript
+from tuner.agent.base import Answer, Briefing, Conversation, Toolbox, Transcript
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import KNOWN_METRICS, read_plan, require_whole
 from tuner.model.errors import AgentError, AwaitedError, ReplyError
+from tuner.session.events import Idea
 
 REQUEST, PLAN, TEMPLATE, SPACE = "request.md", "plan.json", "template.cu.j2", "space.yaml"
 PROBLEM, STOP = "problem.md", "stop"
@@ -44,13 +45,11 @@ class FilesAgent:
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
-        """Open the round's folder; nothing is written before `plan`."""
         folder = self._exchange / f"round-{briefing.round:02}"
         return Exchange(self, folder, briefing, transcript)
 
     @property
     def stop(self) -> Path:
-        """The file that ends the rounds, whoever puts it there."""
         return self._exchange / STOP
 
     def wait_for(self, folder: Path, names: Sequence[str]) -> bool:
@@ -94,7 +93,6 @@ class Exchange:
         self._briefing, self._transcript = briefing, transcript
 
     def plan(self) -> Idea | None:
-        """Ask, wait for the answer, and read the plan that lies beside it, once it can be read."""
         said = self._transcript.again()
         if said is None:
             said = {"type": "message", "message": {"role": "user", "content": self._request()}}
@@ -115,12 +113,10 @@ class Exchange:
             awaited = (PLAN, *ANSWER)
 
     def refactor(self) -> Answer:
-        """Read the template and the space that were waited for."""
         kept = self._transcript.again() or self._read_answer()
         return _checked(kept)
 
     def repair(self, problem: str) -> Answer:
-        """Put the refused files aside, say what was wrong, and wait for others."""
         if self._transcript.again() is None:
             self._refuse(problem, ANSWER)
             self._transcript.keep({"type": "problem", "text": problem})

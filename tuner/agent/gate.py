@@ -171,7 +171,6 @@ def _corners(pool: Pool) -> Iterator[Config]:
 
 
 def _require_resolvable(plan: Plan, evaluator: Evaluator, configs: Iterable[Config]) -> None:
-    """Render the configs for the workloads that nothing is tuned on, where they are valid."""
     for workload in (*plan.held_out, *plan.spec.edge_cases):
         for config in dict.fromkeys(configs):
             if plan.space.violated(config, evaluator.names(workload)) is None:
@@ -241,7 +240,6 @@ def _wrong(
 
 
 def _told(error: TunerError, folder: Path) -> str:
-    """Write an error with the lines around its place."""
     text, path = _shortened(str(error), folder), error.path
     if path is None or error.line is None or not path.resolve().is_relative_to(folder.resolve()):
         return text
@@ -250,7 +248,6 @@ def _told(error: TunerError, folder: Path) -> str:
 
 
 def _quoting(text: str, template: Template) -> str:
-    """Add the lines of the template that a compiler's message names."""
     places = re.findall(rf"(?:^|\s){re.escape(template.path.name)}:(\d+):", text)
     numbers = list(dict.fromkeys(map(int, places)))[:MOST_PLACES]
     lines = template.text.split("\n")

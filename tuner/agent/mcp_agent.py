@@ -3,17 +3,170 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Condition
 from typing import Any
 
-from tuner.agent.base import Answer, Briefing, Conversation, Idea, Toolbox, Transcript
-from tuner.agent.handoff import Call, Handoff, Question, Submission
+from tuner.agent.base import Answer, Briefing, Conversation, Toolbox, Transcript
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import MOST_EXPECTATIONS, read_plan, require_whole
 from tuner.analysis.base import METRICS
-from tuner.model.errors import AgentError, ReplyError
+from tuner.model.errors import AgentError, InputError, ReplyError
+from tuner.session.events import Idea, Tool
 
-NAME = "mcp"
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What answers a question: the plan as a JSON object, `{}` for none, and what was written."""
+
+    plan: str
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffQuestion:
+    """What the run waits for: the plan, template and space of a round.
+
+    `rules` are the same in every round, `text` is this round's. With a `problem` the last answer
+    was refused for it, `refusals` of the round's answers so far. `planned` says that the plan is
+    settled. `recap` tells what came of the round before.
+    """
+
+    round: int
+    rules: str
+    text: str
+    tools: Sequence[Tool] = ()
+    recap: str = ""
+    planned: bool = False
+    problem: str = ""
+    refusals: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCall:
+    """A tool call of the client's; whoever runs it sets its result."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    result: Future[str] = field(default_factory=Future)
+
+    @property
+    def key(self) -> str:
+        return json.dumps([self.name, self.arguments], sort_keys=True)
+
+
+class Handoff:
+    """Pass questions one way, and submissions and tool calls the other.
+
+    The run asks, then takes what comes until it is a submission; all that touches the session or
+    the device so happens in the run's own thread. The attributes are for reading.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        # What is asked; None while the run works, and when it is over.
+        self.question: HandoffQuestion | None = None
+        # The tools of the last question; None before the first.
+        self.tools: Sequence[Tool] | None = None
+        # How many questions were asked so far.
+        self.turn = 0
+        self.closed = self.stopping = False
+        self._inbox: deque[ClientCall | Submission] = deque()
+        self._calls: dict[str, ClientCall] = {}
+        self._finishing = False
+
+    # The run's side.
+
+    def ask(self, question: HandoffQuestion) -> None:
+        """Put a question; it stands until a submission is made, or no more are wanted."""
+        with self._changed:
+            self.tools = question.tools
+            if self._finishing:
+                return
+            self.question = question
+            self.turn += 1
+            self._calls = {k: call for k, call in self._calls.items() if not call.result.done()}
+            self._changed.notify_all()
+
+    def take(self) -> ClientCall | Submission | None:
+        """Wait for what comes next; None where the client wants no more rounds.
+
+        Raises `KeyboardInterrupt` where the run is to stop.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._inbox or self._finishing or self.stopping)
+            if self.stopping:
+                raise KeyboardInterrupt
+            return self._inbox.popleft() if self._inbox else None
+
+    def close(self) -> None:
+        """Take back the question: the run is over. Calls that were not run are cancelled."""
+        with self._changed:
+            self.closed, self.question = True, None
+            for call in self._calls.values():
+                call.result.cancel()
+            self._changed.notify_all()
+
+    # The client's side.
+
+    def submit(self, submission: Submission) -> int:
+        """Answer the question; return the turn after which the next one comes.
+
+        Raises `InputError` where nothing is asked.
+        """
+        with self._changed:
+            self._require_question("nothing is asked now")
+            self.question = None
+            self._inbox.append(submission)
+            self._changed.notify_all()
+            return self.turn
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ClientCall:
+        """Have a tool run; the same call again, before its result was taken, is no second one.
+
+        Raises `InputError` where no round is open.
+        """
+        with self._changed:
+            call = ClientCall(name, arguments)
+            if (known := self._calls.get(call.key)) is not None:
+                return known
+            self._require_question(f"`{name}` is a tool of a round, and no round is open now")
+            self._calls[call.key] = call
+            self._inbox.append(call)
+            self._changed.notify_all()
+            return call
+
+    def taken(self, call: ClientCall) -> None:
+        with self._changed:
+            self._calls.pop(call.key, None)
+
+    def finish(self) -> None:
+        """Ask for no more rounds: what is being worked on is brought to its end."""
+        with self._changed:
+            self._finishing, self.question = True, None
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Have the run stop as Ctrl-C does."""
+        with self._changed:
+            self.stopping = True
+            self._changed.notify_all()
+
+    def wait(self, turn: int, timeout_s: float) -> bool:
+        """Wait until more than `turn` questions were asked or the run is over; tell whether."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.turn > turn or self.closed, timeout_s)
+
+    def _require_question(self, problem: str) -> None:
+        if self.closed:
+            raise InputError(f"{problem}: the run is over", remedy="`finish` gives its results")
+        if self._finishing:
+            raise InputError(f"{problem}: the rounds are over", remedy="`finish` gives the results")
+        if self.question is None:
+            raise InputError(problem, remedy="`briefing` waits until a round is ready")
 
 
 class FinishedError(AgentError):
@@ -21,29 +174,28 @@ class FinishedError(AgentError):
 
 
 class McpAgent:
-    """Ask at a seat and wait there for the answers of whoever has taken it.
+    """Ask through a handoff and wait there for the client's answers.
 
     `recap` tells what came of a round that is over; it may be set once there is a session to tell
     it from.
     """
 
-    name = NAME
+    name = "mcp"
 
-    def __init__(self, seat: Handoff, recap: Callable[[int], str] | None = None) -> None:
-        self._seat = seat
+    def __init__(self, handoff: Handoff, recap: Callable[[int], str] | None = None) -> None:
+        self._handoff = handoff
         self.recap = recap
 
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
-        """Open the conversation of one round; nothing is asked before `plan`."""
         before = briefing.round - 1
         recap = self.recap(before) if self.recap and before else ""
-        return McpRound(self._seat, briefing, toolbox, transcript, recap)
+        return McpRound(self._handoff, briefing, toolbox, transcript, recap)
 
 
 class McpRound:
-    """One round at a seat: a submission holds the plan, the template and the space at once.
+    """One round with the client: a submission holds the plan, the template and the space at once.
 
     A submission whose plan cannot be read, or that leaves text out, goes back at once and counts
     for no answer.
@@ -51,13 +203,13 @@ class McpRound:
 
     def __init__(
         self,
-        seat: Handoff,
+        handoff: Handoff,
         briefing: Briefing,
         toolbox: Toolbox,
         transcript: Transcript,
         recap: str,
     ) -> None:
-        self._seat, self._briefing = seat, briefing
+        self._handoff, self._briefing = handoff, briefing
         self._toolbox, self._transcript, self._recap = toolbox, transcript, recap
         self._rules = _rules(briefing)
         self._text = _text(briefing)
@@ -67,7 +219,6 @@ class McpRound:
         self._calls = self._refusals = 0
 
     def plan(self) -> Idea | None:
-        """Ask, and wait for the submission whose plan this is; None where no more are wanted."""
         earlier = self._heard("plan")
         if earlier is not None:
             self._idea = read_plan(earlier["text"], self._briefing)
@@ -81,7 +232,6 @@ class McpRound:
         return self._idea
 
     def refactor(self) -> Answer:
-        """Give the template and the space that came with the plan."""
         if self._answer is not None:
             answer, self._answer = self._answer, None
             self._keep_answer(answer)
@@ -89,7 +239,6 @@ class McpRound:
         return self._earlier_answer() or self._next_answer("")
 
     def repair(self, problem: str) -> Answer:
-        """Tell what was wrong, and wait for another template and space."""
         self._refusals += 1
         earlier = self._earlier_answer()
         if earlier is not None:
@@ -105,10 +254,9 @@ class McpRound:
         return submission.answer
 
     def _submission(self, problem: str = "") -> Submission | None:
-        """Ask until a submission can be read; tools are run in between."""
         while True:
-            self._seat.ask(self._question(problem))
-            while isinstance(taken := self._seat.take(), Call):
+            self._handoff.ask(self._question(problem))
+            while isinstance(taken := self._handoff.take(), ClientCall):
                 self._run(taken)
             if taken is None:
                 return None
@@ -120,8 +268,8 @@ class McpRound:
             else:
                 return taken
 
-    def _question(self, problem: str) -> Question:
-        return Question(
+    def _question(self, problem: str) -> HandoffQuestion:
+        return HandoffQuestion(
             round=self._briefing.round,
             rules=self._rules,
             text=self._text,
@@ -133,7 +281,6 @@ class McpRound:
         )
 
     def _read(self, submission: Submission) -> None:
-        """Settle the plan; raise `ReplyError` for what cannot be read."""
         for kind, text in _json(submission.answer).items():
             require_whole(text, kind)
         if self._idea is None:
@@ -146,7 +293,7 @@ class McpRound:
                 "space for it, without a plan"
             )
 
-    def _run(self, call: Call) -> None:
+    def _run(self, call: ClientCall) -> None:
         if not call.result.set_running_or_notify_cancel():
             return
         try:

@@ -9,16 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tuner.agent.base import Answer, Briefing, Conversation, Idea, Member, Toolbox, Transcript
-from tuner.agent.budget import Budget, Usage
-from tuner.agent.client import ChatClient, Completion, ToolsRefusedError
-from tuner.agent.endpoint import Endpoint
+from tuner.agent.base import Answer, BriefedCandidate, Briefing, Conversation, Toolbox, Transcript
+from tuner.agent.budget import TokenBudget, Usage
+from tuner.agent.client import Ask, ChatClient, Completion, ToolsRefusedError
+from tuner.agent.http_errors import Backoff, Endpoint
 from tuner.agent.prompts import prompt
-from tuner.agent.replies import MOST_EXPECTATIONS, plan_schema, read_answer, read_plan
-from tuner.agent.requests import Ask, Backoff
-from tuner.agent.streams import well_formed
+from tuner.agent.replies import MOST_EXPECTATIONS, plan_schema, read_answer, read_plan, well_formed
 from tuner.analysis.base import METRICS
 from tuner.model.errors import AgentError, ReplyError
+from tuner.session.events import Idea
 
 # In one round; a model that wants more is told to answer.
 MOST_CALLS = 24
@@ -47,7 +46,6 @@ class Dialogue:
 
     @property
     def has_tools(self) -> bool:
-        """Whether the model may be told of tools."""
         return bool(self._tools) and self._client.capabilities.tools
 
     def say(self, role: str, content: str) -> None:
@@ -227,7 +225,7 @@ class OpenAIAgent:
     def __init__(
         self,
         model: str,
-        budget: Budget,
+        budget: TokenBudget,
         *,
         base_url: str | None = None,
         timeout_s: float = 300.0,
@@ -240,26 +238,22 @@ class OpenAIAgent:
 
     @property
     def name(self) -> str:
-        """`openai:` and the model's name."""
         return f"openai:{self._client.model}"
 
     @property
-    def budget(self) -> Budget:
-        """What may be spent, and is."""
+    def budget(self) -> TokenBudget:
         return self._client.budget
 
     def check(self) -> None:
-        """Raise `AgentError` for no server, a refused key and an unknown model; costs nothing."""
         self._client.check()
 
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
-        """Open the conversation of one round; nothing is sent before `plan`."""
-        return Round(Dialogue(self._client, toolbox, transcript), briefing)
+        return ModelRound(Dialogue(self._client, toolbox, transcript), briefing)
 
 
-class Round:
+class ModelRound:
     """One round with the model: each request goes on with the same messages."""
 
     def __init__(self, dialogue: Dialogue, briefing: Briefing) -> None:
@@ -268,7 +262,6 @@ class Round:
         self._idea: Idea | None = None
 
     def plan(self) -> Idea:
-        """Get the plan; raise `ReplyError` for one that stays unreadable."""
         # What is the same in every round comes first: servers cache what requests begin with.
         self._dialogue.say("system", prompt("system"))
         self._dialogue.say("user", self._briefing.stable)
@@ -282,14 +275,12 @@ class Round:
         return self._read_plan(schema)
 
     def refactor(self) -> Answer:
-        """Get the template and the space of the plan."""
         if self._idea is None:
             raise RuntimeError("`plan` comes before `refactor`")
         self._dialogue.say("user", self._refactor_request(self._idea))
         return read_answer(self._dialogue.reply())
 
     def repair(self, problem: str) -> Answer:
-        """Get both again, after what was wrong with them."""
         self._dialogue.say("user", prompt("repair", problem=problem))
         return read_answer(self._dialogue.reply())
 
@@ -325,7 +316,7 @@ class Round:
             members=[member for member in members if not self._shown(member)],
         )
 
-    def _shown(self, member: Member) -> bool:
+    def _shown(self, member: BriefedCandidate) -> bool:
         told = self._briefing.stable + self._briefing.current
         return member.template.strip() in told and member.space.strip() in told
 
@@ -338,11 +329,9 @@ class Unreachable:
     error: AgentError
 
     def check(self) -> None:
-        """Raise the error."""
         raise self.error
 
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
-        """Raise the error."""
         raise self.error

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.agent.base import Answer, Briefing, Expectation, Idea
+from tuner.agent.base import Answer, Briefing
 from tuner.analysis.base import METRICS
 from tuner.model.errors import ReplyError
+from tuner.session.events import Expectation, Idea
 
 _FENCE = re.compile(r" {0,3}(`{3,})([^`]*)")
 
@@ -55,6 +56,11 @@ def find_blocks(text: str, start: int = 0) -> tuple[Block, ...]:
             "the reply ends inside it"
         )
     return tuple(blocks)
+
+
+def well_formed(text: str) -> str:
+    """Join the halves of characters and replace single ones, which no UTF-8 can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 # Prose about C++ has some; each costs a try.
@@ -137,7 +143,7 @@ _SAYS_SO = re.compile(
 )
 
 
-def find_elision(text: str, kind: str) -> tuple[int, str] | None:
+def find_truncation(text: str, kind: str) -> tuple[int, str] | None:
     """Find the first line, from 1, that stands for others; `kind` is `template` or `space`."""
     for number, line in enumerate(text.split("\n"), start=1):
         if _ONLY_DOTS.fullmatch(line):
@@ -151,9 +157,10 @@ def find_elision(text: str, kind: str) -> tuple[int, str] | None:
 
 def require_whole(text: str, kind: str) -> None:
     """Raise `ReplyError` where a line stands for others; `kind` is `template` or `space`."""
-    if elision := find_elision(text, kind):
+    if truncation := find_truncation(text, kind):
         raise ReplyError(
-            f"line {elision[0]} of the {kind} stands for text that is left out: {elision[1]!r}; "
+            f"line {truncation[0]} of the {kind} stands for text that is left out: "
+            f"{truncation[1]!r}; "
             f"write the whole {kind}"
         )
 
@@ -173,8 +180,6 @@ _Text = Annotated[str, Field(min_length=1, max_length=20_000)]
 
 
 class ExpectationModel(BaseModel):
-    """One prediction of a plan."""
-
     model_config = ConfigDict(extra="forbid", strict=True)
 
     metric: str
@@ -183,8 +188,6 @@ class ExpectationModel(BaseModel):
 
 
 class PlanModel(BaseModel):
-    """A plan as a model writes it."""
-
     model_config = ConfigDict(extra="forbid", strict=True)
 
     base: str | None = None

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from tuner.agent.base import Agent, Answer, Briefing, Conversation, Idea, Toolbox
-from tuner.agent.briefing.outcome import Outcome, outcome, sentence
+from tuner.agent.base import Agent, Answer, Briefing, Conversation, Toolbox
 from tuner.agent.gate import RefusedError, drafted, require_as_wide, validate_candidate
 from tuner.agent.history import (
-    ANSWER,
-    CANDIDATE,
-    IDEA,
-    IDLE,
-    OUTCOME,
-    REFUSED,
-    TOOLS,
     SessionTranscript,
-    idea_of,
+    attempt_folder,
+    last,
+    outcome,
     over,
+    sentence,
+    tree_of,
 )
-from tuner.agent.resume import attempt_folder, tree_of
+from tuner.agent.replies import well_formed
 from tuner.agent.tree import Policy
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, InputError, ReplyError
 from tuner.model.trial import INITIAL
+from tuner.session.events import (
+    AgentIdle,
+    AnswerAccepted,
+    CandidateMade,
+    Idea,
+    Planned,
+    RoundEnded,
+    RoundOutcome,
+    RoundRefused,
+    ToolsDeclared,
+)
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
@@ -60,11 +67,11 @@ class Rounds:
         plan: Plan,
         session: Session,
         candidates: Candidates,
-        standing: ProgressTracker,
+        progress: ProgressTracker,
         author: Author,
     ) -> None:
         self._plan, self._session, self._candidates = plan, session, candidates
-        self._standing, self._author = standing, author
+        self._progress, self._author = progress, author
 
     def run(self) -> AgentError | None:
         """Run or resume all rounds; return what ended them too early, None where nothing did."""
@@ -82,35 +89,35 @@ class Rounds:
             return None if self._made() else error
         except AgentError as error:
             return error
-        tried = self._session.notes(kind=REFUSED)
+        tried = self._session.events(RoundRefused)
         if tried and not self._made():
-            last = tried[-1].content["problems"][-1]
             return AgentError(
                 f"{self._author.agent.name} wrote no valid template in {len(tried)} rounds; "
-                f"the last was refused for:\n{last}"
+                f"the last was refused for:\n{tried[-1].problems[-1]}"
             )
         return None
 
     def _made(self) -> bool:
-        return bool(self._session.notes(kind=OUTCOME))
+        return bool(self._session.events(RoundEnded))
 
     def _round(self, number: int) -> bool:
         """Run one round; False where the agent has nothing left to try."""
         session = self._session
-        if made := session.notes(number, CANDIDATE):
+        if made := last(session.events(CandidateMade, number)):
             # An earlier run accepted it: only its search is left, and nobody is asked again.
-            known = idea_of(session.notes(number, IDEA)[-1].content)
-            self._tried(self._candidates.plan(made[-1].content["name"]), number, known)
+            planned = session.events(Planned, number)[-1]
+            self._tried(self._candidates.plan(made.name), number, planned.idea)
             return True
         base = self._author.policy.choose(tree_of(session))
         conversation = self._opened(number, base)
         try:
             idea = conversation.plan()
         except ReplyError as error:
-            session.note(number, REFUSED, {"base": base or INITIAL, "problems": [str(error)]})
+            problems = (well_formed(str(error)),)
+            session.record_event(RoundRefused(number, base or INITIAL, problems))
             return True
         if idea is None:
-            session.note(number, IDLE, {"base": base})
+            session.record_event(AgentIdle(number, base))
             return False
         self._planned(conversation, number, idea)
         return True
@@ -119,22 +126,20 @@ class Rounds:
         agent, session = self._author.agent, self._session
         self._say(f"round {number} of {self._plan.config.rounds}: {agent.name} plans")
         toolbox = self._author.toolbox(number, base)
-        if not session.notes(number, TOOLS):
-            session.note(number, TOOLS, {"tools": [asdict(tool) for tool in toolbox.tools()]})
+        if not session.events(ToolsDeclared, number):
+            session.record_event(ToolsDeclared(number, tuple(toolbox.tools())))
         briefing = self._author.briefing(number, base)
         return agent.converse(briefing, toolbox, SessionTranscript(session, number))
 
     def _planned(self, conversation: Conversation, number: int, idea: Idea) -> None:
-        """Have an idea written down as a template, and search that."""
-        if not self._session.notes(number, IDEA):
-            self._session.note(number, IDEA, asdict(idea))
+        if not self._session.events(Planned, number):
+            self._session.record_event(Planned(number, idea))
         self._say(f"round {number}: on {idea.base}, {idea.change}")
         plan = self._written(conversation, number, idea)
         if plan is not None:
             self._tried(plan, number, idea)
 
     def _written(self, conversation: Conversation, number: int, idea: Idea) -> Plan | None:
-        """Get a template that passes the gate, or note why there is none."""
         problems: list[str] = []
         name = f"r{number}"
         for attempt in range(1, REPAIRS + 2):
@@ -142,24 +147,24 @@ class Rounds:
                 answer = conversation.repair(problems[-1]) if problems else conversation.refactor()
                 plan = self._accepted(answer, number, attempt, name)
             except (ReplyError, RefusedError) as error:
-                problems.append(str(error))
+                problems.append(well_formed(str(error)))
                 self._say(f"round {number}: refused: {problems[-1].splitlines()[0]}")
                 continue
             self._add(plan, idea.base, number, attempt, problems)
             return plan
-        self._session.note(number, REFUSED, {"base": idea.base, "problems": problems})
+        self._session.record_event(RoundRefused(number, idea.base, tuple(problems)))
         return None
 
     def _accepted(self, answer: Answer, number: int, attempt: int, name: str) -> Plan:
         folder = attempt_folder(self._session, number, attempt)
         plan = drafted(answer, self._plan, folder, name)
-        self._standing.announce("candidate", note=f"round {number}: checking what was written")
+        self._progress.announce("candidate", note=f"round {number}: checking what was written")
         evaluator = self._candidates.of(plan)
         require_as_wide(plan, evaluator, self._plan)
         validate_candidate(plan, evaluator, verify=self._author.verifies, seed=number)
-        noted = {"attempt": attempt, **asdict(answer)}
-        if noted not in [note.content for note in self._session.notes(number, ANSWER)]:
-            self._session.note(number, ANSWER, noted)
+        accepted = AnswerAccepted(number, attempt, answer.template, answer.space)
+        if accepted not in self._session.events(AnswerAccepted, number):
+            self._session.record_event(accepted)
         return plan
 
     def _add(self, plan: Plan, parent: str, number: int, attempt: int, problems: list[str]) -> None:
@@ -170,30 +175,29 @@ class Rounds:
         for result in self._session.results():
             self._session.withdraw_result(result.workload)
         # Last: a resumed run takes it for the end of this step.
-        content = {"name": plan.candidate, "attempt": attempt, "problems": problems}
-        self._session.note(number, CANDIDATE, content)
+        made = CandidateMade(number, plan.candidate, attempt, tuple(problems))
+        self._session.record_event(made)
 
     def _tried(self, plan: Plan, number: int, idea: Idea) -> None:
-        """Search a candidate and compare what came of it with what was promised."""
         session, evaluator = self._session, self._candidates.evaluator(plan.candidate)
         left = self._plan.config.rounds - number + 1
         try:
             pools = pools_of(plan, evaluator)
-            search_all(plan, session, evaluator, self._standing, pools, searches_left=left)
+            search_all(plan, session, evaluator, self._progress, pools, searches_left=left)
             self._profile(plan, number)
         except InputError as error:
             # Some configs render or resolve to what no sample had shown.
-            problem = {"base": idea.base, "problems": [str(error)], "candidate": plan.candidate}
-            session.note(number, REFUSED, problem)
+            refused = RoundRefused(number, idea.base, (str(error),), plan.candidate)
+            session.record_event(refused)
             return
         made = self._outcome(plan, idea)
-        session.note(number, OUTCOME, {"outcome": made.to_json()})
+        session.record_event(RoundEnded(number, made))
         words = [sentence(one) for one in made.moved]
         if made.speedup is not None:
             words.insert(0, f"{made.speedup:.2f}x over the baseline")
         self._say(f"round {number}: {'; '.join(words) or 'no config ran correctly'}")
 
-    def _outcome(self, plan: Plan, idea: Idea) -> Outcome:
+    def _outcome(self, plan: Plan, idea: Idea) -> RoundOutcome:
         session, default = self._session, plan.space.default
         defaults: dict[str, float | None] = {}
         for workload in self._plan.tuned:
@@ -216,17 +220,17 @@ class Rounds:
     def _profile(self, plan: Plan, number: int) -> None:
         if self._author.profiling is None:
             return
-        self._standing.announce("profile", note=f"profiling {plan.candidate}")
+        self._progress.announce("profile", note=f"profiling {plan.candidate}")
         best = best_trials(self._session, plan.candidate)
         worth = worth_profiling(self._session, plan, best)
         self._author.profiling.keep(plan, self._session, number, worth)
 
     def _recount(self, number: int) -> None:
-        for note in self._session.notes(number, CANDIDATE):
-            self._standing.recount(note.content["name"])
+        for made in self._session.events(CandidateMade, number):
+            self._progress.recount(made.name)
 
     def _say(self, text: str) -> None:
-        self._standing.announce("agent", note=text)
+        self._progress.announce("agent", note=text)
 
 
 def _baselines_us(session: Session, plan: Plan) -> dict[str, float]:

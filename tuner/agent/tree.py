@@ -68,7 +68,6 @@ class Tree:
         )
 
     def __getitem__(self, name: str) -> Node:
-        """Find a node; raise `KeyError` for an unknown name."""
         return self._by_name[name]
 
     @property
@@ -93,10 +92,6 @@ class Tree:
             reverse.append(self[parent])
         return tuple(reversed(reverse))
 
-    def depth(self, name: str) -> int:
-        """Count the refactorings between the root and a candidate: 0 for a root."""
-        return len(self.path(name)) - 1
-
 
 class Policy(Protocol):
     """Who chooses the candidate that a round builds on."""
@@ -111,17 +106,15 @@ class Greedy:
     """Build on the best so far, on the first root where nothing is measured."""
 
     def choose(self, tree: Tree) -> str | None:
-        """Name the fastest candidate, the earliest of equals; None for an empty tree."""
         base = tree.best or next(iter(tree.roots), None)
         return None if base is None else base.name
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class AgentsChoice:
     """Leave the choice to the agent, which sees the whole population."""
 
     def choose(self, tree: Tree) -> str | None:
-        """Name no candidate."""
         return None
 
 
@@ -132,8 +125,6 @@ SLOWEST = -1.0
 
 @dataclass(slots=True)
 class _Branch:
-    """What is known of a candidate and all that grew from it."""
-
     own_value: float
     visits: int = 0
     measured: int = 0
@@ -195,7 +186,6 @@ class MonteCarlo:
     progress: float = 0.03
 
     def choose(self, tree: Tree) -> str | None:
-        """Name the candidate to build on; None for an empty tree."""
         if tree.best is None:
             return Greedy().choose(tree)
         branches = self._branches(tree)
@@ -283,13 +273,12 @@ NAMES = ("greedy", "mcts", "llm")
 
 
 def policy(name: str) -> Policy:
-    """Make the policy of that name; raise `InputError` for one that doesn't exist."""
     match name:
         case "greedy":
             return Greedy()
         case "mcts":
             return MonteCarlo()
         case "llm":
-            return Chosen()
+            return AgentsChoice()
         case _:
             raise InputError(f"unknown policy {name!r}", remedy=f"choose one of {', '.join(NAMES)}")

@@ -9,11 +9,12 @@ from itertools import islice, pairwise, product
 from math import prod
 from pathlib import Path
 
-from tuner.agent.base import Answer, Briefing, Conversation, Idea, Member, Toolbox, Transcript
+from tuner.agent.base import Answer, BriefedCandidate, Briefing, Conversation, Toolbox, Transcript
 from tuner.model.config import Parameter, SearchSpace, format_value
 from tuner.model.errors import AgentError, ExpressionError, ReplyError, SpaceError
 from tuner.model.expressions import Expression, Value
 from tuner.model.trial import Finding
+from tuner.session.events import Idea
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import SpaceModel, validated
 from tuner.space.yaml import parse
@@ -65,10 +66,10 @@ _NOTED = re.compile(r"\bat (most|least) (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class DeclaredSpace:
     """A search space as text and as what it declares, of a candidate whose files may not be there.
 
-    Read it with `Space.of`.
+    Read it with `DeclaredSpace.of`.
     """
 
     text: str
@@ -76,7 +77,7 @@ class Space:
     model: SpaceModel
 
     @classmethod
-    def of(cls, text: str) -> Space:
+    def of(cls, text: str) -> DeclaredSpace:
         """Read the text of a search space; raise `SpaceError` for a wrong one."""
         document = parse(text, Path("space.yaml"))
         model = validated(document)
@@ -84,7 +85,6 @@ class Space:
         return cls(text, search_space(document, model), model)
 
     def parameter(self, name: str) -> Parameter | None:
-        """Find a parameter; None for an unknown name."""
         return {p.name: p for p in self.choices.parameters}.get(name)
 
     def counts_threads(self, name: str) -> bool:
@@ -110,7 +110,7 @@ def next_value(values: Sequence[int], end: int, *, threads: bool) -> int | None:
     return following if following > 0 else None
 
 
-def makes_sense(space: Space, name: str, value: int, comment: str) -> bool:
+def makes_sense(space: DeclaredSpace, name: str, value: int, comment: str) -> bool:
     """Whether some config can have the value: by its comment, the block's size, each constraint.
 
     A comment in the space may say "at most 8" or "at least 2". Constraints that ask for the
@@ -186,7 +186,6 @@ class WideningAgent:
         toolbox: Toolbox,
         transcript: Transcript,
     ) -> Conversation:
-        """Open a round; the same briefing always gives the same answer."""
         return WideningConversation(briefing)
 
 
@@ -223,7 +222,6 @@ class WideningConversation:
         )
 
     def refactor(self) -> Answer:
-        """Return the base's template with the wider space; `ReplyError` where none is wider."""
         widenings = self._widenings()
         if not widenings:
             raise ReplyError("no range of the search space is to be widened")
@@ -233,13 +231,12 @@ class WideningConversation:
         return Answer(self._base().template, space)
 
     def repair(self, problem: str) -> Answer:
-        """Raise `ReplyError`: without a model nobody can mend what is wrong."""
         raise ReplyError(
             f"the agent `literal` cannot repair anything; what was wrong: {problem}",
             remedy="--agent openai or --agent files can",
         )
 
-    def _base(self) -> Member:
+    def _base(self) -> BriefedCandidate:
         if self._briefing.base is None:
             raise AgentError(
                 "the agent `literal` cannot choose the candidate to build on",
@@ -249,8 +246,8 @@ class WideningConversation:
 
     def _widenings(self) -> tuple[Widening, ...]:
         base = self._base()
-        space = Space.of(base.space)
-        tried = [Space.of(member.space) for member in self._relatives(base)]
+        space = DeclaredSpace.of(base.space)
+        tried = [DeclaredSpace.of(member.space) for member in self._relatives(base)]
         found: dict[tuple[str, int], Widening] = {}
         for finding in self._briefing.findings:
             widening = _widening(space, finding) if finding.topic == TOPIC else None
@@ -258,7 +255,7 @@ class WideningConversation:
                 found.setdefault((widening.parameter, widening.value), widening)
         return tuple(found.values())
 
-    def _relatives(self, base: Member) -> Iterator[Member]:
+    def _relatives(self, base: BriefedCandidate) -> Iterator[BriefedCandidate]:
         # What an ancestor had and a descendant dropped is known, and so is what was added to the
         # same template before.
         names = {base.name}
@@ -271,7 +268,7 @@ class WideningConversation:
                 yield member
 
 
-def _widening(space: Space, finding: Finding) -> Widening | None:
+def _widening(space: DeclaredSpace, finding: Finding) -> Widening | None:
     parameter = space.parameter(finding.parameter)
     if parameter is None:
         return None
@@ -290,6 +287,6 @@ def _widening(space: Space, finding: Finding) -> Widening | None:
     return Widening(parameter.name, value, end, finding.text)
 
 
-def _has(spaces: list[Space], widening: Widening) -> bool:
+def _has(spaces: list[DeclaredSpace], widening: Widening) -> bool:
     known = (space.parameter(widening.parameter) for space in spaces)
     return any(widening.value in parameter.values for parameter in known if parameter is not None)

@@ -80,7 +80,7 @@ def _author(
     session: Session,
     candidates: Candidates,
 ) -> Author:
-    from tuner.agent.briefing.gather import Briefer
+    from tuner.agent.briefing import Briefer
     from tuner.agent.rounds import Author
     from tuner.agent.tools import ToolSession
     from tuner.agent.tree import policy
@@ -131,14 +131,14 @@ def agent_for(config: RunConfig, options: RunOptions) -> Agent:
         from tuner.agent.widen_ranges import WideningAgent
 
         return WideningAgent()
-    from tuner.agent.budget import Budget, read_prices
+    from tuner.agent.budget import TokenBudget, read_prices
     from tuner.agent.openai import OpenAIAgent, Unreachable
 
     price, currency = None, "USD"
     if config.prices is not None:
         prices = read_prices(config.prices)
         price, currency = prices.of(config.model), prices.currency
-    budget = Budget(config.max_tokens, config.max_cost, price, currency)
+    budget = TokenBudget(config.max_tokens, config.max_cost, price, currency)
     try:
         return OpenAIAgent(config.model, budget, environ=os.environ)
     except AgentError as error:
@@ -147,11 +147,11 @@ def agent_for(config: RunConfig, options: RunOptions) -> Agent:
 
 def remember(agent: Agent, session: Session) -> None:
     """Count against the budget what earlier runs of a session spent."""
-    from tuner.agent.history import SAID
     from tuner.agent.openai import OpenAIAgent
+    from tuner.session.events import Said
 
     if isinstance(agent, OpenAIAgent):
-        agent.budget.remember(note.content for note in session.notes(kind=SAID))
+        agent.budget.remember(event.entry for event in session.events(Said))
 
 
 def early_warning(agent: Agent) -> str:

@@ -19,9 +19,8 @@ from typing import Any, Self
 from tuner.agent.base import Answer
 from tuner.agent.gate import RefusedError, drafted, validate_candidate
 from tuner.agent.replies import read_answer
-from tuner.agent.tools.drafts import DRAFT, Draft
-from tuner.agent.tools.limits import Limits
-from tuner.agent.tools.trying import Searching
+from tuner.agent.tools.arguments import ToolLimits
+from tuner.agent.tools.trying import DRAFT, CandidateDraft, Searching
 from tuner.app.instruments import compiler_for
 from tuner.app.plan import new_plan
 from tuner.device.select import gpu_count, open_device
@@ -38,7 +37,7 @@ from tuner.tuning.evaluator import Candidates, Evaluator
 
 SPACES = {".yaml", ".yml"}
 _LOG = logging.getLogger(__name__)
-_MOST = Limits()
+_MOST = ToolLimits()
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -153,7 +152,7 @@ class Scorer:
         plan = drafted(answer, self._plan, self._folder / str(next(self._numbers)), DRAFT)
         evaluator = self._candidates.of(plan)
         validate_candidate(plan, evaluator, verify=True, seed=self._effort.seed)
-        best = {w: self._best(Draft(plan, evaluator), w, deadline_s) for w in plan.tuned}
+        best = {w: self._best(CandidateDraft(plan, evaluator), w, deadline_s) for w in plan.tuned}
         if not any(best.values()):
             raise RefusedError("no config that was tried is correct on any workload")
         return geometric_mean(
@@ -161,7 +160,7 @@ class Scorer:
             for workload, config in best.items()
         )
 
-    def _best(self, draft: Draft, workload: Workload, deadline_s: float) -> Config | None:
+    def _best(self, draft: CandidateDraft, workload: Workload, deadline_s: float) -> Config | None:
         try:
             searching = Searching(draft, workload, "auto", self._effort.seed)
             searching.run(self._effort.trials, deadline_s)

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from tuner.agent.base import Agent
-from tuner.agent.resume import restore
+from tuner.agent.history import restore
 from tuner.agent.rounds import Author, Rounds
 from tuner.app.open import OpenRun, open_run
 from tuner.app.plan import RunOptions

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tuner.agent.gate import LARGEST_HOST_BYTES
-from tuner.agent.resume import restore
+from tuner.agent.history import restore
 from tuner.app.instruments import compiler_for, watches_for
 from tuner.app.plan import verified_plan
 from tuner.device.select import HOST, gpu_count, open_device

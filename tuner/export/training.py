@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from math import log
 from pathlib import Path
 from typing import Any, Literal
 
-from tuner.agent.briefing.outcome import RoundRecord
-from tuner.agent.history import CANDIDATE, IDEA, IDLE, REFUSED, SAID, history
+from tuner.agent.history import RoundRecord, begun, over
 from tuner.agent.prompts import fenced
 from tuner.model.errors import InputError, SessionError
 from tuner.process.files import atomic_write
-from tuner.session.records import Note
+from tuner.session.events import (
+    AgentIdle,
+    CandidateMade,
+    Event,
+    Planned,
+    RoundRefused,
+    Said,
+    ToolsDeclared,
+)
 from tuner.session.session import Session
-
-# The kind of the note that holds the tools as they were declared to the agent.
-TOOLS = "tools"
 
 Message = dict[str, Any]
 
@@ -53,29 +57,26 @@ class ChatConversation:
         return self.planning + _opening(self.writing) if self.writing else ()
 
 
-def conversation_of(notes: Sequence[Note]) -> ChatConversation:
-    """Read the notes of one round, in their order.
+def conversation_of(events: Sequence[Event]) -> ChatConversation:
+    """Read the events of one round, in their order.
 
     The agent of files has its two files as one message with fenced blocks, the plan before them.
     Failed tries, which nobody heard of, are left out.
     """
-    planned = next((n for n, note in enumerate(notes) if note.kind == IDEA), len(notes))
-    before = [note.content for note in notes[:planned] if note.kind == SAID]
-    after = [note.content for note in notes[planned:] if note.kind == SAID]
-    replies = [entry for entry in (*before, *after) if entry["type"] == "reply"]
-    if any(entry["type"] in ("plan", "answer") for entry in (*before, *after)):
-        ends = [note.content for note in notes if note.kind in (CANDIDATE, REFUSED)]
-        # What was wrong with each answer, in order; the last one may have been right.
-        return _of_files(before, after, ends[0]["problems"] if ends else ())
-    offered = {name for reply in replies for name in reply["request"].get("tools", ())}
-    declared = [tool for note in notes if note.kind == TOOLS for tool in note.content["tools"]]
-    tools = [
-        {"type": "function", "function": dict(tool)} for tool in declared if tool["name"] in offered
-    ]
+    kinds = [type(event) for event in events]
+    planned = kinds.index(Planned) if Planned in kinds else len(events)
+    before, after = (
+        [event.entry for event in part if isinstance(event, Said)]
+        for part in (events[:planned], events[planned:])
+    )
+    entries = [*before, *after]
+    replies = [entry for entry in entries if entry["type"] == "reply"]
+    if any(entry["type"] in ("plan", "answer") for entry in entries):
+        return _of_files(before, after, _problems(events))
     return ChatConversation(
         planning=tuple(_messages(before)),
         writing=tuple(_messages(after)),
-        tools=tuple(tools) or None,
+        tools=_tools(events, replies),
         model=replies[-1]["model"] if replies else "",
     )
 
@@ -118,6 +119,16 @@ def _call(call: Mapping[str, Any]) -> Message:
     }
 
 
+def _tools(
+    events: Iterable[Event], replies: Iterable[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], ...] | None:
+    """Take the declared tools that a request of the round offered."""
+    offered = {name for reply in replies for name in reply["request"].get("tools", ())}
+    declared = [tool for one in events if isinstance(one, ToolsDeclared) for tool in one.tools]
+    functions = [asdict(tool) for tool in declared if tool.name in offered]
+    return tuple({"type": "function", "function": one} for one in functions) or None
+
+
 def _of_files(
     before: Sequence[Mapping[str, Any]],
     after: Sequence[Mapping[str, Any]],
@@ -136,6 +147,12 @@ def _of_files(
     for problem, answer in zip(problems, answers[1:], strict=False):
         writing += [{"role": "user", "content": problem}, _assistant(answer)]
     return ChatConversation(asked, tuple(writing))
+
+
+def _problems(events: Iterable[Event]) -> list[str]:
+    """List what was wrong with each answer, in order; the last one may have been right."""
+    ends = (one for one in events if isinstance(one, CandidateMade | RoundRefused))
+    return next((list(one.problems) for one in ends), [])
 
 
 def _assistant(content: str, **more: Any) -> Message:
@@ -186,22 +203,22 @@ def trajectories(session: Session, form: Format) -> Trajectories:
     followed, and `tools`. `grpo` gives as `prompt` all up to the request for a template, with the
     plan that was made then. Both have the reward and what came of the round beside them.
     """
-    records = {record.number: record for record in history(session)}
     rows: list[Row] = []
     left_out: dict[int, str] = {}
-    for number in sorted({note.round for note in session.notes() if note.round > 0}):
-        if number not in records:
-            idle = session.notes(number, IDLE)
+    for record in begun(session):
+        number = record.number
+        if not over(session, number):
+            idle = session.events(AgentIdle, number)
             left_out[number] = "the agent had nothing to try" if idle else "it is not over"
             continue
-        conversation = conversation_of(session.notes(number))
+        conversation = conversation_of(session.events(Event, number))
         if not conversation.rest:
             left_out[number] = "no messages: its agent is not a model"
         elif form == "grpo" and not conversation.request:
             left_out[number] = "no template was asked for: the plan could not be read"
         else:
             shown = _shown(conversation, form)
-            rows.append({**shown, **_result(session, records[number], conversation)})
+            rows.append({**shown, **_result(session, record, conversation)})
     return Trajectories(tuple(rows), left_out)
 
 

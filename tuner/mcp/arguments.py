@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from tuner.agent.base import Answer, Tool
-from tuner.agent.briefing.outcome import memory_text
-from tuner.agent.handoff import Submission
-from tuner.agent.history import history
+from tuner.agent.base import Answer
+from tuner.agent.history import history, memory_text
+from tuner.agent.mcp_agent import Submission
 from tuner.agent.replies import KNOWN_METRICS, MOST_EXPECTATIONS
-from tuner.agent.tools.arguments import Arguments, schema
+from tuner.agent.tools.arguments import ToolArguments, schema
 from tuner.app.run import FinishedRun
 from tuner.model.errors import AgentError
 from tuner.model.run_config import RunSettings
@@ -24,6 +23,7 @@ from tuner.model.trial import Result
 from tuner.report.html import write_report
 from tuner.report.sections.summary import headline
 from tuner.report.terminal import json_of, results_table
+from tuner.session.events import Tool
 from tuner.session.session import Session
 
 PLAN = ("base", "reference", "hypothesis", "change", "expectations")
@@ -59,7 +59,7 @@ class Wish:
     settings: RunSettings
 
 
-class StartArguments(Arguments):
+class StartArguments(ToolArguments):
     """A kernel to tune, or a session to go on with."""
 
     kernel: str = Field(
@@ -89,7 +89,7 @@ class StartArguments(Arguments):
     )
 
 
-class BriefingArguments(Arguments):
+class BriefingArguments(ToolArguments):
     """What of a briefing to give."""
 
     whole: bool = Field(
@@ -98,7 +98,7 @@ class BriefingArguments(Arguments):
     )
 
 
-class SubmitArguments(Arguments):
+class SubmitArguments(ToolArguments):
     """The plan of the round, a template and its search space."""
 
     template: str = Field(description="The whole template, without fences.")
@@ -128,11 +128,11 @@ class SubmitArguments(Arguments):
         return Submission(plan, Answer(self.template, self.space))
 
 
-class NoArguments(Arguments):
+class NoArguments(ToolArguments):
     """Nothing."""
 
 
-LEADING: Mapping[str, type[Arguments]] = {
+LEADING: Mapping[str, type[ToolArguments]] = {
     "start": StartArguments,
     "status": NoArguments,
     "briefing": BriefingArguments,

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tuner.agent.handoff import Handoff
-from tuner.agent.mcp_agent import FinishedError, McpAgent
+from tuner.agent.mcp_agent import FinishedError, Handoff, McpAgent
 from tuner.app.environment import program_name, resume_line
 from tuner.app.open import OpenRun
 from tuner.app.plan import RunOptions, option_of

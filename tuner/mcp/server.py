@@ -21,7 +21,6 @@ from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from tuner.agent.base import Tool
 from tuner.agent.rounds import REPAIRS
 from tuner.agent.tools.arguments import checked
 from tuner.mcp.arguments import (
@@ -34,6 +33,7 @@ from tuner.mcp.arguments import (
 from tuner.mcp.session_runner import Run, SessionRunner
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, TunerError
+from tuner.session.events import Tool
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

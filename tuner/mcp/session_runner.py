@@ -8,16 +8,16 @@ from pathlib import Path
 from threading import Thread
 from typing import Protocol
 
-from tuner.agent.base import Tool
-from tuner.agent.handoff import Handoff
-from tuner.agent.tools.catalogue import Abilities, offers
-from tuner.agent.tools.limits import Limits
+from tuner.agent.mcp_agent import Handoff
+from tuner.agent.tools.arguments import ToolLimits
+from tuner.agent.tools.tool_session import Abilities, offers
 from tuner.device.base import DeviceInfo
 from tuner.mcp.arguments import Ending, StartArguments, Wish, leading_tools
 from tuner.model.errors import InputError
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 from tuner.model.run_config import RunSettings
 from tuner.report import formatting
+from tuner.session.events import Tool
 
 PHASES: Mapping[Phase, str] = {
     "baseline": "the baseline is measured",
@@ -223,5 +223,5 @@ def _catalogue() -> Sequence[Tool]:
     can = Abilities(verifies=True, times=True, profiles=True)
     return [
         replace(tool, description=f"{tool.description} While a round is open.")
-        for tool in (offer.tool for offer in offers(info, can, Limits()))
+        for tool in (offer.tool for offer in offers(info, can, ToolLimits()))
     ]

@@ -26,6 +26,7 @@ from tuner.model.trial import (
     Variant,
 )
 from tuner.model.trial import fastest as timed_trials
+from tuner.session.events import Event, SearchEnded
 from tuner.session.records import file_sha
 from tuner.session.session import CandidateRecord, Session
 from tuner.space.choices import optional
@@ -33,13 +34,12 @@ from tuner.space.load import load_definition
 from tuner.space.schema import validated
 from tuner.space.yaml import parse
 from tuner.tuning.progress import mean_speedup
-from tuner.tuning.search import ENDED
 
 if TYPE_CHECKING:
     from tuner.dispatch.table import DispatchTable
     from tuner.mutation.examine import MutationScore
     from tuner.report.rounds import AuthorData, RoundData
-    from tuner.tuning.profiling import Profiled
+    from tuner.session.events import Profiled
 
 _SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming_gbps"})
 
@@ -304,7 +304,7 @@ def from_session(
         peers=tuple(session.peers()),
     )
     data = replace(data, dynamic_shared_bytes=dict(_dynamic_shared(data, session)))
-    if config.rounds or any(note.round > 0 for note in session.notes()):
+    if config.rounds or any(event.round > 0 for event in session.events(Event)):
         data = _with_rounds(data, session)
     return data if spec is None else _with_spec(data, spec)
 
@@ -359,10 +359,8 @@ def _dispatch(session: Session) -> Dispatch | None:
 
 
 def _early_ends(session: Session) -> Iterator[EarlyEnd]:
-    for note in session.notes(0, ENDED):
-        ended = note.content
-        gain = ended.get("expected_gain")
-        yield EarlyEnd(ended["candidate"], ended["workload"], ended["trials"], gain)
+    for one in session.events(SearchEnded):
+        yield EarlyEnd(one.candidate, one.workload, one.trials, one.expected_gain)
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tuner.agent.base import Idea
-from tuner.agent.briefing.outcome import Moved, Outcome, RoundRecord
-from tuner.agent.history import CANDIDATE, IDEA, IDLE, REFUSED, SAID, history, idea_of
+from tuner.agent.history import RoundRecord, begun
 from tuner.model.statistics import geometric_mean
+from tuner.session.events import AgentIdle, Moved, RoundOutcome, RoundRefused, Said
 from tuner.session.session import Session
 
 # `idle`: the agent had nothing left to try; `open`: the run ended in the middle of it.
@@ -105,7 +104,7 @@ def author_of(session: Session) -> AuthorData | None:
     config = session.manifest.config
     if not config.rounds:
         return None
-    heard = (note.content.get("model", "") for note in session.notes(kind=SAID))
+    heard = (event.entry.get("model", "") for event in session.events(Said))
     models = dict.fromkeys((config.model, *heard))
     named = tuple(model for model in models if model)
     return AuthorData(config.agent, named, config.policy, config.rounds)
@@ -113,38 +112,24 @@ def author_of(session: Session) -> AuthorData | None:
 
 def rounds(session: Session) -> tuple[RoundData, ...]:
     """List the rounds of a session, also one that was not ended."""
-    over = {record.number: record for record in history(session)}
-    numbers = dict.fromkeys(note.round for note in session.notes() if note.round > 0)
-    return tuple(_round(session, number, over.get(number)) for number in sorted(numbers))
+    return tuple(_round(session, record) for record in begun(session))
 
 
-def _round(session: Session, number: int, record: RoundRecord | None) -> RoundData:
-    notes = session.notes(number)
-    last = {note.kind: note.content for note in notes}
-    spent = _spent(note.content for note in notes if note.kind == SAID)
-    known = record or _unfinished(number, last)
-    outcome = known.outcome
-    gain = None if outcome is None else _gain(session, outcome)
-    return RoundData(known, _end(last, outcome), gain, spent)
+def _round(session: Session, record: RoundRecord) -> RoundData:
+    spent = _spent(event.entry for event in session.events(Said, record.number))
+    gain = None if record.outcome is None else _gain(session, record.outcome)
+    return RoundData(record, _end(session, record), gain, spent)
 
 
-def _unfinished(number: int, last: Mapping[str, Mapping[str, Any]]) -> RoundRecord:
-    idea: Idea | None = idea_of(last[IDEA]) if IDEA in last else None
-    base = idea.base if idea else last.get(IDLE, {}).get("base") or ""
-    made = last.get(CANDIDATE, {})
-    problems = tuple(made.get("problems", ()))
-    return RoundRecord(number, base, idea, made.get("name"), problems)
-
-
-def _end(last: Mapping[str, Mapping[str, Any]], outcome: Outcome | None) -> End:
-    if REFUSED in last:
+def _end(session: Session, record: RoundRecord) -> End:
+    if session.events(RoundRefused, record.number):
         return "refused"
-    if outcome is not None:
-        return "incorrect" if outcome.speedup is None else "searched"
-    return "idle" if IDLE in last else "open"
+    if record.outcome is not None:
+        return "incorrect" if record.outcome.speedup is None else "searched"
+    return "idle" if session.events(AgentIdle, record.number) else "open"
 
 
-def _gain(session: Session, outcome: Outcome) -> Gain | None:
+def _gain(session: Session, outcome: RoundOutcome) -> Gain | None:
     timed = {key: us for key, us in outcome.default_us.items() if us is not None}
     baseline_us = {w.key: b.measurement.median_us for w, b in session.baselines().items()}
     both = [key for key in timed if key in baseline_us and key in outcome.best_us]

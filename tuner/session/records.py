@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tuner.model.kernel import Workload
 from tuner.model.run_config import RunConfig
@@ -24,6 +24,7 @@ from tuner.model.trial import (
     Result,
     Trial,
 )
+from tuner.session.events import EVENTS, Event
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -76,16 +77,6 @@ class CandidateRecord:
     parent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that happened in a round with an agent; `content` holds plain JSON values."""
-
-    round: int
-    kind: str
-    content: Mapping[str, Any]
-    created: str
-
-
 class Record(NamedTuple):
     """A trial with the seconds that the session had run when it ended, pauses left out."""
 
@@ -119,7 +110,7 @@ SessionRecord = (
     | PeerTrial
     | Energy
     | Check
-    | Note
+    | Event
     | Result
     | Withdrawal
 )
@@ -131,9 +122,9 @@ _KINDS: Mapping[str, type[SessionRecord]] = {
     "peer": PeerTrial,
     "energy": Energy,
     "check": Check,
-    "note": Note,
     "result": Result,
     "withdrawal": Withdrawal,
+    **{f"event: {kind}": event for kind, event in EVENTS.items()},
 }
 _NAMES = {record: kind for kind, record in _KINDS.items()}
 

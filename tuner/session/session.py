@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tuner.model.config import Config
 from tuner.model.errors import SessionError
@@ -30,11 +29,11 @@ from tuner.model.trial import (
     fastest,
 )
 from tuner.process.files import atomic_write
+from tuner.session.events import Event
 from tuner.session.records import (
     Baseline,
     CandidateRecord,
     Manifest,
-    Note,
     Record,
     SessionRecord,
     State,
@@ -44,7 +43,9 @@ from tuner.session.records import (
 if TYPE_CHECKING:
     from tuner.session.store import SessionStore
 
-__all__ = ["Baseline", "CandidateRecord", "Manifest", "Note", "Record", "Session", "State"]
+_Event = TypeVar("_Event", bound=Event)
+
+__all__ = ["Baseline", "CandidateRecord", "Manifest", "Record", "Session", "State"]
 
 
 class Session:
@@ -70,7 +71,7 @@ class Session:
         self._peers: list[PeerTrial] = []
         self._energies: list[Energy] = []
         self._checks: list[Check] = []
-        self._notes: list[Note] = []
+        self._events: list[Event] = []
         self._results: dict[Workload, Result] = {}
         for record in store.records():
             self._add(record)
@@ -123,8 +124,8 @@ class Session:
                 self._energies.append(record)
             case Check():
                 self._checks.append(record)
-            case Note():
-                self._notes.append(record)
+            case Event():
+                self._events.append(record)
             case Result():
                 self._results[record.workload] = record
             case Withdrawal():
@@ -259,17 +260,19 @@ class Session:
     def checks(self) -> list[Check]:
         return list(self._checks)
 
-    def note(self, number: int, kind: str, content: Mapping[str, Any]) -> None:
-        """Append what happened in a round; `content` holds plain JSON values."""
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        self._append(Note(number, kind, content, created))
+    def record_event(self, event: Event) -> None:
+        """Append what happened."""
+        self._append(event)
 
-    def notes(self, number: int | None = None, kind: str | None = None) -> list[Note]:
-        """List what happened in the order of noting; None selects every round or kind."""
+    def events(self, kind: type[_Event], number: int | None = None) -> list[_Event]:
+        """List the events of a type in the order of recording; None selects every round.
+
+        `Event` itself selects every type.
+        """
         return [
-            note
-            for note in self._notes
-            if number in (None, note.round) and kind in (None, note.kind)
+            event
+            for event in self._events
+            if isinstance(event, kind) and number in (None, event.round)
         ]
 
     def record_result(self, result: Result) -> None:

@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from tuner.analysis.base import Bottleneck, Degree, Profiler, ProfileSubject
+from tuner.analysis.base import Degree, Profiler, ProfileSubject
 from tuner.analysis.diagnosis import diagnose
 from tuner.analysis.metrics import metrics_of
 from tuner.device.base import Outcome
 from tuner.model.kernel import Workload
-from tuner.model.trial import Finding, Trial
+from tuner.model.trial import Trial
+from tuner.session.events import Profiled
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Evaluator
 
-PROFILED = "profile"
 # The code is the same; reports can name lines only where the compiler wrote them down.
 COMPILE_OPTIONS = ("-lineinfo",)
-
-
-@dataclass(frozen=True, slots=True)
-class Profiled:
-    """What a profile said of one trial, as the session keeps it.
-
-    `reason` says why it has no counters, where there could have been some.
-    """
-
-    candidate: str
-    workload: str
-    config: Mapping[str, Any]
-    degree: Degree
-    kind: Bottleneck
-    metrics: Mapping[str, float]
-    findings: tuple[Finding, ...]
-    reason: str = ""
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Profiled:
-        findings = tuple(Finding(**finding) for finding in content["findings"])
-        known = {"degree": Degree(content["degree"]), "kind": Bottleneck(content["kind"])}
-        return cls(**{**content, **known, "findings": findings})
 
 
 class Profiling:
@@ -60,8 +36,11 @@ class Profiling:
         """How much a profile can know here."""
         return self._profiler.degree
 
-    def of(self, plan: Plan, trial: Trial) -> Profiled | None:
-        """Profile one correct trial of `plan`'s candidate; None where it does not compile."""
+    def of(self, plan: Plan, trial: Trial, number: int = 0) -> Profiled | None:
+        """Profile one correct trial of `plan`'s candidate; None where it does not compile.
+
+        `number` is that of the round.
+        """
         options = (*plan.spec.compile_options, *COMPILE_OPTIONS)
         spec = replace(plan.spec, compile_options=options)
         evaluator = self.evaluator_of(replace(plan, spec=spec))
@@ -84,6 +63,7 @@ class Profiling:
         profile = self._profiler.profile(subject)
         kind, findings = diagnose(profile)
         return Profiled(
+            round=number,
             candidate=trial.candidate,
             workload=workload.key,
             config=dict(trial.config),
@@ -100,14 +80,14 @@ class Profiling:
         for trial in trials:
             if (trial.candidate, trial.workload.key) in known:
                 continue
-            profiled = self.of(plan, trial)
+            profiled = self.of(plan, trial, number)
             if profiled is not None:
-                session.note(number, PROFILED, asdict(profiled))
+                session.record_event(profiled)
 
 
 def profiles(session: Session, candidate: str | None = None) -> list[Profiled]:
-    noted = (Profiled.from_json(note.content) for note in session.notes(kind=PROFILED))
-    return [one for one in noted if candidate in (None, one.candidate)]
+    """List what profiles said, of one candidate or of all."""
+    return [one for one in session.events(Profiled) if candidate in (None, one.candidate)]
 
 
 def worth_profiling(

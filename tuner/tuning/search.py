@@ -17,6 +17,7 @@ from tuner.search.base import Features, StaticFeatureAware
 from tuner.search.factory import default_budget, learns_from_others, make_searcher
 from tuner.search.pool import Pool, valid_configs
 from tuner.search.random import require_listed
+from tuner.session.events import SearchEnded
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
@@ -32,8 +33,6 @@ from tuner.tuning.progress import ProgressTracker
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
 JOURNAL = "optuna.journal"
-# The kind of note, in round 0, that says why a search ended before its budget.
-ENDED = "ended"
 # What each workload after the first adds to the trials of a search that learns from the others,
 # unless told otherwise: ten workloads take three times the trials of one.
 FURTHER_TRIALS = 22
@@ -173,7 +172,7 @@ class Search:
             trials = self._session.trials(self._plan.candidate, search.workload)
             require_one_compiles(trials, self._plan.template)
             if search.found_enough and search.proposed < search.max_trials:
-                self._note_end(search, expected_gain=search.gain)
+                self._note_end(search, search.gain)
             self._expect(search, search.proposed)
 
     def _run(self) -> None:
@@ -284,11 +283,14 @@ class Search:
             depth=DEPTH_FORESEEN if foreseeing else DEPTH,
         )
 
-    def _note_end(self, search: WorkloadSearch, **why: float | bool | None) -> None:
+    def _note_end(
+        self, search: WorkloadSearch, expected_gain: float | None = None, *, late: bool = False
+    ) -> None:
+        """Write down why a search ended before its budget."""
         name, key = self._plan.candidate, search.workload.key
-        noted = {"candidate": name, "workload": key, "trials": search.proposed, **why}
-        if noted not in [note.content for note in self._session.notes(0, ENDED)]:
-            self._session.note(0, ENDED, noted)
+        ended = SearchEnded(0, name, key, search.proposed, expected_gain, late)
+        if ended not in self._session.events(SearchEnded):
+            self._session.record_event(ended)
 
     def _expect(self, search: WorkloadSearch, trials: int) -> None:
         more = trials - self._planned[search.workload]
@@ -299,10 +301,8 @@ class Search:
     def _is_ended(self, workload: Workload) -> bool:
         name, key = self._plan.candidate, workload.key
         return any(
-            note.content["candidate"] == name
-            and note.content["workload"] == key
-            and note.content.get("late", False)
-            for note in self._session.notes(0, ENDED)
+            (ended.candidate, ended.workload, ended.late) == (name, key, True)
+            for ended in self._session.events(SearchEnded)
         )
 
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:

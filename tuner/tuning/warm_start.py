@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from tuner.device.base import DeviceInfo
 from tuner.model.config import Config, SearchSpace
@@ -14,6 +13,7 @@ from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status, Trial, fastest
+from tuner.session.events import WarmSeed, WarmStarted
 from tuner.session.knowledge import (
     KnowledgeStore,
     PastConfig,
@@ -349,22 +349,20 @@ def warm_seeds(
     the same, whatever the store says by then.
     """
     if (noted := _noted(session, plan.candidate)) is not None:
-        return {w: tuple(Config.of(one["config"]) for one in noted.get(w.key, ())) for w in budgets}
+        return {w: tuple(Config.of(seed.config) for seed in noted.get(w.key, ())) for w in budgets}
     if knowledge is None or session.trials(plan.candidate):
         return {}
     found = knowledge.seeds(plan, evaluator, budgets)
     if any(found.values()):
-        told = {
-            workload.key: [
-                {"config": dict(seed.config), "device": seed.device, "workload": seed.workload}
-                for seed in chosen
-            ]
-            for workload, chosen in found.items()
-        }
-        session.note(0, WARM, {"candidate": plan.candidate, "seeds": told})
+        told = {w.key: tuple(map(_told, chosen)) for w, chosen in found.items()}
+        session.record_event(WarmStarted(0, plan.candidate, told))
     return {w: tuple(seed.config for seed in chosen) for w, chosen in found.items()}
 
 
-def _noted(session: Session, candidate: str) -> Mapping[str, Any] | None:
-    noted = [n.content for n in session.notes(0, WARM) if n.content["candidate"] == candidate]
-    return noted[-1]["seeds"] if noted else None
+def _noted(session: Session, candidate: str) -> Mapping[str, tuple[WarmSeed, ...]] | None:
+    noted = [one for one in session.events(WarmStarted) if one.candidate == candidate]
+    return noted[-1].seeds if noted else None
+
+
+def _told(seed: Seed) -> WarmSeed:
+    return WarmSeed(dict(seed.config), seed.device, seed.workload)

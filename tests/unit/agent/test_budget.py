@@ -7,37 +7,37 @@ from textwrap import dedent
 
 import pytest
 
-from tuner.agent.budget import LEAST_OUTPUT_TOKENS, Budget, Estimate, Price, Usage, read_prices
+from tuner.agent.budget import LEAST_OUTPUT_TOKENS, Estimate, Price, TokenBudget, Usage, read_prices
 from tuner.model.errors import BudgetError, InputError, SpaceError
 
 PRICE = Price(input=2.0, cached_input=0.5, output=10.0)
 
 
 def test_a_budget_without_limits_allows_any_reply() -> None:
-    budget = Budget()
+    budget = TokenBudget()
     budget.spend(Usage(10**9, 0, 10**9))
     assert budget.allow(10**9) is None
 
 
 def test_tokens_that_are_sent_and_written_both_count() -> None:
-    budget = Budget(max_tokens=10_000)
+    budget = TokenBudget(max_tokens=10_000)
     budget.spend(Usage(3_000, 1_000, 500))
     assert budget.allow(2_000) == 10_000 - 3_500 - 2_000
 
 
 def test_a_reply_is_limited_by_the_money_that_is_left() -> None:
-    budget = Budget(max_cost=0.10, price=PRICE)
+    budget = TokenBudget(max_cost=0.10, price=PRICE)
     # 10,000 tokens cost 0.02; 0.08 are left, at 10 a million 8,000 tokens
     assert budget.allow(10_000) == pytest.approx(8_000, abs=1)
 
 
 def test_the_tighter_of_two_limits_counts() -> None:
-    assert Budget(max_tokens=5_000, max_cost=100.0, price=PRICE).allow(1_000) == 4_000
-    assert Budget(max_tokens=10**9, max_cost=0.01, price=PRICE).allow(0) == 1_000
+    assert TokenBudget(max_tokens=5_000, max_cost=100.0, price=PRICE).allow(1_000) == 4_000
+    assert TokenBudget(max_tokens=10**9, max_cost=0.01, price=PRICE).allow(0) == 1_000
 
 
 def test_a_request_that_leaves_no_room_for_a_reply_is_refused() -> None:
-    budget = Budget(max_tokens=1_000)
+    budget = TokenBudget(max_tokens=1_000)
     assert budget.allow(1_000 - LEAST_OUTPUT_TOKENS) == LEAST_OUTPUT_TOKENS
     with pytest.raises(BudgetError, match="1000 tokens is used up: 0 are spent") as caught:
         budget.allow(1_001 - LEAST_OUTPUT_TOKENS)
@@ -46,7 +46,7 @@ def test_a_request_that_leaves_no_room_for_a_reply_is_refused() -> None:
 
 
 def test_a_request_that_the_money_does_not_pay_for_is_refused() -> None:
-    budget = Budget(max_cost=1.0, price=PRICE)
+    budget = TokenBudget(max_cost=1.0, price=PRICE)
     budget.spend(Usage(0, 0, 99_900))
     with pytest.raises(BudgetError, match=r"1 USD is used up: 0\.999 are spent") as caught:
         budget.allow(400)
@@ -59,22 +59,22 @@ def test_cached_tokens_have_their_own_price() -> None:
 
 
 def test_a_model_that_costs_nothing_is_limited_by_tokens_alone() -> None:
-    assert Budget(max_cost=0.0, price=Price(0.0, 0.0)).allow(10**9) is None
+    assert TokenBudget(max_cost=0.0, price=Price(0.0, 0.0)).allow(10**9) is None
 
 
 def test_a_cost_is_unknown_without_a_price() -> None:
-    budget = Budget()
+    budget = TokenBudget()
     assert budget.spend(Usage(10, 0, 10)) is None
-    assert Budget(price=PRICE).spend(Usage(0, 0, 100_000)) == pytest.approx(1.0)
+    assert TokenBudget(price=PRICE).spend(Usage(0, 0, 100_000)) == pytest.approx(1.0)
 
 
 def test_money_cannot_be_limited_without_a_price() -> None:
     with pytest.raises(InputError, match="limited to 5 and the model's price is unknown"):
-        Budget(max_cost=5.0)
+        TokenBudget(max_cost=5.0)
 
 
 def test_what_earlier_runs_used_counts_replies_and_failures() -> None:
-    budget = Budget(max_tokens=100_000, price=PRICE)
+    budget = TokenBudget(max_tokens=100_000, price=PRICE)
     reply = {"input_tokens": 1_000, "cached_tokens": 200, "output_tokens": 50}
     failure = {"input_tokens": 900, "cached_tokens": 0, "output_tokens": 5}
     budget.remember(

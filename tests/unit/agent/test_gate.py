@@ -130,11 +130,12 @@ def test_a_template_that_is_wrong_only_where_nothing_is_tuned_is_found(gate, dev
         return Outcome(Status.INCORRECT, "out[0] is 3") if wrong else Outcome(Status.CORRECT)
 
     monkeypatch.setattr(device, "verify", verify)
-    with pytest.raises(RefusedError, match="wrong with threads=128 on N=7: out"):
+    with pytest.raises(RefusedError, match="incorrect with threads=128 on N=7: out"):
         gate(boundary=(7,), verify=True)
     assert "N=1000" in tried
 
 
+@pytest.mark.slow
 def test_more_combinations_than_can_be_looked_at_are_refused_at_once_and_in_short(gate):
     many = [*range(1, 5001)]
     space = SPACE.replace("[64, 128]}", f"{many}, offset: {many}}}").replace(

@@ -1,4 +1,4 @@
-"""What is read in a model's reply, and what is said of one that cannot be read."""
+"""A plan and an answer are read exactly, and what is wrong is told."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from agent_doubles import answer, briefing, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.agent.base import Expectation
-from tuner.agent.replies import KNOWN_METRICS, find_elision, plan_schema, read_answer, read_plan
-from tuner.analysis.base import METRICS
+from tuner.agent.replies import (
+    KNOWN_METRICS,
+    find_truncation,
+    plan_schema,
+    read_answer,
+    read_plan,
+)
 from tuner.model.errors import ReplyError
+from tuner.session.events import Expectation
 
 ROOT = Path(__file__).parents[3]
 
@@ -104,10 +109,6 @@ def test_the_schema_is_strict_in_every_object(base: str | None) -> None:
     json.dumps(schema)
 
 
-def test_the_metrics_are_those_of_the_profiler_and_the_time() -> None:
-    assert set(KNOWN_METRICS) == {"time_us", *METRICS}
-
-
 def test_an_answer_is_a_template_and_a_space_as_they_were_written() -> None:
     template = "// café\r\n  int a;\t \n\n\fint b;\n"
     read = read_answer(f"Sure.\n```cuda\n{template}```\nThen\n```yaml\nversion: 1\n\n```\nDone.")
@@ -153,7 +154,11 @@ CUDA = "```cuda\nint a;\n```\n"
         ("```\nint a;\n```\n" + CUDA + YAML, "the fence at line 1 of the reply does not say"),
         (YAML + "```cuda\nint a;\n", "the block that starts at line 4 of the reply is not closed"),
         ("```cuda\nint a;\n" + YAML, "line 1 of the reply is not closed before another starts at "),
-        (answer("int a;\n// ... rest unchanged"), "line 2 of the template stands for text"),
+        (
+            answer("int a;\n// ... rest unchanged"),
+            "line 2 of the template stands for text that is left out: '// ... rest unchanged'; "
+            "write the whole template",
+        ),
         (answer(space="version: 1\n# ... other parameters as before"), "line 2 of the space"),
     ],
 )
@@ -180,8 +185,8 @@ def test_an_answer_that_is_not_both_is_told_exactly(text: str, said: str) -> Non
         "// kernel body unchanged",
     ],
 )
-def test_an_elision_is_found(line: str) -> None:
-    found = find_elision(f"int a;\n{line}\nint b;\n", "template")
+def test_a_truncation_is_found(line: str) -> None:
+    found = find_truncation(f"int a;\n{line}\nint b;\n", "template")
     assert found == (2, line.strip())
 
 
@@ -199,20 +204,20 @@ def test_an_elision_is_found(line: str) -> None:
         "// leaves the remaining lanes idle",
     ],
 )
-def test_an_honest_line_is_no_elision(line: str) -> None:
-    assert find_elision(line, "template") is None
+def test_an_honest_line_is_no_truncation(line: str) -> None:
+    assert find_truncation(line, "template") is None
 
 
-def test_no_file_of_ours_is_taken_for_an_elision() -> None:
+def test_no_file_of_ours_is_taken_for_a_truncation() -> None:
     templates = [*ROOT.glob("templates/**/*.j2"), *ROOT.glob("kernels/**/*.cu")]
     spaces = [*ROOT.glob("search_spaces/**/*.yaml")]
     assert templates and spaces
-    assert not [p for p in templates if find_elision(p.read_text(), "template")]
-    assert not [p for p in spaces if find_elision(p.read_text(), "space")]
+    assert not [p for p in templates if find_truncation(p.read_text(), "template")]
+    assert not [p for p in spaces if find_truncation(p.read_text(), "space")]
 
 
 def test_a_long_comment_takes_no_long_time() -> None:
-    assert find_elision("// " + "rest the same " * 30_000, "template") is None
+    assert find_truncation("// " + "rest the same " * 30_000, "template") is None
 
 
 PIECES = ["```", "```cuda", "```yaml", "\n", "{", "}", '"change"', ":", ",", "[", "]", "1e999", "x"]

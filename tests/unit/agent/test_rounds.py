@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
-from tuner.agent.base import Answer, Expectation, Idea
-from tuner.agent.briefing.gather import Briefer
-from tuner.agent.history import history
-from tuner.agent.resume import tree_of
+from tuner.agent.base import Answer
+from tuner.agent.briefing import Briefer
+from tuner.agent.history import history, tree_of
 from tuner.agent.rounds import Author
 from tuner.agent.tree import Greedy
 from tuner.analysis.base import Degree
@@ -18,6 +17,7 @@ from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, ReplyError
 from tuner.model.trial import INITIAL, Status
+from tuner.session.events import Expectation, Idea
 
 FASTER = """
 constexpr int kThreads = @{ threads }@;
@@ -87,7 +87,7 @@ def idea(base=INITIAL, **changes) -> Idea:
 @pytest.fixture
 def run(make_plan, make_session, compiler, listener):
     def start(agent, rounds=1, device=None, name="session", **changes):
-        plan = replace(make_plan(), rounds=rounds, **changes)
+        plan = make_plan(rounds=rounds, **changes)
         device = device or SimulatedDevice(lambda program: 10.0 + program.launches[0].threads / 64)
 
         def author(session, candidates):

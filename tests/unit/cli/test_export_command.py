@@ -6,16 +6,9 @@ import json
 
 import pytest
 
-from tuner.agent.briefing.outcome import Outcome
-from tuner.model.trial import INITIAL
+from tuner.session.events import CandidateMade, Idea, Planned, RoundEnded, RoundOutcome, Said
 
-IDEA = {
-    "base": INITIAL,
-    "hypothesis": "h",
-    "change": "c",
-    "expectations": [],
-    "reference": "",
-}
+IDEA = Idea("initial", "h", "c")
 
 
 @pytest.fixture
@@ -24,12 +17,13 @@ def session(make_plan, make_session):
     with make_session(make_plan()) as opened:
         for number in (1, 2):
             said = {"role": "user", "content": f"request {number}"}
-            opened.note(number, "said", {"type": "message", "message": said})
-        opened.note(1, "said", {"type": "plan", "text": "{}"})
-        opened.note(1, "idea", IDEA)
-        opened.note(1, "said", {"type": "answer", "template": "int x;", "space": "version: 1"})
-        opened.note(1, "candidate", {"name": "r1", "attempt": 1, "problems": []})
-        opened.note(1, "outcome", {"outcome": Outcome(2.0, 2.0).to_json()})
+            opened.record_event(Said(number, {"type": "message", "message": said}))
+        opened.record_event(Said(1, {"type": "plan", "text": "{}"}))
+        opened.record_event(Planned(1, IDEA))
+        answer = {"type": "answer", "template": "int x;", "space": "version: 1"}
+        opened.record_event(Said(1, answer))
+        opened.record_event(CandidateMade(1, "r1", 1))
+        opened.record_event(RoundEnded(1, RoundOutcome(2.0, 2.0)))
     return opened.directory
 
 

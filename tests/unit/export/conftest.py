@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tuner.agent.base import Expectation, Idea
-from tuner.agent.briefing.outcome import Outcome
 from tuner.model.trial import INITIAL
+from tuner.session.events import (
+    AgentIdle,
+    CandidateMade,
+    Event,
+    Expectation,
+    Idea,
+    Planned,
+    RoundEnded,
+    RoundOutcome,
+    RoundRefused,
+    Said,
+    Tool,
+    ToolsDeclared,
+)
 from tuner.session.session import Session
 
 IDEA = Idea(INITIAL, "loads are narrow", "load 16 bytes", (Expectation("time_us", 0.8),))
-DECLARED = [
-    {"name": name, "description": f"{name} it", "parameters": {"type": "object"}}
-    for name in ("render", "measure", "profile")
-]
+DECLARED = tuple(
+    Tool(name, f"{name} it", {"type": "object"}) for name in ("render", "measure", "profile")
+)
 
 
 class Noted:
@@ -27,8 +36,8 @@ class Noted:
     def __init__(self, session: Session, number: int) -> None:
         self.session, self.number = session, number
 
-    def _note(self, kind: str, content: Mapping[str, Any]) -> Noted:
-        self.session.note(self.number, kind, json.loads(json.dumps(content)))
+    def _note(self, event: Event) -> Noted:
+        self.session.record_event(event)
         return self
 
     def says(self, role: str, content: str, **more: Any) -> Noted:
@@ -56,26 +65,25 @@ class Noted:
         return self._entry(type=kind, **content)
 
     def declares(self) -> Noted:
-        return self._note("tools", {"tools": DECLARED})
+        return self._note(ToolsDeclared(self.number, DECLARED))
 
     def plans(self) -> Noted:
-        return self._note("idea", asdict(IDEA))
+        return self._note(Planned(self.number, IDEA))
 
     def adds(self, *problems: str) -> Noted:
-        content = {"name": f"r{self.number}", "attempt": 1, "problems": list(problems)}
-        return self._note("candidate", content)
+        return self._note(CandidateMade(self.number, f"r{self.number}", 1, problems))
 
     def ends(self, speedup: float | None) -> Noted:
-        return self._note("outcome", {"outcome": Outcome(speedup, speedup).to_json()})
+        return self._note(RoundEnded(self.number, RoundOutcome(speedup, speedup)))
 
     def is_refused(self, *problems: str) -> Noted:
-        return self._note("refused", {"base": INITIAL, "problems": list(problems)})
+        return self._note(RoundRefused(self.number, INITIAL, problems))
 
     def is_idle(self) -> Noted:
-        return self._note("idle", {"base": None})
+        return self._note(AgentIdle(self.number, None))
 
     def _entry(self, **content: Any) -> Noted:
-        return self._note("said", content)
+        return self._note(Said(self.number, content))
 
 
 @pytest.fixture

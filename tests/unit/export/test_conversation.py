@@ -7,11 +7,12 @@ import pytest
 from tuner.agent.base import Answer
 from tuner.agent.replies import read_answer
 from tuner.export.training import conversation_of
+from tuner.session.events import Event
 
 
 @pytest.fixture
 def read(session):
-    return lambda number=1: conversation_of(session.notes(number))
+    return lambda number=1: conversation_of(session.events(Event, number))
 
 
 def roles(messages) -> list[str]:

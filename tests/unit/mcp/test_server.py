@@ -14,8 +14,7 @@ from agent_doubles import Kept, Tools, briefing, plan
 from mcp.client import Client
 from mcp_types import CallToolResult
 
-from tuner.agent.handoff import Handoff
-from tuner.agent.mcp_agent import McpAgent
+from tuner.agent.mcp_agent import Handoff, McpAgent
 from tuner.mcp.arguments import Ending, Wish
 from tuner.mcp.server import Service
 from tuner.mcp.session_runner import SessionRunner, Tuning, Watch

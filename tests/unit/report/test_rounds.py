@@ -1,12 +1,15 @@
-"""What an agent did is read from the session's notes alone."""
+"""What an agent did is read from the session's events alone."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.support.rounds_sample import CANDIDATES, SAID, session_with_rounds
+from tests.support.rounds_sample import CANDIDATES, SMALL, session_with_rounds
 from tuner.model.trial import INITIAL
 from tuner.report.rounds import AuthorData, Spent, author_of, rounds
+from tuner.session.events import AgentIdle, RoundEnded, Said
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def test_a_round_that_was_not_ended_keeps_its_plan(with_rounds):
 
 
 def test_an_agent_without_ideas_leaves_an_idle_round(session):
-    session.note(7, "idle", {"base": "r3"})
+    session.record_event(AgentIdle(7, "r3"))
     last = rounds(session)[-1]
     assert (last.end, last.record.base, last.record.idea) == ("idle", "r3", None)
 
@@ -60,21 +63,18 @@ def test_the_default_and_the_search_make_up_the_speedup(with_rounds):
 
 
 def test_only_workloads_where_the_default_was_timed_count(session):
-    (note,) = session.notes(3, "outcome")
-    text = note.content["outcome"]
-    first = text.index('"default_us": {"T=16,E=256": ') + len('"default_us": {"T=16,E=256": ')
-    unknown = text[:first] + "null" + text[text.index(",", first) :]
-    session.note(3, "outcome", {"outcome": unknown})
+    (ended,) = session.events(RoundEnded, 3)
+    unknown = {**ended.outcome.default_us, SMALL.key: None}
+    session.record_event(RoundEnded(3, replace(ended.outcome, default_us=unknown)))
     gain = rounds(session)[2].gain
     assert (gain.workloads, gain.every) == (1, 2)
     assert gain.search == pytest.approx(1.4)
 
 
 def test_a_candidate_without_a_timed_default_has_no_gain(session):
-    (note,) = session.notes(3, "outcome")
-    head, _, rest = note.content["outcome"].partition('"default_us": {')
-    text = head + '"default_us": {"T=16,E=256": null}' + rest[rest.index("}") + 1 :]
-    session.note(3, "outcome", {"outcome": text})
+    (ended,) = session.events(RoundEnded, 3)
+    outcome = replace(ended.outcome, default_us={SMALL.key: None})
+    session.record_event(RoundEnded(3, outcome))
     assert rounds(session)[2].gain is None
 
 
@@ -85,7 +85,8 @@ def test_tokens_and_cost_are_those_of_all_replies(with_rounds):
 
 def test_failed_requests_count_where_the_server_counted_them(session):
     usage = {"input_tokens": 100, "cached_tokens": 0, "output_tokens": 7}
-    session.note(6, SAID, {"type": "failure", "error": "cut", "usage": usage, "cost": None})
+    entry = {"type": "failure", "error": "cut", "usage": usage, "cost": None}
+    session.record_event(Said(6, entry))
     spent = rounds(session)[-1].spent
     assert (spent.replies, spent.input, spent.output) == (2, 9_100, 307)
     assert (spent.cost, spent.unpriced) == (pytest.approx(0.009), 1)

@@ -534,7 +534,13 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         ("kind", "content"),
-        [("trial", "{}"), ("trial", "["), ("peer", '{"name": 1}'), ("other", "{}"), ("note", "")],
+        [
+            ("trial", "{}"),
+            ("trial", "["),
+            ("peer", '{"name": 1}'),
+            ("other", "{}"),
+            ("event: said", ""),
+        ],
     )
     def test_a_record_that_is_none(self, tmp_path: Path, kind: str, content: str) -> None:
         create(tmp_path).close()

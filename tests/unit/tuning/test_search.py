@@ -13,9 +13,10 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.report.data import from_session
 from tuner.search.pool import Pool, valid_configs
+from tuner.session.events import SearchEnded
 from tuner.space.load import load_definition
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS
-from tuner.tuning.search import ENDED, FURTHER_TRIALS, TRANSFERRED_CONFIGS, cross_workload_transfer
+from tuner.tuning.search import FURTHER_TRIALS, TRANSFERRED_CONFIGS, cross_workload_transfer
 
 PLAIN = "  block: [32, 64, 128, 256, 512]\n  items: [1, 2, 4, 8]\n"
 
@@ -62,9 +63,9 @@ def test_an_early_end_is_noted_and_told(wide, make_plan, make_session, compiler,
     with make_session(plan) as session:
         found = searched(plan, session, compiler, listener)
         assert all(len(trials) < 200 for trials in found.values()), "nothing is left to find"
-        ends = [note.content for note in session.notes(0, ENDED)]
-        assert {end["workload"] for end in ends} == {workload.key for workload in found}
-        assert all(end["expected_gain"] < 0.005 for end in ends)
+        ends = session.events(SearchEnded)
+        assert {end.workload for end in ends} == {workload.key for workload in found}
+        assert all(end.expected_gain < 0.005 for end in ends)
         assert len(from_session(session).early_ends) == 2
     last = {progress.workload: progress for progress in listener.seen[-1].workloads}
     assert all(last[w].budget == last[w].done == len(trials) for w, trials in found.items())

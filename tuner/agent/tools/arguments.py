@@ -1,8 +1,11 @@
-"""The arguments of the tools: what may be given, checked, and their JSON schemas."""
+"""What the tools take: their arguments, checked, and the limits of a round."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,19 +13,93 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 
+
+@dataclass(frozen=True, slots=True)
+class ToolLimits:
+    """The most of everything; `round_` is for all calls of a round, the others for one call.
+
+    No program is started and no file is opened once `call_s` is over. What runs by then is ended
+    by the limits of the compiler, the device and the template, each of them in seconds.
+    """
+
+    round_calls: int = 32
+    round_s: float = 900.0
+    round_configs: int = 64
+    call_s: float = 60.0
+    configs: int = 16
+    # Under `agent.dialogue.MOST_TOOL_CHARS`, so that what is cut off says how to get the rest.
+    characters: int = 16_000
+    matches: int = 40
+    line_characters: int = 240
+    file_bytes: int = 2 << 20
+    template_characters: int = 400_000
+    space_characters: int = 100_000
+
+
+class ToolBudget:
+    """Count down what a round has left; `calls` are those that an interrupted run made of it."""
+
+    def __init__(self, limits: ToolLimits, calls: int = 0) -> None:
+        self._limits = limits
+        self._calls = calls
+        self._seconds = 0.0
+        self.configs = limits.round_configs
+
+    @property
+    def calls(self) -> int:
+        return self._calls
+
+    def refusal(self) -> str | None:
+        """Say what is used up, None where another call may be made."""
+        if self._calls >= self._limits.round_calls:
+            return f"the {self._limits.round_calls} tool calls of this round are used up"
+        if self._seconds >= self._limits.round_s:
+            return f"the {self._limits.round_s:g} s that tools may take in this round are used up"
+        return None
+
+    @contextmanager
+    def call(self) -> Iterator[float]:
+        """Count a call and its time; gives its deadline, by `time.monotonic`."""
+        started_s = time.monotonic()
+        self._calls += 1
+        try:
+            yield started_s + min(self._limits.call_s, self._limits.round_s - self._seconds)
+        finally:
+            self._seconds += time.monotonic() - started_s
+
+
+def cut(text: str, most: int, rest: str) -> str:
+    """Keep a text's first `most` characters, whole lines if possible, and say what was cut.
+
+    `rest` says how to see what is left out.
+    """
+    if len(text) <= most:
+        return text
+    end = text.rfind("\n", 0, most)
+    kept = text[: end if end > 0 else most]
+    return f"{kept}\n[cut: {len(text) - len(kept)} of {len(text)} characters left out; {rest}]"
+
+
+def shortened(line: str, most: int) -> str:
+    """Keep the start of a line that is too long to show."""
+    if len(line) <= most:
+        return line
+    return f"{line[:most]}... [{len(line) - most} more characters]"
+
+
 # As long as a workload with a dozen axes.
 MOST_NAME = 400
 MOST_CONFIG = 100
 MOST_PROBLEMS = 10
 
 
-class Arguments(BaseModel):
+class ToolArguments(BaseModel):
     """What any tool takes; anything else is refused, and texts aren't taken for numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class DraftArguments(Arguments):
+class DraftArguments(ToolArguments):
     """A candidate, or a draft that takes from it what it doesn't give."""
 
     candidate: str = Field(
@@ -42,8 +119,6 @@ class DraftArguments(Arguments):
 
 
 class WorkloadArguments(DraftArguments):
-    """A draft with one workload."""
-
     workload: str = Field(
         "",
         max_length=MOST_NAME,
@@ -52,8 +127,6 @@ class WorkloadArguments(DraftArguments):
 
 
 class ChoiceArguments(WorkloadArguments):
-    """A draft with one workload and one config."""
-
     config: dict[str, Value] = Field(
         default_factory=dict,
         max_length=MOST_CONFIG,
@@ -63,15 +136,11 @@ class ChoiceArguments(WorkloadArguments):
 
 
 class RenderArguments(ChoiceArguments):
-    """A choice and the lines of its source to show."""
-
     first_line: int = Field(1, ge=1, description="First line to show.")
     last_line: int | None = Field(None, ge=1, description="Last line to show. Default: the last.")
 
 
 class SearchArguments(WorkloadArguments):
-    """A draft with one workload, and how to search on it."""
-
     configs: int = Field(8, ge=1, description="How many configs to try.")
     searcher: str = Field(
         "optuna",
@@ -80,9 +149,7 @@ class SearchArguments(WorkloadArguments):
     )
 
 
-class ReadArguments(Arguments):
-    """A text and its lines."""
-
+class ReadArguments(ToolArguments):
     path: str = Field(
         min_length=1,
         max_length=4000,
@@ -98,9 +165,7 @@ class ReadArguments(Arguments):
     last_line: int | None = Field(None, ge=1, description="Last line to show. Default: the last.")
 
 
-class SearchSourceArguments(Arguments):
-    """A text to look for."""
-
+class SearchSourceArguments(ToolArguments):
     text: str = Field(
         min_length=2,
         max_length=200,
@@ -116,18 +181,16 @@ class SearchSourceArguments(Arguments):
     most: int = Field(20, ge=1, description="Most results to list.")
 
 
-class NotesArguments(Arguments):
-    """A note."""
-
+class NotesArguments(ToolArguments):
     name: str = Field(
         "", max_length=MOST_NAME, description="Name of the note. Default: list all notes."
     )
 
 
-_Model = TypeVar("_Model", bound=Arguments)
+_Model = TypeVar("_Model", bound=ToolArguments)
 
 
-def schema(model: type[Arguments]) -> Mapping[str, Any]:
+def schema(model: type[ToolArguments]) -> Mapping[str, Any]:
     """Write the JSON schema of a tool's arguments, without what a model has no use for."""
     made = _plain(model.model_json_schema())
     return {
@@ -182,7 +245,7 @@ def _where(error: Any) -> str:
     return ".".join(str(part) for part in error["loc"][:2])[:80]
 
 
-def _problem(error: Any, model: type[Arguments]) -> str:
+def _problem(error: Any, model: type[ToolArguments]) -> str:
     where = _where(error)
     if error["type"] == "extra_forbidden":
         return f"- {where!r} is no argument; there are: {', '.join(model.model_fields)}"

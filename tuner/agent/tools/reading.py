@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from string import ascii_lowercase, ascii_uppercase
 
-from tuner.agent.tools.building import lines_of
-from tuner.agent.tools.limits import Limits, shortened
+from tuner.agent.tools.arguments import ToolLimits, shortened
+from tuner.agent.tools.trying import lines_of
 from tuner.model.errors import InputError
 
 HEADERS = "cuda"
@@ -20,13 +20,10 @@ HEADERS = "cuda"
 MOST_ENTRIES = 400
 MOST_IN_A_FILE = 5
 _BINARY_PREFIX = 8192
-_SMALL = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to look for, and where."""
-
     text: str
     folder: str
     whole_word: bool
@@ -43,7 +40,7 @@ class SourceFolders:
     """
 
     def __init__(
-        self, folders: Sequence[Path], headers: Callable[[], Sequence[Path]], limits: Limits
+        self, folders: Sequence[Path], headers: Callable[[], Sequence[Path]], limits: ToolLimits
     ) -> None:
         for folder in folders:
             if not folder.is_dir():
@@ -73,13 +70,18 @@ class SourceFolders:
         top = self._found(wanted.folder)
         roots = self._roots.items() if top is None else [(_shown(wanted.folder), top)]
         most = min(wanted.most, self._limits.matches)
+        sought = re.escape(wanted.text)
+        pattern = re.compile(
+            rf"(?<!\w){sought}(?!\w)" if wanted.whole_word else sought,
+            re.IGNORECASE | re.ASCII if wanted.ignore_case else 0,
+        )
         matches: list[str] = []
         files = 0
         for name, path in (found for root in roots for found in self._files(*root)):
             if time.monotonic() > deadline_s:
                 return _summary(matches, files, "the time is over: name a smaller folder")
             files += 1
-            for number, line in self._matches(path, wanted):
+            for number, line in self._matches(path, pattern):
                 if len(matches) == most:
                     return _summary(matches, files, "there are more: look for a longer text")
                 matches.append(
@@ -155,31 +157,18 @@ class SourceFolders:
                         yield path, folder / entry.name
             level = below
 
-    def _matches(self, path: Path, wanted: Wanted) -> Iterator[tuple[int, str]]:
-        text = self._text(path)
-        if text is None:
-            return
-        looked_at, sought = text, wanted.text
-        if wanted.ignore_case:
-            looked_at, sought = _folded(text), _folded(sought)
-        position = -1
-        shown = 0
-        last = 0
-        while shown < MOST_IN_A_FILE:
-            position = looked_at.find(sought, position + 1)
-            if position < 0:
-                return
-            if wanted.whole_word and not _is_word(looked_at, position, len(sought)):
-                continue
-            number = text.count("\n", 0, position) + 1
-            if number != last:
-                last, shown = number, shown + 1
-                start = text.rfind("\n", 0, position) + 1
-                end = text.find("\n", position)
-                yield number, text[start : end if end >= 0 else len(text)]
+    def _matches(self, path: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+        text = self._text(path) or ""
+        found: dict[int, str] = {}
+        for match in pattern.finditer(text):
+            start, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.start())
+            number = text.count("\n", 0, start) + 1
+            found[number] = text[start : end if end >= 0 else len(text)]
+            if len(found) == MOST_IN_A_FILE:
+                break
+        yield from found.items()
 
     def _text(self, path: Path) -> str | None:
-        """Read a file; None for one that is binary, too large or not readable."""
         most = self._limits.file_bytes
         try:
             with path.open("rb") as file:
@@ -207,27 +196,12 @@ def cuda_headers() -> Sequence[Path]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """List what a folder holds, without what is hidden; nothing where it cannot be read."""
     try:
         with os.scandir(folder) as found:
             visible = [entry for entry in found if not entry.name.startswith(".")]
     except OSError:
         return []
     return sorted(visible, key=lambda entry: entry.name)
-
-
-def _folded(text: str) -> str:
-    """Make letters small that leave every other character at its place."""
-    return text.translate(_SMALL)
-
-
-def _is_word(text: str, position: int, length: int) -> bool:
-    before, after = text[max(position - 1, 0) : position], text[position + length :][:1]
-    return not (_in_word(before) or _in_word(after))
-
-
-def _in_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
 
 
 def _summary(matches: list[str], files: int, why: str) -> str:
@@ -243,12 +217,10 @@ FOLDER = Path(__file__).parent / "notes"
 
 
 def names() -> tuple[str, ...]:
-    """List the notes by name, in order."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.md")))
 
 
 def note(name: str) -> str:
-    """Return one note; raise `InputError` for an unknown one."""
     if name not in names():
         near = get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -259,10 +231,8 @@ def note(name: str) -> str:
 
 
 def contents() -> str:
-    """List the notes with their titles."""
     return "\n".join(f"- {name}: {title(name)}" for name in names())
 
 
 def title(name: str) -> str:
-    """Return the heading of a note."""
     return note(name).partition("\n")[0].removeprefix("# ")

@@ -1,14 +1,15 @@
-"""The tools of a session: opened for a round, they try drafts and read what may be read."""
+"""The tools of a session: what the agent is told of each, and what each does in a round."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.agent.base import Tool, Toolbox
+from tuner.agent.base import Toolbox
 from tuner.agent.gate import RefusedError
-from tuner.agent.tools import building, reading, trying
+from tuner.agent.tools import reading, trying
 from tuner.agent.tools.arguments import (
     ChoiceArguments,
     NotesArguments,
@@ -16,20 +17,123 @@ from tuner.agent.tools.arguments import (
     RenderArguments,
     SearchArguments,
     SearchSourceArguments,
+    ToolArguments,
+    ToolBudget,
+    ToolLimits,
     checked,
+    cut,
+    schema,
 )
-from tuner.agent.tools.catalogue import Abilities, offers
-from tuner.agent.tools.drafts import Drafts, in_words
-from tuner.agent.tools.limits import Budget, Limits, cut
 from tuner.agent.tools.reading import SourceFolders, Wanted, cuda_headers
+from tuner.agent.tools.trying import Drafts, in_words
 from tuner.device.base import DeviceInfo
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.kernel import Workload
+from tuner.session.events import Tool
 from tuner.session.session import Session
 from tuner.source import read_source
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator
 from tuner.tuning.profiling import Profiling
+
+_DRAFT = (
+    "`template` and `space` may hold a whole draft of yours; what is left out is taken from the "
+    "`candidate`."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool with the model of its arguments; `rest` says how to see what an answer cuts off."""
+
+    tool: Tool
+    model: type[ToolArguments]
+    rest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a session's device and profiler can do: a tool that they cannot serve isn't offered."""
+
+    verifies: bool
+    times: bool
+    profiles: bool
+
+
+def offers(info: DeviceInfo, can: Abilities, limits: ToolLimits) -> tuple[Offer, ...]:
+    return (*_of_drafts(info, can, limits), *_of_texts(limits))
+
+
+def _of_drafts(info: DeviceInfo, can: Abilities, limits: ToolLimits) -> Iterator[Offer]:
+    yield _offer(
+        "render",
+        "Show the CUDA that a template gives for one config.",
+        RenderArguments,
+        "ask for fewer lines with first_line and last_line",
+    )
+    yield _offer(
+        "compile",
+        f"Compile one config for {info.architecture}: errors with the template's lines, or "
+        "registers, spills, shared memory, occupancy and its limiter, and what the machine code "
+        "consists of.",
+        ChoiceArguments,
+    )
+    if can.verifies:
+        yield _offer(
+            "verify",
+            "Run one config with every kind of input and say whether its results are within the "
+            "tolerances.",
+            ChoiceArguments,
+        )
+    if can.times:
+        whose = " The times are a CPU's." if info.on_cpu else ""
+        yield _offer(
+            "measure",
+            f"Verify and time one config on a tuned workload, beside the baseline.{whose}",
+            ChoiceArguments,
+        )
+    if can.profiles:
+        yield _offer(
+            "profile",
+            "Profile one config on a tuned workload: what bounds it, its metrics, and findings "
+            "with advice.",
+            ChoiceArguments,
+        )
+    if can.times:
+        yield _offer(
+            "search",
+            f"Search a space on one tuned workload with at most {limits.configs} configs, "
+            f"{limits.round_configs} in a round: the best of them, and what failed. The whole "
+            "search follows when your answer is accepted; this is to try an idea.",
+            SearchArguments,
+        )
+
+
+def _of_texts(limits: ToolLimits) -> Iterator[Offer]:
+    yield _offer(
+        "read_source",
+        "Read the baseline, a candidate's template or space, or a file of CUDA's headers or of the "
+        "user's folders of sources; list a folder.",
+        ReadArguments,
+        "ask for fewer lines with first_line and last_line",
+    )
+    yield _offer(
+        "search_source",
+        "Find a text in CUDA's headers and the user's folders of sources: up to "
+        f"{limits.matches} lines with their places.",
+        SearchSourceArguments,
+    )
+    notes = "; ".join(f"{name}: {reading.title(name)}" for name in reading.names())
+    yield _offer("read_notes", f"Read a note on GPUs and on this program. {notes}.", NotesArguments)
+
+
+def _offer(
+    name: str, description: str, model: type[ToolArguments], rest: str = "ask for less"
+) -> Offer:
+    if "template" in model.model_fields:
+        description = f"{description} {_DRAFT}"
+    return Offer(Tool(name, description, schema(model)), model, rest)
+
 
 ROUNDS = "rounds"
 
@@ -57,13 +161,13 @@ class ToolSession:
         folder: Path,
         info: DeviceInfo,
         reporting: Callable[[Plan], Evaluator] | None = None,
-        limits: Limits | None = None,
+        limits: ToolLimits | None = None,
     ) -> None:
         self.plan, self.session, self.candidates = plan, session, candidates
         self.profiling, self.info = profiling, info
         self.can = Abilities(verifies, times, profiling is not None)
         self.reporting = reporting or candidates.of
-        self.limits = limits or Limits()
+        self.limits = limits or ToolLimits()
         self.sources = SourceFolders(sources, cuda_headers, self.limits)
         self.folder = folder
         self._baselines_us: dict[Workload, float] = {}
@@ -75,7 +179,6 @@ class ToolSession:
         return RoundTools(self, drafts)
 
     def baseline_us(self, workload: Workload) -> float:
-        """Return the baseline's time, of the session where it has it."""
         known = self.session.baselines().get(workload)
         if known is not None:
             return known.measurement.median_us
@@ -95,7 +198,7 @@ class RoundTools:
 
     def __init__(self, bench: ToolSession, drafts: Drafts) -> None:
         self._bench, self._drafts = bench, drafts
-        self._budget = Budget(bench.limits, drafts.kept())
+        self._budget = ToolBudget(bench.limits, drafts.kept())
         self._offers = {
             offer.tool.name: offer for offer in offers(bench.info, bench.can, bench.limits)
         }
@@ -112,11 +215,9 @@ class RoundTools:
         }
 
     def tools(self) -> Sequence[Tool]:
-        """List the tools, always in the same order."""
         return tuple(offer.tool for offer in self._offers.values())
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Run a tool within its limits."""
         offer = self._offers.get(name)
         if offer is None:
             return f"there is no tool {name[:80]!r}; there are: {', '.join(self._offers)}"
@@ -136,11 +237,11 @@ class RoundTools:
 
     def _render(self, given: RenderArguments, _deadline_s: float) -> str:
         choice = self._drafts.choice(given, self._budget.calls)
-        return building.rendered(choice, given.first_line, given.last_line)
+        return trying.rendered(choice, given.first_line, given.last_line)
 
     def _compile(self, given: ChoiceArguments, _deadline_s: float) -> str:
         choice = self._drafts.choice(given, self._budget.calls)
-        return building.compiled(choice, self._bench.reporting, self._bench.info)
+        return trying.compiled(choice, self._bench.reporting, self._bench.info)
 
     def _verify(self, given: ChoiceArguments, _deadline_s: float) -> str:
         return trying.verified(self._drafts.choice(given, self._budget.calls))
@@ -180,7 +281,7 @@ class RoundTools:
             text = self._drafts.text_of(given.candidate, given.path)
         else:
             return self._bench.sources.text_of(given.path, given.first_line, given.last_line)
-        return building.lines_of(text, given.first_line, given.last_line)
+        return trying.lines_of(text, given.first_line, given.last_line)
 
     def _search_source(self, given: SearchSourceArguments, deadline_s: float) -> str:
         return self._bench.sources.search(Wanted(**given.model_dump()), deadline_s)

@@ -1,29 +1,337 @@
-"""The tools that use the device or a profiler: `verify`, `measure`, `profile` and `search`."""
+"""Drafts under trial: rendered, compiled, verified, timed, profiled and searched."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from tuner.agent.tools.building import failure
-from tuner.agent.tools.drafts import Choice, Draft, require_arguments
-from tuner.analysis.base import METRICS
+from tuner.agent.base import Answer
+from tuner.agent.gate import drafted, find_mismatch
+from tuner.agent.tools.arguments import (
+    ChoiceArguments,
+    DraftArguments,
+    ToolLimits,
+    WorkloadArguments,
+    shown,
+)
+from tuner.analysis.base import METRICS, MachineCode
+from tuner.analysis.sass import codes, disassemble
+from tuner.compiler.base import CompileResult
 from tuner.device.base import DeviceInfo, Outcome
+from tuner.model.config import Config, Parameter, format_value
+from tuner.model.errors import InputError, SessionError, SpaceError
+from tuner.model.expressions import Value
 from tuner.model.hardware import limits_for, occupancy
-from tuner.model.kernel import Workload
-from tuner.model.trial import Measurement, Status, Trial, fastest
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import INITIAL, Measurement, Resources, Status, Trial, fastest
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
+from tuner.session.events import Profiled
+from tuner.session.session import Session
+from tuner.space.load import workload_from_text
+from tuner.space.plan import Plan
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidates, Evaluator, Pending
 from tuner.tuning.executor import DEPTH, PrecompilingSearcher, TrialExecutor
-from tuner.tuning.profiling import Profiled, Profiling
+from tuner.tuning.profiling import Profiling
 from tuner.tuning.search import no_valid_config
+
+DRAFT = "draft"
+_PREFIX = "tool-"
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateDraft:
+    """A candidate, or a draft that may become one."""
+
+    plan: Plan
+    evaluator: Evaluator
+
+    @property
+    def name(self) -> str:
+        return "the draft" if self.plan.candidate == DRAFT else f"`{self.plan.candidate}`"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    draft: CandidateDraft
+    workload: Workload
+    config: Config
+
+    def __str__(self) -> str:
+        return f"{self.draft.name}, {self.config or 'no parameters'}, on {self.workload}"
+
+
+class Drafts:
+    """Make drafts of one round; their files are kept under its `folder`, one folder a call.
+
+    Those are as deep as the folders of answers, for the paths in a candidate's space start there.
+    `base` is the candidate that stands for those not named. Every mistake is an `InputError` or a
+    `RefusedError`, and a folder that cannot be written a `SessionError`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        session: Session,
+        candidates: Candidates,
+        base: str | None,
+        folder: Path,
+        limits: ToolLimits,
+    ) -> None:
+        self._plan, self._session, self._candidates = plan, session, candidates
+        self._base, self._limits = base or INITIAL, limits
+        self._folder = folder
+
+    def kept(self) -> int:
+        """Say the number of the last call that an interrupted run made."""
+        numbers = (one.name.removeprefix(_PREFIX) for one in self._folder.glob(f"{_PREFIX}*"))
+        return max((int(number) for number in numbers if number.isdecimal()), default=0)
+
+    def folder_of(self, number: int) -> Path:
+        return self._folder / f"{_PREFIX}{number}"
+
+    def text_of(self, candidate: str, what: str) -> str:
+        """Return the `template` or the `space` of a candidate, "" being the base."""
+        name = candidate or self._base
+        known = {one.name: one for one in self._session.candidates()}
+        if name not in known:
+            raise _unknown(name, known)
+        return known[name].template_text if what == "template" else known[name].space_text
+
+    def draft(self, given: DraftArguments, number: int) -> CandidateDraft:
+        """Take a candidate as it is, or check and write the draft of the `number`-th call."""
+        name = given.candidate or self._base
+        known = {plan.candidate: plan for plan in self._candidates.plans}
+        if name not in known:
+            raise _unknown(name, known)
+        if not (given.template or given.space):
+            return CandidateDraft(known[name], self._candidates.evaluator(name))
+        template = given.template or self.text_of(name, "template")
+        space = given.space or self.text_of(name, "space")
+        _require_short("template", template, self._limits.template_characters)
+        _require_short("space", space, self._limits.space_characters)
+        folder = self.folder_of(number)
+        try:
+            plan = drafted(Answer(template, space), self._plan, folder, DRAFT)
+        except OSError as error:
+            raise SessionError(
+                f"cannot write a draft: {error.strerror}",
+                path=folder,
+                remedy="once the cause is gone, continue with "
+                f"`--resume {self._session.directory}`",
+            ) from error
+        return CandidateDraft(plan, self._candidates.of(plan))
+
+    def choice(self, given: ChoiceArguments, number: int, *, timed: bool = False) -> DraftConfig:
+        """Choose a config and a workload of a draft; one that is `timed` is a tuned one."""
+        draft = self.draft(given, number)
+        workload = self.workload(given, timed=timed)
+        return DraftConfig(draft, workload, _config(draft, workload, given.config))
+
+    def workload(self, given: WorkloadArguments, *, timed: bool) -> Workload:
+        """Read a workload; those held out are no business of the tuning."""
+        plan = self._plan
+        if not given.workload:
+            return min(plan.tuned, key=plan.spec.footprint_bytes)
+        workload = workload_from_text(plan.spec, given.workload)
+        if timed and workload not in plan.tuned:
+            tuned = "; ".join(one.key for one in plan.tuned)
+            raise InputError(f"{workload.key} is not tuned", remedy=f"tuned workloads: {tuned}")
+        known = (*plan.config.workloads, *plan.spec.edge_cases)
+        largest = max(known, key=plan.spec.footprint_bytes)
+        size, most = plan.spec.footprint_bytes(workload), plan.spec.footprint_bytes(largest)
+        if workload not in known and size > most:
+            raise InputError(
+                f"{workload.key} takes {size} bytes, over the {most} of {largest.key}",
+                remedy="no workload may be larger than the largest that the user named",
+            )
+        return workload
+
+
+def require_arguments(choice: DraftConfig) -> None:
+    """Raise `KernelError` where a kernel that is launched does not take the user's arguments."""
+    draft = choice.draft
+    mismatch = find_mismatch(draft.plan, draft.evaluator, choice.workload, choice.config)
+    if mismatch is not None:
+        raise mismatch
+
+
+def in_words(text: str, plan: Plan) -> str:
+    """Take the folders of a candidate's files out of a message."""
+    for path in (plan.template.path, plan.spec.path, plan.spec.source):
+        # The resolved one first: a relative folder is the end of it.
+        for folder in dict.fromkeys((path.resolve().parent, path.parent)):
+            text = text.replace(f"{folder}/", "")
+    return text
+
+
+def _config(draft: CandidateDraft, workload: Workload, given: Mapping[str, Value]) -> Config:
+    space = draft.plan.space
+    unknown = [name for name in given if name not in space.names]
+    if unknown:
+        raise SpaceError(
+            f"no parameter is named {unknown[0]!r}", remedy=f"parameters: {', '.join(space.names)}"
+        )
+    default: Mapping[str, Value] = space.default or {}
+    if not default and len(given) < len(space.names):
+        pool = valid_configs(space, draft.evaluator.names(workload))
+        if not len(pool):
+            raise SpaceError(f"no config is valid on {workload}", remedy="loosen the constraints")
+        default = pool[0]
+    return Config.of(
+        (p.name, _value(p, given[p.name]) if p.name in given else default[p.name])
+        for p in space.parameters
+    )
+
+
+def _value(parameter: Parameter, given: Value) -> Value:
+    for value in parameter.values:
+        # To Python `true` and 1 are equal.
+        if value == given and isinstance(value, bool) == isinstance(given, bool):
+            return value
+    raise SpaceError(
+        f"{parameter.name} cannot be {shown(given)}",
+        remedy=f"values: {', '.join(map(format_value, parameter.values))}",
+    )
+
+
+def _require_short(what: str, text: str, most: int) -> None:
+    if len(text) > most:
+        raise InputError(f"the {what} has {len(text)} characters, over {most}")
+
+
+def _unknown(name: str, known: Mapping[str, object]) -> InputError:
+    message = f"there is no candidate {name[:80]!r}"
+    return InputError(message, remedy=f"candidates: {', '.join(known)}")
+
+
+# Lines that an error is shown with.
+MOST_PLACES = 6
+# Classes of instructions; what is rarer says little.
+MOST_CLASSES = 12
+
+
+def rendered(choice: DraftConfig, first_line: int, last_line: int | None) -> str:
+    source = choice.draft.evaluator.render(choice.workload, choice.config).source
+    return f"{choice}:\n{lines_of(source, first_line, last_line)}"
+
+
+def lines_of(text: str, first_line: int, last_line: int | None) -> str:
+    """Number the lines of a text and show some of them."""
+    # As compilers count them; `splitlines` also ends one at a form feed.
+    lines = text.removesuffix("\n").split("\n")
+    last = min(last_line or len(lines), len(lines))
+    if first_line > last:
+        return f"[no line from {first_line} to {last_line or 'the last'}: there are {len(lines)}]"
+    shown = [f"{number:5}| {lines[number - 1]}" for number in range(first_line, last + 1)]
+    if len(shown) < len(lines):
+        shown.append(f"[lines {first_line} to {last} of {len(lines)}]")
+    return "\n".join(shown)
+
+
+def compiled(choice: DraftConfig, reporting: Callable[[Plan], Evaluator], info: DeviceInfo) -> str:
+    """Compile a config and write what the compiler and the machine code say of each kernel.
+
+    `reporting` makes the evaluator whose compiler is asked, for the hardware of `info`.
+    """
+    require_arguments(choice)
+    plan = choice.draft.plan
+    asked = replace(choice, draft=CandidateDraft(plan, reporting(plan)))
+    pending = asked.draft.evaluator.start(choice.workload, choice.config)
+    made = asked.draft.evaluator.ready(pending)
+    if isinstance(made, Outcome) and made.status is not Status.RESOURCE_LIMIT:
+        return f"{choice}: {failure(choice, made.status, made.reason)}"
+    assert pending.compilation is not None
+    result = pending.compilation.result()
+    verdict = f"over a limit: {made.reason}" if isinstance(made, Outcome) else "within all limits"
+    on_cpu = any(one.registers is None for one in result.resources.values())
+    target = "a CPU" if on_cpu else info.architecture
+    parts = [f"{choice}, compiled for {target}: {verdict}"]
+    parts += _kernels(pending, result, info)
+    parts += map(_code, _codes(pending, result))
+    return "\n".join(parts)
+
+
+def failure(choice: DraftConfig, status: Status, reason: str) -> str:
+    plan = choice.draft.plan
+    text = f"{status}: {in_words(reason, plan)}"
+    return "\n".join([text, *_places(text, plan.template)])
+
+
+def _places(text: str, template: Template) -> Iterator[str]:
+    lines = template.text.split("\n")
+    found = re.findall(rf"(?:^|\s){re.escape(template.path.name)}:(\d+)", text)
+    for number in list(dict.fromkeys(map(int, found)))[:MOST_PLACES]:
+        if 0 < number <= len(lines):
+            yield f"{number:5}| {lines[number - 1]}"
+
+
+def _kernels(pending: Pending, result: CompileResult, info: DeviceInfo) -> Iterator[str]:
+    for launch in dict.fromkeys(pending.launches):
+        resources = result.resources[launch.kernel]
+        grid, block = ("x".join(map(str, size)) for size in (launch.grid, launch.block))
+        shared = f"{resources.static_shared_bytes} static and {launch.shared_bytes} dynamic"
+        yield f"kernel {launch.kernel}, grid {grid}, block {block}"
+        yield f"- shared memory: {shared} bytes a block"
+        yield from _resources(resources, launch, info)
+
+
+def _resources(resources: Resources, launch: Launch, info: DeviceInfo) -> Iterator[str]:
+    if resources.registers is None:
+        yield "- registers and occupancy are not known for a CPU"
+        return
+    spills = (
+        f"spills {resources.spill_store_bytes} bytes of stores and "
+        f"{resources.spill_load_bytes} of loads a thread"
+        if resources.spills
+        else "no spills"
+    )
+    yield f"- registers: {resources.registers} a thread, {spills}, stack {resources.stack_bytes} B"
+    share = occupancy(limits_for(info.compute_capability), resources, launch)
+    assert share is not None
+    yield (
+        f"- occupancy: {share.share:.0%}, {share.blocks} blocks a multiprocessor, limited by "
+        f"{share.limiter}"
+    )
+
+
+def _codes(pending: Pending, result: CompileResult) -> tuple[MachineCode, ...]:
+    names = dict.fromkeys(launch.kernel for launch in pending.launches)
+    symbols = {name: result.lowered[name] for name in names}
+    return codes(disassemble(result.cubin), symbols, ())
+
+
+def _code(code: MachineCode) -> str:
+    parts = [
+        f"machine code of {code.kernel}: {code.instructions} instructions",
+        f"- all: {_mix(code.mix)}",
+    ]
+    if code.loop_mix:
+        parts.append(f"- in the innermost loops: {_mix(code.loop_mix)}")
+    for what, bits in (("loads", code.load_bits), ("stores", code.store_bits)):
+        widths = ", ".join(f"{count} of {width} bits" for width, count in sorted(bits.items()))
+        parts.append(f"- global {what}: {widths or 'none'}")
+    return "\n".join(parts)
+
+
+def _mix(mix: Mapping[str, int]) -> str:
+    counted = Counter(mix)
+    shown = [f"{name} {count}" for name, count in counted.most_common(MOST_CLASSES)]
+    rest = counted.total() - sum(count for _, count in counted.most_common(MOST_CLASSES))
+    return ", ".join(shown + ([f"others {rest}"] if rest else []))
+
 
 # Configs that an answer lists.
 BEST = 5
 _RUN = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.INCORRECT})
 
 
-def verified(choice: Choice) -> str:
+def verified(choice: DraftConfig) -> str:
     """Run a config with every kind of input and say whether its results are right."""
     require_arguments(choice)
     evaluator = choice.draft.evaluator
@@ -38,8 +346,9 @@ def verified(choice: Choice) -> str:
     return f"{text}\nlargest errors, as shares of what is tolerated: {errors}" if errors else text
 
 
-def measured(choice: Choice, baseline_us: Callable[[Workload], float], info: DeviceInfo) -> str:
-    """Verify and time a config, beside the baseline."""
+def measured(
+    choice: DraftConfig, baseline_us: Callable[[Workload], float], info: DeviceInfo
+) -> str:
     trial = _trial(choice)
     if trial.time_us is None or trial.measurement is None:
         return f"{choice}: {_failed(choice, trial)}"
@@ -51,7 +360,7 @@ def measured(choice: Choice, baseline_us: Callable[[Workload], float], info: Dev
 
 
 def profiled(
-    choice: Choice, profiling: Profiling, info: DeviceInfo, *, runs: bool
+    choice: DraftConfig, profiling: Profiling, info: DeviceInfo, *, runs: bool
 ) -> Profiled | str:
     """Profile a config; a text says why that cannot be done. `runs` says that it is run first."""
     trial = _trial(choice) if runs else _untried(choice, info)
@@ -63,8 +372,7 @@ def profiled(
     return found
 
 
-def profile_text(choice: Choice, found: Profiled) -> str:
-    """Write what a profile says."""
+def profile_text(choice: DraftConfig, found: Profiled) -> str:
     lines = [f"{choice}: bound by {found.kind}; from {found.degree}"]
     for name, value in found.metrics.items():
         unit, meaning = METRICS[name]
@@ -79,7 +387,7 @@ def profile_text(choice: Choice, found: Profiled) -> str:
 class Searching:
     """Search a draft on one workload; nothing of it is recorded."""
 
-    def __init__(self, draft: Draft, workload: Workload, searcher: str, seed: int) -> None:
+    def __init__(self, draft: CandidateDraft, workload: Workload, searcher: str, seed: int) -> None:
         self._draft, self._workload = draft, workload
         plan, evaluator = draft.plan, draft.evaluator
         self._pool = valid_configs(plan.space, evaluator.names(workload))
@@ -110,7 +418,7 @@ class Searching:
                     if pending is None:
                         break
                     if not asked:
-                        require_arguments(Choice(self._draft, self._workload, pending.config))
+                        require_arguments(DraftConfig(self._draft, self._workload, pending.config))
                     pipeline.begin(pending)
                     asked += 1
                 self.trials += proposer.refused()
@@ -145,24 +453,23 @@ class Searching:
         return "\n".join([*lines, *self._failures()])
 
     def _failures(self) -> list[str]:
-        """One line a kind of failure, with its first reason."""
         failed = [trial for trial in self.trials if trial.status is not Status.CORRECT]
         lines = []
         for status in dict.fromkeys(trial.status for trial in failed):
             same = [trial for trial in failed if trial.status is status]
-            choice = Choice(self._draft, self._workload, same[0].config)
+            choice = DraftConfig(self._draft, self._workload, same[0].config)
             lines.append(f"failed, {len(same)}: the first with {same[0].config}:")
             lines.append(_failed(choice, same[0]))
         return lines
 
 
-def _trial(choice: Choice) -> Trial:
+def _trial(choice: DraftConfig) -> Trial:
     require_arguments(choice)
     evaluator = choice.draft.evaluator
     return evaluator.finish(evaluator.start(choice.workload, choice.config))
 
 
-def _untried(choice: Choice, info: DeviceInfo) -> Trial:
+def _untried(choice: DraftConfig, info: DeviceInfo) -> Trial:
     """Make the trial of a config that nothing runs: it knows what the compiler says."""
     require_arguments(choice)
     evaluator, name = choice.draft.evaluator, choice.draft.plan.candidate
@@ -183,11 +490,11 @@ def _untried(choice: Choice, info: DeviceInfo) -> Trial:
     )
 
 
-def _failed(choice: Choice, trial: Trial) -> str:
+def _failed(choice: DraftConfig, trial: Trial) -> str:
     return _why(choice, trial.status, trial.reason)
 
 
-def _why(choice: Choice, status: Status, reason: str) -> str:
+def _why(choice: DraftConfig, status: Status, reason: str) -> str:
     """Word a failure; what ran names lines of the rendered source."""
     if status in _RUN:
         reason = choice.draft.evaluator.in_template(choice.workload, choice.config, reason)
@@ -195,7 +502,6 @@ def _why(choice: Choice, status: Status, reason: str) -> str:
 
 
 def _taken(measurement: Measurement, info: DeviceInfo) -> str:
-    """Say how a time was taken, and whose it is."""
     times = measurement.times_us
     text = (
         f"(median of {len(times)} times of {measurement.calls_per_replay} calls each, "

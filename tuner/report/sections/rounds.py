@@ -10,13 +10,13 @@ from xml.etree.ElementTree import Element, SubElement
 
 from markupsafe import Markup
 
-from tuner.agent.briefing.formatting import times
-from tuner.agent.briefing.outcome import TIME
+from tuner.agent.history import TIME
+from tuner.agent.prompts import times
 from tuner.analysis.base import METRICS, Bottleneck, Degree
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, Tried
 from tuner.report.rounds import End, RoundData, Spent
-from tuner.tuning.profiling import Profiled
+from tuner.session.events import Profiled
 
 DESCRIPTION = "candidates-description"
 WIDTH = 1000

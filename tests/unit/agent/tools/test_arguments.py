@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tuner.agent.tools.limits import Limits
+from tuner.agent.tools.arguments import ToolLimits
 
 HOSTILE = [
     {"tempate": "x"},
@@ -108,30 +108,30 @@ def test_the_tools_have_a_fixed_order(make_tools):
 
 
 def test_the_calls_of_a_round_run_out(make_tools):
-    tools = make_tools(limits=Limits(round_calls=2))
+    tools = make_tools(limits=ToolLimits(round_calls=2))
     assert "constexpr" in tools.call("render", {})
     assert "wrong arguments" in tools.call("render", {"x": 1})
     assert tools.call("render", {}) == "not run: the 2 tool calls of this round are used up"
 
 
 def test_the_seconds_of_a_round_run_out(make_tools):
-    tools = make_tools(limits=Limits(round_s=1e-9))
+    tools = make_tools(limits=ToolLimits(round_s=1e-9))
     tools.call("render", {})
     assert "s that tools may take in this round are used up" in tools.call("render", {})
 
 
 def test_a_search_begins_nothing_after_its_time(make_tools):
-    tools = make_tools(limits=Limits(call_s=0.0))
+    tools = make_tools(limits=ToolLimits(call_s=0.0))
     assert "0 of 19 valid configs tried" in tools.call("search", {})
 
 
 def test_a_long_answer_is_cut_and_says_how_to_see_the_rest(make_tools):
-    text = make_tools(limits=Limits(characters=200)).call("render", {})
+    text = make_tools(limits=ToolLimits(characters=200)).call("render", {})
     assert len(text) < 400
     assert "characters left out; ask for fewer lines with first_line and last_line]" in text
 
 
 def test_one_endless_line_is_cut_too(make_tools, draft):
-    tools = make_tools(limits=Limits(characters=500))
+    tools = make_tools(limits=ToolLimits(characters=500))
     line = "// " + "x" * 10_000 + "\n"
     assert len(tools.call("render", {**draft, "template": line + draft["template"]})) < 700

@@ -1,15 +1,18 @@
-"""What may be read: files in the folders given, and no way out of them."""
+"""Reading and searching files stays inside the folders given; the notes that ship."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
 import pytest
 
-from tuner.agent.tools.limits import Limits
+from tuner.agent.tools import reading
+from tuner.agent.tools.arguments import ToolLimits
 from tuner.agent.tools.reading import SourceFolders, Wanted, cuda_headers
+from tuner.compiler.base import CompileRequest
 from tuner.model.errors import InputError
 
 SECRET = "key = 12345"  # noqa: S105 - what must not be read
@@ -37,7 +40,7 @@ def library(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sources(library: Path) -> SourceFolders:
-    return SourceFolders([library], lambda: [], Limits())
+    return SourceFolders([library], lambda: [], ToolLimits())
 
 
 def search(sources: SourceFolders, text: str, **changes) -> list[str]:
@@ -112,7 +115,7 @@ def test_an_absolute_path_is_refused_even_into_a_source_folder(sources, library)
 
 def test_binary_and_large_files_are_not_shown(library):
     (library / "large.h").write_text("load_tile\n" * 1000)
-    sources = SourceFolders([library], lambda: [], Limits(file_bytes=5000))
+    sources = SourceFolders([library], lambda: [], ToolLimits(file_bytes=5000))
     for name in ("include/image.bin", "large.h"):
         with pytest.raises(InputError, match="cannot be shown"):
             sources.text_of(f"library/{name}", 1, None)
@@ -150,7 +153,7 @@ def test_a_search_knows_words_and_cases(sources):
 
 def test_a_pattern_is_taken_literally_and_cannot_hang(library):
     (library / "long.h").write_text("a" * 1_000_000)
-    sources = SourceFolders([library], lambda: [], Limits())
+    sources = SourceFolders([library], lambda: [], ToolLimits())
     started_s = time.perf_counter()
     assert search(sources, "(a+)+$") == ["[0 lines in 5 files]"]
     assert time.perf_counter() - started_s < 5
@@ -158,7 +161,7 @@ def test_a_pattern_is_taken_literally_and_cannot_hang(library):
 
 def test_results_are_few_and_short(library):
     (library / "wide.h").write_text(f"needle {'x' * 5000}\n" * 100)
-    sources = SourceFolders([library], lambda: [], Limits(matches=3))
+    sources = SourceFolders([library], lambda: [], ToolLimits(matches=3))
     lines = search(sources, "needle")
     assert len(lines) == 4
     assert all(len(line) < 400 for line in lines)
@@ -174,14 +177,14 @@ def test_folders_of_one_name_are_told_apart(tmp_path, library):
     other = tmp_path / "other" / "library"
     other.mkdir(parents=True)
     (other / "b.h").write_text("here\n")
-    sources = SourceFolders([library, other], lambda: [], Limits())
+    sources = SourceFolders([library, other], lambda: [], ToolLimits())
     assert sources.text_of(".", 1, None).splitlines()[1:] == ["- library/", "- library-2/"]
     assert "here" in sources.text_of("library-2/b.h", 1, None)
 
 
 def test_a_folder_that_is_not_there_is_refused_at_once(tmp_path):
     with pytest.raises(InputError, match="no such folder of sources"):
-        SourceFolders([tmp_path / "cutlass"], lambda: [], Limits())
+        SourceFolders([tmp_path / "cutlass"], lambda: [], ToolLimits())
 
 
 def test_cudas_headers_can_be_read_and_searched(make_tools):
@@ -210,3 +213,46 @@ def test_a_users_folder_is_read_through_the_tools(make_tools, library):
     assert "load_tile" in tools.call("read_source", {"path": "library/readme.md"})
     assert "is in no source folder" in tools.call("read_source", {"path": "../secret.txt"})
     assert "library/readme.md:2" in tools.call("search_source", {"text": "load_tile"})
+
+
+CODE = re.compile(r"^```cuda\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SNIPPETS = [
+    pytest.param(code, id=f"{name}-{number}")
+    for name in reading.names()
+    for number, code in enumerate(CODE.findall(reading.note(name)), 1)
+]
+
+
+@pytest.mark.parametrize("name", reading.names())
+def test_a_note_has_a_title_and_is_short(name):
+    text = reading.note(name)
+    assert text.startswith("# ")
+    assert 20 <= len(text.splitlines()) <= 90
+    assert len(text) < 7000
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert text.count("```") % 2 == 0
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_the_code_of_the_notes_compiles_for_hopper(compiler, code):
+    kernels = tuple(re.findall(r"__global__ void (?:__\w+\([^)]*\) )?(\w+)\(", code))
+    assert kernels, "a snippet defines a kernel, so that its code is generated"
+    result = compiler.submit(CompileRequest(code, kernels, "sm_90a")).result()
+    assert result.ok, result.error
+
+
+def test_there_is_code_to_check():
+    assert len(SNIPPETS) >= 8
+
+
+def test_the_notes_are_listed_by_title_and_read_by_name(make_tools):
+    tools = make_tools()
+    listed = tools.call("read_notes", {})
+    assert len(listed.splitlines()) == len(reading.names())
+    for name in reading.names():
+        assert f"- {name}: {reading.title(name)}" in listed
+        assert tools.call("read_notes", {"name": name}) == reading.note(name)
+
+
+def test_a_note_misspelt_is_guessed(make_tools):
+    assert "did you mean 'memory'?" in make_tools().call("read_notes", {"name": "memry"})

@@ -13,9 +13,10 @@ from tuner.model.config import Config
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
+from tuner.session.events import WarmSeed, WarmStarted
 from tuner.session.knowledge import KnowledgeStore, find_store
 from tuner.tuning.evaluator import evaluator_of
-from tuner.tuning.warm_start import MOST_SEEDS, WARM, Knowledge, open_knowledge, warm_seeds
+from tuner.tuning.warm_start import MOST_SEEDS, Knowledge, open_knowledge, warm_seeds
 
 SMALL, LARGE = Workload((("N", 1000),)), Workload((("N", 100000),))
 BUDGETS = {SMALL: 100, LARGE: 100}
@@ -79,11 +80,9 @@ def test_a_resumed_session_starts_as_it_did_whatever_the_store_says_by_now(
     session.record(trial(512, 1.0))
     assert warm_seeds(None, plan, session, evaluator, BUDGETS) == first
     assert warm_seeds(knowledge, plan, session, evaluator, BUDGETS) == first
-    assert len(session.notes(0, WARM)) == 1
-    told = session.notes(0, WARM)[0].content["seeds"]["N=1000"]
-    assert told == [
-        {"config": {"block": 32, "items": 1}, "device": "NVIDIA H200", "workload": "N=1000"}
-    ]
+    (started,) = session.events(WarmStarted)
+    told = started.seeds["N=1000"]
+    assert told == (WarmSeed({"block": 32, "items": 1}, "NVIDIA H200", "N=1000"),)
 
 
 def test_a_session_that_began_without_goes_on_without(
@@ -100,7 +99,7 @@ def test_each_candidate_is_asked_for_by_itself(
     store.add([make_search({32: 1.0})])
     warm_seeds(knowledge, plan, session, evaluator, BUDGETS)
     warm_seeds(knowledge, replace(plan, candidate="r1"), session, evaluator, BUDGETS)
-    assert [note.content["candidate"] for note in session.notes(0, WARM)] == [INITIAL, "r1"]
+    assert [event.candidate for event in session.events(WarmStarted)] == [INITIAL, "r1"]
 
 
 @pytest.mark.parametrize(("budget", "most"), [(1000, MOST_SEEDS), (30, 3), (9, 0)])

@@ -1,4 +1,4 @@
-"""What the constraints rule out before anything is compiled, and which of them does most."""
+"""What a search says of a candidate: failures, flat optima, sizes that disagree, constraints."""
 
 from __future__ import annotations
 
@@ -10,17 +10,8 @@ from itertools import pairwise
 from math import gcd
 from statistics import median
 
-from tuner.agent.briefing.formatting import keys, one_line, percent, settings, times
-from tuner.agent.briefing.ranges import (
-    CLEAR,
-    FEWEST,
-    Observed,
-    decisive,
-    edges,
-    observed,
-    time_of,
-    unused,
-)
+from tuner.agent.prompts import keys, one_line, percent, settings, times
+from tuner.agent.ranges import CLEAR, FEWEST, Observed, decisive, edges, observed, time_of, unused
 from tuner.model.config import Config, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
@@ -206,7 +197,6 @@ def _shared(judged: Sequence[Observed]) -> _Shared | None:
 
 
 def _cost_of(name: str, shared: Config, judged: Sequence[Observed]) -> float | None:
-    """Compute what holding one parameter to the shared config's value costs; None if unknown."""
     if name not in shared or len({one.best.config.get(name) for one in judged}) < 2:
         return None
     held = [(one, one.having(name, shared[name])) for one in judged]
@@ -265,16 +255,6 @@ _LOST = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    """The trials of one status, among all that were tried."""
-
-    status: Status
-    lost: Sequence[Trial]
-    tried: int
-    near: float
-
-
 def rejections(
     space: SearchSpace, seen: Sequence[Observed], template: Template
 ) -> Iterator[Finding]:
@@ -290,12 +270,11 @@ def rejections(
         lost = [trial for trial in tried if trial.status is status]
         if not lost or (len(lost) / len(tried) < NOTABLE and status is not Status.INCORRECT):
             continue
-        loss = _Loss(status, lost, len(tried), _share_near_best(seen, status))
-        yield _finding(space, loss, tried, template)
+        near = _share_near_best(seen, status)
+        yield _rejection(space, lost, tried, near, template)
 
 
 def _share_near_best(seen: Sequence[Observed], status: Status) -> float:
-    """Compute which share of the configs next to a workload's best have this status."""
     near = [
         trial
         for one in seen
@@ -310,39 +289,39 @@ def _distance(one: Mapping[str, Value], other: Mapping[str, Value]) -> int:
     return sum(one[name] != other.get(name) for name in one)
 
 
-def _finding(
-    space: SearchSpace, loss: _Loss, tried: Sequence[Trial], template: Template
+def _rejection(
+    space: SearchSpace,
+    lost: Sequence[Trial],
+    tried: Sequence[Trial],
+    near: float,
+    template: Template,
 ) -> Finding:
-    share = len(loss.lost) / loss.tried
-    kinds = Counter(_kind(trial) for trial in loss.lost)
+    status, share = lost[0].status, len(lost) / len(tried)
+    kinds = Counter(_kind(trial) for trial in lost)
     commonest, count = kinds.most_common(1)[0]
-    example = next(trial for trial in loss.lost if _kind(trial) == commonest)
-    blamed = _blamed(space, loss.lost, tried)
-    place = f"`{blamed[0]}`={format_value(blamed[1])}" if blamed else ""
-    where = f" {percent(blamed[2])} of what has {place} is lost so." if blamed else ""
-    close = f" So are {percent(loss.near)} of the configs next to a best one." if loss.near else ""
-    name = blamed[0] if blamed else ""
+    example = next(trial for trial in lost if _kind(trial) == commonest)
+    where, name = "", ""
+    if blamed := _blamed(space, lost, tried):
+        name, value, gone = blamed
+        place = f"`{name}`={format_value(value)}"
+        where = f" {percent(gone)} of what has {place} is lost so."
+    close = f" So are {percent(near)} of the configs next to a best one." if near else ""
+    # What is wrong comes first, as does what leaves nothing to time.
+    urgent = status is Status.INCORRECT or len(lost) == len(tried)
     return Finding(
         topic="rejected",
-        text=f"{len(loss.lost)} of {loss.tried} tried configs {_LOST[loss.status]}, {count} "
+        text=f"{len(lost)} of {len(tried)} tried configs {_LOST[status]}, {count} "
         f"of them for one reason: {one_line(_reason(example), 200)}.{where}{close}",
-        advice=_ADVICE[loss.status],
+        advice=_ADVICE[status],
         value=share,
         unit="of tried configs",
-        weight=_severity(loss, share),
+        weight=(1 + share) / 2 if urgent else NEAR_WEIGHT * near + FAR_WEIGHT * share,
         line=_line_in(example, template) or (template.line_of(name) if name else None),
         parameter=name,
     )
 
 
-def _severity(loss: _Loss, share: float) -> float:
-    if loss.status is Status.INCORRECT or len(loss.lost) == loss.tried:
-        return (1 + share) / 2  # first make it right
-    return NEAR_WEIGHT * loss.near + FAR_WEIGHT * share
-
-
 def _reason(trial: Trial) -> str:
-    """Take the line of a reason that says most: the first one with an error, or the first."""
     lines = [line.strip() for line in trial.reason.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line), lines[0] if lines else "no reason")
 
@@ -352,7 +331,6 @@ def _kind(trial: Trial) -> str:
 
 
 def _line_in(trial: Trial, template: Template) -> int | None:
-    """Find the template's line that the reason names."""
     match = re.search(re.escape(str(template.path)) + r":(\d+)", trial.reason)
     return int(match[1]) if match else None
 

@@ -1,26 +1,27 @@
-"""All that an agent reads before a round, put together."""
+"""All that an agent reads before a round, composed from a session."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tuner.agent.base import Briefing, Member
-from tuner.agent.briefing.formatting import (
+from tuner.agent.base import BriefedCandidate, Briefing
+from tuner.agent.findings import constrained, search_findings
+from tuner.agent.history import RoundRecord, history, memory_text, population
+from tuner.agent.prompts import (
     clipped,
-    fenced,
     joined,
     keys,
     microseconds,
     numbered,
     one_line,
     percent,
+    quoted,
     settings,
     size,
     table,
     times,
 )
-from tuner.agent.briefing.outcome import RoundRecord, memory_text
 from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
 from tuner.model.expressions import Value
@@ -28,7 +29,13 @@ from tuner.model.hardware import KIB, limits_for
 from tuner.model.kernel import Argument, KernelSpec, LaunchSpec, Limits, Tolerance, Workload
 from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Finding, Trial, ranked
+from tuner.session.records import CandidateRecord
+from tuner.session.session import Session
+from tuner.space.plan import Plan
 from tuner.space.sections import NEEDED_SECTIONS, OWN_SECTIONS
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.profiling import profiles
+from tuner.tuning.progress import best_trials, mean_speedup
 
 # Characters; a longer text is cut, and says so.
 MOST_SOURCE, MOST_REFERENCE = 10_000, 4_000
@@ -58,7 +65,7 @@ _TEMPLATE_RULES = """\
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class KernelTask:
     """What is tuned, where, and how much a profile can know there.
 
     `source` is the baseline's text, `reference` that of the float64 reference, "" to leave it out.
@@ -78,7 +85,7 @@ class Task:
         return floor_us(traffic, self.info.streaming_gbps)
 
 
-def stable_text(task: Task) -> str:
+def stable_text(task: KernelTask) -> str:
     """Write the task, the kernel, the formats and the hardware, in under 20 kB."""
     return "\n\n".join(
         f"# {title}\n\n{text}"
@@ -94,7 +101,7 @@ def stable_text(task: Task) -> str:
     )
 
 
-def _task(task: Task) -> str:
+def _task(task: KernelTask) -> str:
     return (
         f"Make the CUDA kernel `{task.spec.name}` faster on {task.info.name}. Write a template "
         "with explicit parameters and the search space beside it; a program checks both, searches "
@@ -105,15 +112,15 @@ def _task(task: Task) -> str:
     )
 
 
-def _kernel(task: Task) -> str:
+def _kernel(task: KernelTask) -> str:
     spec = task.spec
     source = clipped(task.source, MOST_SOURCE, "the baseline's source is longer")
-    parts = [fenced(source, "cuda", f"The baseline, `{spec.source.name}`")]
+    parts = [quoted(source, "cuda", f"The baseline, `{spec.source.name}`")]
     parts.append("The baseline is launched so:\n" + "\n".join(_launches(spec.baseline)))
     if task.reference:
         text = clipped(task.reference, MOST_REFERENCE, "the reference is longer")
         what = f"The reference in float64, `{spec.reference.name}`, which decides what is right"
-        parts.append(fenced(text, "python", what))
+        parts.append(quoted(text, "python", what))
     parts.append(
         "Arguments, in the kernel's order; neither they nor their meaning may change:\n\n"
         + table(["name", "dtype", "shape or value", "role"], map(_argument, spec.arguments))
@@ -151,7 +158,7 @@ def _tolerances(tolerances: Mapping[str, Tolerance]) -> Iterator[str]:
         yield f"- {name}: |out - ref| <= {one.absolute:g} + {one.relative:g} * |ref|{codes}"
 
 
-def _workloads(task: Task) -> str:
+def _workloads(task: KernelTask) -> str:
     spec = task.spec
     rows = [_workload(task, workload, "tuned") for workload in spec.tuned]
     rows += [_workload(task, workload, "held out") for workload in spec.held_out]
@@ -170,7 +177,7 @@ def _workloads(task: Task) -> str:
     return "\n\n".join(parts)
 
 
-def _workload(task: Task, workload: Workload, kind: str) -> list[str]:
+def _workload(task: KernelTask, workload: Workload, kind: str) -> list[str]:
     traffic = task.spec.min_bytes.integer(workload.values)
     row = [workload.key, kind, size(traffic), microseconds(task.floor_us(workload))]
     if task.spec.operations is not None:
@@ -269,14 +276,14 @@ class Situation:
     rounds: int
     base: str | None
     shown: str
-    population: Sequence[Member]
+    population: Sequence[BriefedCandidate]
     best: Mapping[Workload, Trial]
     baselines_us: Mapping[Workload, float]
     findings: Sequence[Finding]
     history: Sequence[RoundRecord]
 
 
-def briefing(task: Task, now: Situation) -> Briefing:
+def briefing(task: KernelTask, now: Situation) -> Briefing:
     """Compose the briefing of a round; the same values give the same text."""
     return Briefing(
         round=now.round,
@@ -284,17 +291,17 @@ def briefing(task: Task, now: Situation) -> Briefing:
         current=current_text(task, now),
         base=now.base,
         population=tuple(now.population),
-        findings=ranked(now.findings),
+        findings=tuple(now.findings),
     )
 
 
-def current_text(task: Task, now: Situation) -> str:
+def current_text(task: KernelTask, now: Situation) -> str:
     """Write what changed since the last round: the base, how it does, why, and what was tried."""
     member = {one.name: one for one in now.population}[now.shown]
     sections = [
         (f"Round {now.round} of {now.rounds}", _choice(now)),
         (f"Candidate {member.name}", _member(member)),
-        (f"How {member.name} does", _standing(task, now)),
+        (f"How {member.name} does", _results(task, now)),
         (f"Findings about {member.name}", _findings(now.findings)),
         ("What was tried", memory_text(now.history)),
         ("All candidates", _population(now)),
@@ -336,20 +343,20 @@ def _choice(now: Situation) -> str:
     )
 
 
-def _member(member: Member) -> str:
+def _member(member: BriefedCandidate) -> str:
     template = clipped(numbered(member.template), MOST_TEMPLATE, "the template is longer")
     space = clipped(member.space, MOST_SPACE, "the search space is longer")
     what = f"The template of {member.name}, each line after its number and `| `"
     return "\n\n".join(
         (
             member.summary,
-            fenced(template, "cuda", what),
-            fenced(space, "yaml", f"The search space of {member.name}"),
+            quoted(template, "cuda", what),
+            quoted(space, "yaml", f"The search space of {member.name}"),
         )
     )
 
 
-def _standing(task: Task, now: Situation) -> str:
+def _results(task: KernelTask, now: Situation) -> str:
     if not now.best:
         return "No config ran correctly on any workload."
     common = _common([trial.config for trial in now.best.values()])
@@ -362,7 +369,9 @@ def _standing(task: Task, now: Situation) -> str:
     return f"{told}\n\n{text}"
 
 
-def _row(task: Task, now: Situation, workload: Workload, common: Mapping[str, Value]) -> list[str]:
+def _row(
+    task: KernelTask, now: Situation, workload: Workload, common: Mapping[str, Value]
+) -> list[str]:
     baseline_us, trial = now.baselines_us[workload], now.best.get(workload)
     time_us = trial.time_us if trial else None
     if trial is None or time_us is None:
@@ -388,7 +397,6 @@ def _row(task: Task, now: Situation, workload: Workload, common: Mapping[str, Va
 
 
 def _common(configs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """Collect the parameters that have one value in all of several configs."""
     if len(configs) < 2:
         return {}
     first, *others = configs
@@ -425,8 +433,87 @@ def _population(now: Situation) -> str:
     return "\n".join(parts)
 
 
-def _members(members: Sequence[Member]) -> Iterator[str]:
+def _members(members: Sequence[BriefedCandidate]) -> Iterator[str]:
     for member in members:
         parent = f", made from {member.parent}" if member.parent else ""
         lines = member.summary.splitlines() or [""]
         yield "\n".join([f"- {member.name}{parent}", *(f"  {line}" for line in lines)])
+
+
+class Briefer:
+    """Compose briefings for one run; the same session gives the same text."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        session: Session,
+        candidates: Candidates,
+        info: DeviceInfo,
+        degree: Degree,
+    ) -> None:
+        self._plan, self._session, self._candidates = plan, session, candidates
+        self._task = KernelTask(
+            replace(plan.spec, tuned=plan.tuned, held_out=plan.held_out),
+            source=plan.spec.source.read_text(encoding="utf-8"),
+            info=info,
+            degree=degree,
+            operators=dict(plan.config.operators),
+            reference=plan.spec.reference.read_text(encoding="utf-8"),
+        )
+
+    def of(self, number: int, base: str | None) -> Briefing:
+        """Brief for one round; `base` is the policy's choice, None where the agent chooses."""
+        baselines = self._session.baselines()
+        baselines_us = {w: baselines[w].measurement.median_us for w in self._plan.tuned}
+        shown = base or self._fastest()
+        now = Situation(
+            round=number,
+            rounds=self._plan.config.rounds,
+            base=base,
+            shown=shown,
+            population=tuple(self._member(one) for one in population(self._session)),
+            best=best_trials(self._session, shown),
+            baselines_us=baselines_us,
+            findings=self._findings(shown),
+            history=[one for one in history(self._session) if one.number < number],
+        )
+        return briefing(self._task, now)
+
+    def _fastest(self) -> str:
+        names = [one.name for one in population(self._session)]
+        speedups = {name: mean_speedup(self._session, name) or 0.0 for name in names}
+        return max(names, key=lambda name: speedups[name])
+
+    def _member(self, candidate: CandidateRecord) -> BriefedCandidate:
+        baselines = self._session.baselines()
+        baselines_us = {w: baselines[w].measurement.median_us for w in self._plan.tuned}
+        made = [one for one in history(self._session) if one.candidate == candidate.name]
+        return BriefedCandidate(
+            name=candidate.name,
+            parent=candidate.parent,
+            template=candidate.template_text,
+            space=candidate.space_text,
+            summary=member_summary(
+                best_trials(self._session, candidate.name),
+                baselines_us,
+                made[0] if made else None,
+            ),
+        )
+
+    def _findings(self, name: str) -> list[Finding]:
+        plan = self._candidates.plan(name)
+        baselines = self._session.baselines()
+        found = {
+            (finding.topic, finding.line): finding
+            for profiled in reversed(profiles(self._session, name))
+            for finding in profiled.findings
+        }
+        searched = search_findings(
+            plan.space,
+            {w: self._session.trials(name, w) for w in plan.tuned},
+            plan.template,
+            {w: baselines[w].measurement.median_us for w in plan.tuned},
+        )
+        names = self._candidates.evaluator(name).names
+        ruled_out = constrained(plan.space, {w: names(w) for w in plan.tuned})
+        return [*found.values(), *searched, *ruled_out]

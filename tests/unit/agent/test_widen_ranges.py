@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
+from agent_doubles import Kept, Tools
 
-from tuner.agent.base import Briefing, Member
-from tuner.agent.widen_ranges import Space, WideningAgent, WideningConversation
+from tuner.agent.base import BriefedCandidate, Briefing
+from tuner.agent.widen_ranges import DeclaredSpace, WideningAgent, WideningConversation
 from tuner.model.errors import AgentError, ReplyError
 from tuner.model.trial import Finding
 from tuner.space.yaml import Data
@@ -52,47 +50,27 @@ tolerance: {out: {relative: 1.0e-6}}
 TEMPLATE = "constexpr int kBlock = @{ block }@;\n"
 
 
-class NoTools:
-    """A toolbox that nobody opens."""
-
-    def tools(self) -> list[Any]:
-        return []
-
-    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        raise AssertionError(f"{name} was called with {arguments}")
-
-
-class NoTranscript:
-    """A transcript that nobody writes."""
-
-    def again(self) -> None:
-        return None
-
-    def keep(self, entry: Mapping[str, Any]) -> None:
-        raise AssertionError(f"{entry} was kept")
-
-
 def at_edge(parameter: str, value: float, topic: str = "edge") -> Finding:
     return Finding(topic, f"`{parameter}`={value} wins.", "Add more.", value, parameter=parameter)
 
 
 def member(
     name: str, space: str = SPACE, parent: str | None = None, template: str = TEMPLATE
-) -> Member:
-    return Member(name, parent, template, space, "")
+) -> BriefedCandidate:
+    return BriefedCandidate(name, parent, template, space, "")
 
 
 def talk(
-    *findings: Finding, population: tuple[Member, ...] = (), base: str | None = "a"
+    *findings: Finding, population: tuple[BriefedCandidate, ...] = (), base: str | None = "a"
 ) -> WideningConversation:
     briefing = Briefing(1, "", "", base, population or (member("a"),), findings)
-    conversation = WideningAgent().converse(briefing, NoTools(), NoTranscript())
+    conversation = WideningAgent().converse(briefing, Tools(), Kept())
     assert isinstance(conversation, WideningConversation)
     return conversation
 
 
 def parameters(text: str) -> dict[str, list[Data]]:
-    return {p.name: list(p.values) for p in Space.of(text).choices.parameters}
+    return {p.name: list(p.values) for p in DeclaredSpace.of(text).choices.parameters}
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,20 @@
-"""Tools that try drafts, with real compilations and a simulated device."""
+"""The tools of a round: drafts that are tried, on a simulated device and on the CPU."""
 
 from __future__ import annotations
 
 import pytest
+from host_programs import cached_compiler
 
 from tuner.agent.base import Answer
 from tuner.agent.gate import drafted
 from tuner.analysis.sass import find_nvdisasm
+from tuner.app.check import UnavailableDevice, target_info
+from tuner.device.cpu.device import HostDevice
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.errors import SessionError, WorkerError
 from tuner.model.trial import INITIAL, Status
+from tuner.session.events import Event
+from tuner.tuning.evaluator import Candidate, Evaluator
 
 
 def by_block(program) -> float:
@@ -29,11 +34,6 @@ def test_some_lines_are_shown_with_how_many_there_are(make_tools):
         '    3| extern "C" __global__ void scale(float* out, const float* in, int N) {',
         "[lines 2 to 3 of 8]",
     ]
-
-
-def test_a_config_completes_the_default(make_tools, draft):
-    text = make_tools().call("render", {**draft, "config": {"block": 128}})
-    assert "the draft, block=128 factor=2.0f, on N=1000" in text
 
 
 def test_a_template_alone_is_tried_with_the_space_of_its_candidate(make_tools):
@@ -113,7 +113,7 @@ def test_verifying_says_why_a_config_is_wrong(make_tools, draft):
     tools = make_tools(
         lambda program: 10.0 if program.launches[0].threads > 64 else Status.INCORRECT
     )
-    assert "wrong: simulated: wrong" in tools.call("verify", draft)
+    assert "incorrect: simulated: incorrect" in tools.call("verify", draft)
     assert "correct" in tools.call("verify", {**draft, "config": {"block": 128}})
 
 
@@ -149,7 +149,7 @@ def test_a_failed_config_is_not_profiled(make_tools, draft):
     tools = make_tools(
         lambda program: 10.0 if program.launches[0].threads > 64 else Status.INCORRECT
     )
-    assert "not profiled: wrong" in tools.call("profile", draft)
+    assert "not profiled: incorrect" in tools.call("profile", draft)
 
 
 def test_without_times_a_profile_comes_from_the_code_alone(make_tools, draft):
@@ -186,7 +186,7 @@ def test_a_search_lists_the_best_and_the_failed(make_tools, draft):
     assert len(rows) == 5
     assert rows[0].startswith("- 10.5 us, ")
     assert "block=32" in rows[0]
-    assert "wrong: simulated: wrong" in text
+    assert "incorrect: simulated: incorrect" in text
 
 
 @pytest.mark.parametrize("searcher", ["optuna", "random"])
@@ -208,7 +208,7 @@ def test_nothing_that_is_tried_is_recorded(make_bench, draft, searcher):
     tools.call("profile", {})
     session = bench.session
     assert session.trials(stage=None) == []
-    assert session.notes() == []
+    assert session.events(Event) == []
     assert session.checks() == []
     assert [one.name for one in session.candidates()] == [INITIAL]
     assert not (session.directory / "optuna.journal").exists()
@@ -259,13 +259,6 @@ def test_a_later_candidate_lends_its_space_and_its_template(make_bench, draft):
     assert f"the draft, {wanted}" in tools.call("compile", {"space": whole + "\n"})
 
 
-def test_the_base_of_the_round_stands_for_a_candidate_not_named(make_bench, draft):
-    bench = make_bench()
-    made = bench.opened(1, None)
-    assert "`initial`" in made.call("render", {})
-    assert "there is no candidate 'r7'" in bench.opened(1, "r7").call("render", {})
-
-
 def test_a_folder_that_cannot_be_written_ends_the_session(make_bench, draft):
     bench = make_bench()
     (bench.folder / "rounds").write_text("in the way")
@@ -287,3 +280,83 @@ def test_ctrl_c_and_dead_processes_are_not_answers(make_tools):
     with pytest.raises(WorkerError):
         tools.call("measure", {"config": {"block": 512}})
     assert "correct" in tools.call("verify", {})
+
+
+@pytest.fixture(scope="module")
+def host_compiler(tmp_path_factory):
+    with cached_compiler(tmp_path_factory) as host:
+        yield host
+
+
+@pytest.fixture
+def host_tools(make_bench, make_plan, host_compiler):
+    device = HostDevice(make_plan().spec, {}, run_timeout_s=1.0)
+
+    def make(**options):
+        return make_bench(device=device, own_compiler=host_compiler, **options).opened(1, None)
+
+    yield make
+    device.close()
+
+
+def test_a_right_draft_is_verified_with_all_fills(host_tools, draft):
+    text = host_tools().call("verify", draft)
+    assert "correct with the inputs" in text
+    assert "zeros" in text
+
+
+def test_a_wrong_config_is_told_by_its_numbers(host_tools, draft):
+    text = host_tools().call("verify", {**draft, "config": {"factor": "3.0f"}})
+    assert "incorrect: with inputs" in text
+    assert "expected" in text
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "said"),
+    [
+        ("while (out != nullptr) {}", "timeout: thread (0,0,0) of block"),
+        ("*(volatile int*)0 = 0;", "launch:"),
+        ("out[N] = 0.0f;", "incorrect"),
+    ],
+)
+def test_a_draft_that_hangs_or_crashes_is_text_and_the_next_call_works(
+    host_tools, draft, spoiled, said
+):
+    tools = host_tools()
+    template = draft["template"].replace("if (i < N)", f"{spoiled}\n  if (i < N)")
+    for tool in ("verify", "measure"):
+        assert said in tools.call(tool, {**draft, "template": template})
+    assert "correct" in tools.call("verify", draft)
+
+
+def test_a_time_is_said_to_be_the_cpus(host_tools, draft):
+    tools = host_tools()
+    assert "This is the time of a CPU" in tools.call("measure", draft)
+    assert "This is the time of a CPU" in tools.call("search", {**draft, "configs": 2})
+    measure = next(tool for tool in tools.tools() if tool.name == "measure")
+    assert "The times are a CPU's." in measure.description
+
+
+def test_the_cpus_compiler_knows_no_registers(host_tools, draft):
+    text = host_tools().call("compile", draft)
+    assert "compiled for a CPU" in text
+    assert "registers and occupancy are not known" in text
+
+
+def test_the_compilers_report_may_be_that_of_a_gpu(host_tools, draft, compiler):
+    def reporting(plan):
+        candidate = Candidate(plan.candidate, plan.space, plan.template)
+        gpu = UnavailableDevice(target_info("sm_90a"))
+        return Evaluator(plan.spec, candidate, plan.config.operators, compiler, gpu)
+
+    text = host_tools(reporting=reporting).call("compile", draft)
+    assert "compiled for sm_90a" in text
+    assert "- registers: " in text
+
+
+def test_a_file_outside_cannot_be_included_by_a_draft(host_tools, draft, tmp_path):
+    (tmp_path / "secret.h").write_text("constexpr int secret = nothing;\n")
+    template = f'#include "{tmp_path}/secret.h"\n{draft["template"]}'
+    text = host_tools().call("compile", {**draft, "template": template})
+    assert "absolute path" in text
+    assert "nothing" not in text

@@ -1,4 +1,4 @@
-"""The whole of what an agent reads, for a kernel of the tree."""
+"""What an agent reads before a round, and how its texts are written."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 from feedback_samples import HISTORY, Project
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tuner.agent.base import Member
-from tuner.agent.briefing.findings import search_findings
-from tuner.agent.briefing.text import Situation, briefing, current_text, member_summary, stable_text
+from tuner.agent.base import BriefedCandidate
+from tuner.agent.briefing import Situation, briefing, current_text, member_summary, stable_text
+from tuner.agent.findings import search_findings
+from tuner.agent.prompts import clipped, numbered, one_line, quoted, size
 from tuner.analysis.base import Degree
 from tuner.model.trial import MOST, Finding
 
@@ -18,8 +21,10 @@ from tuner.model.trial import MOST, Finding
 def now(silu: Project) -> Situation:
     summary = member_summary(silu.best, silu.baselines_us)
     space = silu.task.spec.path.read_text(encoding="utf-8")
-    member = Member("initial", None, silu.template.text, space, summary)
-    child = Member("r1", "initial", "// a template", "# a space", "No config ran correctly.")
+    member = BriefedCandidate("initial", None, silu.template.text, space, summary)
+    child = BriefedCandidate(
+        "r1", "initial", "// a template", "# a space", "No config ran correctly."
+    )
     return Situation(
         round=8,
         rounds=12,
@@ -56,7 +61,7 @@ def test_the_stable_part_does_not_depend_on_the_round(silu, now):
 def test_six_findings_are_told_and_the_others_counted(silu, now):
     many = [Finding(f"f{i}", "It is so.", "Do so.", 1.0, weight=i / 10) for i in range(MOST + 2)]
     made = briefing(silu.task, replace(now, findings=many))
-    assert [one.topic for one in made.findings] == ["f7", "f6", "f5", "f4", "f3", "f2"]
+    assert made.findings == tuple(many), "the agent without a model reads all"
     assert "[f7] It is so. **Do so.**" in made.current
     assert "[left out: 2 lesser findings: f0, f1]" in made.current
 
@@ -131,3 +136,48 @@ def test_old_candidates_are_left_out_by_name(silu, now):
     assert "[left out: older candidates r0, r1, r2, r3, r4, r5, r6, r7]" in text
     assert "\n- r8, made" not in text
     assert "\n- r8\n  slow" in text
+
+
+@given(st.text(alphabet="`end 0123\n~"))
+def test_no_text_ends_its_own_quotation(text):
+    head, _, opening, *body, closing, end = quoted(text, "cuda", "A text").split("\n")
+    fence = opening.removesuffix("cuda")
+    assert closing == fence
+    assert set(fence) == {"`"}
+    assert "\n".join(body) == text.removesuffix("\n")
+    assert all(fence not in line and line != end for line in body)
+    assert end in head
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a\nb\n", "1| a\n2| b"),
+        ("a\r\nb", "1| a\n2| b"),
+        ("a\fb\u2028c\n", "1| a\fb\u2028c"),  # one line to Jinja and to a compiler
+        ("\n\n", "1| \n2| "),
+    ],
+)
+def test_lines_are_numbered_as_the_template_counts_them(text, lines):
+    assert numbered(text) == lines
+
+
+def test_what_fits_is_not_cut():
+    assert clipped("a\nb\n", 4, "more") == "a\nb\n"
+
+
+def test_a_cut_keeps_whole_lines_and_counts_the_others():
+    assert clipped("aa\nbb\ncc\n", 6, "more") == "aa\nbb\n[cut here: 1 of 3 lines left out; more]"
+
+
+def test_a_text_becomes_one_line_of_bounded_length():
+    assert one_line(" a\n\tb ") == "a b"
+    assert one_line("word " * 100, 20) == "word word word wo..."
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(12, "12 bytes"), (2_100_000, "2.1 MB"), (705_000_000, "705 MB"), (3 * 10**12, "3e+03 GB")],
+)
+def test_sizes_have_three_digits(count, text):
+    assert size(count) == text

@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 from agent_doubles import Kept, Tools, briefing, plan
 
-from tuner.agent.base import Answer, Briefing, Idea
-from tuner.agent.handoff import Handoff, Question, Submission
-from tuner.agent.mcp_agent import FinishedError, McpAgent, McpRound
+from tuner.agent.base import Answer, Briefing
+from tuner.agent.mcp_agent import (
+    FinishedError,
+    Handoff,
+    HandoffQuestion,
+    McpAgent,
+    McpRound,
+    Submission,
+)
 from tuner.model.errors import InputError, SessionError
+from tuner.session.events import Idea
 
 WAIT_S = 10.0
 GOOD = Answer("__global__ void f() {}", "version: 1")
@@ -59,7 +66,7 @@ class Table:
         return self.question.problem
 
     @property
-    def question(self) -> Question:
+    def question(self) -> HandoffQuestion:
         assert self.seat.question is not None
         return self.seat.question
 
@@ -170,7 +177,7 @@ def test_a_tool_that_ends_the_program_ends_the_run_and_tells_the_client(table: T
 
 
 def test_a_run_that_is_over_cancels_the_calls_that_wait(table: Table) -> None:
-    table.seat.ask(Question(1, "", ""))
+    table.seat.ask(HandoffQuestion(1, "", ""))
     call = table.seat.call("compile", {})
     table.seat.close()
     with pytest.raises(CancelledError):

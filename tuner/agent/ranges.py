@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from tuner.agent.briefing.formatting import joined, keys, percent, times, values
+from tuner.agent.prompts import joined, keys, percent, times, values
 from tuner.model.config import Parameter, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
@@ -39,7 +39,6 @@ class Observed:
 
     @classmethod
     def of(cls, workload: Workload, trials: Iterable[Trial]) -> Observed:
-        """Sort the trials of one workload."""
         tried = tuple(trial for trial in trials if trial.status is not Status.NOT_RECORDED)
         correct = tuple(fastest(tried))
         return cls(workload, tried, correct, tuple(fastest(tried, full=True)))
@@ -56,7 +55,6 @@ class Observed:
 
     @property
     def best_us(self) -> float:
-        """The time of the best."""
         return time_of(self.best)
 
     def having(self, name: str, value: Value) -> tuple[Trial, ...]:
@@ -75,7 +73,6 @@ class Observed:
 
 
 def observed(trials: Mapping[Workload, Sequence[Trial]]) -> tuple[Observed, ...]:
-    """Sort the trials of every workload."""
     return tuple(Observed.of(workload, found) for workload, found in trials.items())
 
 
@@ -113,7 +110,7 @@ def edges(space: SearchSpace, seen: Sequence[Observed], template: Template) -> I
             won = [w for o in judged if (w := _win(o, parameter.name, end, neighbour))]
             if following is None or len(won) < min(2, len(judged)) or not won:
                 continue
-            yield _edge(space, parameter, _Edge(end, neighbour, following), won, judged, template)
+            yield _edge(space, parameter, (end, neighbour, following), won, judged, template)
 
 
 def unused(space: SearchSpace, seen: Sequence[Observed], template: Template) -> Iterator[Finding]:
@@ -173,13 +170,6 @@ def decisive(space: SearchSpace, seen: Sequence[Observed], template: Template) -
         yield _idle(idle, judged, template)
 
 
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    end: float
-    neighbour: float
-    following: float
-
-
 def _is_number(value: Value) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -211,25 +201,25 @@ def _win(one: Observed, name: str, end: float, neighbour: float) -> tuple[Observ
 def _edge(
     space: SearchSpace,
     parameter: Parameter,
-    edge: _Edge,
+    edge: tuple[float, float, float],
     won: Sequence[tuple[Observed, float]],
     judged: Sequence[Observed],
     template: Template,
 ) -> Finding:
+    name, (end, neighbour, following) = parameter.name, edge
     gain = geometric_mean(ratio for _, ratio in won)
-    name, following = parameter.name, format_value(edge.following)
-    which = "largest" if edge.end > edge.neighbour else "smallest"
-    broken = _forbids(space, parameter.name, edge.following, [one for one, _ in won])
-    advice = f"Add {following} to `{name}`" + (
+    which = "largest" if end > neighbour else "smallest"
+    broken = _forbids(space, name, following, [one for one, _ in won])
+    advice = f"Add {format_value(following)} to `{name}`" + (
         f", and loosen `{broken}`, which forbids it." if broken else "."
     )
     return Finding(
         topic="edge",
-        text=f"`{name}`={format_value(edge.end)}, its {which} value, wins on {len(won)} of "
-        f"{len(judged)} workloads, where the best with {format_value(edge.neighbour)} takes "
+        text=f"`{name}`={format_value(end)}, its {which} value, wins on {len(won)} of "
+        f"{len(judged)} workloads, where the best with {format_value(neighbour)} takes "
         f"{times(gain)} its time ({keys(one.workload for one, _ in won)}).",
         advice=advice,
-        value=edge.end,
+        value=end,
         weight=(1 - 1 / gain) * len(won) / len(judged),
         line=template.line_of(name),
         parameter=name,
@@ -237,7 +227,6 @@ def _edge(
 
 
 def _forbids(space: SearchSpace, name: str, value: Value, won: Sequence[Observed]) -> str | None:
-    """Find a constraint that would keep the best configs from taking the value."""
     for constraint in space.constraints:
         if name in constraint.names and all(_breaks(constraint, name, value, o) for o in won):
             return constraint.text

@@ -1,1 +1,0 @@
-"""What the agent reads: pure functions from trials, outcomes and findings to text."""

@@ -1,0 +1,213 @@
+"""What happens in a session besides trials: one type an event, on disk as soon as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner.analysis.base import Bottleneck, Degree
+from tuner.model.expressions import Value
+from tuner.model.trial import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in a round with an agent; round 0 is the run before all of them."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the agent may call; `parameters` is the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What should move, and by how much: `factor` is the new value over the base's.
+
+    `metric` is `time_us` or a name of `analysis.base.METRICS`; `workload` is a `Workload.key`, ""
+    for all tuned ones.
+    """
+
+    metric: str
+    factor: float
+    workload: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Idea:
+    """The plan of a round: which candidate to build on, why, and what should come of it.
+
+    `reference` names a second candidate to take something from, "" for none.
+    """
+
+    base: str
+    hypothesis: str
+    change: str
+    expectations: tuple[Expectation, ...] = ()
+    reference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One expectation and what came of it: both are the new value over the base's.
+
+    `workload` is "" for all tuned ones. `actual` is None where it was not measured on both sides.
+    """
+
+    metric: str
+    workload: str
+    predicted: float
+    actual: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """How a candidate did, by the times of its search; all mappings are by `Workload.key`.
+
+    `speedup` is the geometric mean over the tuned workloads of the baseline's time over the best,
+    `over_base` of the base's best over it; both None where the candidate has no correct config.
+    `best_us` lacks the workloads without one. `default_us` is the time of the space's default,
+    None where it was not tried or not correct: what rewriting alone gives.
+    """
+
+    speedup: float | None
+    over_base: float | None
+    moved: tuple[Moved, ...] = ()
+    best_us: Mapping[str, float] = field(default_factory=dict)
+    default_us: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsDeclared(Event):
+    """The tools that the agent was offered."""
+
+    tools: tuple[Tool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Said(Event):
+    """An entry of the round's transcript, of plain JSON values; its `type` says what it is."""
+
+    entry: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Event):
+    """The agent chose what to try."""
+
+    idea: Idea
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAccepted(Event):
+    """The gate let an answer pass; `attempt` counts from 1."""
+
+    attempt: int
+    template: str
+    space: str
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateMade(Event):
+    """A candidate was added; `problems` say why each answer before it was refused."""
+
+    name: str
+    attempt: int
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnded(Event):
+    """A candidate was searched to its end."""
+
+    outcome: RoundOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRefused(Event):
+    """A round gave nothing to search.
+
+    `problems` say why each answer was refused. `candidate` is the one whose search had begun, ""
+    for none.
+    """
+
+    base: str
+    problems: tuple[str, ...]
+    candidate: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentIdle(Event):
+    """The agent had nothing left to try on the base that was chosen, None where it chooses."""
+
+    base: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled(Event):
+    """What a profile said of one trial; `workload` is a `Workload.key`.
+
+    `reason` says why it has no counters, where there could have been some.
+    """
+
+    candidate: str
+    workload: str
+    config: Mapping[str, Value]
+    degree: Degree
+    kind: Bottleneck
+    metrics: Mapping[str, float]
+    findings: tuple[Finding, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEnded(Event):
+    """A search ended before its budget, after so many trials.
+
+    `expected_gain` is what its searcher still expected; `late` says that its time was up.
+    """
+
+    candidate: str
+    workload: str
+    trials: int
+    expected_gain: float | None = None
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WarmSeed:
+    """A config that was fast before, on a device and a workload by its key."""
+
+    config: Mapping[str, Value]
+    device: str
+    workload: str
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStarted(Event):
+    """What a candidate's search tries first, by `Workload.key`."""
+
+    candidate: str
+    seeds: Mapping[str, tuple[WarmSeed, ...]]
+
+
+EVENTS: Mapping[str, type[Event]] = {
+    "tools": ToolsDeclared,
+    "said": Said,
+    "plan": Planned,
+    "answer": AnswerAccepted,
+    "candidate": CandidateMade,
+    "outcome": RoundEnded,
+    "refused": RoundRefused,
+    "idle": AgentIdle,
+    "profile": Profiled,
+    "search ended": SearchEnded,
+    "warm start": WarmStarted,
+}
