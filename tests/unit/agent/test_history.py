@@ -12,9 +12,8 @@ from tuner.session.events import (
     Moved,
     RoundEnded,
     RoundOutcome,
-    from_row,
-    to_row,
 )
+from tuner.session.records import from_row, to_row
 
 A, B = "T=1,E=256", "T=8192,E=256"
 
@@ -103,7 +102,7 @@ def test_the_sentence_states_both(moved, text):
 def test_json_keeps_everything():
     found = compared(Expectation("time_us", 0.6, B), Expectation("bank_conflicts", 0.1))
     event = RoundEnded(1, found)
-    assert from_row(to_row(event)) == event
+    assert from_row(**to_row(event)) == event
 
 
 def test_the_memory_of_a_session(golden):

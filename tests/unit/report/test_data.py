@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from manifests import manifest
+from tuner.agent.briefing.gather import Briefer
 
 from tests.support.agent_doubles import Tools
-from tuner.agent.base import Answer, Expectation, Idea
-from tuner.agent.briefing.gather import Briefer
+from tuner.agent.base import Answer
 from tuner.agent.rounds import Author
 from tuner.agent.tree import Greedy
 from tuner.analysis.base import Degree
@@ -38,6 +38,7 @@ from tuner.model.trial import (
 )
 from tuner.report.data import load
 from tuner.report.html import render_report
+from tuner.session.events import Expectation, Idea
 from tuner.session.session import Session
 
 SPACE = """\
