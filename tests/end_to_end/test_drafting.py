@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tuner.agent.base import BriefedCandidate, Briefing
 from tuner.agent.widen_ranges import WideningAgent
 from tuner.cli import cli
-from tuner.draft import draft_files
+from tuner.draft.drafting import draft_files
 from tuner.model.trial import Finding
 from tuner.space.load import load_definition
 from tuner.space.template import Template

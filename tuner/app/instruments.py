@@ -6,8 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tuner.agent.gate import LARGEST_HOST_BYTES
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import ExitStack
@@ -28,12 +26,13 @@ SANITIZED_TIMEOUT_S = 10.0
 def compiler_for(device: Device, jobs: int | None, stack: ExitStack) -> Compiler:
     """Start the compiler whose results run on a device; the stack ends it."""
     from tuner.compiler.cache import AnsweringCompiler, Cache
-    from tuner.compiler.host import HostCompiler
     from tuner.compiler.pool import NvrtcPool
     from tuner.device.base import FromRecording
 
     compiler: Compiler
     if device.info.on_cpu:
+        from tuner.compiler.host import HostCompiler
+
         compiler = HostCompiler(jobs, cache=Cache())
     else:
         compiler = NvrtcPool(workers=jobs, cache=Cache())
@@ -46,11 +45,11 @@ def compiler_for(device: Device, jobs: int | None, stack: ExitStack) -> Compiler
 
 def meter_for(plan: Plan, device: Device) -> EnergyMeter | None:
     """Find the energy meter that an objective needs; raise before anything is measured."""
+    if plan.config.objective == "time":
+        return None
     from tuner.device.base import open_meter
     from tuner.tuning.energy import require_time
 
-    if plan.config.objective == "time":
-        return None
     meter = open_meter(device)
     require_time(plan, plan.config.objective)
     return meter
@@ -108,6 +107,7 @@ def _by_device(
 
 
 def _on_host(plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:
+    from tuner.agent.gate import LARGEST_HOST_BYTES
     from tuner.compiler.host import SANITIZERS, preload
     from tuner.device.cpu.device import HostWatcher
     from tuner.model.errors import DeviceError

@@ -114,7 +114,7 @@ def _with_space(
         return settings, False
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.draft import draft_source, require_one
+    from tuner.draft.drafting import draft_source, require_one
 
     with NvrtcPool(1, cache=Cache()) as pool:
         made = draft_source(kernel, compiler=lambda: pool)

@@ -148,14 +148,16 @@ def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
 
 def read_space(space: Path, template: Path | None = None) -> Definition:
     """Read a search space that is no draft any more; `template` takes the place of its own."""
-    from tuner.draft import require_filled, restore_template
+    from tuner.draft.files import require_filled
     from tuner.space.load import load_definition
 
     require_space(space)
     require_filled(space)
-    if template is None:
-        restore_template(space)
     definition = load_definition(space)
+    if template is None and not definition.spec.template.exists():
+        from tuner.draft.drafting import restore_template
+
+        restore_template(space)
     require_filled(definition.spec.reference)
     if template is None:
         return definition

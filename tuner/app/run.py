@@ -9,9 +9,6 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from tuner.agent.base import Agent
-from tuner.agent.history import restore
-from tuner.agent.rounds import Author, Rounds
 from tuner.app.open import OpenRun, open_run
 from tuner.app.plan import RunOptions
 from tuner.compiler.base import Compiler
@@ -24,9 +21,9 @@ from tuner.model.run_config import RunSettings
 from tuner.model.trial import Result, Variant
 from tuner.search.factory import preload
 from tuner.search.pool import Pool
+from tuner.session.events import CandidateMade
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.energy import EnergyStage
 from tuner.tuning.evaluator import Candidates, Evaluator
 from tuner.tuning.finals import Finals
 from tuner.tuning.progress import ProgressTracker
@@ -35,6 +32,8 @@ from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
 
 if TYPE_CHECKING:
+    from tuner.agent.base import Agent
+    from tuner.agent.rounds import Author
     from tuner.report.data import ReportData
 
 
@@ -114,7 +113,11 @@ def tune(
     Thread(target=_load_ahead, args=(plan.config.searcher, max(sizes)), daemon=True).start()
     space_text = plan.spec.path.read_text(encoding="utf-8-sig")
     session.add_candidate(plan.candidate, plan.template.text, space_text)
-    restore(plan, session, candidates)
+    if session.events(CandidateMade):
+        # Imported here, as below: most runs have no agent, and need none of its modules.
+        from tuner.agent.history import restore
+
+        restore(plan, session, candidates)
     session.mark("running")
     tracker = ProgressTracker(plan, session, device.info.name, listener)
     verification = Verification(plan, session, device, candidates, watches)
@@ -126,10 +129,14 @@ def tune(
                 evaluator.verify_baseline(workload)
         _search(plan, session, evaluator, tracker, pools, knowledge)
         if author is not None:
+            from tuner.agent.rounds import Rounds
+
             written_by = author(session, candidates)
             failure = Rounds(plan, session, candidates, tracker, written_by).run()
         ranked: Mapping[Workload, tuple[Variant, ...]] = {}
         if meter is not None:
+            from tuner.tuning.energy import EnergyStage
+
             ranked = EnergyStage(
                 plan, plan.config.objective, session, meter, candidates, verification, tracker
             ).run()

@@ -13,7 +13,7 @@ import click
 from tuner.app.environment import program_name
 
 if TYPE_CHECKING:
-    from tuner.draft import Drafted
+    from tuner.draft.files import Drafted
 
 
 @click.command("init")
@@ -64,7 +64,7 @@ def command(
     """
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
-    from tuner.draft import Asked, draft_source
+    from tuner.draft.drafting import Asked, draft_source
 
     names = tuple(name.strip() for name in (kernel or "").split(",") if name.strip())
     asked = Asked(names, instantiate, include)

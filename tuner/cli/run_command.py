@@ -144,8 +144,6 @@ def command(context: click.Context, /, **values: Any) -> None:
     """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""
     options.require_one_choice(values["variants_within"], values["max_variants"])
     from tuner.app.plan import RunOptions
-    from tuner.cli.view import agent_object
-    from tuner.report.terminal import json_of
 
     settings = options.settings_of(context, values)
     run_options = RunOptions(
@@ -162,6 +160,9 @@ def command(context: click.Context, /, **values: Any) -> None:
         with kept:
             done = _run(values, settings, run_options, _console(stderr=as_json), quiet and as_json)
         if as_json:
+            from tuner.cli.view import agent_object
+            from tuner.report.terminal import json_of
+
             agent = {"agent": agent_object(done.data, done.failure)} if done.data.author else {}
             click.echo(json.dumps(json_of(done.data) | agent))
         if done.failure is not None:

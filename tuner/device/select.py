@@ -84,18 +84,19 @@ def _recorded(
     file: str = "",
     workloads: Sequence[Workload] | None = None,
 ) -> Device:
-    from tuner.device.recorded.foreign import is_foreign
     from tuner.device.recorded.recording import RecordedDevice
 
-    if file and is_foreign(Path(file)):
+    if file:
+        from tuner.device.recorded.foreign import is_foreign
+
+        if not is_foreign(Path(file)):
+            return RecordedDevice(Path(file), spec.name, operators)
         from tuner.device.recorded.foreign_recordings import recording_from
         from tuner.space.load import load_definition
 
         space = load_definition(spec.path, operators).space
         recording = recording_from(Path(file), spec, space, operators, workloads)
         return RecordedDevice(Path(file), spec.name, operators, recording)
-    if file:
-        return RecordedDevice(Path(file), spec.name, operators)
     found = recordings_of(spec.source)
     if not found:
         raise DeviceError(

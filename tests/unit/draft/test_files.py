@@ -7,7 +7,8 @@ from shutil import copy
 
 import pytest
 
-from tuner.draft import Drafted, draft_files, restore_template
+from tuner.draft.drafting import draft_files, restore_template
+from tuner.draft.files import Drafted
 from tuner.model.errors import InputError, SpaceError
 from tuner.space.load import load_definition
 
