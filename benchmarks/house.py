@@ -133,8 +133,8 @@ def lines_of(folder: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in folder.rglob("*.py"))
 
 
-def loaded_by_a_run(root: Path = ROOT) -> int:
-    """Count our modules that `tune` loads to tune a kernel on its recording."""
+def loaded_by_a_run(root: Path = ROOT) -> tuple[int, int]:
+    """Count our modules that `tune` loads to tune a kernel on its recording, and the packages."""
     code = (
         "import sys, tempfile, contextlib, os\n"
         "from tuner.cli import cli\n"
@@ -142,12 +142,15 @@ def loaded_by_a_run(root: Path = ROOT) -> int:
         "with tempfile.TemporaryDirectory() as folder, contextlib.suppress(SystemExit):\n"
         f"    cli.main([{KERNEL!r}, '--device', 'recorded', '--trials', '20', '--quiet',\n"
         "              '--workload', 'T=16,D=14336', '--session', folder + '/session'])\n"
-        "print(sum(name.split('.')[0] == 'tuner' for name in sys.modules))\n"
+        "ours = [m for name, m in sys.modules.items() if name.split('.')[0] == 'tuner']\n"
+        "packages = sum(hasattr(module, '__path__') for module in ours)\n"
+        "print(len(ours) - packages, packages)\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
-    return int(ran.stdout.splitlines()[-1])
+    modules_loaded, packages = map(int, ran.stdout.splitlines()[-1].split())
+    return modules_loaded, packages
 
 
 def figures(root: Path = ROOT) -> dict[str, object]:
@@ -155,6 +158,7 @@ def figures(root: Path = ROOT) -> dict[str, object]:
     trees = modules(root)
     graph = imports(trees)
     lengths = function_lengths(trees)
+    loaded, packages = loaded_by_a_run(root)
     flat = {p.name for p in (root / "tuner").glob("*.py")} - {"__init__.py", "__main__.py"}
     known = not flat
     return {
@@ -167,7 +171,8 @@ def figures(root: Path = ROOT) -> dict[str, object]:
         "class names in several modules": repeated_classes(trees),
         "functions, 90th percentile in lines": lengths[int(0.9 * len(lengths))],
         "functions, longest in lines": lengths[-1],
-        "modules loaded by a recorded run": loaded_by_a_run(root),
+        "modules loaded by a recorded run": loaded,
+        "packages loaded besides": packages,
     }
 
 
