@@ -111,13 +111,7 @@ def tune(
     sizes = [len(pool) for pool in pools.values()]
     # While the baseline is measured this process has nothing to do.
     Thread(target=_load_ahead, args=(plan.config.searcher, max(sizes)), daemon=True).start()
-    space_text = plan.spec.path.read_text(encoding="utf-8-sig")
-    session.add_candidate(plan.candidate, plan.template.text, space_text)
-    if session.events(CandidateMade):
-        # Imported here, as below: most runs have no agent, and need none of its modules.
-        from tuner.agent.history import restore
-
-        restore(plan, session, candidates)
+    _take_up_candidates(plan, session, candidates)
     session.mark("running")
     tracker = ProgressTracker(plan, session, device.info.name, listener)
     verification = Verification(plan, session, device, candidates, watches)
@@ -131,15 +125,14 @@ def tune(
         if author is not None:
             from tuner.agent.rounds import Rounds
 
-            written_by = author(session, candidates)
-            failure = Rounds(plan, session, candidates, tracker, written_by).run()
+            failure = Rounds(plan, session, candidates, tracker, author(session, candidates)).run()
         ranked: Mapping[Workload, tuple[Variant, ...]] = {}
         if meter is not None:
             from tuner.tuning.energy import EnergyStage
 
-            ranked = EnergyStage(
-                plan, plan.config.objective, session, meter, candidates, verification, tracker
-            ).run()
+            objective = plan.config.objective
+            stage = EnergyStage(plan, objective, session, meter, candidates, verification, tracker)
+            ranked = stage.run()
         _decide(plan, Finals(plan, session, device, candidates, verification, ranked), tracker)
     except (KeyboardInterrupt, AwaitedError):
         session.mark("interrupted")
@@ -152,6 +145,16 @@ def tune(
     session.mark("complete")
     tracker.announce("done")
     return tuple(session.results())
+
+
+def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) -> None:
+    space_text = plan.spec.path.read_text(encoding="utf-8-sig")
+    session.add_candidate(plan.candidate, plan.template.text, space_text)
+    if session.events(CandidateMade):
+        # Imported here, as above: most runs have no agent, and need none of its modules.
+        from tuner.agent.history import restore
+
+        restore(plan, session, candidates)
 
 
 def _load_ahead(searcher: str, pool_size: int) -> None:
