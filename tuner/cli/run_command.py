@@ -74,7 +74,7 @@ class TopLevelCommand(click.Command):
 @options.trials(
     "How many configs to try on each workload; by default 100, or all where under 200 are valid."
 )
-@options.time("Stop the whole run after this time: 90s, 5m, 1h30m.")
+@options.time("Stop searching after this time in all: 90s, 5m, 1h30m.")
 @click.option(
     "--objective",
     type=click.Choice(["time", "energy", "edp"]),
