@@ -211,6 +211,7 @@ def refused(play: Callable[..., Played]) -> Played:
     return play([step for _, step, _ in SCRIPT], "--rounds", 3)
 
 
+@pytest.mark.slow
 def test_rounds_go_on_after_what_was_refused(refused: Played) -> None:
     bench, server, ended = refused
     assert ended.code == 0, ended.err
@@ -223,6 +224,7 @@ def test_rounds_go_on_after_what_was_refused(refused: Played) -> None:
 
 
 @pytest.mark.parametrize("name", TOLD)
+@pytest.mark.slow
 def test_the_next_request_says_what_was_wrong(refused: Played, name: str) -> None:
     bench, server, _ = refused
     request = server.chats[NAMES.index(name) + 1]
@@ -231,12 +233,14 @@ def test_the_next_request_says_what_was_wrong(refused: Played, name: str) -> Non
     assert "mine/rounds" not in request.last
 
 
+@pytest.mark.slow
 def test_an_error_of_the_compiler_comes_with_the_lines_of_the_template(refused: Played) -> None:
     _, server, _ = refused
     told = server.chats[NAMES.index("a template that does not compile") + 1].last
     assert "\n    8 |     out[i] = sun;\n" in told
 
 
+@pytest.mark.slow
 def test_nothing_of_a_refused_answer_is_timed(refused: Played) -> None:
     bench, _, _ = refused
     assert bench.tried() == {"initial", "r1", "r3"}
@@ -245,6 +249,7 @@ def test_nothing_of_a_refused_answer_is_timed(refused: Played) -> None:
 # Policies
 
 
+@pytest.mark.slow
 def test_with_the_policy_llm_the_model_names_the_base_and_a_reference(
     play: Callable[..., Played],
 ) -> None:
@@ -287,6 +292,7 @@ def calling(play: Callable[..., Played]) -> Played:
     return play([wanted, planned(), good(), *[restless] * 20], "--rounds", 2)
 
 
+@pytest.mark.slow
 def test_parallel_calls_are_answered_in_order_with_what_really_came_out(calling: Played) -> None:
     _, server, _ = calling
     *_, asked, compiled, rendered, right, wrong, measured = server.chats[1].messages
@@ -300,6 +306,7 @@ def test_parallel_calls_are_answered_in_order_with_what_really_came_out(calling:
     assert re.search(r"the draft, .* us; the baseline .* us: [\d.]+x", measured["content"])
 
 
+@pytest.mark.slow
 def test_calls_without_end_cost_a_round_and_no_more(calling: Played) -> None:
     bench, server, ended = calling
     assert ended.code == 0, ended.err
@@ -311,6 +318,7 @@ def test_calls_without_end_cost_a_round_and_no_more(calling: Played) -> None:
     assert sum("not run" not in message["content"] for message in answered) == 24
 
 
+@pytest.mark.slow
 def test_a_draft_that_a_tool_tried_is_no_trial(calling: Played) -> None:
     bench, _, _ = calling
     assert bench.tried() == {"initial", "r1"}

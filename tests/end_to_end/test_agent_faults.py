@@ -56,6 +56,7 @@ def test_rate_limits_and_a_connection_that_drops_are_survived(bench: Bench) -> N
     assert drop["usage"]["output_tokens"] > 0, "what came before the drop is counted"
 
 
+@pytest.mark.slow
 def test_a_server_without_tools_and_without_json_serves_as_well(bench: Bench) -> None:
     text = f"I think:\n```json\n{planned()}\n```"
     with FakeOpenAI([text, good()], refuses=["tools", "response_format"]) as server:
@@ -73,6 +74,7 @@ def used(text: str, sent: int, written: int) -> Reply:
     return Reply(text=text, usage=(sent, 0, written))
 
 
+@pytest.mark.slow
 def test_tokens_that_end_after_a_candidate_end_the_rounds_and_not_the_run(bench: Bench) -> None:
     script = [used(planned(), 6_000, 100), used(good(), 7_000, 500), "never asked for"]
     with FakeOpenAI(script) as server:
@@ -86,6 +88,7 @@ def test_tokens_that_end_after_a_candidate_end_the_rounds_and_not_the_run(bench:
     assert all(chat.body["max_completion_tokens"] < 20_000 for chat in server.chats)
 
 
+@pytest.mark.slow
 def test_money_that_ends_before_a_candidate_is_an_error_with_the_best_so_far(bench: Bench) -> None:
     prices = f"version: 1\ncurrency: EUR\nmodels: {{{MODEL}: {{input: 10, output: 100}}}}\n"
     (bench.root / "prices.yaml").write_text(prices, encoding="utf-8")
@@ -136,6 +139,7 @@ def test_prices_that_are_missing_are_told_before_anything_is_measured(
     ],
     ids=["no key", "no server"],
 )
+@pytest.mark.slow
 def test_without_a_server_the_run_says_so_at_once_and_ends_with_what_it_has(
     bench: Bench, environ: dict[str, str], said: str
 ) -> None:
@@ -148,6 +152,7 @@ def test_without_a_server_the_run_says_so_at_once_and_ends_with_what_it_has(
     assert set(bench.results().values()) == {"initial"}
 
 
+@pytest.mark.slow
 def test_an_unknown_model_is_told_with_those_that_there_are(bench: Bench) -> None:
     with FakeOpenAI([], models=["other-1", "other-2"]) as server:
         ended = bench.ask(server, "--rounds", 2, "--json", "--quiet")
@@ -168,6 +173,7 @@ def test_a_refused_key_is_not_shown(bench: Bench) -> None:
     assert KEY.encode() not in bench.bytes_of_all_files()
 
 
+@pytest.mark.slow
 def test_a_model_without_a_valid_template_is_an_error_that_tells_what_was_tried(
     bench: Bench,
 ) -> None:
@@ -183,6 +189,7 @@ def test_a_model_without_a_valid_template_is_an_error_that_tells_what_was_tried(
     assert (bench.folder / "rounds/02/attempt-4/template.cu.j2").exists(), "nothing is lost"
 
 
+@pytest.mark.slow
 def test_a_server_that_fails_for_good_leaves_the_candidates_so_far(bench: Bench) -> None:
     with FakeOpenAI([planned(), good(), failure(403, "no access any more")]) as server:
         ended = bench.ask(server, "--rounds", 3)
@@ -214,6 +221,7 @@ class Held:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)], ids=["kill -9", "Ctrl-C"]
 )
+@pytest.mark.slow
 def test_a_run_that_ends_in_a_round_goes_on_there_and_asks_nothing_twice(
     bench: Bench, number: signal.Signals, code: int
 ) -> None:
@@ -237,6 +245,7 @@ def test_a_run_that_ends_in_a_round_goes_on_there_and_asks_nothing_twice(
     assert list(bench.candidates()) == ["initial", "r1", "r2"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_can_be_brought_to_an_end_without_further_rounds(bench: Bench) -> None:
     held = Held()
     with FakeOpenAI([planned(), good(), held]) as server:
@@ -251,6 +260,7 @@ def test_a_killed_run_can_be_brought_to_an_end_without_further_rounds(bench: Ben
     assert "round 2        not ended" in ended.out
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_in_the_search_of_a_candidate_needs_no_server_to_go_on(
     bench: Bench,
 ) -> None:

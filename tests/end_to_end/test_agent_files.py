@@ -81,6 +81,7 @@ def test_a_wrong_answer_comes_back_as_a_problem_and_a_right_one_goes_on(bench: B
     assert len(record.problems) == 1
 
 
+@pytest.mark.slow
 def test_a_plan_that_cannot_be_read_costs_no_round(bench: Bench) -> None:
     person = Person(bench)
     process = bench.start(asking(bench, "--rounds", 1))
@@ -95,6 +96,7 @@ def test_a_plan_that_cannot_be_read_costs_no_round(bench: Bench) -> None:
     assert record.idea is not None and record.idea.expectations[0].factor == 0.2
 
 
+@pytest.mark.slow
 def test_an_answer_that_does_not_come_in_time_can_be_given_later(bench: Bench) -> None:
     person = Person(bench)
     ended = bench.run(asking(bench, "--rounds", 1, "--wait", "1s"))
@@ -120,6 +122,7 @@ def test_an_answer_that_does_not_come_in_time_can_be_given_later(bench: Bench) -
     assert [path.name for path in person.folder.glob("refused-*")] == ["refused-1"]
 
 
+@pytest.mark.slow
 def test_a_file_named_stop_ends_the_rounds(bench: Bench) -> None:
     person = Person(bench)
     process = bench.start(asking(bench, "--rounds", 3))
@@ -131,6 +134,7 @@ def test_a_file_named_stop_ends_the_rounds(bench: Bench) -> None:
     assert "round 1        on initial: nothing left to try" in ended.out
 
 
+@pytest.mark.slow
 def test_text_that_is_no_utf_8_is_a_problem_like_any_other(bench: Bench) -> None:
     person = Person(bench)
     process = bench.start(asking(bench, "--rounds", 1))

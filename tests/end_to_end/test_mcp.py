@@ -162,6 +162,7 @@ def test_nothing_outside_of_the_root_is_named_or_read(project) -> None:
     served(project, work, "--device", "host")
 
 
+@pytest.mark.slow
 def test_what_is_wrong_at_the_start_is_told_and_another_start_works(project) -> None:
     async def work(editor: Editor) -> None:
         assert "no such kernel file: kernels/scal.cu" in await editor.refused(
@@ -176,6 +177,7 @@ def test_what_is_wrong_at_the_start_is_told_and_another_start_works(project) -> 
     served(project, work, "kernels/scale.cu", *BRIEF)
 
 
+@pytest.mark.slow
 def test_a_call_that_waits_too_long_says_so_and_can_be_repeated(project) -> None:
     async def work(editor: Editor) -> None:
         told = await editor.told("start")
@@ -208,6 +210,7 @@ def test_a_client_of_an_older_protocol_hears_that_the_tools_have_changed(project
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, None], ids=["INT", "TERM", "gone"])
+@pytest.mark.slow
 def test_a_server_that_ends_leaves_a_session_that_a_client_goes_on_with_in_its_round(
     project, tune, end: signal.Signals | None
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow import mostly_slow
 
 from tuner.device.recorded.recording import load_recording
 from tuner.model.trial import INITIAL, Status
@@ -18,7 +19,7 @@ RECORDINGS = sorted((ROOT / "kernels/sglang/recordings").glob("*/*.json.xz"))
 SHARE = 0.99
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize("path", mostly_slow(RECORDINGS), ids=lambda path: path.name.split(".")[0])
 def test_the_search_reaches_the_recorded_best(path: Path, tmp_path: Path) -> None:
     kernel = path.name.split(".")[0]
     command = [sys.executable, "-m", "tuner", f"kernels/sglang/{kernel}.cu"]

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from slow import mostly_slow
 
 from tuner.app.instruments import sanitized_host
 from tuner.compiler.host import SANITIZERS, preload
@@ -60,7 +61,7 @@ def variants() -> Iterator[tuple[str, dict[str, str]]]:
 
 @pytest.mark.parametrize(
     ("name", "choice"),
-    list(variants()),
+    mostly_slow(variants(), [("silu_and_mul", {}), ("rmsnorm", {})]),
     ids=lambda value: value if isinstance(value, str) else " ".join(value.values()),
 )
 def test_the_baseline_is_right(name: str, choice: dict[str, str], stack: ExitStack) -> None:
@@ -71,7 +72,7 @@ def test_the_baseline_is_right(name: str, choice: dict[str, str], stack: ExitSta
         evaluator.verify_baseline(workload)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", mostly_slow(OPERATORS, ["silu_and_mul"]))
 def test_random_configs_are_right(name: str, stack: ExitStack) -> None:
     definition = load_definition(SPACES / f"{name}.yaml")
     defaults = {one.name: one.values[0] for one in definition.spec.operators}

@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 
 import pytest
+from slow import mostly_slow
 
 from tuner.analysis.sass import disassemble
 from tuner.app.check import target_info
@@ -60,7 +61,7 @@ def requests(name: str) -> list[tuple[CompileRequest, tuple[Launch, ...], str]]:
     return found
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", mostly_slow(OPERATORS, ["silu_and_mul", "moe_sum_reduce"]))
 def test_no_access_comes_before_the_wait(name: str) -> None:
     with NvrtcPool(workers=1) as compiler:
         for request, launches, said in requests(name):
