@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -32,7 +32,7 @@ class TuningResult:
     """
 
     folder: Path
-    data: ReportData
+    data: ReportData = field(repr=False)
     failure: AgentError | None = None
 
     @classmethod
@@ -74,6 +74,26 @@ class TuningResult:
         from tuner.report.terminal import trials_frame
 
         return trials_frame(self.data)
+
+    def winners(self) -> pd.DataFrame:
+        """Lay the winners out, one workload a row; times are in microseconds."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                **one.workload.values,
+                "baseline_us": one.baseline_us,
+                "tuned_us": one.tuned_us,
+                "speedup": one.speedup,
+                "low": one.interval[0],
+                "high": one.interval[1],
+                "config": str(one.config),
+            }
+            for one in self.results
+        )
+
+    def _repr_html_(self) -> str:
+        return str(self.winners().to_html(index=False, float_format="{:.4g}".format))
 
     def to_json(self) -> dict[str, object]:
         """Return the object that `tune --json` prints."""
