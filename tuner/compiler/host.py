@@ -81,8 +81,9 @@ _UNDEFINED = (
     "unreachable,return,bool,float-cast-overflow,vla-bound",
     "-fno-sanitize-recover=all",
 )
-_ADDRESS = "-fsanitize=address --param=asan-use-after-return=0 -g1 -fno-omit-frame-pointer".split()
-_SANITIZING = {"address": tuple(_ADDRESS), "undefined": _UNDEFINED}
+_FRAMES = ("-g1", "-fno-omit-frame-pointer")
+_ADDRESS = ("-fsanitize=address", "--param=asan-use-after-return=0", *_FRAMES)
+_SANITIZING = {"address": _ADDRESS, "undefined": _UNDEFINED}
 SANITIZERS = tuple(_SANITIZING)
 _RUNTIME_ONLY = ("-fPIC", "-O2", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w")
 

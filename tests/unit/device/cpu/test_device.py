@@ -15,8 +15,7 @@ from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
 from tuner.device.cpu.child import LaunchEnd
-from tuner.device.cpu.device import HostDevice
-from tuner.device.cpu.memory import SharedMemory
+from tuner.device.cpu.device import HostDevice, SharedMemory
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import encode, lay_out, storage_dtype
 from tuner.device.verify.verifier import Verifier

@@ -23,8 +23,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Outcome, Program
 from tuner.device.cpu.child import ANSWER, COMMAND
-from tuner.device.cpu.device import HostDevice
-from tuner.device.cpu.memory import SharedMemory, available_bytes
+from tuner.device.cpu.device import HostDevice, SharedMemory, available_bytes
 from tuner.device.cpu.worker import HostWorker, elf_fault
 from tuner.device.layout import Layout, lay_out
 from tuner.model.errors import DeviceError, WorkerError
@@ -465,7 +464,7 @@ import ctypes, errno, json, os, platform, struct, sys
 import numpy as np
 from tuner.process import seccomp
 from tuner.device.base import Program
-from tuner.device.cpu.memory import SharedMemory
+from tuner.device.cpu.device import SharedMemory
 from tuner.device.cpu.worker import HostWorker
 from tuner.device.layout import Layout, Slot
 from tuner.model.kernel import Launch, Workload
