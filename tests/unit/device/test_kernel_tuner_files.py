@@ -172,11 +172,11 @@ def spaces(draw: st.DrawFn) -> MeasuredSpace:
 
 @given(spaces())
 def test_what_is_written_is_read(space: MeasuredSpace) -> None:
-    read = measured_in_cache(json.loads(cache_text(space)), Path("c.json"))
+    read = measured_in_cache(json.loads(cache_text(space)))
     assert (read.kernel, read.device, read.problem_size) == ("k", "GPU", (7, 1))
     assert read.parameters == space.parameters
     _same(read, space)
-    _same(measured_in_t4(json.loads(t4_text(space)), Path("t.json")), space)
+    _same(measured_in_t4(json.loads(t4_text(space))), space)
 
 
 def _same(read: MeasuredSpace, space: MeasuredSpace) -> None:
