@@ -194,7 +194,6 @@ class _Gxx:
 
     @cached_property
     def include_dirs(self) -> tuple[Path, ...]:
-        """The folders of its own and the system's headers."""
         told = self.ask("-E", "-v", "-x", "c++", "/dev/null")
         lines = [line for part in _SEARCHED.findall(told) for line in part.splitlines()]
         return tuple(Path(line.strip()).resolve() for line in lines if line.startswith(" "))
@@ -254,7 +253,6 @@ class _Gxx:
                 _kill(process)
 
     def ask(self, *options: str) -> str:
-        """Return what it says of itself."""
         command = [self._path, *options]
         answer = subprocess.run(  # noqa: S603
             command, capture_output=True, text=True, timeout=30, env=self._environment, check=False
@@ -300,7 +298,6 @@ class HostCompiler:
 
     @property
     def version(self) -> str:
-        """Name and version, `g++ 12.2.0`."""
         return self._gxx.version
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
@@ -433,7 +430,6 @@ def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:
 
 @once
 def _headers_digest() -> str:
-    """Hash our headers and the runtime: a result is as old as they are."""
     content = hashlib.sha256()
     for path in sorted(HEADERS.rglob("*.h")):
         content.update(f"{path.relative_to(HEADERS)}\0".encode() + path.read_bytes())

@@ -37,7 +37,6 @@ def _line_at(text: str, position: int, line: int) -> int:
 
 
 def _same_lines(removed: str, replacement: str) -> str:
-    """Keep the line breaks and markers of what is replaced, so that later lines stay right."""
     lines = removed.splitlines(keepends=True)
     kept = (line if MARKER.match(line) else "\n" * line.endswith("\n") for line in lines)
     return replacement + "".join(kept)
@@ -299,7 +298,6 @@ def _bad_assembly(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_word(text: str, position: int) -> bool:
-    """Return whether a word begins here, leading underscores apart."""
     while position and text[position - 1] == "_":
         position -= 1
     return not text[position - 1 : position].isalnum()

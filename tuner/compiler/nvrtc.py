@@ -164,7 +164,6 @@ class _PrecompiledHeaders:
         return ["-pch", f"--pch-dir={self._folders[key]}"]
 
     def learn(self, key: int, status: object) -> None:
-        """Take note of what became of a compile with `options`: never try again in vain."""
         if status == _OK and key not in self._made:
             self._made.add(key)
         elif status != _USED:

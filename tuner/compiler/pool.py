@@ -137,7 +137,6 @@ class NvrtcPool:
 
     @property
     def version(self) -> str:
-        """Name and version, `NVRTC 13.5`; waits for the first worker."""
         return self._compiler.result()[0]
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
@@ -166,7 +165,6 @@ class NvrtcPool:
 
     @cached_property
     def _compiler(self) -> Future[tuple[str, str]]:
-        """The compiler's version and identity."""
         return self._pool.submit(lambda worker: (worker.version, worker.identity), ahead=1)
 
     def _answer(self, request: CompileRequest) -> None:

@@ -89,7 +89,6 @@ class ChildProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, by itself or not."""
         return self._process.poll() is not None
 
     @property
@@ -169,11 +168,9 @@ class Child(ChildProcess):
             raise
 
     def wait_ready(self) -> None:
-        """Wait until the object is made; raise what its factory raises."""
         self.receive(START_TIMEOUT_S)
 
     def call(self, method: str, *arguments: Any, timeout_s: float | None, **options: Any) -> Any:
-        """Send a request and wait for its answer."""
         self.send(method, *arguments, **options)
         return self.receive(timeout_s)
 

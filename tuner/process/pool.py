@@ -84,7 +84,6 @@ class ProcessPool(Generic[_M]):
             raise self._error
 
     def close(self) -> None:
-        """Kill what runs and cancel what is left."""
         with self._changed:
             self._closed = True
             self._error = self._error or WorkerError("the processes were ended")
@@ -121,7 +120,6 @@ class ProcessPool(Generic[_M]):
             thread.start()
 
     def _live(self) -> None:
-        """Start a process and do tasks in it until it ends or the pool does."""
         member = self._started()
         while member is not None and (task := self._next(member)) is not None:
             self._do(task, member)

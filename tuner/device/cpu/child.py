@@ -127,12 +127,10 @@ _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(
 
 
 def encoded(request: Request) -> dict[str, Any]:
-    """Make the header of a message to the server."""
     return {"kind": type(request).__name__, **asdict(request)}
 
 
 def decoded(header: dict[str, Any]) -> Request:
-    """Make the request of a message's header."""
     kind = _REQUESTS[header.pop("kind")]
     if kind is LoadRequest:
         header["calls"] = [LaunchCall(**call) for call in header["calls"]]
@@ -259,7 +257,6 @@ class _LoadedLibrary:
         ]
 
     def run(self, order: int) -> tuple[int, str]:
-        """Launch everything in turn until something fails; return how it ended."""
         for function, record in self._launches:
             record.order = order
             code = function(ctypes.byref(record))

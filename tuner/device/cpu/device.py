@@ -123,7 +123,6 @@ class HostRunner(RestartingWorker[HostWorker]):
         return Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
 
     def rerun(self, program: Program, *, full_verification: bool) -> None:
-        """Run the program once more in the process that was timed."""
         with self._blamed_on_the_program():
             self._ready_worker().run(program, 0)
 
@@ -230,7 +229,6 @@ class HostWatcher:
         return [self._device.verify(program) for program in programs]
 
     def close(self) -> None:
-        """End the device's processes."""
         self._device.close()
 
 
@@ -310,5 +308,4 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def host_verifier(spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
-    """Make a verifier whose memory another process can map."""
     return Verifier(SharedMemory(), spec, operators)

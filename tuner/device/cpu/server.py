@@ -90,7 +90,6 @@ class _Server:
         return self._introduced()[0]
 
     def answer_one(self) -> None:
-        """Serve one request."""
         message = receive(self._parent)
         try:
             answer = self._served(decoded(message.header), message.descriptors)
@@ -100,7 +99,6 @@ class _Server:
         send(self._parent, asdict(answer))
 
     def end_all(self) -> None:
-        """Kill every child and what it left behind."""
         for program in list(self._children):
             self._end(program)
 
@@ -131,10 +129,18 @@ class _Server:
                 self._attach = request
             case DetachRequest():
                 self._unmap()
-            case LoadRequest():
-                return self._load(request, descriptors[0])
-            case RunRequest():
-                return self._run(request)
+            case LoadRequest(program=program):
+                self._end(program)
+                assert self._attach is not None
+                work = Work(descriptors[0], request, self._attach, self._base)
+                self._children[program] = self._fork(work)
+                return self._commanded(program, 0, request.timeout_s)
+            case RunRequest(program=program, spoil=spoil):
+                assert self._attach is not None
+                if spoil is not None:
+                    for start, end in self._attach.outputs:
+                        ctypes.memset(self._base + start, spoil, end - start)
+                return self._commanded(program, request.order, request.timeout_s)
             case UnloadRequest():
                 self._end(request.program)
         return RunAnswer(LaunchEnd.DONE)
@@ -144,20 +150,6 @@ class _Server:
         if self._memory is not None:
             self._memory.close()
         self._memory = self._attach = None
-
-    def _load(self, request: LoadRequest, library: int) -> RunAnswer:
-        self._end(request.program)
-        assert self._attach is not None
-        work = Work(library, request, self._attach, self._base)
-        self._children[request.program] = self._fork(work)
-        return self._commanded(request.program, 0, request.timeout_s)
-
-    def _run(self, request: RunRequest) -> RunAnswer:
-        assert self._attach is not None
-        if request.spoil is not None:
-            for start, end in self._attach.outputs:
-                ctypes.memset(self._base + start, request.spoil, end - start)
-        return self._commanded(request.program, request.order, request.timeout_s)
 
     def _commanded(self, program: int, order: int, timeout_s: float) -> RunAnswer:
         """Let a child go on; one that does not answer as it should is ended."""

@@ -111,7 +111,6 @@ class HostWorker(ChildProcess):
         self._loaded.clear()
 
     def detach(self) -> None:
-        """Unmap the verifier's memory and end the programs."""
         self._loaded.clear()
         self._ask(DetachRequest(), GRACE_S)
 
@@ -128,7 +127,6 @@ class HostWorker(ChildProcess):
         return max(ran.wall_us - self._handshake_us, 0.01), ran.digest
 
     def keep_only(self, *programs: Program) -> None:
-        """End the processes of all other programs."""
         kept = {_key(program) for program in programs}
         for key in [key for key in self._loaded if key not in kept]:
             self._ask(UnloadRequest(self._loaded.pop(key)), GRACE_S)

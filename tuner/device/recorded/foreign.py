@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tuner.device.recorded.recording import (
     MAX_BYTES,
     TICK_US,
+    Kept,
     RecordedDeviceInfo,
     RecordedFinals,
     RecordedProgram,
@@ -226,14 +227,12 @@ class ForeignAnswer:
         return program.model_copy(update={"ticks": samples, **how})
 
 
-class Own(BaseModel):
+class Own(Kept):
     """What our own files hold besides: the GPU, the workload, the baseline, whole outcomes.
 
     `programs` is keyed as Kernel Tuner keys its configs and leaves the times to the file's own
     entries; `finals` names its programs by `Config.key`, the first one by `BASELINE`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: int = 1
     kernel: str

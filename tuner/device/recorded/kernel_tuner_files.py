@@ -161,7 +161,13 @@ def measured_in_t4(content: Mapping[str, Any]) -> MeasuredSpace:
     answers: dict[Config, ForeignAnswer] = {}
     names = tuple(found.results[0].configuration) if found.results else ()
     for number, result in enumerate(found.results):
-        config = _t4_config(result, names, number)
+        given = result.configuration
+        if set(given) != set(names):
+            damaged(f"result {number} has the parameters {', '.join(given)}, others have others")
+        for name in names:
+            if not _is_plain(given[name]):
+                damaged(f"result {number} has no plain value for the parameter {name}")
+        config = Config(tuple((name, given[name]) for name in names))
         outcome = own.programs.get(config_key(config)) if own else None
         answers[config] = _t4_answer(result, outcome, unit, number)
     return MeasuredSpace(
@@ -350,16 +356,6 @@ def _cache_entry(config: Config, answer: ForeignAnswer) -> dict[str, Any]:
     spent = {"compile": 0.0, "verification": 0.0, "benchmark": answer.seconds * MS_PER_S}
     spent |= {"strategy": 0.0, "framework": 0.0}
     return entry | {f"{part}_time": seconds for part, seconds in spent.items()}
-
-
-def _t4_config(result: _Result, names: tuple[str, ...], number: int) -> Config:
-    given = result.configuration
-    if set(given) != set(names):
-        damaged(f"result {number} has the parameters {', '.join(given)}, others have others")
-    for name in names:
-        if not _is_plain(given[name]):
-            damaged(f"result {number} has no plain value for the parameter {name}")
-    return Config(tuple((name, given[name]) for name in names))
 
 
 def _t4_answer(
