@@ -226,7 +226,6 @@ class ObjectPool(ProcessPool[Child]):
 
         Raises what a handler raised, and `WorkerError` where a process ends.
         """
-
         futures = {
             self.submit(methodcaller("call", method, task, timeout_s=None)): task for task in tasks
         }

@@ -207,6 +207,9 @@ def test_an_unknown_header_is_an_error(error_of):
         "#include <vector>\n" + COPY
     )
     assert "cannot open source file" in error_of('#include "pyproject.toml"\n' + COPY)
+    outside = error_of(COPY + '#include "/etc/passwd"\n')
+    assert outside.startswith("kernel.cu(2): error: #include of the absolute path")
+    assert "root:" not in outside
 
 
 def test_an_unknown_option_or_architecture_is_an_error(error_of):
