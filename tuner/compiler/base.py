@@ -48,7 +48,6 @@ class CompileResult:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a cubin."""
         return not self.error
 
 
@@ -65,7 +64,7 @@ class Compiler(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop all work and end the processes."""
+        """Kill what runs, cancel what waits and end the processes."""
         ...
 
 
@@ -94,10 +93,11 @@ MAX_ERROR_CHARACTERS = 20_000
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _PROPERTIES = re.compile(r"Function properties for (\S+)")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_BARRIERS = re.compile(r"used (\d+) barriers")
-_SHARED = re.compile(r"(\d+) bytes smem")
-
+_USED = (
+    re.compile(r"Used (\d+) registers"),
+    re.compile(r"used (\d+) barriers"),
+    re.compile(r"(\d+) bytes smem"),
+)
 _PTXAS = re.compile(r"ptxas\b")
 _PTXAS_ERROR = re.compile(r"\b(?:error|fatal)\s*:")
 _DIAGNOSTIC = re.compile(r"(?:^|: )(?:catastrophic |internal )?error\b", re.MULTILINE)
@@ -120,21 +120,19 @@ def ptxas_resources(log: str) -> dict[str, Resources]:
             function = match[1]
         elif match := _FRAME.search(line):
             frames[function] = (int(match[1]), int(match[2]), int(match[3]))
-        elif _USED.search(line):
+        elif _USED[0].search(line):
             used[entry] = line
     called = [frame for name, frame in frames.items() if name not in used]
-    stores, loads = sum(frame[1] for frame in called), sum(frame[2] for frame in called)
-    return {
-        name: Resources(
-            registers=_number(_USED, line),
-            spill_store_bytes=frames.get(name, (0, 0, 0))[1] + stores,
-            spill_load_bytes=frames.get(name, (0, 0, 0))[2] + loads,
-            static_shared_bytes=_number(_SHARED, line),
-            stack_bytes=frames.get(name, (0, 0, 0))[0],
-            barriers=_number(_BARRIERS, line),
+    resources = {}
+    for name, line in used.items():
+        registers, barriers, shared = (
+            int(match[1]) if (match := pattern.search(line)) else 0 for pattern in _USED
         )
-        for name, line in used.items()
-    }
+        stack, stores, loads = frames.get(name, (0, 0, 0))
+        stores += sum(frame[1] for frame in called)
+        loads += sum(frame[2] for frame in called)
+        resources[name] = Resources(registers, stores, loads, shared, stack, barriers)
+    return resources
 
 
 def nvrtc_errors(log: str) -> list[str]:
@@ -143,13 +141,10 @@ def nvrtc_errors(log: str) -> list[str]:
     for block in re.split(r"\n\s*\n", log.replace("\0", "").strip("\n")):
         lines = []
         for line in block.splitlines():
-            if _SUMMARY.match(line) or "precompiled header file" in line:
-                continue
             if _PTXAS.match(line):
-                if _PTXAS_ERROR.search(line):
-                    found.append(line)
-                continue
-            lines.append(line)
+                found += [line] if _PTXAS_ERROR.search(line) else []
+            elif not _SUMMARY.match(line) and "precompiled header file" not in line:
+                lines.append(line)
         text = "\n".join(lines)
         if _DIAGNOSTIC.search(text):
             found.append(text)
@@ -161,11 +156,6 @@ def shortened(text: str) -> str:
     if len(text) <= MAX_ERROR_CHARACTERS:
         return text
     return f"{text[:MAX_ERROR_CHARACTERS]}\n... {len(text) - MAX_ERROR_CHARACTERS} more characters"
-
-
-def _number(pattern: re.Pattern[str], line: str) -> int:
-    match = pattern.search(line)
-    return int(match[1]) if match else 0
 
 
 # The compiler writes the names that it was asked for into a file of this name.
@@ -204,15 +194,14 @@ def result_of(request: CompileRequest, reply: dict[str, Any], cubin: bytes) -> C
     lowered = {name: reply["lowered"].get(name, "") for name in request.kernels}
     absent = [name for name in request.kernels if lowered[name] not in found]
     if absent:
-        return CompileResult(error=_absent(request, absent, ""), seconds=seconds)
+        return CompileResult(error=_absent(request, absent), seconds=seconds)
     resources = {name: found[lowered[name]] for name in request.kernels}
     return CompileResult(cubin, lowered, resources, seconds=seconds)
 
 
 def _error(request: CompileRequest, log: str) -> str:
     errors = nvrtc_errors(log)
-    own = [error for error in errors if not error.startswith(_NAME_FILE)]
-    if own:
+    if own := [error for error in errors if not error.startswith(_NAME_FILE)]:
         return shortened("\n\n".join(own))
     reasons: dict[str, str] = {}
     for error in errors:
@@ -221,12 +210,11 @@ def _error(request: CompileRequest, log: str) -> str:
     absent = [name for name in request.kernels if name.strip() in reasons]
     if not absent:
         return shortened(log.strip() or "the compiler failed without a message")
-    return _absent(request, absent, reasons[absent[0].strip()])
+    return _absent(request, absent, f" ({reasons[absent[0].strip()]})")
 
 
-def _absent(request: CompileRequest, absent: list[str], reason: str) -> str:
+def _absent(request: CompileRequest, absent: list[str], because: str = "") -> str:
     source = _ATTRIBUTE.sub(" ", normalized(request.source))
     known = ", ".join(dict.fromkeys(_KERNEL.findall(source))) or "no __global__ function"
     names = ", ".join(f"`{name}`" for name in absent)
-    because = f" ({reason})" if reason else ""
     return f"{UNIT_NAME}: error: no kernel {names}{because}; the source has {known}"

@@ -43,16 +43,8 @@ def user_cache_dir() -> Path:
 
 def cache_key(request: CompileRequest, compiler: str, include_digest: str) -> str:
     """Hash all that decides a result; the exact source, for errors name its lines."""
-    content = [
-        _FORMAT,
-        compiler,
-        request.source,
-        request.kernels,
-        request.architecture,
-        request.options,
-        request.include_dirs,
-        include_digest,
-    ]
+    asked = [request.source, request.kernels, request.architecture, request.options]
+    content = [_FORMAT, compiler, *asked, request.include_dirs, include_digest]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -70,7 +62,7 @@ class Cache:
 
     def get(self, key: str) -> CompileResult | None:
         """Return the result stored under `key`, marked as cached, or None."""
-        path = self._path(key)
+        path = self._entries / key
         try:
             data = path.read_bytes()
         except OSError:
@@ -87,11 +79,18 @@ class Cache:
         """Store a result; a folder that cannot be written costs a warning, not the run."""
         if result.timed_out:
             return
-        path = self._path(key)
+        path = self._entries / key
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(path, _encoded(key, result))
-            self._prune_sometimes()
+            self._puts += 1
+            stamp = self.directory / "compiled.pruned"
+            due = self._puts % PRUNE_EVERY_PUTS == 0
+            if self._puts == 1:
+                due = not stamp.exists() or time.time() - stamp.stat().st_mtime > PRUNE_EVERY_S
+            if due:
+                stamp.touch()
+                self.prune()
         except OSError as error:
             logger.warning("cannot write to the cache: %s", error)
 
@@ -101,9 +100,8 @@ class Cache:
         for path in self._entries.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
-                if not stat.S_ISREG(status.st_mode):
-                    continue
-                entries.append((status.st_mtime, status.st_size, path))
+                if stat.S_ISREG(status.st_mode):
+                    entries.append((status.st_mtime, status.st_size, path))
         total = sum(size for _, size, _ in entries)
         if total <= self._max_bytes:
             return
@@ -113,48 +111,25 @@ class Cache:
             path.unlink(missing_ok=True)
             total -= size
 
-    def _path(self, key: str) -> Path:
-        return self._entries / key
-
-    def _prune_sometimes(self) -> None:
-        self._puts += 1
-        stamp = self.directory / "compiled.pruned"
-        if self._puts == 1:
-            due = not stamp.exists() or time.time() - stamp.stat().st_mtime > PRUNE_EVERY_S
-        else:
-            due = self._puts % PRUNE_EVERY_PUTS == 0
-        if due:
-            stamp.touch()
-            self.prune()
-
 
 def _encoded(key: str, result: CompileResult) -> bytes:
-    content = {
-        "lowered": dict(result.lowered),
-        "resources": {name: asdict(used) for name, used in result.resources.items()},
-        "error": result.error,
-    }
+    resources = {name: asdict(used) for name, used in result.resources.items()}
+    content = {"lowered": dict(result.lowered), "resources": resources, "error": result.error}
     body = packed(content, result.cubin)
-    return _MAGIC + _digest(key, body) + body
+    return _start(key, body) + body
 
 
 def _decoded(key: str, data: bytes) -> CompileResult | None:
     body = data[len(_MAGIC) + _DIGEST_BYTES :]
-    if not data.startswith(_MAGIC + _digest(key, body)):
+    if not data.startswith(_start(key, body)):
         return None
     content, cubin, _ = unpacked(body)
-    return CompileResult(
-        cubin=cubin,
-        lowered=content["lowered"],
-        resources={name: Resources(**used) for name, used in content["resources"].items()},
-        error=content["error"],
-        cached=True,
-    )
+    resources = {name: Resources(**used) for name, used in content["resources"].items()}
+    return CompileResult(cubin, content["lowered"], resources, content["error"], cached=True)
 
 
-def _digest(key: str, body: bytes) -> bytes:
-    """Hash an entry with its key, so that no other's content passes for it."""
-    return hashlib.sha256(key.encode() + body).digest()
+def _start(key: str, body: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(key.encode() + body).digest()
 
 
 class AnsweringCompiler:
@@ -170,7 +145,6 @@ class AnsweringCompiler:
 
     @property
     def version(self) -> str:
-        """The name and version of the compiler that gave the results."""
         return self._version
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
@@ -184,5 +158,4 @@ class AnsweringCompiler:
         return answer
 
     def close(self) -> None:
-        """End what the fallback started."""
         self._fallback.close()

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache as once
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from pathlib import Path
 from tuner.compiler.base import CompileRequest, CompileResult, shortened
 from tuner.compiler.cache import Cache, cache_key
 from tuner.compiler.host_source import LAUNCH_UNIT, REMEDY, NotOnHostError, refusal, to_host
-from tuner.compiler.includes import UNIT_NAME, IncludeDigest, refused_include
+from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.trial import Resources
 
@@ -56,17 +57,10 @@ def errors(log: str, request: CompileRequest) -> str:
     return shortened("\n".join(found) or log.strip() or "g++ failed without a message")
 
 
-SANITIZERS = ("address", "undefined")
-
 # Standing for a header of NVIDIA's or a kernel's own file, warnings help nobody here.
 _LANGUAGE = ("-D__CUDA_ON_HOST__=1", "-D__CUDACC__=1", "-U_FORTIFY_SOURCE", "-w")
-CODE = (
-    "-fPIC",
-    "-shared",
-    "-pipe",
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-fvisibility=hidden",
+_CODE = (
+    *("-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
     # Two libraries' statics of one template would otherwise be one, and unloading leaves it behind.
     "-fno-gnu-unique",
     # What CUDA takes for granted: reinterpreted memory, and loops that never end stay in the code.
@@ -77,7 +71,7 @@ CODE = (
 )
 # The sanitizers' own libraries are left out: the runtime has what `undefined` calls, and the
 # worker has what `address` calls loaded before all else.
-LINK = ("-nodefaultlibs", "-Wl,-Bsymbolic", "-Wl,--as-needed", "-lstdc++", "-lm", "-lc", "-lgcc")
+_LINK = ("-nodefaultlibs", "-Wl,-Bsymbolic", "-Wl,--as-needed", "-lstdc++", "-lm", "-lc", "-lgcc")
 
 # Left out: what CUDA code does and a GPU defines. A shift of a negative number or into the sign
 # (`shift-base`), pointers that wrap on their way to a good address (`pointer-overflow`), and
@@ -86,15 +80,11 @@ _UNDEFINED = (
     "-fsanitize=integer-divide-by-zero,signed-integer-overflow,shift-exponent,bounds,null,alignment,"
     "unreachable,return,bool,float-cast-overflow,vla-bound",
     "-fno-sanitize-recover=all",
-    "-DON_HOST_UNDEFINED=1",
 )
-_ADDRESS = (
-    "-fsanitize=address",
-    "--param=asan-use-after-return=0",
-    "-DON_HOST_ADDRESS=1",
-    "-g1",
-    "-fno-omit-frame-pointer",
-)
+_FRAMES = ("-g1", "-fno-omit-frame-pointer")
+_ADDRESS = ("-fsanitize=address", "--param=asan-use-after-return=0", *_FRAMES)
+_SANITIZING = {"address": _ADDRESS, "undefined": _UNDEFINED}
+SANITIZERS = tuple(_SANITIZING)
 _RUNTIME_ONLY = ("-fPIC", "-O2", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w")
 
 # -Dname, -Uname and the language version mean the same to g++; the rest is for NVRTC alone.
@@ -103,7 +93,7 @@ _STANDARD = re.compile(r"--?std=(c\+\+\d\d)")
 _ARCHITECTURE = re.compile(r"sm_(\d+)")
 
 
-def language(request: CompileRequest) -> list[str]:
+def _language(request: CompileRequest) -> list[str]:
     """List the options that decide what the preprocessor sees.
 
     `__CUDA_ARCH__` is the GPU's, so that a kernel takes the branch it would take there; where that
@@ -114,29 +104,12 @@ def language(request: CompileRequest) -> list[str]:
     found = _ARCHITECTURE.match(request.architecture)
     architecture = [f"-D__CUDA_ARCH__={int(found[1]) * 10}"] if found else []
     own = [option for option in request.options if _SHARED_OPTION.fullmatch(option)]
-    return [*_LANGUAGE, *architecture, standard(request), *own]
+    return [*_LANGUAGE, *architecture, _standard(request), *own]
 
 
-def standard(request: CompileRequest) -> str:
-    """Return the option for the language version, C++17 unless the request says otherwise."""
+def _standard(request: CompileRequest) -> str:
     named = [match[1] for option in request.options if (match := _STANDARD.fullmatch(option))]
     return f"-std={named[-1] if named else 'c++17'}"
-
-
-def sanitizing(sanitizers: tuple[str, ...]) -> list[str]:
-    """List the options for the sanitizers; without any, the optimization for speed."""
-    options: list[str] = ["-O1"]
-    if "address" in sanitizers:
-        options += _ADDRESS
-    if "undefined" in sanitizers:
-        options += _UNDEFINED
-    return options
-
-
-def runtime_options(sanitizers: tuple[str, ...]) -> list[str]:
-    """List the options for the runtime, which only knows of the sanitizers and isn't watched."""
-    known = [f"-DON_HOST_{name.upper()}=1" for name in sanitizers]
-    return [*_RUNTIME_ONLY, *known, "-std=c++17", "-frounding-math", "-fno-gnu-unique", "-c"]
 
 
 _ADDRESS_REPORT = re.compile(r"ERROR: AddressSanitizer:? (?P<what>[^\n]+?)(?: \(pc|,| at pc|\n|$)")
@@ -154,24 +127,19 @@ def sanitizer_finding(text: str) -> str:
     undefined = _UNDEFINED_REPORT.search(text)
     address = _ADDRESS_REPORT.search(text)
     if undefined and not (address and address.start() < undefined.start()):
-        return f"{_named(undefined['file'])}({undefined['line']}): {undefined['what']}"
+        return f"{Path(undefined['file']).name}({undefined['line']}): {undefined['what']}"
     if address is None:
         return ""
     report = text[address.start() :]
     frames = (frame for frame in _FRAME.finditer(report) if not _OURS.search(frame["file"]))
     frame = next(frames, None)
-    place = f"{_named(frame['file'])}({frame['line']})" if frame else "unknown line"
-    access, where = _ACCESS.search(report), _WHERE.search(report)
+    place = f"{Path(frame['file']).name}({frame['line']})" if frame else "unknown line"
     told = [address["what"].split(" on address ")[0]]
-    if access:
+    if access := _ACCESS.search(report):
         told.append(f"{access['kind'].lower()} of {access['bytes']} bytes")
-    if where:
+    if where := _WHERE.search(report):
         told.append(where["where"])
     return f"{place}: {', '.join(told)}"
-
-
-def _named(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
 
 
 MAX_MEMORY_BYTES = 4 << 30
@@ -194,20 +162,17 @@ _KILLED = re.compile(
 )
 
 
-class ToolError(Exception):
-    """Report that g++ failed; `log` is what it said.
+@dataclass(eq=False)
+class _ToolError(Exception):
+    """g++ failed; `lasting`: it would again. `killed`: SIGKILL ended it, or what it started."""
 
-    `lasting`: it would fail again. `killed`: SIGKILL ended it, or what it started.
-    """
-
-    def __init__(
-        self, log: str, *, timed_out: bool = False, lasting: bool = False, killed: bool = False
-    ) -> None:
-        super().__init__(log)
-        self.log, self.timed_out, self.lasting, self.killed = log, timed_out, lasting, killed
+    log: str
+    timed_out: bool = False
+    lasting: bool = False
+    killed: bool = False
 
 
-class Gxx:
+class _Gxx:
     """Run g++; raises `DeviceError` where there is none."""
 
     def __init__(self) -> None:
@@ -225,24 +190,13 @@ class Gxx:
 
     @cached_property
     def version(self) -> str:
-        """Name and version, `g++ 12.2.0`."""
-        return f"g++ {self._ask('-dumpfullversion').strip()}"
+        return f"g++ {self.ask('-dumpfullversion').strip()}"
 
     @cached_property
     def include_dirs(self) -> tuple[Path, ...]:
-        """The folders of its own and the system's headers."""
-        told = self._ask("-E", "-v", "-x", "c++", "/dev/null")
-        return tuple(
-            Path(line.strip()).resolve()
-            for part in _SEARCHED.findall(told)
-            for line in part.splitlines()
-            if line.startswith(" ")
-        )
-
-    def library(self, name: str) -> str | None:
-        """Return the path of a library that comes with it, or None."""
-        path = self._ask(f"-print-file-name={name}").strip()
-        return path if Path(path).is_absolute() else None
+        told = self.ask("-E", "-v", "-x", "c++", "/dev/null")
+        lines = [line for part in _SEARCHED.findall(told) for line in part.splitlines()]
+        return tuple(Path(line.strip()).resolve() for line in lines if line.startswith(" "))
 
     def run(self, options: list[str], folder: Path, deadline: float) -> bytes:
         """Run it in `folder` until `deadline` of `time.perf_counter`; return its output.
@@ -252,7 +206,7 @@ class Gxx:
         for _ in range(MOST_RUNS - 1):
             try:
                 return self._run(options, folder, deadline)
-            except ToolError as error:
+            except _ToolError as error:
                 if not error.killed:
                     raise
         return self._run(options, folder, deadline)
@@ -264,7 +218,7 @@ class Gxx:
         command = ["/bin/sh", "-c", _LIMITED, "sh", *map(str, limits), self._path, *options]
         with self._lock:
             if self._closed:
-                raise ToolError("the compiler was closed")
+                raise _ToolError("the compiler was closed")
             process = subprocess.Popen(  # noqa: S603
                 command,
                 cwd=folder,
@@ -280,15 +234,15 @@ class Gxx:
         except subprocess.TimeoutExpired as error:
             _kill(process)
             process.communicate()
-            raise ToolError("", timed_out=True) from error
+            raise _ToolError("", timed_out=True) from error
         finally:
             with self._lock:
                 self._running.discard(process)
         if process.returncode != 0:
             text = log.decode(errors="replace")
             if process.returncode == -signal.SIGKILL or _KILLED.search(text):
-                raise ToolError(text, killed=True)
-            raise ToolError(text, lasting=": error: " in text)
+                raise _ToolError(text, killed=True)
+            raise _ToolError(text, lasting=": error: " in text)
         return output
 
     def close(self) -> None:
@@ -298,7 +252,7 @@ class Gxx:
             for process in self._running:
                 _kill(process)
 
-    def _ask(self, *options: str) -> str:
+    def ask(self, *options: str) -> str:
         command = [self._path, *options]
         answer = subprocess.run(  # noqa: S603
             command, capture_output=True, text=True, timeout=30, env=self._environment, check=False
@@ -333,9 +287,9 @@ class HostCompiler:
     ) -> None:
         if not set(sanitizers) <= set(SANITIZERS):
             raise DeviceError(f"sanitizers {sanitizers} are not all of {SANITIZERS}")
-        self._gxx, self._timeout_s, self._cache = Gxx(), timeout_s, cache
+        self._gxx, self._timeout_s, self._cache = _Gxx(), timeout_s, cache
         self._sanitizers = tuple(sorted(set(sanitizers)))
-        self._includes = IncludeDigest()
+        self._macros = [f"-DON_HOST_{name.upper()}=1" for name in self._sanitizers]
         remove_left_behind()
         self._pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)), "host-compiler")
         self._runtime: Future[bytes] | None = None
@@ -344,11 +298,9 @@ class HostCompiler:
 
     @property
     def version(self) -> str:
-        """Name and version, `g++ 12.2.0`."""
         return self._gxx.version
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
-        """Start compiling and return at once."""
         with self._lock:
             if self._closed:
                 raise WorkerError("the compiler was closed")
@@ -357,7 +309,6 @@ class HostCompiler:
             return self._pool.submit(self._compile, request)
 
     def close(self) -> None:
-        """Kill what runs and cancel what waits."""
         with self._lock:
             self._closed = True
         self._gxx.close()
@@ -369,7 +320,9 @@ class HostCompiler:
         refused = refused_include(request.source, request.include_dirs)
         if refused is not None:
             return CompileResult(error=refused)
-        key = self._key(request)
+        identity = f"{self.version} {_headers_digest()} {self._sanitizers}"
+        included = include_digest(request.source, request.include_dirs)
+        key = cache_key(request, identity, included)
         stored = self._cache.get(key) if self._cache else None
         if stored is not None:
             return stored
@@ -380,23 +333,18 @@ class HostCompiler:
             resources = {name: Resources(registers=None) for name in request.kernels}
             seconds = time.perf_counter() - started
             result, lasting = CompileResult(library, entries, resources, seconds=seconds), True
-        except (ToolError, NotOnHostError) as error:
+        except (_ToolError, NotOnHostError) as error:
             result, lasting = self._failed(error, request, time.perf_counter() - started)
         if self._cache and lasting:
             self._cache.put(key, result)
         return result
 
-    def _key(self, request: CompileRequest) -> str:
-        identity = f"{self.version} {headers_digest()} {self._sanitizers}"
-        included = self._includes.of(request.source, request.include_dirs)
-        return cache_key(request, identity, included)
-
     def _build(self, request: CompileRequest, deadline: float) -> bytes:
         with scratch_folder() as folder:
             (folder / UNIT_NAME).write_text(request.source, encoding="utf-8")
             # As a system folder, so that the rewriting leaves our own headers alone.
-            options = ["-isystem", str(HEADERS), "-include", "cuda_on_host.h", *language(request)]
-            options += self._language_of_sanitizers()
+            options = ["-isystem", str(HEADERS), "-include", "cuda_on_host.h", *_language(request)]
+            options += self._macros
             options += [f"-I{Path(one).absolute()}" for one in request.include_dirs]
             unit = self._gxx.run(["-E", "-x", "c++", *options, UNIT_NAME], folder, deadline)
             text = unit.decode(errors="replace")
@@ -405,41 +353,42 @@ class HostCompiler:
                 raise NotOnHostError(refused)
             (folder / "unit.ii").write_text(to_host(text) + _entries(request.kernels), "utf-8")
             (folder / "runtime.o").write_bytes(self._runtime_object(deadline))
-            code = ["-w", standard(request), *CODE, *sanitizing(self._sanitizers)]
-            self._gxx.run([*code, "-o", "unit.so", "unit.ii", "runtime.o", *LINK], folder, deadline)
+            code = ["-w", _standard(request), *_CODE, "-O1", *self._macros]
+            code += [option for name in self._sanitizers for option in _SANITIZING[name]]
+            files = ["-o", "unit.so", "unit.ii", "runtime.o"]
+            self._gxx.run([*code, *files, *_LINK], folder, deadline)
             return (folder / "unit.so").read_bytes()
 
-    def _language_of_sanitizers(self) -> list[str]:
-        return [option for option in sanitizing(self._sanitizers) if option.startswith("-D")]
-
     def _failed(
-        self, error: ToolError | NotOnHostError, request: CompileRequest, seconds: float
+        self, error: _ToolError | NotOnHostError, request: CompileRequest, seconds: float
     ) -> tuple[CompileResult, bool]:
         """Return the result of a failure, and whether compiling again would give it again."""
         if isinstance(error, NotOnHostError):
             return CompileResult(error=str(error), seconds=seconds), True
         if error.timed_out:
             message = f"the compiler was killed after {self._timeout_s:g} s"
-            return CompileResult(error=message, timed_out=True, seconds=seconds), False
-        if error.killed:
+        elif error.killed:
             message = f"the compiler was killed {MOST_RUNS} times: memory may have run out"
-            return CompileResult(error=message, seconds=seconds), False
-        return CompileResult(error=errors(error.log, request), seconds=seconds), error.lasting
+        else:
+            return CompileResult(error=errors(error.log, request), seconds=seconds), error.lasting
+        return CompileResult(error=message, timed_out=error.timed_out, seconds=seconds), False
 
     def _runtime_object(self, deadline: float) -> bytes:
         assert self._runtime is not None
         try:
             return self._runtime.result(max(0.0, deadline - time.perf_counter()))
         except FutureTimeoutError as error:
-            raise ToolError("", timed_out=True) from error
+            raise _ToolError("", timed_out=True) from error
         except CancelledError as error:
-            raise ToolError("the compiler was closed") from error
+            raise _ToolError("the compiler was closed") from error
 
     def _build_runtime(self) -> bytes:
         source = '#include "on_host/runtime.h"\n'
-        options = runtime_options(self._sanitizers)
+        # It only knows of the sanitizers and isn't watched.
+        options = [*_RUNTIME_ONLY, *self._macros, "-std=c++17", "-frounding-math"]
+        options += ["-fno-gnu-unique", "-c"]
         request = CompileRequest(source, (), "host", tuple(options))
-        key = cache_key(request, f"{self.version} {headers_digest()}", "")
+        key = cache_key(request, f"{self.version} {_headers_digest()}", "")
         stored = self._cache.get(key) if self._cache else None
         if stored is not None:
             return stored.cubin
@@ -468,25 +417,19 @@ def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:
     """
     if "address" not in sanitizers:
         return {}
-    library = Gxx().library("libasan.so")
-    if library is None:
+    library = _Gxx().ask("-print-file-name=libasan.so").strip()
+    if not Path(library).is_absolute():
         raise DeviceError(
             "g++ came without the address sanitizer (libasan.so)",
             remedy="install it (Debian and Ubuntu: it is in libgcc-12-dev, or your version's)",
         )
-    options = {
-        "detect_leaks": 0,
-        "detect_stack_use_after_return": 0,
-        "allocator_may_return_null": 1,
-        "use_sigaltstack": 1,
-    }
-    settings = ":".join(f"{name}={value}" for name, value in options.items())
-    return {"LD_PRELOAD": library, "ASAN_OPTIONS": settings}
+    options = "detect_leaks=0:detect_stack_use_after_return=0:"
+    options += "allocator_may_return_null=1:use_sigaltstack=1"
+    return {"LD_PRELOAD": library, "ASAN_OPTIONS": options}
 
 
 @once
-def headers_digest() -> str:
-    """Hash our headers and the runtime: a result is as old as they are."""
+def _headers_digest() -> str:
     content = hashlib.sha256()
     for path in sorted(HEADERS.rglob("*.h")):
         content.update(f"{path.relative_to(HEADERS)}\0".encode() + path.read_bytes())
@@ -510,7 +453,15 @@ PREFIX = "tuner-host-"
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """Make a folder and remove it; should this process be killed, `remove_left_behind` does."""
-    lock, folder = _locked_folder()
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        with suppress(FileNotFoundError):
+            lock = _opened(folder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Between the two it may have been taken for one that was left behind.
+            if folder.exists():
+                break
+            os.close(lock)
     try:
         yield folder
     finally:
@@ -529,18 +480,6 @@ def remove_left_behind() -> None:
                     shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(lock)
-
-
-def _locked_folder() -> tuple[int, Path]:
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        with suppress(FileNotFoundError):
-            lock = _opened(folder)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # Between the two it may have been taken for one that was left behind.
-            if folder.exists():
-                return lock, folder
-            os.close(lock)
 
 
 def _opened(folder: Path) -> int:

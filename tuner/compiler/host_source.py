@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from tuner.compiler.includes import UNIT_NAME
@@ -21,14 +21,14 @@ TOKEN = re.compile(
 )
 
 
-def unquoted(literal: str) -> str:
+def _unquoted(literal: str) -> str:
     """Return what a string literal says; `\\n` and `\\t` both as line ends."""
     if "R" in literal[: literal.index('"')]:
         return literal[literal.index("(") + 1 : literal.rindex(")")]
     return re.sub(r"\\[nt]", "\n", literal[literal.index('"') + 1 : -1])
 
 
-def line_at(text: str, position: int, line: int) -> int:
+def _line_at(text: str, position: int, line: int) -> int:
     """Return the line of `position` in its file; `line` is that of the text's start."""
     start = 0
     for marker in MARKER.finditer(text, 0, position):
@@ -36,13 +36,10 @@ def line_at(text: str, position: int, line: int) -> int:
     return line + text.count("\n", start, position)
 
 
-def same_lines(removed: str, replacement: str) -> str:
-    """Keep the line breaks and markers of what is replaced, so that later lines stay right."""
+def _same_lines(removed: str, replacement: str) -> str:
     lines = removed.splitlines(keepends=True)
-    kept = ["\n" if line.endswith("\n") else "" for line in lines]
-    return replacement + "".join(
-        line if MARKER.match(line) else end for line, end in zip(lines, kept, strict=True)
-    )
+    kept = (line if MARKER.match(line) else "\n" * line.endswith("\n") for line in lines)
+    return replacement + "".join(kept)
 
 
 _PARENTHESES = r"\((?:[^()]|\((?:[^()]|\((?:[^()])*\))*\))*\)"
@@ -52,53 +49,18 @@ _EXTERN = re.compile(
     rf"(?P<after>(?:{_ATTRIBUTE}|[^;{{}}()])*?)\b(?P<name>\w+)\s*\[\s*\]\s*;",
 )
 _WITH_ARGUMENTS = frozenset({"__attribute__", "alignas", "decltype", "__typeof__"})
-_OPENING, _CLOSING = "([{", ")]}"
-
-
-def without_dynamic(text: str) -> str:
-    """Make every `extern __shared__ T name[];` a pointer to the block's dynamic shared memory."""
-    return _EXTERN.sub(_dynamic, text)
 
 
 def _dynamic(match: re.Match[str]) -> str:
+    """Make `extern __shared__ T name[];` a pointer to the block's dynamic shared memory."""
     kind = re.sub(_ATTRIBUTE, " ", f"{match['before']} {match['after']}")
     kind = " ".join(MARKER.sub("", kind).split())
     pointer = f"{kind}* const {match['name']} __attribute__((unused)) = "
     cast = f"reinterpret_cast<{kind}*>(::cuda_on_host::dynamic_shared);"
-    return same_lines(match[0], pointer + cast)
+    return _same_lines(match[0], pointer + cast)
 
 
-@dataclass(slots=True)
-class _Declarators:
-    """The names that a declaration declares, found token by token."""
-
-    names: list[re.Match[str]]
-    last: re.Match[str] | None = None
-    named: bool = False
-    understood: bool = True
-
-    def end(self) -> None:
-        if self.last is None or not self.understood:
-            self.understood = False
-        elif not self.named:
-            self.names.append(self.last)
-        self.last, self.named = None, False
-
-    def take(self, token: re.Match[str]) -> None:
-        if token[0] == ",":
-            self.end()
-        elif token[0] == "=":
-            self.understood = False
-        elif token["word"] and token[0] not in _WITH_ARGUMENTS and not self.named:
-            self.last = token
-
-    def name_now(self) -> None:
-        if self.last is not None and not self.named:
-            self.names.append(self.last)
-            self.named = True
-
-
-def static_shared(text: str, keyword: int, position: int) -> tuple[int, str]:
+def _static_shared(text: str, keyword: int, position: int) -> tuple[int, str]:
     """Rewrite the declaration whose `__shared__` is at `keyword` and ends at `position`.
 
     Return where it ends and what replaces it from `keyword` on. The declared names become
@@ -106,58 +68,62 @@ def static_shared(text: str, keyword: int, position: int) -> tuple[int, str]:
     (a pointer to an array, say) stays a mere static.
     """
     start = max(text.rfind(mark, 0, keyword) for mark in ";{}")
-    before, after = text[start + 1 : keyword], re.compile(r"\s*static\b")
-    again = re.search(r"\bstatic\b", before) or after.match(text, position)
-    storage = "" if again else "static"
-    end, found = _declarators(text, position)
-    if not found.understood:
+    again = re.search(r"\bstatic\b", text[start + 1 : keyword])
+    storage = "" if again or re.compile(r"\s*static\b").match(text, position) else "static"
+    declared = _declared(text, position)
+    if declared is None:
         return position, storage
-    pieces, done = [storage], position
-    for name in found.names:
-        pieces += [text[done : name.start()], f"on_host_shape_{name[0]}"]
+    end, names = declared
+    pieces, done, guards = [storage], position, ""
+    for name in names:
+        shape, held = f"on_host_shape_{name[0]}", f"on_host_held_{name[0]}"
+        pieces += [text[done : name.start()], shape]
         done = name.end()
-    pieces.append(text[done:end])
-    return end, "".join([*pieces, *(_guarded(name[0]) for name in found.names)])
+        guards += (
+            f" static ::cuda_on_host::Shared<decltype({shape}), __alignof__({shape})> {held};"
+            f" static auto& {name[0]} __attribute__((unused)) = {held}.value;"
+            f" static const bool on_host_met_{name[0]} __attribute__((unused))"
+            f' = {held}.enter("shared variable `{name[0]}`");'
+        )
+    return end, "".join([*pieces, text[done:end], guards])
 
 
-def _declarators(text: str, position: int) -> tuple[int, _Declarators]:
-    found = _Declarators([])
+def _declared(text: str, position: int) -> tuple[int, list[re.Match[str]]] | None:
+    """Find the names that a declaration declares and its end; None where it is not understood."""
+    names: list[re.Match[str]] = []
+    last: re.Match[str] | None = None
+    named = False
     depth = angles = 0
     previous = ""
     for token in TOKEN.finditer(text, position):
-        mark = token["mark"] or ""
+        mark, outside = token["mark"] or " ", depth == angles == 0
+        ends = mark == ";" and depth == 0
         if token["marker"]:
             continue
-        if mark == ";" and depth == 0:
-            found.end()
-            return token.end(), found
-        outside = depth == angles == 0
-        if mark and mark in _OPENING:
-            found.understood &= not outside or mark != "(" or previous in _WITH_ARGUMENTS
-            if outside and mark == "[":
-                found.name_now()
+        if ends or (outside and mark == ","):
+            if last is None:
+                return None
+            names += [] if named else [last]
+            if ends:
+                return token.end(), names
+            last, named = None, False
+        elif mark in "([{":
+            if outside and mark == "(" and previous not in _WITH_ARGUMENTS:
+                return None
+            if outside and mark == "[" and last is not None and not named:
+                names.append(last)
+                named = True
             depth += 1
-        elif mark and mark in _CLOSING:
+        elif mark in ")]}":
             depth -= 1
-        elif depth == 0 and mark and mark in "<>":
+        elif mark in "<>" and depth == 0:
             angles += 1 if mark == "<" else -1
-        elif outside:
-            found.take(token)
-        if depth < 0:
-            break
+        elif outside and token["word"] and token[0] not in _WITH_ARGUMENTS and not named:
+            last = token
+        if depth < 0 or (outside and mark == "="):
+            return None
         previous = token[0]
-    found.understood = False
-    return position, found
-
-
-def _guarded(name: str) -> str:
-    shape, held = f"on_host_shape_{name}", f"on_host_held_{name}"
-    return (
-        f" static ::cuda_on_host::Shared<decltype({shape}), __alignof__({shape})> {held};"
-        f" static auto& {name} __attribute__((unused)) = {held}.value;"
-        f" static const bool on_host_met_{name} __attribute__((unused))"
-        f' = {held}.enter("shared variable `{name}`");'
-    )
+    return None
 
 
 LAUNCH_UNIT = "launch"
@@ -182,10 +148,12 @@ def to_host(preprocessed: str) -> str:
     `asm` of nothing but `griddepcontrol` and `prefetch` instructions is dropped; any other raises
     `NotOnHostError` with its line.
     """
-    return "".join(_rewritten(text, file, line) for text, file, line in parts(preprocessed))
+    return "".join(
+        _rewritten(text, file, line) if file else text for text, file, line in _parts(preprocessed)
+    )
 
 
-def parts(text: str) -> Iterator[tuple[str, str, int]]:
+def _parts(text: str) -> Iterator[tuple[str, str, int]]:
     """Yield runs of own source with the file and line of their start; system headers have none.
 
     Consecutive markers of one file stay in one run: a statement may lie across them. Whether a
@@ -204,37 +172,31 @@ def parts(text: str) -> Iterator[tuple[str, str, int]]:
 
 
 def _rewritten(text: str, file: str, line: int) -> str:
-    if not file:
-        return text
-    text = without_dynamic(text)
+    text = _EXTERN.sub(_dynamic, text)
     pieces: list[str] = []
     done = 0
-    for token in TOKEN.finditer(text):
-        if token.start() < done or not token["word"]:
+    for word in TOKEN.finditer(text):
+        start, end = word.span()
+        if start < done or not word["word"]:
             continue
-        end, replacement = _replacement(text, token, file, line)
-        if end:
-            pieces += [text[done : token.start()], replacement]
-            done = end
+        if word[0] == "__shared__":
+            end, replacement = _static_shared(text, start, end)
+        elif word[0] == "__noinline__":
+            replacement = "__attribute__((noinline))"
+        elif word[0] in _ASSEMBLY:
+            end, instructions = _assembly(text, end)
+            if refused := [one for one in instructions if not _HINT.fullmatch(one)]:
+                at = f"{_shown(file)}({_line_at(text, start, line)})"
+                raise NotOnHostError(f"{at}: error: inline PTX `{refused[0]}`\n  {REMEDY}")
+            replacement = _same_lines(text[start:end], "(void)0")
+        else:
+            continue
+        pieces += [text[done:start], replacement]
+        done = end
     return "".join(pieces) + text[done:]
 
 
-def _replacement(text: str, word: re.Match[str], file: str, line: int) -> tuple[int, str]:
-    """Return where what replaces a word and what follows it ends, and the text; 0 keeps it."""
-    start, end = word.span()
-    if word[0] == "__shared__":
-        return static_shared(text, start, end)
-    if word[0] == "__noinline__":
-        return end, "__attribute__((noinline))"
-    if word[0] not in _ASSEMBLY:
-        return 0, ""
-    end, instructions = assembly(text, end)
-    if not all(_HINT.fullmatch(one) for one in instructions):
-        raise NotOnHostError(_refusal(file, line_at(text, start, line), instructions))
-    return end, same_lines(text[start:end], "(void)0")
-
-
-def assembly(text: str, position: int) -> tuple[int, list[str]]:
+def _assembly(text: str, position: int) -> tuple[int, list[str]]:
     """Return where the statement that `asm` begins ends, and its instructions."""
     opening = _QUALIFIER.match(text, position)
     if opening is None:
@@ -242,7 +204,7 @@ def assembly(text: str, position: int) -> tuple[int, list[str]]:
     depth, in_template, template = 1, True, ""
     for token in TOKEN.finditer(text, opening.end()):
         if token["string"]:
-            template += unquoted(token[0]) if in_template else ""
+            template += _unquoted(token[0]) if in_template else ""
         elif token[0] == ":":
             in_template = False
         elif token[0] in "()":
@@ -253,27 +215,18 @@ def assembly(text: str, position: int) -> tuple[int, list[str]]:
     return len(text), ["asm"]
 
 
-def _refusal(file: str, line: int, instructions: list[str]) -> str:
-    shown = next(one for one in instructions if not _HINT.fullmatch(one))
-    name = UNIT_NAME if file.endswith(UNIT_NAME) else file
-    return f"{name}({line}): error: inline PTX `{shown}`\n  {REMEDY}"
+def _shown(file: str) -> str:
+    return UNIT_NAME if file.endswith(UNIT_NAME) else file
 
 
 # These attributes go to the assembler as they are, and the assembler can include files. Each
 # pattern begins with a plain word, which is what makes it fast.
 _NAMED = [
     re.compile(rf"(?P<name>{word})(?:__)?\s*\((?P<names>(?:\s*(?:{STRING})|[\s\w,()])*)")
-    for word in [
-        "section",
-        "alias",
-        "weakref",
-        "ifunc",
-        "symver",
-        "target",
-        "target_clones",
-        "optimize",
+    for word in (
+        *("section", "alias", "weakref", "ifunc", "symver", "target", "target_clones", "optimize"),
         "patchable_function_entry",
-    ]
+    )
 ]
 _ONE_STRING = re.compile(STRING, re.DOTALL)
 _PLAIN_NAME = re.compile(r"[\w.$@=,+-]*")
@@ -292,18 +245,20 @@ def refusal(preprocessed: str, folder: Path, allowed: Sequence[Path]) -> str | N
     `folder` is where the unit lies, `allowed` the folders that it may include from. The text of
     system headers is looked at too, for a source can claim to be one.
     """
-    found = _outside(preprocessed, folder, [path.resolve() for path in allowed])
-    for check in (_bad_pragmas, _bad_names, _bad_assembly):
-        if found is None:
-            found = next(check(preprocessed), None)
-    if found is None:
-        return None
-    position, problem = found
-    file, line = _place(preprocessed, position)
-    return f"{UNIT_NAME if file.endswith(UNIT_NAME) else file}({line}): error: {problem}"
+    found = chain(
+        _outside(preprocessed, folder, [path.resolve() for path in allowed]),
+        _bad_pragmas(preprocessed),
+        _bad_names(preprocessed),
+        _bad_assembly(preprocessed),
+    )
+    for position, problem in found:
+        files = [marker[2] for marker in MARKER.finditer(preprocessed, 0, position)]
+        file = _shown([UNIT_NAME, *files][-1])
+        return f"{file}({_line_at(preprocessed, position, 1)}): error: {problem}"
+    return None
 
 
-def _outside(text: str, folder: Path, allowed: list[Path]) -> tuple[int, str] | None:
+def _outside(text: str, folder: Path, allowed: list[Path]) -> Iterator[tuple[int, str]]:
     known: set[str] = {UNIT_NAME}
     for marker in MARKER.finditer(text):
         name = marker[2]
@@ -312,9 +267,8 @@ def _outside(text: str, folder: Path, allowed: list[Path]) -> tuple[int, str] | 
         path = (folder / re.sub(r"\\(.)", r"\1", name)).resolve()
         if not any(path.is_relative_to(one) for one in allowed):
             # The marker stands where the directive stood.
-            return marker.start(), f"#include of {name} outside the declared folders"
+            yield marker.start(), f"#include of {name} outside the declared folders"
         known.add(name)
-    return None
 
 
 def _bad_pragmas(text: str) -> Iterator[tuple[int, str]]:
@@ -324,34 +278,26 @@ def _bad_pragmas(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _bad_names(text: str) -> Iterator[tuple[int, str]]:
-    for match in (match for pattern in _NAMED for match in pattern.finditer(text)):
+    for match in chain.from_iterable(pattern.finditer(text) for pattern in _NAMED):
         for literal in _ONE_STRING.finditer(match["names"]):
-            if _is_word(text, match.start()) and not _PLAIN_NAME.fullmatch(unquoted(literal[0])):
+            if _is_word(text, match.start()) and not _PLAIN_NAME.fullmatch(_unquoted(literal[0])):
                 yield match.start(), f"a name in `{match['name']}` has other characters than a name"
 
 
 def _bad_assembly(text: str) -> Iterator[tuple[int, str]]:
     """Look at the text of system headers; in the user's own, `to_host` refuses all but hints."""
     start = 0
-    for part, file, _ in parts(text):
+    for part, file, _ in _parts(text):
         for match in () if file else _ASSEMBLY_STATEMENT.finditer(part):
             if not _is_word(part, match.start()):
                 continue
-            _, instructions = assembly(part, match.end())
+            _, instructions = _assembly(part, match.end())
             if not all(_PLAIN_INSTRUCTION.fullmatch(one) for one in instructions):
                 yield start + match.start(), "`asm` that may name a file is not allowed"
         start += len(part)
 
 
 def _is_word(text: str, position: int) -> bool:
-    """Return whether a word begins here, leading underscores apart."""
     while position and text[position - 1] == "_":
         position -= 1
     return not text[position - 1 : position].isalnum()
-
-
-def _place(text: str, position: int) -> tuple[str, int]:
-    file = UNIT_NAME
-    for marker in MARKER.finditer(text, 0, position):
-        file = marker[2]
-    return file, line_at(text, position, 1)

@@ -28,11 +28,8 @@ _HAS = re.compile(r"__has_(?:include(?:_next)?|embed)\b")
 _HAS_FILE = re.compile(r'\s*+\(\s*+(?P<file>"[^"\n]*+"|<[^>\n]*+>)\s*+\)')
 _HAS_CALL = re.compile(_HAS.pattern + _HAS_FILE.pattern)
 _ASKED = re.compile(r"(?:\bifn?def|\bdefined[ \t]*+\(?|\belifn?def)[ \t]*+$")
-_NAMED = re.compile(
-    r"(?:include(?:_next)?|define[ \t]++\w++)[ \t(]*+[\"<]([^\">\n]{1,4000}+)[\">]",
-)
+_NAMED = re.compile(r"(?:include(?:_next)?|define[ \t]++\w++)[ \t(]*+[\"<]([^\">\n]{1,4000}+)[\">]")
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:")
-_COMPARISONS = frozenset({"if", "elif"})
 
 
 def refused_include(source: str, include_dirs: tuple[str, ...] = ()) -> str | None:
@@ -51,13 +48,19 @@ def refused_include(source: str, include_dirs: tuple[str, ...] = ()) -> str | No
     readings = {source, source.replace("??/", "\\")}
     readings |= {_LONE_RETURN.sub(" ", reading) for reading in readings}
     refused = next(filter(None, map(_refusal, sorted(readings))), None)
-    return refused or _way_out(source, include_dirs)
+    if refused is not None:
+        return refused
+    inside = [Path(folder).resolve() for folder in include_dirs]
+    for line, path in _reached(source, include_dirs):
+        target = path.resolve()
+        if not any(target.is_relative_to(folder) for folder in inside):
+            return f"{UNIT_NAME}({line}): error: {path} is {target}, outside the include folders"
+    return None
 
 
 def _refusal(source: str) -> str | None:
     parts = _SPLICE.split(source)
-    joined = "".join(parts)
-    text = _LINE_END.sub("\n", joined)
+    text = _LINE_END.sub("\n", "".join(parts))
     for position, problem in _problems(text):
         splices = list(accumulate(len(_LINE_END.sub("\n", part)) for part in parts[:-1]))
         line = text.count("\n", 0, position) + bisect_right(splices, position) + 1
@@ -74,8 +77,12 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
             if problem := _problem(directive["name"], rest):
                 yield match.start(), problem
     for match in _HAS.finditer(text):
-        before = text[max(match.start() - 20, 0) : match.start()]
-        if (problem := _asking(text, match)) and not _ASKED.search(before):
+        if _ASKED.search(text[max(match.start() - 20, 0) : match.start()]):
+            continue
+        file = _HAS_FILE.match(text, match.end())
+        if file is None:
+            yield match.start(), f"{match[0]} of a macro is not allowed: write the file's name"
+        elif problem := _outside(match[0], file["file"]):
             yield match.start(), problem
 
 
@@ -108,16 +115,9 @@ def _problem(name: str, rest: str) -> str | None:
         return _outside(f"#{name}", match["file"]) if match["file"] else None
     if name == "pragma" and (match := _READING_PRAGMA.match(rest)):
         return f"`#pragma {match[1]}` is not allowed: it reads a file"
-    if name in _COMPARISONS and '"' in _HAS_CALL.sub("", rest):
+    if name in ("if", "elif") and '"' in _HAS_CALL.sub("", rest):
         return f"a text in #{name} is not allowed"
     return None
-
-
-def _asking(text: str, match: re.Match[str]) -> str | None:
-    file = _HAS_FILE.match(text, match.end())
-    if file is None:
-        return f"{match[0]} of a macro is not allowed: write the file's name"
-    return _outside(match[0], file["file"])
 
 
 def _outside(directive: str, file: str) -> str | None:
@@ -129,15 +129,6 @@ def _outside(directive: str, file: str) -> str | None:
     return None
 
 
-def _way_out(source: str, include_dirs: tuple[str, ...]) -> str | None:
-    inside = [Path(folder).resolve() for folder in include_dirs]
-    for line, path in _reached(source, include_dirs):
-        target = path.resolve()
-        if not any(target.is_relative_to(folder) for folder in inside):
-            return f"{UNIT_NAME}({line}): error: {path} is {target}, outside the include folders"
-    return None
-
-
 def _reached(source: str, include_dirs: tuple[str, ...]) -> Iterator[tuple[int, Path]]:
     """Find the files that a source can include from the folders, and from those files on.
 
@@ -146,7 +137,12 @@ def _reached(source: str, include_dirs: tuple[str, ...]) -> Iterator[tuple[int, 
     """
     folders = [Path(folder) for folder in include_dirs]
     found: set[Path] = set()
-    waiting = [(line, name, folders) for line, name in _named(source)] if folders else []
+    waiting = []
+    line, end = 1, 0
+    for match in _NAMED.finditer(source) if folders else ():
+        line += source.count("\n", end, match.start())
+        end = match.start()
+        waiting.append((line, match[1], folders))
     while waiting:
         line, name, places = waiting.pop()
         for path in (folder / name for folder in places):
@@ -157,14 +153,6 @@ def _reached(source: str, include_dirs: tuple[str, ...]) -> Iterator[tuple[int, 
             waiting += [(line, inner, [path.parent, *folders]) for inner in _content(path)[1]]
 
 
-def _named(source: str) -> Iterator[tuple[int, str]]:
-    line, end = 1, 0
-    for match in _NAMED.finditer(source):
-        line += source.count("\n", end, match.start())
-        end = match.start()
-        yield line, match[1]
-
-
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -172,16 +160,13 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-class IncludeDigest:
+def include_digest(source: str, include_dirs: tuple[str, ...]) -> str:
     """Hash the files in the user's include folders that a source can reach, however deep."""
-
-    def of(self, source: str, include_dirs: tuple[str, ...]) -> str:
-        """Return one hash over all of them; equal when none of them changed."""
-        if not include_dirs:
-            return ""
-        found = {str(path): _content(path)[0] for _, path in _reached(source, include_dirs)}
-        content = "\n".join(f"{digest} {path}" for path, digest in sorted(found.items()))
-        return hashlib.sha256(content.encode()).hexdigest()
+    if not include_dirs:
+        return ""
+    found = {str(path): _content(path)[0] for _, path in _reached(source, include_dirs)}
+    content = "\n".join(f"{digest} {path}" for path, digest in sorted(found.items()))
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _content(path: Path) -> tuple[str, tuple[str, ...]]:

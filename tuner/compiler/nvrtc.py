@@ -77,32 +77,27 @@ def _bundled(version: tuple[int, int], cache_dir: Path) -> Path:
 
 
 def _toolkit(version: tuple[int, int]) -> Path | None:
-    found = [root for root in _toolkit_candidates() if (root / "cuda_runtime_api.h").is_file()]
-    wanted = version[0] * 1000 + version[1] * 10
-    return min(found, key=lambda root: _distance(_cudart_version(root), wanted), default=None)
-
-
-def _toolkit_candidates() -> list[Path]:
-    candidates = [pathfinder.find_nvidia_header_directory("cudart")]
     nvcc = shutil.which("nvcc")
-    if nvcc:
-        candidates.append(str(Path(nvcc).resolve().parent.parent / "include"))
-    candidates += [
-        str(Path(os.environ[name], "include"))
-        for name in ("CUDA_HOME", "CUDA_PATH")
-        if os.environ.get(name)
+    named = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))
+    candidates = [
+        pathfinder.find_nvidia_header_directory("cudart"),
+        str(Path(nvcc).resolve().parents[1] / "include") if nvcc else None,
+        *(str(Path(root, "include")) for root in named if root),
+        "/usr/local/cuda/include",
     ]
-    candidates.append("/usr/local/cuda/include")
-    return [Path(candidate) for candidate in candidates if candidate]
+    roots = [Path(candidate) for candidate in candidates if candidate]
+
+    def distance(root: Path) -> tuple[bool, int]:
+        found, wanted = _cudart_version(root), version[0] * 1000 + version[1] * 10
+        return found // 1000 != wanted // 1000, abs(found - wanted)
+
+    found = [root for root in roots if (root / "cuda_runtime_api.h").is_file()]
+    return min(found, key=distance, default=None)
 
 
 def _cudart_version(root: Path) -> int:
     match = _VERSION.search((root / "cuda_runtime_api.h").read_text(errors="replace"))
     return int(match[1]) if match else 0
-
-
-def _distance(found: int, wanted: int) -> tuple[bool, int]:
-    return found // 1000 != wanted // 1000, abs(found - wanted)
 
 
 @cache
@@ -127,7 +122,7 @@ _NO_NAME = nvrtc.nvrtcResult.NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID
 _USED = nvrtc.nvrtcResult.NVRTC_ERROR_NO_PCH_CREATE_ATTEMPTED
 
 
-class PrecompiledHeaders:
+class _PrecompiledHeaders:
     """Remember how sources begin; from the second that begins alike on, precompile.
 
     The compiler reuses a header only in the process that made it, and only if all directives
@@ -147,7 +142,7 @@ class PrecompiledHeaders:
             self._usable = bool(result == _OK)
 
     def key(self, source: str, options: list[str], state: str) -> int | None:
-        """Identify what must be equal to share a header; None where there is nothing to gain."""
+        """Return what must be equal to share a header; None where there is nothing to gain."""
         directives = takewhile(lambda line: line.startswith("#"), normalized(source).splitlines())
         start = "\n".join(directives)
         return hash((start, *options, state)) if "include" in start else None
@@ -159,29 +154,21 @@ class PrecompiledHeaders:
         if key not in self._seen:
             self._seen.add(key)
             return []
-        if key not in self._folders and not self._make_room(key):
-            return []
+        if key not in self._folders:
+            if shutil.disk_usage(self._scratch).free < FREE_BYTES:
+                return []
+            if len(self._folders) == MOST_KEPT:
+                self._drop(next(iter(self._folders)))
+            self._folders[key] = self._scratch / f"precompiled-{next(self._numbers)}"
+            self._folders[key].mkdir()
         return ["-pch", f"--pch-dir={self._folders[key]}"]
 
     def learn(self, key: int, status: object) -> None:
-        """Take note of what became of a compile with `options`: never try again in vain."""
-        if status == _USED:
-            return
         if status == _OK and key not in self._made:
             self._made.add(key)
-            return
-        self._hopeless.add(key)
-        self._drop(key)
-
-    def _make_room(self, key: int) -> bool:
-        if shutil.disk_usage(self._scratch).free < FREE_BYTES:
-            return False
-        if len(self._folders) == MOST_KEPT:
-            self._drop(next(iter(self._folders)))
-        folder = self._scratch / f"precompiled-{next(self._numbers)}"
-        folder.mkdir()
-        self._folders[key] = folder
-        return True
+        elif status != _USED:
+            self._hopeless.add(key)
+            self._drop(key)
 
     def _drop(self, key: int) -> None:
         self._made.discard(key)
@@ -214,7 +201,7 @@ class Nvrtc:
         self.version = (int(major), int(minor))
         self._cache_dir = cache_dir
         self._include_dirs = include_dirs(self.version, cache_dir)
-        self._precompiled = PrecompiledHeaders(self.version, scratch)
+        self._precompiled = _PrecompiledHeaders(self.version, scratch)
 
     @property
     def identity(self) -> str:
@@ -231,13 +218,11 @@ class Nvrtc:
         `state` names the content of the user's headers, which precompiled ones must match.
         """
         unit = self._compile(source, kernels, options, state)
-        if unit.cubin or not self._headers_lost():
+        if unit.cubin or not self._include_dirs or self._include_dirs[0].is_dir():
             return unit
+        # The headers were cleaned away.
         self._include_dirs = include_dirs(self.version, self._cache_dir)
         return self._compile(source, kernels, options, state)
-
-    def _headers_lost(self) -> bool:
-        return bool(self._include_dirs) and not self._include_dirs[0].is_dir()
 
     def _compile(
         self, source: str, kernels: list[str], options: list[str], state: str
@@ -308,32 +293,18 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str) -> None:
     os.chdir(scratch / "empty")
     compiler = Nvrtc(cache_dir, scratch)
     forget_environment(scratch)
-    compiling = _Threads(cache_dir, scratch)
     major, minor = compiler.version
-    hello = {"version": f"NVRTC {major}.{minor}", "identity": compiler.identity}
-    send(connection, hello)
+    send(connection, {"version": f"NVRTC {major}.{minor}", "identity": compiler.identity})
+    # One for every set of include folders, which can read these and no other files.
+    threads: dict[tuple[Path, ...], ThreadPoolExecutor] = {}
     while True:
         request = receive(connection).header
-        reply, cubin, _ = compiling.of(request).submit(_answer, compiler, request).result()
+        readable = tuple(Path(one[2:]) for one in request["options"] if one.startswith("-I"))
+        if readable not in threads:
+            places = readable, (cache_dir, scratch)
+            threads[readable] = ThreadPoolExecutor(1, "", confine_compiler, places)
+        reply, cubin, _ = threads[readable].submit(_answer, compiler, request).result()
         send(connection, reply, cubin)
-
-
-class _Threads:
-    """A thread for every set of include folders, which can read these and no other files."""
-
-    def __init__(self, cache_dir: Path, scratch: Path) -> None:
-        self._writable = (cache_dir, scratch)
-        self._threads: dict[tuple[str, ...], ThreadPoolExecutor] = {}
-
-    def of(self, request: dict[str, Any]) -> ThreadPoolExecutor:
-        folders = tuple(option[2:] for option in request["options"] if option.startswith("-I"))
-        if folders not in self._threads:
-            self._threads[folders] = ThreadPoolExecutor(
-                1,
-                initializer=confine_compiler,
-                initargs=(list(map(Path, folders)), self._writable),
-            )
-        return self._threads[folders]
 
 
 def _answer(compiler: Nvrtc, request: dict[str, Any]) -> Message:
@@ -345,10 +316,6 @@ def _answer(compiler: Nvrtc, request: dict[str, Any]) -> Message:
     if len(cubin) > MAX_CUBIN_BYTES:
         log = f"error: {len(cubin)} bytes of machine code and data, over {MAX_CUBIN_BYTES}"
         cubin = b""
-    reply = {
-        "log": log[:MAX_LOG_CHARACTERS],
-        "lowered": unit.lowered,
-        "lasting": unit.lasting,
-        "seconds": time.perf_counter() - start,
-    }
+    seconds, shown = time.perf_counter() - start, log[:MAX_LOG_CHARACTERS]
+    reply = {"log": shown, "lowered": unit.lowered, "lasting": unit.lasting, "seconds": seconds}
     return Message(reply, cubin)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from tuner.compiler.base import CompileRequest, CompileResult, compiler_options, result_of
 from tuner.compiler.cache import Cache, cache_key, user_cache_dir
-from tuner.compiler.includes import IncludeDigest, refused_include
+from tuner.compiler.includes import include_digest, refused_include
 from tuner.model.errors import WorkerError
 from tuner.process.child import START_TIMEOUT_S, ChildDiedError, ChildProcess, ChildTimeoutError
-from tuner.process.pool import ProcessPool
+from tuner.process.pool import ProcessPool, settle
 
 # Beside a driver NVRTC keeps results of its own, and on a hit the log lacks ptxas's report.
 _WITHOUT_OWN_CACHE = {"CUDA_CACHE_DISABLE": "1"}
@@ -40,12 +40,13 @@ class CompilerProcess(ChildProcess):
         self._scratch = Path(tempfile.mkdtemp(prefix="tuner-compiler-"))
         (self._scratch / "empty").mkdir()
         self._diagnosis = tempfile.TemporaryFile()  # noqa: SIM115
+        kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
         try:
             super().__init__(
                 "tune-compiler",
                 "tuner.compiler.nvrtc",
                 [str(cache_dir), str(self._scratch)],
-                environment=_environment(),
+                environment={**kept, **_WITHOUT_OWN_CACHE},
                 # NVRTC may write there what is no message.
                 stdout=self._diagnosis.fileno(),
                 stderr=self._diagnosis.fileno(),
@@ -72,14 +73,9 @@ class CompilerProcess(ChildProcess):
         `state` names the content of the user's headers. Raises `ChildDiedError` where SIGKILL,
         which others may send, ended the process.
         """
-        content = {
-            "source": request.source,
-            "kernels": request.kernels,
-            "options": compiler_options(request),
-            "state": state,
-        }
+        content = {"source": request.source, "kernels": request.kernels, "state": state}
         try:
-            self.write(content)
+            self.write({**content, "options": compiler_options(request)})
             reply = self.read(timeout_s)
         except ChildTimeoutError:
             error = f"compiling took over {timeout_s:g} s and was stopped"
@@ -91,7 +87,6 @@ class CompilerProcess(ChildProcess):
         return result_of(request, reply.header, reply.payload), reply.header["lasting"]
 
     def kill(self) -> None:
-        """End the process at once and remove its folder."""
         super().kill()
         self._clean_up()
 
@@ -103,11 +98,6 @@ class CompilerProcess(ChildProcess):
             self.last_words = text.strip().rpartition("\n")[2]
             self._diagnosis.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
-    return {**kept, **_WITHOUT_OWN_CACHE}
 
 
 def _crashed(died: ChildDiedError, words: str = "") -> CompileResult:
@@ -135,7 +125,6 @@ class NvrtcPool:
         self._pool = ProcessPool(lambda: CompilerProcess(cache_dir), most, _cannot_start)
         # Looks results up and stores them, while the processes go on.
         self._thread = ThreadPoolExecutor(1, "compiler")
-        self._includes = IncludeDigest()
         self._lock = threading.Lock()
         self._asked: dict[CompileRequest, list[Future[CompileResult]]] = {}
         self._closed = False
@@ -148,11 +137,10 @@ class NvrtcPool:
 
     @property
     def version(self) -> str:
-        """Name and version, `NVRTC 13.5`; waits for the first worker."""
         return self._compiler.result()[0]
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
-        """Start compiling and return at once; callbacks of the future run in another thread."""
+        """Start compiling; callbacks of the future run in another thread."""
         future: Future[CompileResult] = Future()
         with self._lock:
             if self._closed:
@@ -166,7 +154,6 @@ class NvrtcPool:
         return future
 
     def close(self) -> None:
-        """Kill what runs, cancel what waits and end the processes."""
         with self._lock:
             self._closed = True
             left = [future for futures in self._asked.values() for future in futures]
@@ -178,28 +165,25 @@ class NvrtcPool:
 
     @cached_property
     def _compiler(self) -> Future[tuple[str, str]]:
-        """The compiler's version and identity."""
         return self._pool.submit(lambda worker: (worker.version, worker.identity), ahead=1)
 
     def _answer(self, request: CompileRequest) -> None:
-        """Look a request up, or have it compiled."""
         try:
             if error := refused_include(request.source, request.include_dirs):
                 self._finish(request, CompileResult(error=error))
                 return
-            state, key = self._includes.of(request.source, request.include_dirs), ""
+            state, key = include_digest(request.source, request.include_dirs), ""
             if self._cache is not None:
                 key = cache_key(request, self._compiler.result()[1], state)
                 if stored := self._cache.get(key):
                     self._finish(request, stored)
                     return
             compiling = self._pool.submit(partial(self._compile, request, state))
+            compiling.add_done_callback(
+                lambda done: self._thread.submit(self._compiled, request, key, done)
+            )
         except Exception as error:  # noqa: BLE001 - whoever waits for the result is told
             self._finish(request, error)
-            return
-        compiling.add_done_callback(
-            lambda done: self._thread.submit(self._compiled, request, key, done)
-        )
 
     def _compile(
         self, request: CompileRequest, state: str, worker: CompilerProcess
@@ -227,12 +211,7 @@ class NvrtcPool:
         with self._lock:
             futures = self._asked.pop(request, [])
         for future in futures:
-            if not future.set_running_or_notify_cancel():
-                continue
-            if isinstance(outcome, CompileResult):
-                future.set_result(outcome)
-            else:
-                future.set_exception(outcome)
+            settle(future, outcome)
 
 
 def _cannot_start(reason: Exception) -> WorkerError:

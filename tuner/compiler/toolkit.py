@@ -37,7 +37,6 @@ def bundled(name: str) -> Iterator[Path]:
 
 
 def executable(path: Path) -> bool:
-    """Tell a file that may be run."""
     return path.is_file() and os.access(path, os.X_OK)
 
 

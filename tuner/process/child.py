@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -88,18 +89,18 @@ class ChildProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, by itself or not."""
         return self._process.poll() is not None
 
     @property
     def pid(self) -> int:
-        """The process's number."""
         return self._process.pid
+
+    def wait_ready(self) -> None:
+        """Wait until it can work, for one that says when."""
 
     def write(
         self, header: dict[str, Any], payload: bytes = b"", descriptors: Sequence[int] = ()
     ) -> None:
-        """Send a message."""
         try:
             self._connection.settimeout(SEND_TIMEOUT_S)
             protocol.send(self._connection, header, payload, descriptors)
@@ -121,14 +122,11 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End the process at once; a kernel that never ends goes with it."""
-        self._kill()
+        self._process.kill()
         with suppress(subprocess.TimeoutExpired):  # the driver may hold it up
             self._process.wait(10.0)
         # The socket last: another thread may be waiting for an answer, and is told by its end.
         self._connection.close()
-
-    def _kill(self) -> None:
-        self._process.kill()
 
     def _late(self, timeout_s: float) -> ChildTimeoutError:
         self.kill()
@@ -170,11 +168,9 @@ class Child(ChildProcess):
             raise
 
     def wait_ready(self) -> None:
-        """Wait until the object is made; raise what its factory raises."""
         self.receive(START_TIMEOUT_S)
 
     def call(self, method: str, *arguments: Any, timeout_s: float | None, **options: Any) -> Any:
-        """Send a request and wait for its answer."""
         self.send(method, *arguments, **options)
         return self.receive(timeout_s)
 
@@ -224,37 +220,35 @@ def connected(descriptor: str, clean_up: Callable[[], object] = lambda: None) ->
 def serve(descriptor: str) -> None:
     """Make the object of a `Child` and answer its calls."""
     connection = connected(descriptor)
-    served = _Served()
+    handler: Any = None
+
+    def answered(request: protocol.Message) -> Any:
+        nonlocal handler
+        content = pickle.loads(request.payload)  # noqa: S301 - our parent's
+        if handler is not None:
+            arguments, options = content
+            return getattr(handler, request.header["call"])(*arguments, **options)
+        factory, arguments = content
+        handler = factory(*arguments)
+        return None
+
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             _stay_awake(connection)
             request = protocol.receive(connection)
             if "leave" in request.header:
                 return
-            protocol.send(connection, *_answer(served, request))
-            if served.handler is None:
+            if handler is None:
+                sys.path[:] = request.header["path"]
+            protocol.send(connection, *_outcome(partial(answered, request)))
+            if handler is None:
                 return
 
 
-class _Served:
-    """The object that the first request makes and the others call."""
-
-    handler: Any = None
-
-    def answer(self, request: protocol.Message) -> Any:
-        if self.handler is None:
-            sys.path[:] = request.header["path"]
-            factory, arguments = pickle.loads(request.payload)  # noqa: S301 - our parent's
-            self.handler = factory(*arguments)
-            return None
-        arguments, options = pickle.loads(request.payload)  # noqa: S301 - our parent's
-        return getattr(self.handler, request.header["call"])(*arguments, **options)
-
-
-def _answer(served: _Served, request: protocol.Message) -> tuple[dict[str, bool], bytes]:
+def _outcome(call: Callable[[], Any]) -> tuple[dict[str, bool], bytes]:
     raised: Exception
     try:
-        return {"raised": False}, pickle.dumps(served.answer(request))
+        return {"raised": False}, pickle.dumps(call())
     except TunerError as error:
         raised = error
     except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only

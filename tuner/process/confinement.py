@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.process.seccomp import prctl, restrict_system_calls
@@ -36,7 +35,6 @@ _CAPABILITY_VERSION = 0x20080522
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH = 1, 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_FOLDER, TRUNCATE = (1 << bit for bit in (0, 1, 2, 3, 14))
-ALL_BUT_EXECUTE = 0xFFFF & ~EXECUTE
 # Rights that a single file can have; the others are a folder's.
 _OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
 # How many of the rights to files each version of the interface knows.
@@ -83,21 +81,16 @@ def restrict_files(allowed: Iterable[tuple[Path, int]], *, scoped: bool = False)
     try:
         for path, rights in allowed:
             with suppress(OSError):  # there is no such path here
-                _allow(call, ruleset, path, rights & handled)
+                known = rights & handled & (0xFFFF if path.is_dir() else _OF_A_FILE)
+                parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+                rule = ctypes.byref(_PathBeneath(known, parent))
+                call(ctypes.c_long(_ADD_RULE), ctypes.c_int(ruleset), _PATH_BENEATH, rule, 0)
+                os.close(parent)
         if not prctl(_PR_SET_NO_NEW_PRIVS, 1):
             return False
         return bool(call(ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(ruleset), 0) == 0)
     finally:
         os.close(ruleset)
-
-
-def _allow(call: ctypes._NamedFuncPointer, ruleset: int, path: Path, rights: int) -> None:
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        rule = _PathBeneath(rights if path.is_dir() else rights & _OF_A_FILE, descriptor)
-        call(ctypes.c_long(_ADD_RULE), ctypes.c_int(ruleset), _PATH_BENEATH, ctypes.byref(rule), 0)
-    finally:
-        os.close(descriptor)
 
 
 def _limit(kind: int, most: int) -> bool:
@@ -115,8 +108,6 @@ def _limit(kind: int, most: int) -> bool:
 MAX_DATA_BYTES = 6 << 30
 # cub's precompiled header takes 310 MB.
 MAX_FILE_BYTES = 1 << 30
-# NVRTC needs none of them; the dynamic loader may.
-KEPT_VARIABLES = ("LD_LIBRARY_PATH", "PATH")
 
 
 def limit_compiler() -> None:
@@ -128,7 +119,8 @@ def limit_compiler() -> None:
 
 def forget_environment(scratch: Path) -> None:
     """Drop the environment's variables, which may hold keys, from this process and its children."""
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    # NVRTC needs none of them; the dynamic loader may.
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
     os.environ.clear()
     os.environ.update(kept, TMPDIR=str(scratch), LC_ALL="C", CUDA_CACHE_DISABLE="1")
 
@@ -140,21 +132,13 @@ def confine_compiler(readable: Iterable[Path], writable: Iterable[Path]) -> bool
     places += [sys.prefix, f"{sys.base_prefix}/lib", str(Path(__file__).resolve().parents[1])]
     reading = [*map(Path, places), *readable]
     allowed = [(path, READ_FILE | READ_FOLDER) for path in reading]
-    return restrict_files([*allowed, *((path, ALL_BUT_EXECUTE) for path in writable)])
+    return restrict_files([*allowed, *((path, 0xFFFF & ~EXECUTE) for path in writable)])
 
 
-# A kernel's process.
+# A kernel's process, beyond what it starts with.
 MEMORY_BYTES = 4 << 30
+_CPU_S = 900
 _OPEN_FILES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessLimits:
-    """How much a kernel's process may use: memory beyond what it starts with, and CPU time."""
-
-    memory_bytes: int = MEMORY_BYTES
-    cpu_s: int = 900
-    readable: tuple[str, ...] = LIBRARY_FOLDERS
 
 
 def separate() -> bool:
@@ -175,19 +159,25 @@ def end_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def confine_kernel(limits: ProcessLimits, *, separated: bool) -> tuple[str, ...]:
+def confine_kernel(readable: Iterable[str], *, separated: bool) -> tuple[str, ...]:
     """Give up what a kernel does not need; return what is limited from now on.
 
-    `separated` says whether an ancestor has left the network already.
+    `readable` are files and folders beside the libraries', `separated` says whether an ancestor
+    has left the network already.
     """
-    memory = _limit(resource.RLIMIT_AS, _mapped_bytes() + limits.memory_bytes)
-    cpu_time = _limit(resource.RLIMIT_CPU, limits.cpu_s)
+    # The limit is on the sum of what is mapped, of which a sanitizer's shadow is terabytes.
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    memory = _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + MEMORY_BYTES)
+    cpu_time = _limit(resource.RLIMIT_CPU, _CPU_S)
     file_size = _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_NPROC, 0)  # which does not hold for root
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    privileges = prctl(_PR_SET_NO_NEW_PRIVS, 1) and _drop_capabilities()
-    files = restrict_files([(Path(path), READ_FILE) for path in limits.readable], scoped=True)
+    # What root, or the first process of a new user namespace, may do beyond a user.
+    header, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    privileges = prctl(_PR_SET_NO_NEW_PRIVS, 1) and ctypes.CDLL(None).capset(header, none) == 0
+    paths = (*LIBRARY_FOLDERS, *readable)
+    files = restrict_files([(Path(path), READ_FILE) for path in paths], scoped=True)
     calls = restrict_system_calls()
     in_force = {
         "memory": memory,
@@ -217,16 +207,3 @@ def end_strays(known: set[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-
-
-def _mapped_bytes() -> int:
-    """Count what is mapped: the limit is on the sum, of which a sanitizer's shadow is terabytes."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    return pages * resource.getpagesize()
-
-
-def _drop_capabilities() -> bool:
-    """Give up what root, or the first process of a new user namespace, may do beyond a user."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    none = (ctypes.c_uint32 * 6)()
-    return bool(ctypes.CDLL(None).capset(header, none) == 0)

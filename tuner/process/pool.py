@@ -7,10 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed
-from typing import Any, Generic, Protocol, Self, TypeVar
+from operator import methodcaller
+from typing import Any, Generic, Self, TypeVar
 
 from tuner.model.errors import TunerError, WorkerError
-from tuner.process.child import Child, ChildDiedError
+from tuner.process.child import Child, ChildDiedError, ChildProcess
 
 _LOG = logging.getLogger(__name__)
 # SIGKILL may come from outside, from a system that is short of memory say: neither a task nor the
@@ -22,24 +23,7 @@ MAX_KILLS_AT_START = 8  # one after the other, with no start between
 AHEAD = 16
 
 
-class PoolMember(Protocol):
-    """A process of a pool."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended, by itself or not."""
-        ...
-
-    def wait_ready(self) -> None:
-        """Wait until it can work."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once; safe from other threads."""
-        ...
-
-
-_M = TypeVar("_M", bound=PoolMember)
+_M = TypeVar("_M", bound=ChildProcess)
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -100,7 +84,6 @@ class ProcessPool(Generic[_M]):
             raise self._error
 
     def close(self) -> None:
-        """Kill what runs and cancel what is left."""
         with self._changed:
             self._closed = True
             self._error = self._error or WorkerError("the processes were ended")
@@ -137,7 +120,6 @@ class ProcessPool(Generic[_M]):
             thread.start()
 
     def _live(self) -> None:
-        """Start a process and do tasks in it until it ends or the pool does."""
         member = self._started()
         while member is not None and (task := self._next(member)) is not None:
             self._do(task, member)
@@ -154,7 +136,11 @@ class ProcessPool(Generic[_M]):
         while self._error is None:
             member = None
             try:
-                member = self._begun()
+                member = self._start()
+                with self._changed:
+                    self._members.append(member)
+                    if self._closed:  # which has not seen this one
+                        member.kill()
                 member.wait_ready()
             except Exception as error:  # noqa: BLE001 - whoever waits for a task is told
                 if member is not None:
@@ -169,14 +155,6 @@ class ProcessPool(Generic[_M]):
                     self._any_ready, self._kills_at_start = True, 0
                 return member
         return None
-
-    def _begun(self) -> _M:
-        member = self._start()
-        with self._changed:
-            self._members.append(member)
-            if self._closed:  # which has not seen this one
-                member.kill()
-        return member
 
     def _start_again(self, error: Exception) -> bool:
         """Whether another attempt to start may go better; note it where this one was the last."""
@@ -193,7 +171,7 @@ class ProcessPool(Generic[_M]):
             self._error = self._error or self._failed(error)
             left = self._end()
         for task in left:
-            _settle(task.future, error=self._error)
+            settle(task.future, self._error)
         return False
 
     def _next(self, member: _M) -> _Task[_M] | None:
@@ -209,34 +187,32 @@ class ProcessPool(Generic[_M]):
                     return task
 
     def _do(self, task: _Task[_M], member: _M) -> None:
+        outcome: object
         try:
-            result = task.work(member)
+            outcome = task.work(member)
         except Exception as error:  # noqa: BLE001 - whoever waits for the task is told
-            with self._changed:
-                if task not in self._running:
-                    return
-                self._running.remove(task)
-                task.kills += isinstance(error, ChildDiedError) and error.killed
-                if member.ended and 0 < task.kills < MAX_KILLS:
-                    self._waiting.appendleft(task)
-                    self._changed.notify()
-                    return
-            _settle(task.future, error=error)
-            return
+            outcome = error
         with self._changed:
             if task not in self._running:
                 return
             self._running.remove(task)
-        _settle(task.future, result)
+            killed = isinstance(outcome, ChildDiedError) and outcome.killed
+            task.kills += killed
+            if killed and member.ended and task.kills < MAX_KILLS:
+                self._waiting.appendleft(task)
+                self._changed.notify()
+                return
+        settle(task.future, outcome)
 
 
-def _settle(future: Future[Any], result: object = None, error: Exception | None = None) -> None:
+def settle(future: Future[Any], outcome: object) -> None:
+    """Set the result of a future, or the exception, unless it was cancelled."""
     if not future.set_running_or_notify_cancel():
         return
-    if error is None:
-        future.set_result(result)
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
     else:
-        future.set_exception(error)
+        future.set_result(outcome)
 
 
 class ObjectPool(ProcessPool[Child]):
@@ -250,11 +226,9 @@ class ObjectPool(ProcessPool[Child]):
 
         Raises what a handler raised, and `WorkerError` where a process ends.
         """
-
-        def calling(task: _T) -> Callable[[Child], Any]:
-            return lambda child: child.call(method, task, timeout_s=None)
-
-        futures = {self.submit(calling(task)): task for task in tasks}
+        futures = {
+            self.submit(methodcaller("call", method, task, timeout_s=None)): task for task in tasks
+        }
         for future in as_completed(futures):
             try:
                 yield futures[future], future.result()

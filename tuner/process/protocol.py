@@ -24,7 +24,6 @@ class Message(NamedTuple):
 
 
 def packed(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    """Encode one message."""
     text = json.dumps(header, separators=(",", ":")).encode()
     return b"".join((_LENGTHS.pack(len(text), len(payload)), text, payload))
 
@@ -43,7 +42,6 @@ def send(
     payload: bytes = b"",
     descriptors: Sequence[int] = (),
 ) -> None:
-    """Send one message and open files."""
     data = memoryview(packed(header, payload))
     if descriptors:
         data = data[socket.send_fds(connection, [data], descriptors) :]

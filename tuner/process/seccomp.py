@@ -8,7 +8,7 @@ import os
 import platform
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 38, 22
 _SECCOMP_MODE_FILTER = 2
@@ -35,7 +35,7 @@ class Machine:
     opening: Mapping[str, tuple[int, int]]  # the number, and which argument holds the flags
     signalling: Mapping[str, int]
     prlimit64: int
-    foreign_from: int | None = field(default=None)
+    foreign_from: int | None = None
 
 
 MACHINES = {
@@ -115,7 +115,7 @@ def restrict_system_calls() -> bool:
     machine = MACHINES.get(platform.machine())
     if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
-    program = filter_program(machine, os.getpid())
+    program = b"".join(_INSTRUCTION.pack(*one) for one in _instructions(machine, os.getpid()))
     code = ctypes.create_string_buffer(program, len(program))
     header = FilterProgram(len(program) // _INSTRUCTION.size, ctypes.addressof(code))
     return prctl(_PR_SET_NO_NEW_PRIVS, 1) and prctl(
@@ -136,11 +136,6 @@ class FilterProgram(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
 
 
-def filter_program(machine: Machine, pid: int) -> bytes:
-    """Assemble the filter for the process `pid`."""
-    return b"".join(_INSTRUCTION.pack(*one) for one in _instructions(machine, pid))
-
-
 def _instructions(machine: Machine, pid: int) -> Iterator[tuple[int, int, int, int]]:
     yield _LOAD, 0, 0, _MACHINE_AT
     yield _EQUAL, 1, 0, machine.code
@@ -149,9 +144,10 @@ def _instructions(machine: Machine, pid: int) -> Iterator[tuple[int, int, int, i
     if machine.foreign_from is not None:
         yield _AT_LEAST, 0, 1, machine.foreign_from
         yield _RETURN, 0, 0, _KILL
-    for number in machine.allowed.values():
-        yield _EQUAL, 0, 1, number
-        yield _RETURN, 0, 0, _ALLOW
+    for numbers, answer in ((machine.allowed, _ALLOW), (machine.deadly, _KILL)):
+        for number in numbers.values():
+            yield _EQUAL, 0, 1, number
+            yield _RETURN, 0, 0, answer
     for number, flags in machine.opening.values():
         yield _EQUAL, 0, 5, number
         yield _LOAD, 0, 0, _ARGUMENTS_AT + 8 * flags
@@ -165,17 +161,9 @@ def _instructions(machine: Machine, pid: int) -> Iterator[tuple[int, int, int, i
         yield _EQUAL, 0, 1, pid
         yield _RETURN, 0, 0, _ALLOW
         yield _RETURN, 0, 0, _KILL
-    yield from _reading_limits(machine.prlimit64)
-    for number in machine.deadly.values():
-        yield _EQUAL, 0, 1, number
-        yield _RETURN, 0, 0, _KILL
-    yield _RETURN, 0, 0, _REFUSE
-
-
-def _reading_limits(number: int) -> Iterator[tuple[int, int, int, int]]:
-    """Allow prlimit64 where its third argument, the new limit, is a null pointer."""
+    # prlimit64 may read: where its third argument, the new limit, is a null pointer.
     new_limit = _ARGUMENTS_AT + 8 * 2
-    yield _EQUAL, 0, 6, number
+    yield _EQUAL, 0, 5, machine.prlimit64
     yield _LOAD, 0, 0, new_limit
     yield _EQUAL, 0, 3, 0
     yield _LOAD, 0, 0, new_limit + 4

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from tuner.compiler.includes import IncludeDigest, refused_include
+from tuner.compiler.includes import include_digest, refused_include
 
 
 @pytest.mark.parametrize(
@@ -90,34 +90,26 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("edited", ["a.cuh", "deep/b.cuh", "deep/c.cuh"])
-def test_the_digest_changes_with_every_header_that_the_source_reaches(folder, edited):
-    digest = IncludeDigest()
-    source = '#include "a.cuh"\n'
-    before = digest.of(source, (str(folder),))
-    assert digest.of(source, (str(folder),)) == before
+@pytest.mark.parametrize(
+    ("source", "edited", "changes"),
+    [
+        ('#include "a.cuh"\n', "a.cuh", True),
+        ('#include "a.cuh"\n', "deep/b.cuh", True),
+        ('#include "a.cuh"\n', "deep/c.cuh", True),
+        ('#include "a.cuh"\n', "unused.cuh", False),
+        ('#include "new.cuh"\n', "new.cuh", True),
+    ],
+)
+def test_the_digest_changes_with_every_header_that_the_source_reaches(
+    folder, source, edited, changes
+):
+    before = include_digest(source, (str(folder),))
+    assert include_digest(source, (str(folder),)) == before
 
-    (folder / edited).write_text((folder / edited).read_text() + "// more\n")
+    with (folder / edited).open("a") as header:
+        header.write("// more\n")
 
-    assert digest.of(source, (str(folder),)) != before
-
-
-def test_the_digest_ignores_headers_that_are_out_of_reach(folder):
-    digest = IncludeDigest()
-    before = digest.of('#include "a.cuh"\n', (str(folder),))
-
-    (folder / "unused.cuh").write_text("int other;\n")
-
-    assert digest.of('#include "a.cuh"\n', (str(folder),)) == before
-
-
-def test_a_header_that_appears_changes_the_digest(folder):
-    digest = IncludeDigest()
-    before = digest.of('#include "new.cuh"\n', (str(folder),))
-
-    (folder / "new.cuh").write_text("int other;\n")
-
-    assert digest.of('#include "new.cuh"\n', (str(folder),)) != before
+    assert (include_digest(source, (str(folder),)) != before) is changes
 
 
 @pytest.mark.parametrize(

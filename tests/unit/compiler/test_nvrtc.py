@@ -44,20 +44,13 @@ def test_sources_that_begin_alike_share_a_precompiled_header_that_changes_nothin
     assert using.cubin == plain.cubin
 
 
-@pytest.mark.parametrize("varying", ["option", "define before", "define after", "state"])
+@pytest.mark.parametrize("varying", ["option", "before", "after", "state"])
 def test_nothing_is_precompiled_where_it_could_not_be_used_again(nvrtc, tmp_path, varying):
     for number in range(4):
         define = f"#define NUMBER {number}"
-        unit = compiled(
-            nvrtc,
-            source(
-                1,
-                before=define if varying == "define before" else "",
-                after=define if varying == "define after" else "",
-            ),
-            *([f"-DNUMBER={number}"] if varying == "option" else []),
-            state=str(number) if varying == "state" else "",
-        )
+        text = source(1, **({varying: define} if varying in ("before", "after") else {}))
+        options = [f"-DNUMBER={number}"] if varying == "option" else []
+        unit = compiled(nvrtc, text, *options, state=str(number) if varying == "state" else "")
         assert "precompiled" not in unit.log
 
     assert list(tmp_path.rglob("*.pch")) == []
@@ -115,7 +108,4 @@ def test_finds_a_toolkit_by_its_nvcc(toolkit, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(nvcc.parent))
 
     assert include_dirs((12, 9), tmp_path)[0] == include
-
-
-def test_says_so_where_there_are_none():
     assert headers_identity([]) == "no headers"

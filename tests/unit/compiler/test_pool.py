@@ -89,21 +89,6 @@ def error_of(pool):
     return error_of
 
 
-def test_names_its_version(pool):
-    assert pool.version.startswith("NVRTC ")
-
-
-def test_compiles_to_a_cubin_with_resources(compiled):
-    result = compiled(COPY)
-
-    assert result.cubin.startswith(b"\x7fELF")
-    assert result.lowered == {"copy": "copy"}
-    assert 4 <= result.resources["copy"].registers <= 32
-    assert not result.resources["copy"].spills
-    assert result.seconds > 0
-    assert not result.timed_out
-
-
 def test_maps_name_expressions_to_lowered_names(compiled):
     source = """\
         constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -145,21 +130,6 @@ def test_reports_shared_memory_barriers_and_spills(compiled):
     assert resources.barriers == 1
 
 
-def test_dynamic_shared_memory_may_be_large(compiled):
-    source = """\
-        constexpr int bytes = 200 * 1024;
-        extern "C" __global__ void copy(float* to, const float* from) {
-            extern __shared__ __align__(16) unsigned char memory[];
-            float* tile = reinterpret_cast<float*>(memory);
-            for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) tile[i] = from[i];
-            __syncthreads();
-            for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) to[i] = tile[bytes / 4 - i];
-        }
-    """
-
-    assert compiled(source).resources["copy"].static_shared_bytes == 0
-
-
 def test_cuda_headers_and_habitual_includes_work(compiled):
     source = """\
         #include <cstdint>
@@ -172,7 +142,6 @@ def test_cuda_headers_and_habitual_includes_work(compiled):
         #include <cuda_bf16.h>
         #include <cuda_fp16.h>
         #include <cuda_fp8.h>
-
         extern "C" __global__ void copy(__nv_fp8_e4m3* to, const __nv_bfloat16* from, int32_t n) {
             assert(n < INT32_MAX);
             const float value = __bfloat162float(from[threadIdx.x]);
@@ -181,7 +150,7 @@ def test_cuda_headers_and_habitual_includes_work(compiled):
         }
     """
 
-    compiled(source)
+    assert compiled(source).cubin.startswith(b"\x7fELF")
 
 
 def test_cub_and_cooperative_groups_work(compiled):
@@ -238,15 +207,9 @@ def test_an_unknown_header_is_an_error(error_of):
         "#include <vector>\n" + COPY
     )
     assert "cannot open source file" in error_of('#include "pyproject.toml"\n' + COPY)
-
-
-def test_the_content_of_a_file_outside_is_never_shown(error_of, tmp_path):
-    (tmp_path / "secret").write_text("password\n")
-
-    error = error_of(COPY + f'#include "{tmp_path}/secret"\n')
-
-    assert error.startswith("kernel.cu(2): error: #include of the absolute path")
-    assert "password" not in error
+    outside = error_of(COPY + '#include "/etc/passwd"\n')
+    assert outside.startswith("kernel.cu(2): error: #include of the absolute path")
+    assert "root:" not in outside
 
 
 def test_an_unknown_option_or_architecture_is_an_error(error_of):
@@ -277,15 +240,6 @@ def test_results_and_errors_come_from_the_cache_the_second_time(pool, folder):
 
     assert [result.cached for result in fresh + again] == [False, False, True, True]
     assert again == [replace(result, cached=True, seconds=0.0) for result in fresh]
-
-
-def test_requests_and_results_larger_than_a_pipe_pass(compiled):
-    source = COPY + "__device__ int table[200000] = {1};\n" + "// padding padding\n" * 50_000
-
-    result = compiled(source + "__global__ void use(int* to) { *to = table[*to]; }\n", "use")
-
-    assert len(source) > 900_000
-    assert len(result.cubin) > 800_000
 
 
 def test_equal_requests_in_flight_are_compiled_once(folder):
@@ -369,25 +323,6 @@ def test_without_the_bindings_it_says_what_to_install(monkeypatch, tmp_path):
             pool.submit(request(COPY))
 
 
-def test_goes_on_with_the_workers_that_start(monkeypatch, tmp_path):
-    hook = """\
-        import os, sys
-        from pathlib import Path
-        if "tune-compiler" in " ".join(sys.orig_argv):
-            started = Path(__file__).with_name("started")
-            if started.exists():
-                os._exit(3)
-            started.touch()
-    """
-    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hook))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    with NvrtcPool(workers=3) as pool:
-        for copies in range(4):
-            result = pool.submit(request(COPY + "//" * copies)).result()
-            assert result.ok, result.error
-
-
 def script(folder, body):
     start = textwrap.dedent("""\
         import sys
@@ -448,28 +383,20 @@ def test_runs_that_start_at_once_share_a_new_cache(folder):
     assert len(list(home.glob("headers-*"))) <= 1
 
 
+MACROS = [f"#define A{i} A{i - 1} A{i - 1} A{i - 1}\n" for i in range(1, 31)]
 BOMBS = {
     "templates without end": "template <int N> struct A { A<N + 1> a; A<N + 2> b; };\nA<0> x;\n",
     "a constant of 64 GB": "struct S { int a[1L << 34]; };\n__device__ S s = {{1}};\n",
-    "a macro of 3 ** 30 words": "#define A0 int x;\n"
-    + "".join(f"#define A{i} A{i - 1} A{i - 1} A{i - 1}\n" for i in range(1, 31))
-    + "A30\n",
+    "a macro of 3 ** 30 words": "#define A0 int x;\n" + "".join(MACROS) + "A30\n",
 }
-
-
-@pytest.fixture(scope="module")
-def patient():
-    with NvrtcPool(workers=1, timeout_s=20) as pool:
-        yield pool
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_a_bomb_ends_as_one_failed_compile(patient, bomb):
-    failed = patient.submit(request(bomb)).result(timeout=100)
-    after = patient.submit(request(COPY)).result(timeout=100)
-
-    assert not failed.ok
+def test_a_bomb_ends_as_one_failed_compile(bomb):
+    with NvrtcPool(workers=1, timeout_s=20) as patient:
+        assert not patient.submit(request(bomb)).result(timeout=100).ok
+        after = patient.submit(request(COPY)).result(timeout=100)
     assert after.ok, after.error
 
 

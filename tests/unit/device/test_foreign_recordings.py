@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -68,17 +67,12 @@ def test_the_default_config_stands_in_for_the_baseline_and_the_report_says_so(op
     device = opened()
     baseline = device.run(program(BASELINE)).measurement
     assert baseline == device.run(program(config(128, 1))).measurement
-    told = device.info.environment
+    info, told = device.info, device.info.environment
+    assert (info.name, info.architecture) == ("NVIDIA A100-PCIE-40GB", "sm_80")
+    assert (info.compute_capability, info.multiprocessors, info.recorded) == ((8, 0), 108, True)
     assert "default config stands in" in told["baseline"]
     assert "another program" in told["timed_by"]
     assert told["recorded_problem_size"] == "1000, taken for N=1000"
-
-
-def test_the_gpus_numbers_come_from_its_name(opened) -> None:
-    info = opened().info
-    assert (info.name, info.architecture) == ("NVIDIA A100-PCIE-40GB", "sm_80")
-    assert (info.compute_capability, info.multiprocessors) == ((8, 0), 108)
-    assert info.recorded
 
 
 def test_values_that_are_equal_in_python_are_one(opened, project: Path, spec, tmp_path) -> None:
@@ -172,10 +166,3 @@ def test_every_known_gpu_has_limits(name: str) -> None:
     info = device_info(f"NVIDIA {name.upper()}")
     assert limits_for(info.compute_capability).compute_capability == info.compute_capability
     assert info.l2_bytes > 1 << 20
-
-
-def test_our_own_recordings_are_opened_as_before(spec, tmp_path: Path) -> None:
-    path = tmp_path / "scale.json.xz"
-    shutil.copy(Path(__file__), path)
-    with pytest.raises(DeviceError, match="is not a recording"):
-        open_device(f"recorded:{path}", spec, {})

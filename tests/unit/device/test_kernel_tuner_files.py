@@ -47,13 +47,8 @@ def test_a_cache_is_read_plain_or_packed(tmp_path: Path, name: str) -> None:
     best = measured.answers[config(256, 4)]
     assert (best.status, best.time_us, best.samples_us) == (Status.CORRECT, 1e3, (1e3,) * 7)
     assert best.seconds == 0.5
-
-
-def test_failed_configs_have_the_status_of_their_error(tmp_path: Path) -> None:
-    answers = load_measured(written(tmp_path / "c.json", cache())).answers
-    assert answers[config(512, 8)].status is Status.LAUNCH
-    assert answers[config(256, 8)].status is Status.CONSTRAINT
-    assert "InvalidConfig" in answers[config(256, 8)].reason
+    failed = measured.answers[config(256, 8)]
+    assert (failed.status, "InvalidConfig" in failed.reason) == (Status.CONSTRAINT, True)
 
 
 @pytest.mark.parametrize(
@@ -172,20 +167,15 @@ def spaces(draw: st.DrawFn) -> MeasuredSpace:
 
 @given(spaces())
 def test_what_is_written_is_read(space: MeasuredSpace) -> None:
-    read = measured_in_cache(json.loads(cache_text(space)), Path("c.json"))
+    read = measured_in_cache(json.loads(cache_text(space)))
     assert (read.kernel, read.device, read.problem_size) == ("k", "GPU", (7, 1))
     assert read.parameters == space.parameters
-    _same(read, space)
-    _same(measured_in_t4(json.loads(t4_text(space)), Path("t.json")), space)
-
-
-def _same(read: MeasuredSpace, space: MeasuredSpace) -> None:
-    assert read.created == UNKNOWN_DATE
-    found = {c: (a.status, a.time_us) for c, a in read.answers.items()}
-    assert found == {
-        c: (a.status, None if a.time_us is None else pytest.approx(a.time_us))
-        for c, a in space.answers.items()
-    }
+    for again in (read, measured_in_t4(json.loads(t4_text(space)))):
+        assert again.created == UNKNOWN_DATE
+        assert {c: (a.status, a.time_us) for c, a in again.answers.items()} == {
+            c: (a.status, None if a.time_us is None else pytest.approx(a.time_us))
+            for c, a in space.answers.items()
+        }
 
 
 def test_kernel_tuner_reads_and_goes_on_with_what_is_written(tmp_path: Path) -> None:
@@ -238,6 +228,8 @@ def test_a_result_is_read(tmp_path: Path) -> None:
         (2000.0, 2500.0),
     )
     assert answer.seconds == 0.5
+    by_runtimes = only_answer(tmp_path, result(measurements=[]), timeunit="microseconds")
+    assert by_runtimes.time_us == 2.25
 
 
 @pytest.mark.parametrize(
@@ -246,11 +238,6 @@ def test_a_result_is_read(tmp_path: Path) -> None:
 def test_a_time_has_its_unit(tmp_path: Path, unit: str, time_us: float) -> None:
     row = result(measurements=[{"name": "time", "value": 2.0, "unit": unit}])
     assert only_answer(tmp_path, row).time_us == pytest.approx(time_us)
-
-
-def test_runtimes_stand_in_for_a_time(tmp_path: Path) -> None:
-    answer = only_answer(tmp_path, result(measurements=[]), timeunit="microseconds")
-    assert answer.time_us == 2.25
 
 
 @pytest.mark.parametrize(
@@ -304,10 +291,5 @@ def test_what_is_written_fits_the_schema_and_is_read_again(tmp_path: Path) -> No
     _, schema = output_file_schema("results")
     jsonschema.validate(json.loads(text), schema)
     again = load_measured(written(tmp_path / "t4.json", text))
-    assert (again.kernel, again.device, again.problem_size) == (
-        measured.kernel,
-        measured.device,
-        measured.problem_size,
-    )
-    config = Config.of({"block": 256, "items": 4})
-    assert again.answers[config].time_us == measured.answers[config].time_us
+    assert again.problem_size == measured.problem_size
+    assert (again.kernel, again.device) == (measured.kernel, measured.device)

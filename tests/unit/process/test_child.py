@@ -47,38 +47,27 @@ def test_it_calls_the_methods_of_one_object(shared: Child) -> None:
     assert shared.call("pid", timeout_s=SOON_S) != os.getpid()
 
 
-def test_large_answers_and_requests_pass(shared: Child) -> None:
-    assert len(shared.call("bytes_of", 8 * MIB, timeout_s=SOON_S)) == 8 * MIB
-    assert shared.call("echo", b"y" * (8 * MIB), timeout_s=SOON_S) == b"y" * (8 * MIB)
-
-
-def test_a_request_may_wait_while_the_parent_does_something_else(shared: Child) -> None:
-    shared.send("echo", 3)
-    assert shared.receive(SOON_S) == 3
-
-
 def test_our_errors_pass_through_with_what_they_carry(shared: Child) -> None:
     with pytest.raises(KernelError, match="no such thing") as caught:
         shared.call("refuse", "no such thing", timeout_s=SOON_S)
     error = caught.value
-    assert (error.path, error.line, error.remedy) == (
-        Path("kernel.py"),
-        3,
-        "write it differently",
-    )
+    place = (error.path, error.line, error.remedy)
+    assert place == (Path("kernel.py"), 3, "write it differently")
     assert str(error) == "kernel.py:3: no such thing\n  write it differently"
-    assert shared.call("echo", 1, timeout_s=SOON_S) == 1
 
 
-def test_other_errors_come_with_the_childs_traceback(shared: Child) -> None:
-    with pytest.raises(TunerError, match=r"(?s)divide_by_zero.*ZeroDivisionError"):
-        shared.call("divide_by_zero", timeout_s=SOON_S)
-    assert shared.call("echo", 1, timeout_s=SOON_S) == 1
-
-
-def test_a_lack_of_memory_is_told_from_other_errors(shared: Child) -> None:
-    with pytest.raises(MemoryError, match="Unable to allocate"):
-        shared.call("exhaust", timeout_s=SOON_S)
+@pytest.mark.parametrize(
+    ("method", "kind", "words"),
+    [
+        ("divide_by_zero", TunerError, r"(?s)divide_by_zero.*ZeroDivisionError"),
+        ("exhaust", MemoryError, "Unable to allocate"),
+    ],
+)
+def test_other_errors_come_with_the_childs_traceback_or_as_a_lack_of_memory(
+    shared: Child, method: str, kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        shared.call(method, timeout_s=SOON_S)
     assert shared.call("echo", 1, timeout_s=SOON_S) == 1
 
 
@@ -92,19 +81,12 @@ def test_a_crash_tells_the_exit_code(child: Child) -> None:
         child.call("leave", 7, timeout_s=SOON_S)
 
 
-def test_a_signal_tells_its_number(child: Child) -> None:
-    with pytest.raises(ChildDiedError, match="-9"):
-        child.call("die", timeout_s=SOON_S)
-
-
 def test_the_dead_answer_nothing_more(child: Child) -> None:
-    pid = child.call("pid", timeout_s=SOON_S)
-    os.kill(pid, signal.SIGKILL)
-    wait_for_the_end_of(pid)
-    with pytest.raises(ChildDiedError, match="-9"):
-        child.call("echo", 1, timeout_s=SOON_S)
-    with pytest.raises(ChildDiedError, match="-9"):
-        child.call("echo", 1, timeout_s=SOON_S)
+    os.kill(child.pid, signal.SIGKILL)
+    wait_for_the_end_of(child.pid)
+    for _ in range(2):
+        with pytest.raises(ChildDiedError, match="-9"):
+            child.call("echo", 1, timeout_s=SOON_S)
 
 
 def test_a_death_in_the_middle_of_an_answer_is_a_death(child: Child) -> None:
@@ -124,38 +106,24 @@ def test_a_hang_is_killed(child: Child) -> None:
         child.call("echo", 1, timeout_s=SOON_S)
 
 
-def test_one_that_may_leave_cleans_up_after_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_work", [False, True])
+def test_one_that_may_leave_cleans_up_unless_it_is_at_work(tmp_path: Path, at_work: bool) -> None:
     child = Child(Leaving, (str(tmp_path / "left"),), "test-leaving")
+    if at_work:
+        child.send("hang")
     child.leave(SOON_S)
-    assert (tmp_path / "left").exists()
+    child.kill()
+    assert (tmp_path / "left").exists() is not at_work
     assert not alive("test-leaving")
 
 
-def test_one_at_work_is_not_waited_for(tmp_path: Path) -> None:
-    child = Child(Leaving, (str(tmp_path / "left"),), "test-leaving")
-    child.send("hang")
-    child.leave(SOON_S)
-    assert not (tmp_path / "left").exists()
-    assert not alive("test-leaving")
-
-
-def test_it_can_be_killed_twice(child: Child) -> None:
-    child.kill()
-    child.kill()
-    assert not alive("test-child")
-
-
-def test_an_object_that_cannot_be_made_is_an_error_at_once() -> None:
+def test_one_that_cannot_be_made_is_an_error_at_once() -> None:
     with pytest.raises(KernelError, match="cannot start") as caught:
         Child(Refusing, (), "test-refusing")
     assert caught.value.remedy == "repair it"
-    assert not alive("test-refusing")
-
-
-def test_a_process_that_ends_while_starting_is_a_death() -> None:
     with pytest.raises(ChildDiedError, match="9"):
         Child(Dying, (), "test-dying")
-    assert not alive("test-dying")
+    assert not alive("test-refusing") + alive("test-dying")
 
 
 PARENT = """

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, NoReturn, get_args
 
-from tuner.process.confinement import ProcessLimits, confine_kernel, end_with_parent
+from tuner.process.confinement import confine_kernel, end_with_parent
 
 MESSAGE_BYTES = 1024
 # A child is not trusted: its answer is one packet of one size, so that nobody waits for the rest or
@@ -127,12 +127,10 @@ _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(
 
 
 def encoded(request: Request) -> dict[str, Any]:
-    """Make the header of a message to the server."""
     return {"kind": type(request).__name__, **asdict(request)}
 
 
 def decoded(header: dict[str, Any]) -> Request:
-    """Make the request of a message's header."""
     kind = _REQUESTS[header.pop("kind")]
     if kind is LoadRequest:
         header["calls"] = [LaunchCall(**call) for call in header["calls"]]
@@ -178,12 +176,12 @@ class Work:
 
 def live(
     work: Work | None,
-    *,
     channel: int,
     log: int,
-    limits: ProcessLimits,
-    separated: bool,
     server: int,
+    readable: Sequence[str],
+    *,
+    separated: bool,
 ) -> NoReturn:
     """Confine this forked process, load, then answer commands until the channel ends.
 
@@ -194,13 +192,17 @@ def live(
     try:
         _keep_only(log, {channel} if work is None else {channel, work.library})
         end_with_parent(server)
-        in_force = confine_kernel(limits, separated=separated)
+        in_force = confine_kernel(readable, separated=separated)
         token, _ = COMMAND.unpack(os.read(channel, COMMAND.size))
         program = None
-        if work is None:
-            _answer(channel, token, LaunchEnd.DONE, ", ".join(in_force))
-        else:
-            program = _loaded(channel, token, work)
+        if work is not None:
+            try:
+                program = _LoadedLibrary(work)
+            except (OSError, AttributeError) as error:
+                message = f"the compiled kernel cannot be loaded: {error}"
+                _answer(channel, token, LaunchEnd.REFUSED, message)
+                os._exit(0)
+        _answer(channel, token, LaunchEnd.DONE, "" if program else ", ".join(in_force))
         while command := os.read(channel, COMMAND.size):
             token, order = COMMAND.unpack(command)
             code, message = (LaunchEnd.DONE, "") if program is None else program.run(order)
@@ -229,32 +231,24 @@ def _answer(channel: int, token: bytes, code: int, message: str) -> None:
     os.write(channel, ANSWER.pack(token, code, len(content), content))
 
 
-def _loaded(channel: int, token: bytes, work: Work) -> _LoadedLibrary:
-    try:
-        program = _LoadedLibrary(work)
-    except (OSError, AttributeError) as error:
-        _answer(channel, token, LaunchEnd.REFUSED, f"the compiled kernel cannot be loaded: {error}")
-        os._exit(0)
-    _answer(channel, token, LaunchEnd.DONE, "")
-    return program
-
-
-def _exit_at_once() -> None:
-    """Let `exit` in a kernel skip what its library does then, which frees the kernel's stack."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):
-        libc.on_exit(libc._exit, None)
-
-
 class _LoadedLibrary:
     """A library in this process and the records that its functions are launched with."""
 
     def __init__(self, work: Work) -> None:
         # Its constructors run here, which is candidates' code already.
         library = ctypes.CDLL(f"/proc/self/fd/{work.library}")
-        _exit_at_once()
+        libc = ctypes.CDLL(None)
+        # `exit` in a kernel skips what its library does then, which frees the kernel's stack.
+        if hasattr(libc, "on_exit"):
+            libc.on_exit(libc._exit, None)
         self._message = ctypes.create_string_buffer(MESSAGE_BYTES)
-        self._arguments = _Arguments(work.attach.parameters, work.base)
+        self._values = [
+            ctypes.c_void_p(work.base + item) if isinstance(item, int) else _scalar(item)
+            for item in work.attach.parameters
+        ]
+        count = len(self._values)
+        self._pointers = (ctypes.c_void_p * count)(*map(ctypes.addressof, self._values))
+        self._sizes = (ctypes.c_uint * count)(*map(ctypes.sizeof, self._values))
         guards = [Range(work.base + start, end - start) for start, end in work.attach.guards]
         self._guards = (Range * len(guards))(*guards)
         self._launches = [
@@ -263,7 +257,6 @@ class _LoadedLibrary:
         ]
 
     def run(self, order: int) -> tuple[int, str]:
-        """Launch everything in turn until something fails; return how it ended."""
         for function, record in self._launches:
             record.order = order
             code = function(ctypes.byref(record))
@@ -276,10 +269,10 @@ class _LoadedLibrary:
             grid=tuple(call.grid),
             block=tuple(call.block),
             shared_bytes=call.shared_bytes,
-            arguments=len(self._arguments.values),
+            arguments=len(self._values),
             timeout_s=timeout_s,
-            values=ctypes.addressof(self._arguments.pointers),
-            sizes=ctypes.addressof(self._arguments.sizes),
+            values=ctypes.addressof(self._pointers),
+            sizes=ctypes.addressof(self._sizes),
             message=ctypes.addressof(self._message),
             message_bytes=MESSAGE_BYTES,
             guards=ctypes.addressof(self._guards),
@@ -287,18 +280,6 @@ class _LoadedLibrary:
         )
 
 
-class _Arguments:
-    """A kernel's parameters: an array of pointers to them, and their sizes."""
-
-    def __init__(self, parameters: Sequence[int | str], base: int) -> None:
-        self.values = [
-            ctypes.c_void_p(base + item) if isinstance(item, int) else _scalar(bytes.fromhex(item))
-            for item in parameters
-        ]
-        count = len(self.values)
-        self.pointers = (ctypes.c_void_p * count)(*map(ctypes.addressof, self.values))
-        self.sizes = (ctypes.c_uint * count)(*map(ctypes.sizeof, self.values))
-
-
-def _scalar(content: bytes) -> ctypes.Array[ctypes.c_char]:
+def _scalar(hexadecimal: str) -> ctypes.Array[ctypes.c_char]:
+    content = bytes.fromhex(hexadecimal)
     return ctypes.create_string_buffer(content, len(content))

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
+import mmap
 import os
 import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program
 from tuner.device.cpu.child import LaunchEnd
-from tuner.device.cpu.memory import host_verifier
 from tuner.device.cpu.worker import HostRunError, HostWorker
-from tuner.device.layout import Arena, plausible_byte
+from tuner.device.layout import Arena, Array, Layout, plausible_byte
 from tuner.device.timing import TimingPolicy, finished, hopeless
 from tuner.device.verify.verified_device import (
     RestartingWorker,
@@ -25,6 +27,7 @@ from tuner.device.verify.verified_device import (
     VerifiedDevice,
     unless_killed,
 )
+from tuner.device.verify.verifier import Verifier
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
@@ -65,7 +68,7 @@ class HostDevice(VerifiedDevice):
             except (ChildDiedError, ChildTimeoutError) as error:
                 raise DeviceError(f"the verifying process did not start: {error}") from error
             undo.callback(verifier.kill)
-            runner = HostRunner(run_timeout_s, environment or {}, finding, deterministic)
+            runner = HostRunner(run_timeout_s, environment, finding, deterministic)
             undo.callback(runner.close)
             super().__init__(_info(runner.limits), spec, verifier, runner)
             undo.pop_all()
@@ -120,7 +123,6 @@ class HostRunner(RestartingWorker[HostWorker]):
         return Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
 
     def rerun(self, program: Program, *, full_verification: bool) -> None:
-        """Run the program once more in the process that was timed."""
         with self._blamed_on_the_program():
             self._ready_worker().run(program, 0)
 
@@ -174,9 +176,10 @@ class HostRunner(RestartingWorker[HostWorker]):
         return f"{error.message}; it wrote: {said}" if said else error.message
 
 
-def streaming_gbps() -> float:
+def _streaming_gbps() -> float:
     """Measure adding a number to arrays that are beyond the caches, with one core, in GB/s."""
-    size = min(max(2 * _cache_bytes(), LEAST_PROBE_BYTES), MOST_PROBE_BYTES) // 2
+    cache_bytes = max(_system_value(f"SC_LEVEL{level}_CACHE_SIZE") for level in (2, 3, 4))
+    size = min(max(2 * cache_bytes, LEAST_PROBE_BYTES), MOST_PROBE_BYTES) // 2
     source = np.ones(size // 8)
     target = np.ones(size // 8)
     best_s = math.inf
@@ -188,13 +191,17 @@ def streaming_gbps() -> float:
 
 
 def _info(limits: Sequence[str]) -> DeviceInfo:
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return DeviceInfo(
-        name=f"host CPU ({_cpu_name()})",
+        name=f"host CPU ({names[0] if names else platform.machine()})",
         architecture=architecture_for(COMPUTE_CAPABILITY),
         compute_capability=COMPUTE_CAPABILITY,
         multiprocessors=len(os.sched_getaffinity(0)),
-        l2_bytes=_l2_bytes(),
-        streaming_gbps=round(streaming_gbps(), 1),
+        l2_bytes=_system_value("SC_LEVEL2_CACHE_SIZE") or 1 << 20,
+        streaming_gbps=round(_streaming_gbps(), 1),
         recorded=False,
         on_cpu=True,
         environment={
@@ -203,24 +210,6 @@ def _info(limits: Sequence[str]) -> DeviceInfo:
             "sandbox": ", ".join(limits) or "none",
         },
     )
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _l2_bytes() -> int:
-    return _system_value("SC_LEVEL2_CACHE_SIZE") or 1 << 20
-
-
-def _cache_bytes() -> int:
-    """The largest cache, where the system knows it."""
-    return max(_system_value(f"SC_LEVEL{level}_CACHE_SIZE") for level in (2, 3, 4))
 
 
 def _system_value(name: str) -> int:
@@ -240,5 +229,83 @@ class HostWatcher:
         return [self._device.verify(program) for program in programs]
 
     def close(self) -> None:
-        """End the device's processes."""
         self._device.close()
+
+
+# Inputs and references that are kept for use again.
+CACHE_BYTES = 256 << 20
+
+
+class SharedMemory:
+    """Memory without a place in any folder, so that none is left behind; implements `ArenaMemory`.
+
+    Another process of the same user opens it through this one's entry in /proc.
+    """
+
+    def __init__(self) -> None:
+        self.xp: Any = np
+        self.data: Array = None
+        self.cache_bytes = CACHE_BYTES
+        self._descriptor: int | None = None
+
+    def open(self, key: str, layout: Layout) -> Arena:
+        """Allocate, releasing what was open; all of it at once, for a lack would kill later."""
+        self.close()
+        size = layout.total_bytes
+        available = available_bytes()
+        if available is not None and size > available:
+            raise MemoryError(
+                f"{size / 1e9:.3g} GB to share, of {available / 1e9:.3g} GB available"
+            )
+        self._descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.posix_fallocate(self._descriptor, 0, size)
+            # Or a kernel could cut it off under the verifier.
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
+            self.data = np.frombuffer(mmap.mmap(self._descriptor, size), np.uint8)
+        except OSError as error:
+            self.close()
+            raise MemoryError(f"{size / 1e9:.3g} GB to share: {error}") from error
+        return Arena(key, layout, None, f"/proc/{os.getpid()}/fd/{self._descriptor}")
+
+    def close(self) -> None:
+        """Release the memory; views of it that are still held keep it mapped."""
+        self.data = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def push(self) -> None:
+        """Nothing to do: there is one memory."""
+
+    def pull(self) -> None:
+        """Nothing to do, as above."""
+
+    def synchronize(self) -> None:
+        """Nothing to do: NumPy has finished when it returns."""
+
+
+def available_bytes(
+    system: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Read how much memory can still be taken: the system's, or what is left of a container's."""
+    found = []
+    with suppress(OSError):
+        found.append(_numbers(system)["MemAvailable:"] << 10)
+    with suppress(OSError, ValueError):  # "max" is no number, and no limit
+        most = int((group / "memory.max").read_text(encoding="ascii"))
+        cached = _numbers(group / "memory.stat")
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+        used -= cached["inactive_file"] + cached["active_file"]
+        found.append(max(0, most - used))
+    return min(found, default=None)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    lines = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+    return {words[0]: int(words[1]) for words in lines}
+
+
+def host_verifier(spec: KernelSpec, operators: Mapping[str, str]) -> Verifier:
+    return Verifier(SharedMemory(), spec, operators)

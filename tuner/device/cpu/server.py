@@ -37,7 +37,6 @@ from tuner.device.cpu.child import (
     live,
 )
 from tuner.process import confinement
-from tuner.process.confinement import ProcessLimits
 from tuner.process.protocol import receive, send
 
 # Loaded before the fork, so that a child need not find them.
@@ -55,46 +54,42 @@ _FORBIDDEN = (
 )
 
 
-def serve(descriptor: str, memory_bytes: str, *readable: str) -> None:
+def serve(descriptor: str, *readable: str) -> None:
     """Answer the parent at the other end of the socket until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     os.environ.clear()
     for name in _COMMON_LIBRARIES:
         with suppress(OSError):  # a kernel that needs it will say so
             ctypes.CDLL(name)
-    folders = (*confinement.LIBRARY_FOLDERS, *readable)
-    limits = ProcessLimits(memory_bytes=int(memory_bytes), readable=folders)
     with socket.socket(fileno=int(descriptor)) as parent:
-        server = Server(parent, limits)
-        with suppress(ParentGoneError, EOFError, BrokenPipeError, ConnectionResetError):
+        server = _Server(parent, readable)
+        with suppress(_ParentGoneError, EOFError, BrokenPipeError, ConnectionResetError):
             send(parent, asdict(server.hello()))
             while True:
                 server.answer_one()
         server.end_all()
 
 
-class Server:
+class _Server:
     """Hold the verifier's memory and one child for each loaded program."""
 
-    def __init__(self, parent: socket.socket, limits: ProcessLimits) -> None:
-        self._parent, self._limits = parent, limits
+    def __init__(self, parent: socket.socket, readable: tuple[str, ...]) -> None:
+        self._parent, self._readable = parent, readable
         self._separated = confinement.separate()
         confinement.adopt_orphans()
         self._memory: mmap.mmap | None = None
         self._attach: AttachRequest | None = None
-        self._children: dict[int, ForkedChild] = {}
+        self._children: dict[int, _ForkedChild] = {}
 
     def hello(self) -> ServerHello:
         """Learn from a child without a program what is limited, and how long a command takes."""
-        starts = 1
-        hello, killed = self._introduced()
-        while killed and starts < _MOST_STARTS:
-            starts += 1
+        for _ in range(_MOST_STARTS - 1):
             hello, killed = self._introduced()
-        return hello
+            if not killed:
+                return hello
+        return self._introduced()[0]
 
     def answer_one(self) -> None:
-        """Serve one request."""
         message = receive(self._parent)
         try:
             answer = self._served(decoded(message.header), message.descriptors)
@@ -104,7 +99,6 @@ class Server:
         send(self._parent, asdict(answer))
 
     def end_all(self) -> None:
-        """Kill every child and what it left behind."""
         for program in list(self._children):
             self._end(program)
 
@@ -135,10 +129,18 @@ class Server:
                 self._attach = request
             case DetachRequest():
                 self._unmap()
-            case LoadRequest():
-                return self._load(request, descriptors[0])
-            case RunRequest():
-                return self._run(request)
+            case LoadRequest(program=program):
+                self._end(program)
+                assert self._attach is not None
+                work = Work(descriptors[0], request, self._attach, self._base)
+                self._children[program] = self._fork(work)
+                return self._commanded(program, 0, request.timeout_s)
+            case RunRequest(program=program, spoil=spoil):
+                assert self._attach is not None
+                if spoil is not None:
+                    for start, end in self._attach.outputs:
+                        ctypes.memset(self._base + start, spoil, end - start)
+                return self._commanded(program, request.order, request.timeout_s)
             case UnloadRequest():
                 self._end(request.program)
         return RunAnswer(LaunchEnd.DONE)
@@ -149,25 +151,10 @@ class Server:
             self._memory.close()
         self._memory = self._attach = None
 
-    def _load(self, request: LoadRequest, library: int) -> RunAnswer:
-        self._end(request.program)
-        assert self._attach is not None
-        child = self._fork(Work(library, request, self._attach, self._base))
-        self._children[request.program] = child
-        return self._ended_unless_done(request.program, child.command(0, request.timeout_s))
-
-    def _run(self, request: RunRequest) -> RunAnswer:
-        assert self._attach is not None
-        if request.spoil is not None:
-            for start, end in self._attach.outputs:
-                ctypes.memset(self._base + start, request.spoil, end - start)
-        child = self._children[request.program]
-        return self._ended_unless_done(
-            request.program, child.command(request.order, request.timeout_s)
-        )
-
-    def _ended_unless_done(self, program: int, ran: RunAnswer) -> RunAnswer:
+    def _commanded(self, program: int, order: int, timeout_s: float) -> RunAnswer:
+        """Let a child go on; one that does not answer as it should is ended."""
         child = self._children[program]
+        ran = child.command(order, timeout_s)
         if ran.code == LaunchEnd.DONE:
             if child.pause():
                 return RunAnswer(ran.code, ran.message, ran.wall_us, self._digest())
@@ -185,8 +172,8 @@ class Server:
                     digest = zlib.crc32(piece, digest)
         return digest
 
-    def _fork(self, work: Work | None) -> ForkedChild:
-        return ForkedChild(work, self._limits, separated=self._separated, parent=self._parent)
+    def _fork(self, work: Work | None) -> _ForkedChild:
+        return _ForkedChild(work, self._readable, self._separated, self._parent)
 
     def _end(self, program: int) -> None:
         child = self._children.pop(program, None)
@@ -200,23 +187,23 @@ class Server:
         return ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
 
-def _gone(child: ForkedChild) -> RunAnswer:
+def _gone(child: _ForkedChild) -> RunAnswer:
     message = "the kernel ended its process after its answer"
     return RunAnswer(LaunchEnd.FAULT, message, killed=child.killed)
 
 
-class ParentGoneError(Exception):
+class _ParentGoneError(Exception):
     """Nobody is left who waits for the answer."""
 
 
-class ForkedChild:
+class _ForkedChild:
     """One child of the server; between commands it is stopped, and so cannot touch what is judged.
 
     `parent` is watched while a command runs: the child ends with it.
     """
 
     def __init__(
-        self, work: Work | None, limits: ProcessLimits, *, separated: bool, parent: socket.socket
+        self, work: Work | None, readable: tuple[str, ...], separated: bool, parent: socket.socket
     ) -> None:
         self._parent = parent
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -227,20 +214,12 @@ class ForkedChild:
         server = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            live(
-                work,
-                channel=theirs.fileno(),
-                log=log,
-                limits=limits,
-                separated=separated,
-                server=server,
-            )
+            live(work, theirs.fileno(), log, server, readable, separated=separated)
         theirs.close()
         os.close(log)
 
     @property
     def log(self) -> str:
-        """What it wrote to its output and error streams, so far as it was read."""
         return self._log.decode(errors="replace")
 
     @property
@@ -258,7 +237,9 @@ class ForkedChild:
             self._channel.send(COMMAND.pack(token, order))
         if not self._answers(started + timeout_s):
             return RunAnswer(LaunchEnd.TIMEOUT, "the kernel gave no answer in time")
-        content = self._received()
+        content = b""
+        with suppress(OSError):
+            content = self._channel.recv(ANSWER.size + 1)
         wall_us = (time.perf_counter() - started) * 1e6
         if not content:
             message = self._ending()
@@ -301,16 +282,10 @@ class ForkedChild:
             if channel in ready:
                 return True
             if parent in ready:
-                raise ParentGoneError
+                raise _ParentGoneError
             if self._log_end in ready and not self._read_log():
                 poll.unregister(self._log_end)
         return False
-
-    def _received(self) -> bytes:
-        try:
-            return self._channel.recv(ANSWER.size + 1)
-        except OSError:
-            return b""
 
     def _read_log(self) -> bool:
         """Take what is there, beyond the limit for nothing; False at the end."""
@@ -336,15 +311,13 @@ def _parsed(content: bytes, token: bytes, wall_us: float) -> RunAnswer:
     if len(content) == ANSWER.size:
         echoed, code, length, message = ANSWER.unpack(content)
         if echoed == token and code in iter(LaunchEnd) and length <= MESSAGE_BYTES:
-            return RunAnswer(code, _plain(message[:length].decode(errors="replace")), wall_us)
+            text = message[:length].decode(errors="replace")
+            # A terminal might obey the rest: the text is a stranger's.
+            plain = "".join(one if one.isprintable() else " " for one in text)
+            return RunAnswer(code, plain, wall_us)
     return RunAnswer(
         LaunchEnd.FAULT, "the kernel wrote to the channel of its process: there is no answer"
     )
-
-
-def _plain(text: str) -> str:
-    """Drop what a terminal might obey: the text is a stranger's."""
-    return "".join(one if one.isprintable() else " " for one in text)
 
 
 def _described(exit_code: int) -> str:

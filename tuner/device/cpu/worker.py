@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tuner.device.base import Program
@@ -26,11 +26,10 @@ from tuner.device.cpu.child import (
     UnloadRequest,
     encoded,
 )
-from tuner.device.layout import SCALARS, Arena, Layout
+from tuner.device.layout import SCALARS, Arena, Layout, Slot
 from tuner.model.errors import TunerError, WorkerError
 from tuner.model.kernel import Launch
 from tuner.process.child import ChildProcess
-from tuner.process.confinement import MEMORY_BYTES
 
 START_TIMEOUT_S = 60.0
 # What the server may take beyond what it allows a program, which it watches itself.
@@ -48,12 +47,7 @@ class HostRunError(TunerError):
     """
 
     def __init__(
-        self,
-        message: str,
-        code: LaunchEnd = LaunchEnd.REFUSED,
-        log: str = "",
-        *,
-        killed: bool = False,
+        self, message: str, code: LaunchEnd = LaunchEnd.REFUSED, log: str = "", killed: bool = False
     ) -> None:
         super().__init__(message)
         self.code, self.log, self.killed = code, log, killed
@@ -75,10 +69,13 @@ class HostWorker(ChildProcess):
         self,
         launch_timeout_s: float,
         environment: Mapping[str, str] | None = None,
-        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._launch_timeout_s = launch_timeout_s
         libraries = os.environ.get("LD_LIBRARY_PATH", "")  # Python itself may need it
+        outside = {"LD_LIBRARY_PATH": libraries} if libraries else {}
+        outside |= environment or {}
+        if "ASAN_OPTIONS" in outside:  # a kernel's process may create no files, reports included
+            outside["ASAN_OPTIONS"] += ":log_path=stderr"
         # A sanitizer that names lines reads the program it is in.
         readable = [str(Path(sys.executable).resolve()), *filter(None, libraries.split(":"))]
         # Gone as soon as the server is in it: nothing can be created there, nor is left behind.
@@ -86,8 +83,8 @@ class HostWorker(ChildProcess):
             super().__init__(
                 "tune-kernels",
                 "tuner.device.cpu.server",
-                [str(memory_bytes), *readable],
-                environment=_environment(libraries, environment or {}),
+                readable,
+                environment=outside,
                 folder=folder,
                 stdout=subprocess.DEVNULL,
             )
@@ -114,7 +111,6 @@ class HostWorker(ChildProcess):
         self._loaded.clear()
 
     def detach(self) -> None:
-        """Unmap the verifier's memory and end the programs."""
         self._loaded.clear()
         self._ask(DetachRequest(), GRACE_S)
 
@@ -131,7 +127,6 @@ class HostWorker(ChildProcess):
         return max(ran.wall_us - self._handshake_us, 0.01), ran.digest
 
     def keep_only(self, *programs: Program) -> None:
-        """End the processes of all other programs."""
         kept = {_key(program) for program in programs}
         for key in [key for key in self._loaded if key not in kept]:
             self._ask(UnloadRequest(self._loaded.pop(key)), GRACE_S)
@@ -145,14 +140,18 @@ class HostWorker(ChildProcess):
         key = _key(program)
         if key in self._loaded:
             return self._loaded[key]
-        fault = elf_fault(program.cubin)
-        if fault:
+        if fault := elf_fault(program.cubin):
             raise HostRunError(f"the compiled kernel {fault}")
         self._count += 1
-        calls = [_call(program, launch) for launch in program.launches]
+        if any(launch.cluster is not None for launch in program.launches):
+            raise HostRunError("thread block clusters can't run on the `host` device")
+        calls = [
+            LaunchCall(program.lowered[one.kernel], one.grid, one.block, one.shared_bytes)
+            for one in program.launches
+        ]
         limit_s = self._launch_timeout_s
         request = LoadRequest(self._count, calls, limit_s, limit_s + _LOAD_S)
-        library = sealed_file("kernel", program.cubin)
+        library = _sealed_file(program.cubin)
         try:
             self._check(program, self._ask(request, request.timeout_s + GRACE_S, library))
         finally:
@@ -173,9 +172,9 @@ class HostWorker(ChildProcess):
         return RunAnswer(**self.read(timeout_s).header)
 
 
-def sealed_file(name: str, content: bytes) -> int:
+def _sealed_file(content: bytes) -> int:
     """Put bytes into a file without a place that nobody can change; return its descriptor."""
-    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create("kernel", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(content)
     seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -183,49 +182,30 @@ def sealed_file(name: str, content: bytes) -> int:
     return descriptor
 
 
-def _environment(libraries: str, given: Mapping[str, str]) -> dict[str, str]:
-    outside = {"LD_LIBRARY_PATH": libraries} if libraries else {}
-    outside |= given
-    if "ASAN_OPTIONS" in outside:  # a kernel's process may create no files, reports included
-        outside["ASAN_OPTIONS"] += ":log_path=stderr"
-    return outside
-
-
 def _key(program: Program) -> _Key:
     return program.cubin, program.launches, tuple(sorted(program.lowered.items()))
 
 
 def _attach(layout: Layout, compared: frozenset[str]) -> AttachRequest:
+    def ranges(slots: Iterable[Slot]) -> list[tuple[int, int]]:
+        return [(slot.offset, slot.offset + slot.size_bytes) for slot in slots]
+
     offsets = {slot.name: slot.offset for slot in layout.slots}
+    parameters = [
+        offsets[item] if isinstance(item, str) else bytes(SCALARS[item[0]](item[1])).hex()
+        for item in layout.order
+    ]
     return AttachRequest(
         total_bytes=layout.total_bytes,
-        parameters=[
-            offsets[item] if isinstance(item, str) else bytes(SCALARS[item[0]](item[1])).hex()
-            for item in layout.order
-        ],
+        parameters=parameters,
         guards=layout.guards,
-        outputs=[
-            (slot.offset, slot.offset + slot.size_bytes)
-            for slot in layout.with_role("output", "scratch")
-        ],
-        compared=[
-            (slot.offset, slot.offset + slot.size_bytes)
-            for slot in layout.with_role("output")
-            if slot.name in compared
-        ],
+        outputs=ranges(layout.with_role("output", "scratch")),
+        compared=ranges(one for one in layout.with_role("output") if one.name in compared),
     )
-
-
-def _call(program: Program, launch: Launch) -> LaunchCall:
-    if launch.cluster is not None:
-        raise HostRunError("thread block clusters can't run on the `host` device")
-    function = program.lowered[launch.kernel]
-    return LaunchCall(function, launch.grid, launch.block, launch.shared_bytes)
 
 
 _HEADER = struct.Struct("<4sBBBB8xHHIQQQIHHHHHH")
 _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 190: "CUDA", 243: "riscv64"}
-_SHARED = 3
 
 
 def elf_fault(library: bytes) -> str:
@@ -239,7 +219,7 @@ def elf_fault(library: bytes) -> str:
     name = _MACHINES.get(machine, f"machine {machine}")
     if name != platform.machine() and platform.machine() in _MACHINES.values():
         return f"is for {name}, and this machine is {platform.machine()}"
-    if wide != 2 or kind != _SHARED:
+    if wide != 2 or kind != 3:  # ET_DYN
         return "is no shared library of 64 bits"
     # The table of sections is the last thing in a library.
     expected = sections + section_bytes * section_count

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tuner.device.recorded.recording import (
     MAX_BYTES,
     TICK_US,
+    Kept,
     RecordedDeviceInfo,
     RecordedFinals,
     RecordedProgram,
@@ -42,29 +44,36 @@ def is_foreign(path: Path) -> bool:
     return start.startswith(_GZIP) or start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the file's name to a `DeviceError` about its content."""
+    try:
+        yield
+    except DeviceError as error:
+        error.path = path
+        raise
+
+
 def load_json(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object, closed or as a crash of Kernel Tuner left it.
 
-    Raises `DeviceError` where the file is missing, too large, or no such thing.
+    Raises `DeviceError`, without the file's name, where it is missing, too large, or no such thing.
     """
     try:
-        text = _text(path)
-        content = _parsed(text)
+        content = _parsed(_text(path))
     except FileNotFoundError as error:
-        raise DeviceError("there is no such file", path=path) from error
+        raise DeviceError("there is no such file") from error
     except IsADirectoryError as error:
-        raise DeviceError("is a folder", path=path, remedy="name a file in it") from error
+        raise DeviceError("is a folder", remedy="name a file in it") from error
     except (OSError, EOFError, zlib.error, RecursionError, ValueError) as error:
         raise DeviceError(
             f"cannot be read: {error}",
-            path=path,
             remedy="Kernel Tuner's caches and T4 results are JSON, plain or packed with gzip; "
             "recordings of `tune record` end in .json.xz",
         ) from error
     if not isinstance(content, dict):
         raise DeviceError(
             f"holds a JSON {type(content).__name__}, not an object",
-            path=path,
             remedy="a Kernel Tuner cache has the key `cache`, T4 results have `results`",
         )
     return content
@@ -92,22 +101,18 @@ def _parsed(text: str) -> Any:
     text = text.strip()
     try:
         return json.loads(text)
-    except ValueError as error:
-        whole = (text, text.rpartition("\n")[0].rstrip())
-        for candidate in whole:
-            try:
-                return json.loads(candidate.removesuffix(",") + "}\n}")
-            except ValueError:
-                continue
-        raise error
+    except ValueError:
+        for whole in (text, text.rpartition("\n")[0].rstrip()):
+            with suppress(ValueError):
+                return json.loads(whole.removesuffix(",") + "}\n}")
+        raise
 
 
 MIB = 1 << 20
 _AMD = ("amd", "radeon", "instinct", "gfx")
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignGpu:
+class ForeignGpu(NamedTuple):
     """Compute capability, multiprocessors, L2 cache and the peak rate of the memory."""
 
     compute_capability: tuple[int, int]
@@ -156,19 +161,17 @@ def device_info(name: str) -> RecordedDeviceInfo:
     """
     gpu = GPUS.get(_short(name))
     if gpu is None:
+        what = f"was made on {name}, whose numbers are not known"
         remedy = f"known are {', '.join(GPUS)}; `tune compare` replays a file of any GPU"
         if not name:
-            raise DeviceError(
-                "does not say on which GPU it was made",
-                remedy='add `"device_name": "..."` as the GPU\'s driver calls it (at the top of a '
-                f"cache, in the `metadata` of T4 results); {remedy}",
-            )
-        if any(word in name.lower() for word in _AMD):
-            raise DeviceError(
-                f"was made on {name}, which runs no CUDA kernel",
-                remedy="`tune compare` replays it all the same",
-            )
-        raise DeviceError(f"was made on {name}, whose numbers are not known", remedy=remedy)
+            what = "does not say on which GPU it was made"
+            where = "at the top of a cache, in the `metadata` of T4 results"
+            added = f'add `"device_name": "..."` as the GPU\'s driver calls it ({where})'
+            remedy = f"{added}; {remedy}"
+        elif any(word in name.lower() for word in _AMD):
+            what = f"was made on {name}, which runs no CUDA kernel"
+            remedy = "`tune compare` replays it all the same"
+        raise DeviceError(what, remedy=remedy)
     return RecordedDeviceInfo(
         name=name,
         architecture=architecture_for(gpu.compute_capability),
@@ -216,26 +219,20 @@ class ForeignAnswer:
     seconds: float = 0.0
 
     def program(self) -> RecordedProgram:
+        program = RecordedProgram(status=self.status, reason=self.reason)
         if self.status is not Status.CORRECT or self.time_us is None:
-            return RecordedProgram(status=self.status, reason=self.reason)
-        return RecordedProgram(
-            status=self.status,
-            reason=self.reason,
-            ticks=tuple(map(ticks, self.samples_us or (self.time_us,))),
-            calls=self.calls,
-            sets=self.sets,
-            stopped_early=self.stopped_early,
-        )
+            return program
+        samples = tuple(map(ticks, self.samples_us or (self.time_us,)))
+        how = {"calls": self.calls, "sets": self.sets, "stopped_early": self.stopped_early}
+        return program.model_copy(update={"ticks": samples, **how})
 
 
-class Own(BaseModel):
+class Own(Kept):
     """What our own files hold besides: the GPU, the workload, the baseline, whole outcomes.
 
     `programs` is keyed as Kernel Tuner keys its configs and leaves the times to the file's own
     entries; `finals` names its programs by `Config.key`, the first one by `BASELINE`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: int = 1
     kernel: str
@@ -274,10 +271,9 @@ def config_key(config: Mapping[str, Value]) -> str:
     return ",".join(str(value) for value in config.values())
 
 
-def damaged(path: Path, what: str) -> NoReturn:
+def damaged(what: str) -> NoReturn:
     raise DeviceError(
         f"is damaged: {what}",
-        path=path,
         remedy="get it again, or leave out what is wrong: every entry needs a value for each "
         "parameter and a `time`",
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.device.recorded.foreign import BASELINE, MeasuredSpace, device_info
+from tuner.device.recorded.foreign import BASELINE, MeasuredSpace, device_info, naming
 from tuner.device.recorded.kernel_tuner_files import load_measured
 from tuner.device.recorded.recording import (
     RecordedDeviceInfo,
@@ -33,46 +33,40 @@ def recording_from(
     `DeviceError` where parameters, GPU, workload or baseline do not fit.
     """
     measured = load_measured(path)
-    _require_same_names(measured, space, path)
-    workload = _workload(measured, spec, workloads, path)
-    programs = _programs(measured, space)
-    baseline, stands_in = _baseline(measured, space, programs, path)
-    device = _device(measured, workload, stands_in, path)
-    return Recording(
-        kernel=measured.own.kernel if measured.own else spec.name,
-        created=measured.created,
-        device=device,
-        operators=dict(measured.own.operators if measured.own else operators),
-        workloads={
-            workload.key: RecordedWorkload(
-                baseline=BASELINE,
-                programs={**programs, BASELINE: baseline},
-                finals=measured.own.finals if measured.own else None,
+    own = measured.own
+    with naming(path):
+        theirs = [parameter.name for parameter in measured.parameters]
+        if set(theirs) != set(space.names):
+            raise DeviceError(
+                f"its parameters are {', '.join(theirs)}; those of the search space are "
+                f"{', '.join(space.names)}",
+                remedy="name the parameters of the search space and its template as the file does",
             )
-        },
-        keyed_by="config",
-    )
-
-
-def _require_same_names(measured: MeasuredSpace, space: SearchSpace, path: Path) -> None:
-    theirs = [parameter.name for parameter in measured.parameters]
-    if set(theirs) != set(space.names):
-        raise DeviceError(
-            f"its parameters are {', '.join(theirs)}; those of the search space are "
-            f"{', '.join(space.names)}",
-            path=path,
-            remedy="name the parameters of the search space and its template as the file does",
+        workload = _workload(measured, spec, workloads)
+        programs = _programs(measured, space)
+        programs[BASELINE] = own.baseline if own else _stand_in(space, programs)
+        return Recording(
+            kernel=own.kernel if own else spec.name,
+            created=measured.created,
+            device=own.device if own else _device(measured, workload),
+            operators=dict(own.operators if own else operators),
+            workloads={
+                workload.key: RecordedWorkload(
+                    baseline=BASELINE, programs=programs, finals=own.finals if own else None
+                )
+            },
+            keyed_by="config",
         )
 
 
 def _programs(measured: MeasuredSpace, space: SearchSpace) -> dict[str, RecordedProgram]:
     """Key the answers by the space's configs; values that it lacks are out of its reach."""
-    own = [{value: value for value in parameter.values} for parameter in space.parameters]
+    values = [{value: value for value in parameter.values} for parameter in space.parameters]
     programs = {}
     for config, answer in measured.answers.items():
         pairs = [
             (name, known[config[name]])
-            for name, known in zip(space.names, own, strict=True)
+            for name, known in zip(space.names, values, strict=True)
             if config[name] in known
         ]
         if len(pairs) == len(space.names) and answer.status is not Status.NOT_RECORDED:
@@ -81,19 +75,11 @@ def _programs(measured: MeasuredSpace, space: SearchSpace) -> dict[str, Recorded
     return programs
 
 
-def _baseline(
-    measured: MeasuredSpace,
-    space: SearchSpace,
-    programs: Mapping[str, RecordedProgram],
-    path: Path,
-) -> tuple[RecordedProgram, bool]:
-    """Find the baseline, and whether the space's default config stands in for it."""
-    if measured.own is not None:
-        return measured.own.baseline, False
+def _stand_in(space: SearchSpace, programs: Mapping[str, RecordedProgram]) -> RecordedProgram:
+    """Find the space's default config, which stands in for a baseline."""
     if space.default is None:
         raise DeviceError(
             "holds no baseline, and the search space names no default config to stand in for it",
-            path=path,
             remedy="give the search space a `default:` that is in the file",
         )
     found = programs.get(space.default.key)
@@ -102,72 +88,57 @@ def _baseline(
         raise DeviceError(
             f"holds no baseline, and {what} the default config that would stand in for it: "
             f"{space.default}",
-            path=path,
             remedy="give the search space another `default:`, one that is correct in the file",
         )
-    return found, True
+    return found
 
 
-def _device(
-    measured: MeasuredSpace, workload: Workload, stands_in: bool, path: Path
-) -> RecordedDeviceInfo:
-    if measured.own is not None:
-        return measured.own.device
-    try:
-        info = device_info(measured.device)
-    except DeviceError as error:
-        raise DeviceError(error.message, path=path, remedy=error.remedy) from error
+def _device(measured: MeasuredSpace, workload: Workload) -> RecordedDeviceInfo:
+    info = device_info(measured.device)
     size = " x ".join(map(str, measured.problem_size)) or "not told"
     notes = {
         "timed_by": "another program (Kernel Tuner's file): by its own rules, which may leave "
         "inputs in the cache and count the launch; what it checked is not known",
         "recorded_kernel": measured.kernel or "not told",
         "recorded_problem_size": f"{size}, taken for {workload}",
+        "baseline": "the file holds none: the space's default config stands in for it",
     }
-    if stands_in:
-        notes["baseline"] = "the file holds none: the space's default config stands in for it"
     return info.model_copy(update={"environment": {**info.environment, **notes}})
 
 
 def _workload(
-    measured: MeasuredSpace, spec: KernelSpec, asked: Sequence[Workload] | None, path: Path
+    measured: MeasuredSpace, spec: KernelSpec, asked: Sequence[Workload] | None
 ) -> Workload:
     """Decide which workload the file answers for: named in it, the only one, or of its size."""
     choices = [w for w in (spec.workloads if asked is None else asked) if not w.held_out]
-    found = _matching(measured, choices)
+    size = _without_ones(measured.problem_size)
+    if measured.own is not None:
+        found = [w for w in choices if w.key == measured.own.workload]
+    elif len(choices) == 1:
+        found = choices
+    else:
+        found = [w for w in choices if size and _without_ones(w.values.values()) == size]
     if len(found) != 1:
-        raise _unclear(measured, choices or list(spec.tuned), path)
+        raise _unclear(measured, choices or list(spec.tuned))
     others = [workload for workload in asked or () if workload != found[0]]
     if others:
         raise DeviceError(
             f"holds one workload, {found[0]}; this run asks for {len(others)} more",
-            path=path,
             remedy=f"--workload {found[0].key} asks for that one alone",
         )
     return replace(found[0], held_out=False)
 
 
-def _matching(measured: MeasuredSpace, choices: Sequence[Workload]) -> list[Workload]:
-    if measured.own is not None:
-        return [w for w in choices if w.key == measured.own.workload]
-    if len(choices) == 1:
-        return list(choices)
-    size = _without_ones(measured.problem_size)
-    return [w for w in choices if size and _without_ones(w.values.values()) == size]
-
-
-def _unclear(measured: MeasuredSpace, choices: Sequence[Workload], path: Path) -> DeviceError:
+def _unclear(measured: MeasuredSpace, choices: Sequence[Workload]) -> DeviceError:
     if measured.own is not None:
         return DeviceError(
             f"holds the workload {measured.own.workload}, which is not asked for",
-            path=path,
             remedy=f"ask for it with --workload {measured.own.workload}",
         )
     size = " x ".join(map(str, measured.problem_size)) or "it does not tell"
     example = f", as in --workload {choices[0].key}" if choices else ""
     return DeviceError(
         f"holds one problem size, {size}; which of {len(choices)} workloads that is, is not clear",
-        path=path,
         remedy=f"name the workload that was measured{example}",
     )
 

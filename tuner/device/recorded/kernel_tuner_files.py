@@ -20,6 +20,7 @@ from tuner.device.recorded.foreign import (
     config_key,
     damaged,
     load_json,
+    naming,
 )
 from tuner.device.recorded.recording import RecordedProgram
 from tuner.model.config import Config, Parameter
@@ -71,11 +72,13 @@ _Plain = bool | int | float | str
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class _Cache(BaseModel):
-    """The head of a cache file; keys that are of no use here are ignored."""
+class _Read(BaseModel):
+    """A part of such a file; keys that are of no use here are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+
+class _Cache(_Read):
     device_name: str = ""
     kernel_name: str = ""
     problem_size: Any = None
@@ -85,17 +88,13 @@ class _Cache(BaseModel):
     kernel_tune: Own | None = None
 
 
-class _Measurement(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _Measurement(_Read):
     name: str
     value: Any = None
     unit: str = ""
 
 
-class _Result(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _Result(_Read):
     configuration: dict[str, Any] = Field(min_length=1)
     invalidity: str = "correct"
     correctness: float = 1.0
@@ -104,73 +103,78 @@ class _Result(BaseModel):
     measurements: tuple[_Measurement, ...] = ()
 
 
-class _Results(BaseModel):
-    """The results file; keys that are of no use here are ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _Results(_Read):
     results: tuple[_Result, ...]
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
 def load_measured(path: Path) -> MeasuredSpace:
     """Read a Kernel Tuner cache or T4 results; raise `DeviceError` for anything else."""
-    content = load_json(path)
-    if "cache" in content:
-        return measured_in_cache(content, path)
-    if "results" in content:
-        return measured_in_t4(content, path)
-    raise DeviceError(
-        "is neither a Kernel Tuner cache nor T4 results",
-        path=path,
-        remedy="a cache has the key `cache`, T4 results have `results`",
-    )
+    with naming(path):
+        content = load_json(path)
+        if "cache" in content:
+            return measured_in_cache(content)
+        if "results" in content:
+            return measured_in_t4(content)
+        raise DeviceError(
+            "is neither a Kernel Tuner cache nor T4 results",
+            remedy="a cache has the key `cache`, T4 results have `results`",
+        )
 
 
-def measured_in_cache(content: Mapping[str, Any], path: Path) -> MeasuredSpace:
+def measured_in_cache(content: Mapping[str, Any]) -> MeasuredSpace:
     """Make the measured space of a cache file's content; raise `DeviceError` for a damaged one.
 
     The unit of `time` and `times` is ms. Where there are several objectives, time is what counts.
     """
-    cache = _valid(_Cache, content, path)
+    cache = _valid(_Cache, content)
     own = cache.kernel_tune
     outcomes = {} if own is None else own.programs
     answers = {}
     for key, entry in cache.cache.items():
-        config = _cache_config(entry, cache.tune_params_keys, key, path)
-        answers[config] = _cache_answer(entry, outcomes.get(key), config, f"entry {key!r}", path)
+        for name in cache.tune_params_keys:
+            if not _is_plain(entry.get(name)):
+                damaged(f"entry {key!r} has no value for the parameter {name}")
+        config = Config(tuple((name, entry[name]) for name in cache.tune_params_keys))
+        answers[config] = _cache_answer(entry, outcomes.get(key), config, f"entry {key!r}")
     return MeasuredSpace(
         kernel=own.kernel if own else cache.kernel_name,
         device=own.device.name if own else cache.device_name,
         problem_size=_sizes_of(cache.problem_size),
-        parameters=_parameters_of(cache.tune_params_keys, cache.tune_params, answers, path),
+        parameters=_parameters_of(cache.tune_params_keys, cache.tune_params, answers),
         answers=answers,
         created=own.created if own else _earliest(e.get("timestamp") for e in cache.cache.values()),
         own=own,
     )
 
 
-def measured_in_t4(content: Mapping[str, Any], path: Path) -> MeasuredSpace:
+def measured_in_t4(content: Mapping[str, Any]) -> MeasuredSpace:
     """Make the measured space of T4 results; raise `DeviceError` for damaged ones.
 
     T4 names no kernel, GPU or problem size: they are taken from `kernel_name`, `device_name` and
     `problem_size` in its metadata where somebody has put them there.
     """
-    found = _valid(_Results, content, path)
+    found = _valid(_Results, content)
     kept = found.metadata.get(OWN_KEY)
-    own = None if kept is None else _valid(Own, kept, path)
+    own = None if kept is None else _valid(Own, kept)
     unit = str(found.metadata.get("timeunit") or _DEFAULT_UNIT)
     answers: dict[Config, ForeignAnswer] = {}
     names = tuple(found.results[0].configuration) if found.results else ()
     for number, result in enumerate(found.results):
-        config = _t4_config(result, names, number, path)
+        given = result.configuration
+        if set(given) != set(names):
+            damaged(f"result {number} has the parameters {', '.join(given)}, others have others")
+        for name in names:
+            if not _is_plain(given[name]):
+                damaged(f"result {number} has no plain value for the parameter {name}")
+        config = Config(tuple((name, given[name]) for name in names))
         outcome = own.programs.get(config_key(config)) if own else None
-        answers[config] = _t4_answer(result, outcome, unit, number, path)
+        answers[config] = _t4_answer(result, outcome, unit, number)
     return MeasuredSpace(
         kernel=own.kernel if own else str(found.metadata.get("kernel_name") or ""),
         device=own.device.name if own else str(found.metadata.get("device_name") or ""),
         problem_size=_sizes_of(found.metadata.get("problem_size")),
-        parameters=_parameters_of(names, {}, answers, path),
+        parameters=_parameters_of(names, {}, answers),
         answers=answers,
         created=own.created if own else _earliest(r.timestamp for r in found.results),
         own=own,
@@ -217,12 +221,12 @@ def t4_text(space: MeasuredSpace) -> str:
     return json.dumps({"schema_version": T4_VERSION, "results": results, "metadata": metadata})
 
 
-def _valid(model: type[_Model], content: object, path: Path) -> _Model:
+def _valid(model: type[_Model], content: object) -> _Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        damaged(path, f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}")
+        damaged(f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}")
 
 
 def _own_content(space: MeasuredSpace) -> dict[str, Any]:
@@ -246,7 +250,6 @@ def _parameters_of(
     names: Iterable[str],
     listed: Mapping[str, Iterable[Value]],
     configs: Iterable[Config],
-    path: Path,
 ) -> tuple[Parameter, ...]:
     """Name the values of every parameter, as listed or else as they occur, each once."""
     found: dict[str, dict[Value, None]] = {name: {} for name in names}
@@ -258,15 +261,11 @@ def _parameters_of(
         values = tuple(dict.fromkeys(listed.get(name, ())))
         unlisted = [value for value in occurring if values and value not in values]
         if unlisted:
-            damaged(path, f"{name}={unlisted[0]!r} is not among its values in `tune_params`")
-        parameters.append(Parameter(name, values or _in_order(occurring)))
+            damaged(f"{name}={unlisted[0]!r} is not among its values in `tune_params`")
+        numbers = [value for value in occurring if not isinstance(value, str)]
+        in_order = sorted(numbers) if len(numbers) == len(occurring) else occurring
+        parameters.append(Parameter(name, values or tuple(in_order)))
     return tuple(parameters)
-
-
-def _in_order(values: Iterable[Value]) -> tuple[Value, ...]:
-    listed = tuple(values)
-    numbers = [value for value in listed if not isinstance(value, str)]
-    return tuple(sorted(numbers)) if len(numbers) == len(listed) else listed
 
 
 def _sizes_of(problem_size: object) -> tuple[int, ...]:
@@ -313,15 +312,8 @@ def _answer(
     return ForeignAnswer(Status.CORRECT, "", time_us, samples_us, *how, seconds)
 
 
-def _cache_config(entry: Mapping[str, Any], names: Iterable[str], key: str, path: Path) -> Config:
-    for name in names:
-        if not _is_plain(entry.get(name)):
-            damaged(path, f"entry {key!r} has no value for the parameter {name}")
-    return Config(tuple((name, entry[name]) for name in names))
-
-
 def _cache_answer(
-    entry: Mapping[str, Any], own: RecordedProgram | None, config: Config, place: str, path: Path
+    entry: Mapping[str, Any], own: RecordedProgram | None, config: Config, place: str
 ) -> ForeignAnswer:
     spent = (entry.get(f"{part}_time") for part in ("compile", "verification", "benchmark"))
     seconds = sum(filter(_is_time, spent)) / MS_PER_S
@@ -331,7 +323,7 @@ def _cache_answer(
     time = entry.get("time")
     if not _is_time(time):
         shown = "no `time`" if time is None else f"a `time` of {time!r}"
-        damaged(path, f"{place} has {shown}")
+        damaged(f"{place} has {shown}")
     return _answer(None, own, seconds, time * US_PER_MS, _times(entry.get("times"), US_PER_MS))
 
 
@@ -361,45 +353,31 @@ def _cache_entry(config: Config, answer: ForeignAnswer) -> dict[str, Any]:
             "times": [sample / US_PER_MS for sample in answer.samples_us],
         }
     # A session keeps the time of a trial as one number: it stands where the most of it went.
-    return entry | {
-        "compile_time": 0.0,
-        "verification_time": 0.0,
-        "benchmark_time": answer.seconds * MS_PER_S,
-        "strategy_time": 0.0,
-        "framework_time": 0.0,
-    }
-
-
-def _t4_config(result: _Result, names: tuple[str, ...], number: int, path: Path) -> Config:
-    given = result.configuration
-    if set(given) != set(names):
-        damaged(path, f"result {number} has the parameters {', '.join(given)}, others have others")
-    for name in names:
-        if not _is_plain(given[name]):
-            damaged(path, f"result {number} has no plain value for the parameter {name}")
-    return Config(tuple((name, given[name]) for name in names))
+    spent = {"compile": 0.0, "verification": 0.0, "benchmark": answer.seconds * MS_PER_S}
+    spent |= {"strategy": 0.0, "framework": 0.0}
+    return entry | {f"{part}_time": seconds for part, seconds in spent.items()}
 
 
 def _t4_answer(
-    result: _Result, own: RecordedProgram | None, unit: str, number: int, path: Path
+    result: _Result, own: RecordedProgram | None, unit: str, number: int
 ) -> ForeignAnswer:
-    us_per_unit = _us_per(unit, path)
+    us_per_unit = _us_per(unit)
     spent = (result.times.get(part) for part in ("compilation", "validation", "benchmark"))
     seconds = sum(filter(_is_time, spent)) * us_per_unit / 1e6
     status = _T4_STATUS.get(result.invalidity)
     if status is None:
         known = ", ".join(_T4_STATUS)
-        damaged(path, f"result {number}: {result.invalidity!r} is no invalidity; T4 has {known}")
+        damaged(f"result {number}: {result.invalidity!r} is no invalidity; T4 has {known}")
     if status is Status.CORRECT and result.correctness < 1.0:
         status = Status.INCORRECT
-    time_us = None if status is not Status.CORRECT else _t4_time_us(result, unit, number, path)
+    time_us = None if status is not Status.CORRECT else _t4_time_us(result, unit, number)
     if time_us is None:
         status = Status.LAUNCH if status is Status.CORRECT else status
         return _answer((status, f"T4 says {status}"), own, seconds)
     return _answer(None, own, seconds, time_us, _times(result.times.get("runtimes"), us_per_unit))
 
 
-def _t4_time_us(result: _Result, unit: str, number: int, path: Path) -> float | None:
+def _t4_time_us(result: _Result, unit: str, number: int) -> float | None:
     """Find the time of a correct config; None where a text says that there is none after all."""
     for one in result.measurements:
         if one.name != "time":
@@ -407,17 +385,17 @@ def _t4_time_us(result: _Result, unit: str, number: int, path: Path) -> float | 
         if isinstance(one.value, str) or _stands_for_failure(one.value):
             return None
         if not _is_time(one.value):
-            damaged(path, f"result {number} has a time of {one.value!r}")
-        return float(one.value) * _us_per(one.unit or unit, path)
+            damaged(f"result {number} has a time of {one.value!r}")
+        return float(one.value) * _us_per(one.unit or unit)
     runtimes = _times(result.times.get("runtimes"), 1.0)
     if not runtimes:
-        damaged(path, f"result {number} is correct and has no measurement named `time`")
-    return fmean(runtimes) * _us_per(unit, path)
+        damaged(f"result {number} is correct and has no measurement named `time`")
+    return fmean(runtimes) * _us_per(unit)
 
 
-def _us_per(unit: str, path: Path) -> float:
+def _us_per(unit: str) -> float:
     if unit not in _US_PER_UNIT:
-        damaged(path, f"{unit!r} is no unit of time; known are {', '.join(_US_PER_UNIT)}")
+        damaged(f"{unit!r} is no unit of time; known are {', '.join(_US_PER_UNIT)}")
     return _US_PER_UNIT[unit]
 
 
@@ -426,9 +404,7 @@ def _t4_result(config: Config, answer: ForeignAnswer) -> dict[str, Any]:
     times = {
         "compilation": 0.0,
         "benchmark": answer.seconds * MS_PER_S,
-        "framework": 0.0,
-        "search_algorithm": 0.0,
-        "validation": 0.0,
+        **dict.fromkeys(("framework", "search_algorithm", "validation"), 0.0),
         "runtimes": [sample / US_PER_MS for sample in answer.samples_us],
     }
     measured = {"name": "time", "value": (answer.time_us or 0.0) / US_PER_MS, "unit": "ms"}

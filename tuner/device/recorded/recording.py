@@ -27,10 +27,14 @@ SUFFIX = ".json.xz"
 TICK_US = 1e-4
 
 
-class RecordedProgram(BaseModel):
-    """What the GPU said of one program."""
+class Kept(BaseModel):
+    """A part of our own files, closed to keys that it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RecordedProgram(Kept):
+    """What the GPU said of one program."""
 
     status: Status
     reason: str = ""
@@ -40,34 +44,28 @@ class RecordedProgram(BaseModel):
     stopped_early: bool = False
 
     def outcome(self) -> Outcome:
-        if not self.ticks:
-            return Outcome(self.status, self.reason)
         times = tuple(tick * TICK_US for tick in self.ticks)
         measurement = Measurement(times, self.calls, self.sets, self.stopped_early)
-        return Outcome(self.status, self.reason, measurement)
+        return Outcome(self.status, self.reason, measurement if times else None)
 
 
-class RecordedFinals(BaseModel):
+class RecordedFinals(Kept):
     """Interleaved rounds of the baseline (first), the best programs of one workload, and peers.
 
     `programs` names the columns: keys of programs, and `peer_key` of each peer.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     programs: tuple[str, ...]
     rounds: tuple[tuple[int, ...], ...]
     isolated: tuple[int | None, ...]
 
 
-class RecordedWorkload(BaseModel):
+class RecordedWorkload(Kept):
     """All that was measured for one workload, by program key; `peers` by their own names.
 
     `configs` holds the `Config.key` of every config that was tried, what never ran included; it
     is None in older recordings, for which all valid ones were.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     baseline: str
     programs: dict[str, RecordedProgram]
@@ -76,18 +74,15 @@ class RecordedWorkload(BaseModel):
     peers: dict[str, RecordedProgram] = Field(default_factory=dict)
 
     def tried(self) -> list[Config] | None:
-        if self.configs is None:
-            return None
-        return [Config.of(json.loads(text)) for text in self.configs]
+        configs = self.configs
+        return None if configs is None else [Config.of(json.loads(text)) for text in configs]
 
 
-class RecordedCompilation(BaseModel):
+class RecordedCompilation(Kept):
     """What the compiler said of one source: an error, or what each of its kernels uses.
 
     `resources` has the fields of `Resources`, in their order.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     error: str = ""
     timed_out: bool = False
@@ -103,10 +98,8 @@ class RecordedCompilation(BaseModel):
         return CompileResult(error=self.error, timed_out=self.timed_out, resources=resources)
 
 
-class RecordedDeviceInfo(BaseModel):
+class RecordedDeviceInfo(Kept):
     """The GPU that was measured."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     architecture: str
@@ -120,14 +113,12 @@ class RecordedDeviceInfo(BaseModel):
         return DeviceInfo(**self.model_dump(), recorded=True)
 
 
-class Recording(BaseModel):
+class Recording(Kept):
     """One kernel's recording: the GPU, when, with which operator choices, and every workload.
 
     Its programs are keyed by `Program.key`, or, where other programs measured and only told the
     config, by `Config.key`. `compiled` has what the compiler said, by `source_key`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: int = VERSION
     kernel: str
@@ -140,7 +131,6 @@ class Recording(BaseModel):
 
 
 def peer_key(name: str) -> str:
-    """Name a peer's column in the finals; no program key looks like it."""
     return f"peer:{name}"
 
 
@@ -233,6 +223,7 @@ class RecordedDevice:
             )
         self.info = self._recording.device.info()
         self.created = self._recording.created
+        self._by_config = self._recording.keyed_by == "config"
 
     def configs_of(self, workload: Workload) -> Sequence[Config] | None:
         return self._workload(workload).tried()
@@ -251,22 +242,19 @@ class RecordedDevice:
         workload = self._workload(program.workload)
         if program.peer:
             return self.verify(program)
-        found = workload.programs.get(self._key(program, workload))
-        if found is None:
-            what = "config" if self._by_config else "source, launch and workload"
-            return Outcome(
-                Status.NOT_RECORDED, f"{self.path.name} has no measurement of this {what}"
-            )
-        return found.outcome()
+        if found := workload.programs.get(self._key(program, workload)):
+            return found.outcome()
+        what = "config" if self._by_config else "source, launch and workload"
+        reason = f"{self.path.name} has no measurement of this {what}"
+        return Outcome(Status.NOT_RECORDED, reason)
 
     def verify(self, program: Program) -> Outcome:
         """Say that a recording can't: what it holds was verified when it was made, peers too."""
         if not program.peer:
             return Outcome(Status.NOT_RECORDED, "a recording cannot run a kernel")
-        found = self._workload(program.workload).peers.get(program.peer)
-        if found is None:
-            return Outcome(Status.NOT_RECORDED, f"{self.path.name} was recorded without it")
-        return found.outcome()
+        if found := self._workload(program.workload).peers.get(program.peer):
+            return found.outcome()
+        return Outcome(Status.NOT_RECORDED, f"{self.path.name} was recorded without it")
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Return the recorded rounds if all programs were in them, else separate samples."""
@@ -275,19 +263,23 @@ class RecordedDevice:
         finals = workload.finals
         if finals is not None and set(keys) <= set(finals.programs):
             columns = [finals.programs.index(key) for key in keys]
-            return ComparisonRounds(
-                tuple(tuple(row[k] * TICK_US for k in columns) for row in finals.rounds[:rounds]),
-                paired=True,
-                isolated_us=tuple(_microseconds(finals.isolated[k]) for k in columns),
+            rows = [tuple(row[k] * TICK_US for k in columns) for row in finals.rounds[:rounds]]
+            alone = [finals.isolated[k] for k in columns]
+            isolated_us = tuple(None if one is None else one * TICK_US for one in alone)
+            return ComparisonRounds(tuple(rows), paired=True, isolated_us=isolated_us)
+        known = workload.programs | {peer_key(n): peer for n, peer in workload.peers.items()}
+        samples = [known[key].ticks for key in keys if key in known and known[key].ticks]
+        if len(samples) != len(keys):
+            raise DeviceError(
+                "a finalist has no recorded samples",
+                path=self.path,
+                remedy="only programs that `run` answered can be compared",
             )
-        return self._unpaired(workload, keys)
+        rows = [tuple(tick * TICK_US for tick in row) for row in zip(*samples, strict=False)]
+        return ComparisonRounds(tuple(rows), paired=False, isolated_us=(None,) * len(keys))
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    @property
-    def _by_config(self) -> bool:
-        return self._recording.keyed_by == "config"
 
     def _key(self, program: Program, workload: RecordedWorkload) -> str:
         if program.peer:
@@ -295,18 +287,6 @@ class RecordedDevice:
         if not self._by_config:
             return program.key
         return workload.baseline if program.config is None else program.config.key
-
-    def _unpaired(self, workload: RecordedWorkload, keys: Sequence[str]) -> ComparisonRounds:
-        programs = workload.programs | {peer_key(n): peer for n, peer in workload.peers.items()}
-        samples = [programs[key].ticks for key in keys if key in programs and programs[key].ticks]
-        if len(samples) != len(keys):
-            raise DeviceError(
-                "a finalist has no recorded samples",
-                path=self.path,
-                remedy="only programs that `run` answered can be compared",
-            )
-        rows = tuple(tuple(tick * TICK_US for tick in row) for row in zip(*samples, strict=False))
-        return ComparisonRounds(rows, paired=False, isolated_us=(None,) * len(keys))
 
     def _workload(self, workload: Workload) -> RecordedWorkload:
         found = self._recording.workloads.get(workload.key)
@@ -321,7 +301,3 @@ class RecordedDevice:
 
 def _choices(operators: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in operators.items()) or "no operator choice"
-
-
-def _microseconds(ticks: int | None) -> float | None:
-    return None if ticks is None else ticks * TICK_US

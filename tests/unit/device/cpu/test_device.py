@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,22 +13,16 @@ from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.host import HostCompiler
 from tuner.device.base import Program
 from tuner.device.cpu.child import LaunchEnd
-from tuner.device.cpu.device import HostDevice
-from tuner.device.cpu.memory import SharedMemory
+from tuner.device.cpu.device import SharedMemory
 from tuner.device.cpu.worker import HostRunError, HostWorker
 from tuner.device.layout import encode, lay_out, storage_dtype
 from tuner.device.verify.verifier import Verifier
 from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload
-from tuner.model.trial import Correctness, Status
-from tuner.search.pool import valid_configs
-from tuner.space.load import load_definition
-from tuner.space.template import Template
-from tuner.tuning.evaluator import Candidate, Evaluator
+from tuner.model.trial import Correctness
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 MakeSpec = Callable[..., KernelSpec]
-SILU = Path(__file__).parents[4] / "search_spaces" / "sglang" / "silu_and_mul.yaml"
 WORKLOAD = Workload.of({"T": 300})
 EXACT = {"y": Tolerance(0.0, 0.0)}
 DOUBLE = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
@@ -111,74 +103,6 @@ def launch(
 
 
 class TestKernels:
-    def test_a_tiled_matrix_product_with_shared_memory(
-        self, bench: Bench, make_spec: MakeSpec
-    ) -> None:
-        source = """
-        template <int kTile>
-        __global__ void __launch_bounds__(kTile * kTile)
-        sgemm(float* __restrict__ c, const float* __restrict__ a, const float* __restrict__ b,
-              int n) {
-          __shared__ float left[kTile][kTile + 1], right[kTile][kTile];
-          const int row = blockIdx.y * kTile + threadIdx.y;
-          const int column = blockIdx.x * kTile + threadIdx.x;
-          float sum = 0.0f;
-          for (int k = 0; k < n; k += kTile) {
-            const bool in_a = row < n && k + threadIdx.x < n;
-            left[threadIdx.y][threadIdx.x] = in_a ? a[row * n + k + threadIdx.x] : 0.0f;
-            const bool in_b = column < n && k + threadIdx.y < n;
-            right[threadIdx.y][threadIdx.x] = in_b ? b[(k + threadIdx.y) * n + column] : 0.0f;
-            __syncthreads();
-        #pragma unroll
-            for (int i = 0; i < kTile; ++i) sum += left[threadIdx.y][i] * right[i][threadIdx.x];
-            __syncthreads();
-          }
-          if (row < n && column < n) c[row * n + column] = sum;
-        }
-        """
-        matrix = ("N", "N")
-        spec = make_spec(
-            ("c", "float32", matrix, "output"),
-            ("a", "float32", matrix, "input"),
-            ("b", "float32", matrix, "input"),
-            ("n", "int32", "N"),
-            axes=("N",),
-            reference="def reference(xp, inputs, axes):\n"
-            "    return {'c': inputs['a'] @ inputs['b']}\n",
-            tolerances={"c": Tolerance(1e-4, 1e-4)},
-        )
-        for order in (0, 1, 77):
-            workload = Workload.of({"N": 70})
-            tiles = launch((5, 5), (16, 16), name="sgemm<16>")
-            verdict = bench.run(spec, source, workload, tiles, order=order)
-            assert verdict.passed, verdict.reason
-
-    def test_a_row_sum_with_warp_shuffles(self, bench: Bench, make_spec: MakeSpec) -> None:
-        source = """
-        extern "C" __global__ void run(double* out, const float* x, int columns) {
-          double sum = 0;
-          for (int i = threadIdx.x; i < columns; i += blockDim.x)
-            sum += x[blockIdx.x * columns + i];
-          for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-          __shared__ double of_warp[32];
-          if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
-          __syncthreads();
-          if (threadIdx.x >= 32) return;
-          sum = threadIdx.x < blockDim.x / 32 ? of_warp[threadIdx.x] : 0.0;
-          for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(~0u, sum, step);
-          if (threadIdx.x == 0) out[blockIdx.x] = sum;
-        }
-        """
-        spec = make_spec(
-            ("y", "float64", ("T",), "output"),
-            ("x", "float32", ("T", "100"), "input"),
-            ("columns", "int32", "100"),
-            reference="def reference(xp, inputs, axes):\n    return {'y': inputs['x'].sum(1)}\n",
-            tolerances={"y": Tolerance(1e-9, 1e-9)},
-        )
-        verdict = bench.run(spec, source, WORKLOAD, launch((300,), (128,)))
-        assert verdict.passed, verdict.reason
-
     def test_a_histogram_with_atomics_and_dynamic_shared_memory(
         self, bench: Bench, make_spec: MakeSpec
     ) -> None:
@@ -389,16 +313,6 @@ class TestFaults:
                 r"thread \(0,0,0\) .* uses an illegal address",
             ),
             ("y[0] = 7 / int(threadIdx.y);", LaunchEnd.FAULT, "divides an integer by zero"),
-            (
-                "volatile float big[100000]; for (int i = 0; i < 100000; ++i) big[i] = i;",
-                LaunchEnd.FAULT,
-                "uses an illegal address",
-            ),
-            (
-                "extern __shared__ float s[]; s[16 + threadIdx.x] = 0;",
-                LaunchEnd.STUCK,
-                "wrote past the 64 bytes of its dynamic shared memory",
-            ),
         ],
     )
     def test_a_launch_that_cannot_end_well_is_explained(
@@ -436,51 +350,3 @@ class TestFaults:
             for order in (0, 1)
         ]
         assert not all(orders)
-
-
-@pytest.mark.parametrize(
-    "activation",
-    ["silu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gelu", "gelu_tanh"))],
-)
-def test_silu_and_mul_and_configs_of_its_template_are_right(
-    compiler: HostCompiler, activation: str
-) -> None:
-    definition = load_definition(SILU)
-    spec, operators = definition.spec, {"ACTIVATION": activation}
-    device = HostDevice(spec, operators)
-    try:
-        template = Template.load(spec.template)
-        candidate = Candidate("template", definition.space, template)
-        evaluator = Evaluator(spec, candidate, operators, compiler, device)
-        workload = Workload.of({"T": 3, "D": 512})
-        baseline = evaluator.baseline(workload)
-        assert baseline.status is Status.CORRECT
-        configs = list(valid_configs(definition.space, evaluator.names(workload)))
-        sample = random.Random(7).sample(configs, 3)  # noqa: S311
-        for pending in [evaluator.start(workload, config) for config in sample]:
-            trial = evaluator.finish(pending)
-            assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
-        rounds = device.compare([evaluator.baseline_program(workload)] * 2, rounds=3)
-        assert len(rounds.times_us) == 3
-    finally:
-        device.close()
-
-
-def test_an_endless_loop_costs_one_outcome(compiler: HostCompiler, make_spec: MakeSpec) -> None:
-    spec = make_spec(*DOUBLE)
-    right = KERNEL.format("for (int i = threadIdx.x; i < 300; i += 32) y[i] = 2 * x[i];")
-    bodies = {
-        Status.TIMEOUT: KERNEL.format("for (;;) {}"),
-        Status.LAUNCH: KERNEL.format("y[1ll << 44] = 1;"),
-        Status.INCORRECT: KERNEL.format(""),
-        Status.CORRECT: right,
-    }
-    device = HostDevice(spec, {}, run_timeout_s=0.5)
-    try:
-        for status, source in bodies.items():
-            result = compiled(compiler, source)
-            program = Program(source, WORKLOAD, (launch(),), result.cubin, result.lowered)
-            assert device.run(program).status is status
-        assert device.info.name.startswith("host CPU (")
-    finally:
-        device.close()

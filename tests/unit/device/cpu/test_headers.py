@@ -112,15 +112,6 @@ class TestBarriers:
         assert (end.code, end.message) == (LaunchEnd.DONE, "")
         assert end.buffers[0][:32] == [*range(8), *[-1] * 24]
 
-    def test_two_groups_at_different_barriers_are_an_error(self, compilers: Compilers) -> None:
-        body = "if (threadIdx.x < 8) {\n__syncthreads();\n} else {\n__syncthreads();\n}"
-        for order in ORDERS:
-            end = ran(compilers, body, order=order)
-            assert end.code == LaunchEnd.STUCK
-            assert "8 wait at __syncthreads (line 4), 24 wait at __syncthreads (line 6)" in (
-                end.message
-            )
-
 
 SHARED = """
 struct Storage { float sum; int count[3]; };
