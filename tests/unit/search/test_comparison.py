@@ -94,7 +94,7 @@ def test_a_cache_is_a_space_with_a_trial_for_every_config(cached: RecordedSpace)
 
 def test_a_searcher_is_told_statuses_and_times_in_the_order_of_asking(cached, watched) -> None:
     searcher, given = watched()
-    run = replay(cached, "x", seed=3, trials=20, batch=8)
+    run = replay(cached, "x", 3, Settings(("x",), 1, 20, batch=8))
     assert given == {"name": "x", "seed": 3, "budget": 20, "seeds": ()}
     assert searcher.asked == [8, 8, 4]
     assert searcher.told == [cached.trials[config] for config in cached.pool]
@@ -108,7 +108,7 @@ def test_a_searcher_is_told_statuses_and_times_in_the_order_of_asking(cached, wa
 
 def test_failures_are_evaluations_and_an_early_end_keeps_the_best(cached, watched) -> None:
     watched(most=3, step=2)
-    run = replay(cached, "x", seed=0, trials=10)
+    run = replay(cached, "x", 0, Settings(("x",), 1, 10))
     times = [cached.trials[config].time_us for config in list(cached.pool)[:3]]
     assert len(run.found_us) == 10
     assert set(run.found_us[2:]) == {min(times)}
@@ -120,7 +120,7 @@ def test_failures_are_evaluations_and_an_early_end_keeps_the_best(cached, watche
         only, trials={**only.trials, list(cached.pool)[4]: cached.trials[list(cached.pool)[4]]}
     )
     watched(most=3)
-    assert set(replay(only, "x", seed=0, trials=3).found_us) == {only.worst_us}
+    assert set(replay(only, "x", 0, Settings(("x",), 1, 3)).found_us) == {only.worst_us}
 
 
 def compared(spaces: list[RecordedSpace], jobs: int = 1, trials: int = 8) -> SearcherComparison:
@@ -214,7 +214,7 @@ def test_our_own_recordings_are_found_by_rendering_their_template(own) -> None:
     assert spaces[0].optimum_us == 10.5
     (one,) = load_spaces(path, lambda _: load_definition(space), ["N=3000", "N=3000"])
     assert one.workload.key == "N=3000"
-    run = replay(one, "random", seed=1, trials=1)
+    run = replay(one, "random", 1, Settings(("random",), 1, 1))
     # the space's default is proposed first
     assert run.found_us == (12.0,)
 

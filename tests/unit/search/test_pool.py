@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from searches import make_space
 
-from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import ExpressionError, SpaceError
-from tuner.model.expressions import Expression, Value
+from tuner.model.expressions import Value
 from tuner.search import enumeration
 from tuner.search.pool import Pool, valid_configs
-
-
-def make_space(parameters: Mapping[str, Sequence[Value]], *constraints: str) -> SearchSpace:
-    return SearchSpace(
-        tuple(Parameter(name, tuple(values)) for name, values in parameters.items()),
-        tuple(Expression.parse(text) for text in constraints),
-    )
 
 
 def exact(value: Value) -> tuple[type, Value]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from searches import make_space
 
-from tests.unit.search.test_pool import make_space
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import ExpressionError, InputError
 from tuner.search import enumeration
@@ -257,6 +257,7 @@ class TestBadSpaces:
 
 SCRIPT = """
 import resource, sys, time
+sys.path.insert(0, "")
 from tests.unit.search.test_sampling import TIGHT, numbered
 from tuner.search.factory import make_searcher
 from tuner.search.pool import valid_configs
@@ -275,7 +276,8 @@ print(used, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024)
 @pytest.mark.parametrize("space", ["tight", "loose"])
 def test_ten_million_configs_take_little_time_and_memory(space: str) -> None:
     """Processor time, in a process of its own: other tests may run beside it."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    support = str(ROOT / "tests" / "support")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": support}
     command = [sys.executable, "-c", SCRIPT, space]
     output = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -213,6 +213,8 @@ def promise(x: Matrix, z: Vector, candidates: Matrix, seed: int) -> Vector:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# Made after the import of SciPy, which brings a BLAS of its own: only what is loaded is found.
+_THREADS = ThreadpoolController()
 
 
 def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
@@ -220,14 +222,7 @@ def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _controller().limit(limits=1):
+        with _THREADS.limit(limits=1):
             return function(*args, **kwargs)
 
     return limited
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    import scipy.linalg  # noqa: F401  # brings a BLAS of its own, which must be loaded to be found
-
-    return ThreadpoolController()

@@ -81,17 +81,19 @@ class GaussianStrategy:
         return np.array([known.get(index, 0.0) for index in indices])
 
     def outlook(self) -> Outlook:
-        memory = self._context.memory
-        if self._posterior is None or len(memory.rows) >= max(
-            GROWTH * self._fitted, self._fitted + LEAST_GROWTH
-        ):
+        grown = max(GROWTH * self._fitted, self._fitted + LEAST_GROWTH)
+        if self._posterior is None or len(self._context.memory.rows) >= grown:
             self._fit()
         return self._now()
 
     def _now(self) -> Outlook:
-        self._follow()
         assert self._posterior is not None
         memory = self._context.memory
+        held = {id(row) for row in self._rows}
+        new = [row for row in _kept(memory) if id(row) not in held]
+        if new:
+            self._rows += new
+            self._posterior.extend(np.array([row.x for row in new]), group_numbers(new))
         told = [row for row in self._rows if row.says_something]
         z, scales = targets(told)
         mean, deviation = self._posterior.predict(
@@ -129,14 +131,6 @@ class GaussianStrategy:
         self._posterior = Posterior(self._kernel, context.x(self._indices))
         self._rows = []
         context.memory.named.clear()
-
-    def _follow(self) -> None:
-        assert self._posterior is not None
-        held = {id(row) for row in self._rows}
-        new = [row for row in _kept(self._context.memory) if id(row) not in held]
-        if new:
-            self._rows += new
-            self._posterior.extend(np.array([row.x for row in new]), group_numbers(new))
 
 
 class ClassifierStrategy:
@@ -190,12 +184,8 @@ def _kept(memory: Memory) -> list[SearchTrial]:
 
 def least(rows: list[SearchTrial], z: Vector) -> float:
     """Return the value of the incumbent; before there is one, that of the other workloads."""
-    own = [
-        v
-        for v, row in zip(z.tolist(), rows, strict=True)
-        if not row.group and row.log_us is not None
-    ]
-    return min(own) if own else float(z.min(initial=0.0))
+    timed = [not row.group and row.log_us is not None for row in rows]
+    return float(z[timed].min() if any(timed) else z.min(initial=0.0))
 
 
 def expected_improvement(best: float, mean: Vector, deviation: Vector) -> Vector:
