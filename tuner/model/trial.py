@@ -150,7 +150,7 @@ def fastest(trials: Iterable[Trial], *, full: bool = False) -> list[Trial]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One further check of a config that may win, on the workload that it was run on.
+    """One further check of a config that may win.
 
     `kind` is `verify` (every kind of input, twice), `boundary` (the same on a boundary workload),
     `compare` (once more after the final comparison) or a tool's name, such as `memcheck`. `passed`
@@ -275,7 +275,6 @@ class Result:
 
     @property
     def different(self) -> bool:
-        """Whether the interval excludes 1, by more than the resolution."""
         low, high = self.interval
         return low > 1.0 + RESOLUTION or high < 1.0 - RESOLUTION
 

@@ -82,7 +82,7 @@ class TestConformance:
             asked += configs
             for config in configs:
                 searcher.tell(make_trial(config, None, status=status))
-        assert sorted(pool.index(config) for config in asked) == list(range(len(pool)))
+        assert sorted(map(pool.index, asked)) == list(range(len(pool)))
 
     @pytest.mark.parametrize("late", [0, 7])
     def test_seeds_come_first_and_nothing_twice(self, late: int) -> None:

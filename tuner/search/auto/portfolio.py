@@ -18,16 +18,19 @@ from tuner.search.auto.context import (
     group_numbers,
     targets,
 )
-from tuner.search.auto.models import CovarianceKernel, Posterior, fit_kernel, single_threaded
 from tuner.search.auto.strategies import (
     LEAST_GROWTH,
     MOST_FITTED,
     ClassifierStrategy,
+    CovarianceKernel,
     GaussianStrategy,
+    Posterior,
     Strategy,
     TpeStrategy,
     expected_improvement,
+    fit_kernel,
     least,
+    single_threaded,
 )
 from tuner.search.optuna import CategoricalTpe, OptunaJournal, quiet_optuna
 from tuner.search.pool import RemainingConfigs
