@@ -86,10 +86,7 @@ class SearchSpace:
     def violated(self, config: Config, axes: Mapping[str, Value]) -> Expression | None:
         """Return the first constraint that `config` breaks for `axes`, or None."""
         names = {**axes, **config}
-        for constraint in self.constraints:
-            if not constraint.evaluate(names):
-                return constraint
-        return None
+        return next((one for one in self.constraints if not one.evaluate(names)), None)
 
 
 def format_value(value: Value) -> str:

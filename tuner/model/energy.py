@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
@@ -40,7 +40,6 @@ class Consumption:
 
     @property
     def net_w(self) -> float:
-        """The mean power that the program adds to that of the idle GPU."""
         return self.power_w - fmean(self.idle_w)
 
     @property
@@ -61,7 +60,7 @@ class Consumption:
 
     @property
     def edp(self) -> float:
-        """The energy-delay product of one call: net millijoules times microseconds."""
+        """The energy-delay product of one call."""
         return self.net_mj * self.time_us
 
     @property
@@ -73,7 +72,6 @@ class Consumption:
         return (max(found) - min(found)) / fmean(found)
 
     def cost(self, objective: Objective) -> float:
-        """Say what the objective is to be least in: microseconds, millijoules or their product."""
         return {"time": self.time_us, "energy": self.net_mj, "edp": self.edp}[objective]
 
 
@@ -89,7 +87,6 @@ class Saving:
 
     @property
     def different(self) -> bool:
-        """Whether no pair of windows says otherwise."""
         return self.range[0] > 1.0 or self.range[1] < 1.0
 
 
@@ -104,11 +101,9 @@ class Account:
 
     @property
     def programs(self) -> tuple[Consumption, ...]:
-        """The baseline, where it was measured, and every variant."""
-        return (*(() if self.baseline is None else (self.baseline,)), *self.variants)
+        return (*filter(None, (self.baseline,)), *self.variants)
 
     def of(self, variant: Variant | None) -> Consumption | None:
-        """Find what one program consumes; None where it was not measured."""
         return next((one for one in self.programs if one.variant == variant), None)
 
     def ranked(self, objective: Objective) -> tuple[Consumption, ...]:
@@ -150,21 +145,20 @@ def accounts(energies: Iterable[Energy]) -> dict[Workload, Account]:
     groups: dict[Workload, list[Energy]] = {}
     for one in energies:
         groups.setdefault(one.workload, []).append(one)
-    return {workload: _account(workload, found) for workload, found in groups.items()}
-
-
-def _account(workload: Workload, energies: Sequence[Energy]) -> Account:
-    idle_w = tuple(one.window.power_w for one in energies if one.kind == "idle")
-    windows: dict[Variant | None, list[EnergyWindow]] = {}
-    for one in energies:
-        if one.kind != "idle":
-            windows.setdefault(one.variant, []).append(one.window)
-    programs = {
-        variant: Consumption(variant, tuple(found), idle_w or (0.0,))
-        for variant, found in windows.items()
-    }
-    variants = tuple(program for variant, program in programs.items() if variant is not None)
-    return Account(workload, idle_w, programs.get(None), variants)
+    found = {}
+    for workload, group in groups.items():
+        idle_w = tuple(one.window.power_w for one in group if one.kind == "idle")
+        windows: dict[Variant | None, list[EnergyWindow]] = {}
+        for one in group:
+            if one.kind != "idle":
+                windows.setdefault(one.variant, []).append(one.window)
+        programs = {
+            variant: Consumption(variant, tuple(own), idle_w or (0.0,))
+            for variant, own in windows.items()
+        }
+        baseline = programs.pop(None, None)
+        found[workload] = Account(workload, idle_w, baseline, tuple(programs.values()))
+    return found
 
 
 def _time_us(window: EnergyWindow) -> float:
@@ -177,7 +171,5 @@ def _net_mj(window: EnergyWindow, idle_w: float) -> float:
 
 
 def _cost(window: EnergyWindow, idle_w: float, objective: Objective) -> float:
-    if objective == "time":
-        return _time_us(window)
-    net_mj = _net_mj(window, idle_w)
-    return net_mj * _time_us(window) if objective == "edp" else net_mj
+    time_us, net_mj = _time_us(window), _net_mj(window, idle_w)
+    return {"time": time_us, "energy": net_mj, "edp": net_mj * time_us}[objective]

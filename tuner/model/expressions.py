@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tuner.model.errors import ExpressionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 Value = bool | int | float | str
@@ -54,7 +54,6 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "max": max,
     "min": min,
 }
-_ARGUMENTS = {"abs": (1, 1), "ceil_div": (2, 2), "max": (2, 99), "min": (2, 99)}
 _BINARY: dict[type[ast.operator], Callable[..., Value]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -113,17 +112,12 @@ class Expression:
                 raise ExpressionError(f"expression of {len(source)} characters, over {MAX_LENGTH}")
             tree = _parsed(source)
             _check(tree, 0)
-        except SyntaxError as error:
+        except (ExpressionError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            message = f": {error.message if isinstance(error, ExpressionError) else error}"
+            if isinstance(error, SyntaxError):
+                message = f" is not an expression: {error.msg}"
             raise ExpressionError(
-                f"`{source[:200]}` is not an expression: {error.msg}",
-                path=path,
-                line=line,
-                remedy=SYNTAX,
-            ) from error
-        except (ExpressionError, ValueError, RecursionError, MemoryError) as error:
-            message = error.message if isinstance(error, ExpressionError) else str(error)
-            raise ExpressionError(
-                f"`{source[:200]}`: {message}", path=path, line=line, remedy=SYNTAX
+                f"`{source[:200]}`{message}", path=path, line=line, remedy=SYNTAX
             ) from error
         return cls(source, free_names(tree), tree, path, line)
 
@@ -183,8 +177,7 @@ def free_names(tree: ast.expr) -> frozenset[str]:
 def substitute(constraint: Expression, names: Mapping[str, Value]) -> Expression:
     """Replace `names` by their values and fold what no longer depends on a parameter."""
     tree = _fold(constraint.tree, names)
-    free = free_names(tree)
-    return Expression(ast.unparse(tree), free, tree, constraint.path, constraint.line)
+    return Expression(ast.unparse(tree), free_names(tree), tree, constraint.path, constraint.line)
 
 
 def _fold(node: ast.expr, names: Mapping[str, Value]) -> ast.expr:
@@ -209,15 +202,13 @@ def _fold(node: ast.expr, names: Mapping[str, Value]) -> ast.expr:
             folded = ast.Compare(_fold(left, names), ops, [_fold(c, names) for c in comparators])
         case _:
             return node
-    return folded if free_names(folded) else _evaluated(folded)
-
-
-def _evaluated(node: ast.expr) -> ast.expr:
+    if free_names(folded):
+        return folded
     # A part that fails stays as it is: a short circuit may never reach it.
     try:
-        return _literal(Expression(ast.unparse(node), frozenset(), node).evaluate({}))
+        return _literal(Expression(ast.unparse(folded), frozenset(), folded).evaluate({}))
     except ExpressionError:
-        return node
+        return folded
 
 
 def _literal(value: Value) -> ast.expr:
@@ -243,10 +234,9 @@ def _parsed(source: str) -> ast.expr:
 
 
 def _bounded(value: Value) -> Value:
-    if isinstance(value, float):
-        if not isfinite(value):
-            raise ExpressionError(f"gives {value}, which is not finite")
-    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+    if isinstance(value, float) and not isfinite(value):
+        raise ExpressionError(f"gives {value}, which is not finite")
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise ExpressionError(f"gives a number of over {MAX_BITS} bits")
     return value
 
@@ -254,8 +244,10 @@ def _bounded(value: Value) -> Value:
 def _check(node: ast.expr, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise ExpressionError("nested too deeply")
+    nodes = ast.iter_child_nodes(node)
+    children: Iterable[ast.expr] = (child for child in nodes if isinstance(child, ast.expr))
     match node:
-        case ast.Name():
+        case ast.Name() | ast.BoolOp() | ast.IfExp():
             pass
         case ast.Constant(value=bool() | int() | float() | str() as constant):
             _bounded(constant)
@@ -264,44 +256,33 @@ def _check(node: ast.expr, depth: int) -> None:
         case ast.UnaryOp(op=op) if type(op) in _UNARY:
             pass
         case ast.Compare(ops=ops) if all(type(op) in _COMPARE for op in ops):
-            _check_comparison(node, depth)
-            return
-        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
-            _check_call(name, node.args, depth)
-            return
+            children = _compared(node)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
+            children, count = arguments, len(arguments)
+            fewest, most = {"abs": (1, 1), "ceil_div": (2, 2)}.get(name, (2, 99))
+            if not fewest <= count <= most:
+                needed = f"{fewest}" if fewest == most else f"at least {fewest}"
+                raise ExpressionError(f"`{name}` takes {needed} arguments, not {count}")
         case ast.Call():
             raise ExpressionError(f"call to `{ast.unparse(node.func)}` is not allowed")
-        case ast.BoolOp() | ast.IfExp():
-            pass
         case ast.Tuple() | ast.List():
             raise ExpressionError(f"the list `{ast.unparse(node)}` may only follow `in`")
         case _:
             raise ExpressionError(f"`{ast.unparse(node)}` ({type(node).__name__}) is not allowed")
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):
-            _check(child, depth + 1)
+    for child in children:
+        _check(child, depth + 1)
 
 
-def _check_call(name: str, arguments: list[ast.expr], depth: int) -> None:
-    fewest, most = _ARGUMENTS[name]
-    if not fewest <= len(arguments) <= most:
-        count = f"{fewest}" if fewest == most else f"at least {fewest}"
-        raise ExpressionError(f"`{name}` takes {count} arguments, not {len(arguments)}")
-    for argument in arguments:
-        _check(argument, depth + 1)
-
-
-def _check_comparison(node: ast.Compare, depth: int) -> None:
-    _check(node.left, depth + 1)
+def _compared(node: ast.Compare) -> Iterator[ast.expr]:
+    """Yield the parts of a comparison, the items of the list at its end among them."""
+    yield node.left
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         if not isinstance(op, ast.In | ast.NotIn):
-            _check(comparator, depth + 1)
-            continue
-        is_last = comparator is node.comparators[-1]
-        if not isinstance(comparator, ast.Tuple | ast.List) or not is_last:
+            yield comparator
+        elif isinstance(comparator, ast.Tuple | ast.List) and comparator is node.comparators[-1]:
+            yield from comparator.elts
+        else:
             raise ExpressionError(f"`{ast.unparse(comparator)}` is not a list such as (1, 2)")
-        for item in comparator.elts:
-            _check(item, depth + 1)
 
 
 def _evaluate(node: ast.expr, names: Mapping[str, Value]) -> Value:
@@ -318,34 +299,26 @@ def _evaluate(node: ast.expr, names: Mapping[str, Value]) -> Value:
         case ast.UnaryOp(op=op, operand=operand):
             return _UNARY[type(op)](_evaluate(operand, names))
         case ast.BoolOp(op=op, values=values):
-            return _first_decisive(values, names, decisive=isinstance(op, ast.Or))
+            result: Value = False
+            for value in values:
+                result = _evaluate(value, names)
+                if bool(result) is isinstance(op, ast.Or):
+                    break
+            return result
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return _evaluate(body if _evaluate(test, names) else orelse, names)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
-            return _compare(left, ops, comparators, names)
+            a = _evaluate(left, names)
+            for op_, comparator in zip(ops, comparators, strict=True):
+                if isinstance(comparator, ast.Tuple | ast.List):
+                    items = [_evaluate(item, names) for item in comparator.elts]
+                    return _COMPARE[type(op_)](a, items)
+                b = _evaluate(comparator, names)
+                if not _COMPARE[type(op_)](a, b):
+                    return False
+                a = b
+            return True
         case ast.Call(func=ast.Name(id=name), args=args):
             return FUNCTIONS[name](*(_evaluate(argument, names) for argument in args))
         case _:
             raise ExpressionError(f"`{ast.unparse(node)}` is not a value")
-
-
-def _first_decisive(values: list[ast.expr], names: Mapping[str, Value], *, decisive: bool) -> Value:
-    for value in values[:-1]:
-        result = _evaluate(value, names)
-        if bool(result) is decisive:
-            return result
-    return _evaluate(values[-1], names)
-
-
-def _compare(
-    left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr], names: Mapping[str, Value]
-) -> bool:
-    a = _evaluate(left, names)
-    for op, comparator in zip(ops, comparators, strict=True):
-        if isinstance(comparator, ast.Tuple | ast.List):
-            return _COMPARE[type(op)](a, [_evaluate(item, names) for item in comparator.elts])
-        b = _evaluate(comparator, names)
-        if not _COMPARE[type(op)](a, b):
-            return False
-        a = b
-    return True

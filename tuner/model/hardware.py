@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
+from math import prod
 from typing import TYPE_CHECKING
 
 from tuner.model.errors import DeviceError
@@ -37,10 +39,10 @@ class DeviceLimits:
     blocks_per_multiprocessor: int
     shared_bytes_per_multiprocessor: int
     shared_bytes_per_block: int
-    reserved_shared_bytes: int = KIB
-    shared_unit_bytes: int = 128
     barriers_per_multiprocessor: int | None = None
     cluster_blocks: int = 1
+    reserved_shared_bytes: int = KIB
+    shared_unit_bytes: int = 128
     threads_per_block: int = 1024
     threads_per_warp: int = 32
     block_dimensions: tuple[int, int, int] = (1024, 1024, 64)
@@ -62,42 +64,20 @@ _LIMITS = {
         DeviceLimits((8, 6), 48, 16, 100 * KIB, 99 * KIB),
         DeviceLimits((8, 7), 48, 16, 164 * KIB, 163 * KIB),
         DeviceLimits((8, 9), 48, 24, 100 * KIB, 99 * KIB),
-        DeviceLimits(
-            (9, 0), 64, 32, 228 * KIB, 227 * KIB, barriers_per_multiprocessor=64, cluster_blocks=8
-        ),
-        DeviceLimits(
-            (10, 0), 64, 32, 228 * KIB, 227 * KIB, barriers_per_multiprocessor=64, cluster_blocks=8
-        ),
-        DeviceLimits(
-            (10, 3), 64, 32, 228 * KIB, 227 * KIB, barriers_per_multiprocessor=32, cluster_blocks=8
-        ),
-        DeviceLimits(
-            (11, 0), 48, 24, 228 * KIB, 227 * KIB, barriers_per_multiprocessor=24, cluster_blocks=8
-        ),
-        DeviceLimits(
-            (12, 0), 48, 24, 100 * KIB, 99 * KIB, barriers_per_multiprocessor=24, cluster_blocks=8
-        ),
-        DeviceLimits(
-            (12, 1), 48, 24, 100 * KIB, 99 * KIB, barriers_per_multiprocessor=24, cluster_blocks=8
-        ),
+        DeviceLimits((9, 0), 64, 32, 228 * KIB, 227 * KIB, 64, 8),
+        DeviceLimits((10, 0), 64, 32, 228 * KIB, 227 * KIB, 64, 8),
+        DeviceLimits((10, 3), 64, 32, 228 * KIB, 227 * KIB, 32, 8),
+        DeviceLimits((11, 0), 48, 24, 228 * KIB, 227 * KIB, 24, 8),
+        DeviceLimits((12, 0), 48, 24, 100 * KIB, 99 * KIB, 24, 8),
+        DeviceLimits((12, 1), 48, 24, 100 * KIB, 99 * KIB, 24, 8),
     )
 }
 COMPUTE_CAPABILITIES = tuple(_LIMITS)
 # Of the generation's best known product, for constraints that ask without a device: T4, A100,
 # RTX 3090, AGX Orin, RTX 4090, H200, B200, B300, AGX Thor, RTX 5090, GB10.
-MULTIPROCESSORS = {
-    (7, 5): 40,
-    (8, 0): 108,
-    (8, 6): 82,
-    (8, 7): 16,
-    (8, 9): 128,
-    (9, 0): 132,
-    (10, 0): 148,
-    (10, 3): 148,
-    (11, 0): 20,
-    (12, 0): 170,
-    (12, 1): 48,
-}
+MULTIPROCESSORS = dict(
+    zip(COMPUTE_CAPABILITIES, (40, 108, 82, 16, 128, 132, 148, 148, 20, 170, 48), strict=True)
+)
 
 
 def limits_for(compute_capability: tuple[int, int]) -> DeviceLimits:
@@ -119,146 +99,126 @@ def architecture_for(compute_capability: tuple[int, int]) -> str:
     """
     limits_for(compute_capability)
     major, minor = compute_capability
-    suffix = "a" if major >= 9 else ""
-    return f"sm_{major}{minor}{suffix}"
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
 def occupancy(limits: DeviceLimits, resources: Resources, launch: Launch) -> Occupancy | None:
     """Compute the resident warps of one multiprocessor as a share of the most it holds.
 
-    None where the compiler reports no registers, without which nothing can be said.
-
-    Assumes the largest shared-memory carve-out and ignores clusters, as NVIDIA's calculator does.
-    The limiter is one of `warps`, `blocks`, `registers`, `shared memory`, `barriers`; a block that
-    cannot launch at all has 0 blocks.
+    None where the compiler reports no registers. Assumes the largest shared-memory carve-out and
+    ignores clusters, as NVIDIA's calculator does. The limiter is one of `warps`, `blocks`,
+    `registers`, `shared memory`, `barriers`; a block that cannot launch at all has 0 blocks.
     """
     if resources.registers is None:
         return None
     if not 1 <= launch.threads <= limits.threads_per_block:
         return Occupancy(0.0, 0, "warps")
     warps = ceil_div(launch.threads, limits.threads_per_warp)
+    most = limits.blocks_per_multiprocessor
     bounds = {
         "warps": limits.warps_per_multiprocessor // warps,
-        "blocks": limits.blocks_per_multiprocessor,
+        "blocks": most,
         "registers": _blocks_by_registers(limits, resources.registers, warps),
-        "shared memory": _blocks_by_shared_memory(
-            limits, resources.static_shared_bytes + launch.shared_bytes
-        ),
-        "barriers": _blocks_by_barriers(limits, resources.barriers),
+        "shared memory": most,
+        "barriers": most,
     }
+    shared_bytes = resources.static_shared_bytes + launch.shared_bytes
+    taken = _round_up(shared_bytes + limits.reserved_shared_bytes, limits.shared_unit_bytes)
+    if shared_bytes > limits.shared_bytes_per_block:
+        bounds["shared memory"] = 0
+    elif taken:
+        bounds["shared memory"] = limits.shared_bytes_per_multiprocessor // taken
+    if limits.barriers_per_multiprocessor is not None and resources.barriers:
+        bounds["barriers"] = limits.barriers_per_multiprocessor // resources.barriers
     limiter = min(bounds, key=lambda name: bounds[name])
     blocks = bounds[limiter]
     return Occupancy(blocks * warps / limits.warps_per_multiprocessor, blocks, limiter)
-
-
-def refusal(
-    limits: DeviceLimits, resources: Resources, launch: Launch, user_limits: Limits
-) -> str | None:
-    """Say why a compiled kernel cannot launch or breaks a declared limit; None where neither."""
-    return (
-        _shape_refusal(limits, launch)
-        or _cluster_refusal(limits, launch)
-        or _device_refusal(limits, resources, launch)
-        or next(_broken_limits(limits, resources, launch, user_limits), None)
-    )
 
 
 def _round_up(value: int, unit: int) -> int:
     return ceil_div(value, unit) * unit
 
 
-def _registers_checked(limits: DeviceLimits, registers: int, warps: int) -> int:
+def _registers_of_warp(limits: DeviceLimits, registers: int) -> int:
+    return _round_up(registers * limits.threads_per_warp, limits.register_unit)
+
+
+def _registers_of_block(limits: DeviceLimits, registers: int, warps: int) -> int:
     # The launch check counts as if all partitions got the same number of warps.
-    per_warp = _round_up(registers * limits.threads_per_warp, limits.register_unit)
-    return per_warp * _round_up(warps, limits.partitions)
+    return _registers_of_warp(limits, registers) * _round_up(warps, limits.partitions)
 
 
 def _blocks_by_registers(limits: DeviceLimits, registers: int, warps: int) -> int:
     if registers == 0:
         return limits.blocks_per_multiprocessor
-    if _registers_checked(limits, registers, warps) > limits.registers_per_block:
+    if _registers_of_block(limits, registers, warps) > limits.registers_per_block:
         return 0
-    per_warp = _round_up(registers * limits.threads_per_warp, limits.register_unit)
-    per_partition = limits.registers_per_multiprocessor // limits.partitions // per_warp
-    return per_partition * limits.partitions // warps
+    of_partition = limits.registers_per_multiprocessor // limits.partitions
+    of_warp = _registers_of_warp(limits, registers)
+    return of_partition // of_warp * limits.partitions // warps
 
 
-def _blocks_by_shared_memory(limits: DeviceLimits, shared_bytes: int) -> int:
-    if shared_bytes > limits.shared_bytes_per_block:
-        return 0
-    taken = _round_up(shared_bytes + limits.reserved_shared_bytes, limits.shared_unit_bytes)
-    if taken == 0:
-        return limits.blocks_per_multiprocessor
-    return limits.shared_bytes_per_multiprocessor // taken
+def refusal(
+    limits: DeviceLimits, resources: Resources, launch: Launch, user_limits: Limits
+) -> str | None:
+    """Say why a compiled kernel cannot launch or breaks a declared limit; None where neither."""
+    refusals = chain(
+        _by_shape(limits, launch),
+        _by_device(limits, resources, launch),
+        _by_user(limits, resources, launch, user_limits),
+    )
+    return next(refusals, None)
 
 
-def _blocks_by_barriers(limits: DeviceLimits, barriers: int) -> int:
-    if limits.barriers_per_multiprocessor is None or barriers == 0:
-        return limits.blocks_per_multiprocessor
-    return limits.barriers_per_multiprocessor // barriers
-
-
-def _shape_refusal(limits: DeviceLimits, launch: Launch) -> str | None:
+def _by_shape(limits: DeviceLimits, launch: Launch) -> Iterator[str]:
     for what, sizes, most in (
         ("grid", launch.grid, limits.grid_dimensions),
         ("block", launch.block, limits.block_dimensions),
     ):
         for axis, size, maximum in zip("xyz", sizes, most, strict=True):
             if size < 1:
-                return f"{what} {_text(sizes)} is empty: {axis} is {size}"
+                yield f"{what} {_text(sizes)} is empty: {axis} is {size}"
             if size > maximum:
-                return f"{what} {axis} of {size} is over the device's {maximum}"
+                yield f"{what} {axis} of {size} is over the device's {maximum}"
     if launch.threads > limits.threads_per_block:
-        return (
+        yield (
             f"block {_text(launch.block)} has {launch.threads} threads, "
             f"over the device's {limits.threads_per_block}"
         )
     if launch.shared_bytes < 0:
-        return f"dynamic shared memory of {launch.shared_bytes} bytes is negative"
-    return None
-
-
-def _cluster_refusal(limits: DeviceLimits, launch: Launch) -> str | None:
+        yield f"dynamic shared memory of {launch.shared_bytes} bytes is negative"
     if launch.cluster is None or launch.cluster == (1, 1, 1):
-        return None
-    x, y, z = launch.cluster
-    if min(x, y, z) < 1:
-        return f"cluster {_text(launch.cluster)} is empty"
-    if limits.cluster_blocks == 1:
+        return
+    cluster, blocks = f"cluster {_text(launch.cluster)}", prod(launch.cluster)
+    if min(launch.cluster) < 1:
+        yield f"{cluster} is empty"
+    elif limits.cluster_blocks == 1:
         major, minor = limits.compute_capability
-        return (
-            f"cluster {_text(launch.cluster)}: compute capability {major}.{minor} has no clusters"
-        )
-    if x * y * z > limits.cluster_blocks:
-        return (
-            f"cluster {_text(launch.cluster)} has {x * y * z} blocks, "
-            f"over the portable {limits.cluster_blocks}"
-        )
-    if any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
-        return f"grid {_text(launch.grid)} is no multiple of the cluster {_text(launch.cluster)}"
-    return None
+        yield f"{cluster}: compute capability {major}.{minor} has no clusters"
+    elif blocks > limits.cluster_blocks:
+        yield f"{cluster} has {blocks} blocks, over the portable {limits.cluster_blocks}"
+    elif any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
+        yield f"grid {_text(launch.grid)} is no multiple of the {cluster}"
 
 
-def _device_refusal(limits: DeviceLimits, resources: Resources, launch: Launch) -> str | None:
+def _by_device(limits: DeviceLimits, resources: Resources, launch: Launch) -> Iterator[str]:
     registers = resources.registers
     if registers is not None:
         if registers > limits.registers_per_thread:
-            most = limits.registers_per_thread
-            return f"{registers} registers a thread, over the device's {most}"
+            yield f"{registers} registers a thread, over the device's {limits.registers_per_thread}"
         warps = ceil_div(launch.threads, limits.threads_per_warp)
-        of_block = _registers_checked(limits, registers, warps)
-        if of_block > limits.registers_per_block:
-            return (
-                f"{launch.threads} threads of {registers} registers take {of_block} "
+        taken = _registers_of_block(limits, registers, warps)
+        if taken > limits.registers_per_block:
+            yield (
+                f"{launch.threads} threads of {registers} registers take {taken} "
                 f"registers, over the device's {limits.registers_per_block} a block"
             )
-    if resources.static_shared_bytes + launch.shared_bytes > limits.shared_bytes_per_block:
-        most = limits.shared_bytes_per_block
-        return f"{_shared_text(resources, launch)}, over the device's {most} a block"
-    return None
+    most = limits.shared_bytes_per_block
+    if resources.static_shared_bytes + launch.shared_bytes > most:
+        yield f"{_shared_text(resources, launch)}, over the device's {most} a block"
 
 
-def _broken_limits(
+def _by_user(
     limits: DeviceLimits, resources: Resources, launch: Launch, allowed: Limits
 ) -> Iterator[str]:
     if allowed.spills == "forbid" and resources.spills:
@@ -266,31 +226,24 @@ def _broken_limits(
             f"spills {resources.spill_store_bytes} bytes of stores and "
             f"{resources.spill_load_bytes} of loads where `spills: forbid`"
         )
-    registers = resources.registers
-    most = allowed.max_registers
+    registers, most = resources.registers, allowed.max_registers
     if most is not None and registers is not None and registers > most:
-        yield f"{registers} registers, over `max_registers: {allowed.max_registers}`"
-    shared_bytes = resources.static_shared_bytes + launch.shared_bytes
-    if allowed.max_shared_bytes is not None and shared_bytes > allowed.max_shared_bytes:
+        yield f"{registers} registers, over `max_registers: {most}`"
+    most = allowed.max_shared_bytes
+    if most is not None and resources.static_shared_bytes + launch.shared_bytes > most:
+        yield f"{_shared_text(resources, launch)}, over `max_shared_bytes: {most}`"
+    found = occupancy(limits, resources, launch)
+    least = allowed.min_occupancy
+    if least is not None and found is not None and found.share < least:
         yield (
-            f"{_shared_text(resources, launch)}, "
-            f"over `max_shared_bytes: {allowed.max_shared_bytes}`"
+            f"occupancy {found.share:.1%}, limited by {found.limiter}, "
+            f"under `min_occupancy: {least}`"
         )
-    if allowed.min_occupancy is not None:
-        found = occupancy(limits, resources, launch)
-        if found is not None and found.share < allowed.min_occupancy:
-            yield (
-                f"occupancy {found.share:.1%}, limited by {found.limiter}, "
-                f"under `min_occupancy: {allowed.min_occupancy}`"
-            )
 
 
 def _shared_text(resources: Resources, launch: Launch) -> str:
-    total = resources.static_shared_bytes + launch.shared_bytes
-    return (
-        f"{total} bytes of shared memory ({resources.static_shared_bytes} static, "
-        f"{launch.shared_bytes} dynamic)"
-    )
+    static, dynamic = resources.static_shared_bytes, launch.shared_bytes
+    return f"{static + dynamic} bytes of shared memory ({static} static, {dynamic} dynamic)"
 
 
 def _text(sizes: tuple[int, int, int]) -> str:

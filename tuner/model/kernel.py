@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Literal
 
@@ -90,17 +91,13 @@ class Argument:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether the kernel receives it by value."""
         return self.value is not None
 
     def dimensions(self, names: Mapping[str, Value]) -> tuple[int, ...]:
         return tuple(dimension.integer(names) for dimension in self.shape)
 
     def size_bytes(self, names: Mapping[str, Value]) -> int:
-        count = DTYPE_BYTES[self.dtype]
-        for length in self.dimensions(names):
-            count *= length
-        return count
+        return DTYPE_BYTES[self.dtype] * prod(self.dimensions(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,7 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        return self.block[0] * self.block[1] * self.block[2]
+        return prod(self.block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +131,7 @@ class LaunchSpec:
 
     def expressions(self) -> tuple[Expression, ...]:
         optional = (self.shared_memory, self.pdl, self.when)
-        return (
-            *self.grid,
-            *self.block,
-            *self.cluster,
-            *(expression for expression in optional if expression is not None),
-        )
+        return (*self.grid, *self.block, *self.cluster, *(one for one in optional if one))
 
     def resolve(self, names: Mapping[str, Value]) -> Launch | None:
         """Evaluate every expression; None where `when` is false."""
@@ -221,22 +213,20 @@ class KernelSpec:
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
-        """Tuned workloads first, then the held-out ones."""
         return (*self.tuned, *self.held_out)
 
     def argument(self, name: str) -> Argument:
         """Find an argument by name; raise `KernelError` for an unknown one."""
-        for argument in self.arguments:
-            if argument.name == name:
-                return argument
+        found = {argument.name: argument for argument in self.arguments}
+        if name in found:
+            return found[name]
         raise KernelError(
             f"no argument named {name!r}",
             path=self.path,
-            remedy="arguments: " + ", ".join(a.name for a in self.arguments),
+            remedy="arguments: " + ", ".join(found),
         )
 
     def footprint_bytes(self, workload: Workload) -> int:
-        """Sum the sizes of all array arguments for one workload."""
         names = workload.values
         return sum(a.size_bytes(names) for a in self.arguments if not a.is_scalar)
 

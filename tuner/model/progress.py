@@ -61,4 +61,3 @@ class Listener(Protocol):
 
     def update(self, progress: Progress) -> None:
         """Show or store the snapshot; must return quickly."""
-        ...

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 Interval = tuple[float, float]
+LEVEL = 0.95
+# Below so many rounds no difference can be claimed: if nothing differed, all of n would agree with
+# probability `2 * 0.5**n` (sign test).
+FEWEST_ROUNDS = 6
 
 
 def relative_standard_error(times_us: Sequence[float]) -> float | None:
@@ -46,24 +50,18 @@ def clearly_slower(
     `min(times) > incumbent * (1 + margin)`, from `minimum` samples on. The margin has to exceed
     the drift of the clocks between the two measurements (1.5 % is usual).
     """
-    if len(times_us) < minimum:
-        return False
-    return min(times_us) > incumbent_us * (1.0 + margin)
+    return len(times_us) >= minimum and min(times_us) > incumbent_us * (1.0 + margin)
 
 
 def paired_interval(
-    baseline_us: Sequence[float],
-    candidate_us: Sequence[float],
-    seed: int,
-    resamples: int = 10_000,
-    level: float = 0.95,
+    baseline_us: Sequence[float], candidate_us: Sequence[float], seed: int, resamples: int = 10_000
 ) -> tuple[float, Interval]:
     """Compare two programs timed in the same rounds: the speedup and its bootstrap interval.
 
     The speedup is the median over the rounds of baseline over candidate: what both share in a
     round, such as memory throttled for a while, cancels there. Whole rounds are drawn. Constant
     samples give an interval of width zero. With fewer rounds than a sign test needs
-    (`fewest_rounds`) the interval is stretched to contain 1.
+    (`FEWEST_ROUNDS`) the interval is stretched to contain 1.
     """
     baseline, candidate = _positive(baseline_us), _positive(candidate_us)
     if baseline.size != candidate.size:
@@ -71,15 +69,11 @@ def paired_interval(
     ratios = baseline / candidate
     drawn = np.random.default_rng(seed).integers(0, ratios.size, (resamples, ratios.size))
     medians = np.median(ratios[drawn], axis=1)
-    return float(np.median(ratios)), _bounds(medians, ratios.size, level)
+    return float(np.median(ratios)), _bounds(medians, ratios.size)
 
 
 def unpaired_interval(
-    baseline_us: Sequence[float],
-    candidate_us: Sequence[float],
-    seed: int,
-    resamples: int = 10_000,
-    level: float = 0.95,
+    baseline_us: Sequence[float], candidate_us: Sequence[float], seed: int, resamples: int = 10_000
 ) -> tuple[float, Interval]:
     """Compare two programs timed apart from each other, each side drawn on its own.
 
@@ -93,17 +87,7 @@ def unpaired_interval(
         for side in (baseline, candidate)
     )
     speedup = float(np.median(baseline) / np.median(candidate))
-    return speedup, _bounds(above / below, min(baseline.size, candidate.size), level)
-
-
-def fewest_rounds(level: float) -> int:
-    """Count the rounds below which no difference can be claimed at `level`: 6 at 95 %.
-
-    If nothing differed, all of n rounds would agree with probability `2 * 0.5**n` (sign test).
-    """
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level {level} is not between 0 and 1")
-    return math.ceil(math.log2(2.0 / (1.0 - level)))
+    return speedup, _bounds(above / below, min(baseline.size, candidate.size))
 
 
 def floor_us(traffic_bytes: float, streaming_gbps: float) -> float:
@@ -144,9 +128,7 @@ def _positive(values: Sequence[float]) -> Floats:
     return samples
 
 
-def _bounds(ratios: Floats, samples: int, level: float) -> Interval:
-    fewest, tail = fewest_rounds(level), (1.0 - level) / 2.0
+def _bounds(ratios: Floats, samples: int) -> Interval:
+    tail = (1.0 - LEVEL) / 2.0
     low, high = (float(bound) for bound in np.quantile(ratios, (tail, 1.0 - tail)))
-    if samples < fewest:
-        low, high = min(low, 1.0), max(high, 1.0)
-    return low, high
+    return (min(low, 1.0), max(high, 1.0)) if samples < FEWEST_ROUNDS else (low, high)

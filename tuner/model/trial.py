@@ -128,7 +128,6 @@ class Trial:
 
     @property
     def time_us(self) -> float | None:
-        """The median time per call of a correct trial, else None."""
         if self.status is not Status.CORRECT or self.measurement is None:
             return None
         return self.measurement.median_us
@@ -140,18 +139,18 @@ def fastest(trials: Iterable[Trial], *, full: bool = False) -> list[Trial]:
     `full` leaves out those that were stopped early: their few samples rank them, no more.
     """
     timed = [
-        (trial.time_us, number, trial)
-        for number, trial in enumerate(trials)
+        (trial.time_us, trial)
+        for trial in trials
         if trial.time_us is not None
         and trial.measurement is not None
         and not (full and trial.measurement.stopped_early)
     ]
-    return [trial for _, _, trial in sorted(timed, key=lambda one: one[:2])]
+    return [trial for _, trial in sorted(timed, key=lambda one: one[0])]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One further check of a config that may win, on the workload that it was run on.
+    """One further check of a config that may win.
 
     `kind` is `verify` (every kind of input, twice), `boundary` (the same on a boundary workload),
     `compare` (once more after the final comparison) or a tool's name, such as `memcheck`. `passed`
@@ -190,7 +189,6 @@ class Comparison:
     peers: tuple[str, ...] = ()
 
     def column(self, program: Variant | str | None) -> int:
-        """Find the column of a finalist, of a peer by its name, or of the baseline (None)."""
         return (None, *self.finalists, *self.peers).index(program)
 
 
@@ -235,7 +233,6 @@ class EnergyWindow:
 
     @property
     def calls(self) -> float:
-        """How many calls fit into the window; it seldom begins and ends with one."""
         return 0.0 if self.time_us is None else self.seconds * 1e6 / self.time_us
 
 
@@ -278,7 +275,6 @@ class Result:
 
     @property
     def different(self) -> bool:
-        """Whether the interval excludes 1, by more than the resolution."""
         low, high = self.interval
         return low > 1.0 + RESOLUTION or high < 1.0 - RESOLUTION
 

@@ -23,11 +23,9 @@ class Searcher(Protocol):
 
     def ask(self, count: int) -> Sequence[Config]:
         """Propose up to `count` configs never proposed before; none when the space is exhausted."""
-        ...
 
     def tell(self, trial: Trial) -> None:
         """Learn from a finished trial, failed ones included."""
-        ...
 
 
 @runtime_checkable
@@ -42,11 +40,9 @@ class StaticFeatureAware(Protocol):
 
     def shortlist(self, count: int) -> Sequence[Config]:
         """Name the configs to compile before `count` are asked for; none of them twice."""
-        ...
 
     def foresee(self, config: Config, features: Features) -> None:
         """Learn what the compiler says of a config of the shortlist."""
-        ...
 
 
 @runtime_checkable
@@ -55,7 +51,6 @@ class TransferLearning(Protocol):
 
     def share(self, trial: Trial, features: Features | None = None) -> None:
         """Learn from a finished trial on another workload, with what was known before it ran."""
-        ...
 
 
 @runtime_checkable
@@ -67,4 +62,3 @@ class ReportsExpectedGain(Protocol):
 
         None before there is anything to go by.
         """
-        ...

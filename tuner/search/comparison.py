@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from tuner.model.config import Config
 from tuner.model.errors import InputError
 from tuner.search.factory import make_searcher
 from tuner.search.recorded_spaces import RecordedSpace
@@ -45,9 +44,11 @@ def score_of(
     found_us: Floats, random_us: Floats, optimum_us: float, seconds: Sequence[float]
 ) -> SearcherScore:
     """Score the runs of one method: `found_us` has one row per seed, one column per evaluation."""
-    shares = optimum_us / found_us
+    shares, left = optimum_us / found_us, random_us - optimum_us
+    counted = left > _NOTHING_LEFT * optimum_us
+    gains = (random_us - found_us)[:, counted] / left[counted]
     return SearcherScore(
-        score=_gain(found_us, random_us, optimum_us),
+        score=float(gains.mean()) if counted.any() else 1.0,  # all configs are equally fast
         share_50=float(shares[:, half(found_us.shape[1]) - 1].mean()),
         share_100=float(shares[:, -1].mean()),
         within_95=float((shares[:, -1] >= WITHIN).mean()),
@@ -87,13 +88,14 @@ def expected_random(times_us: Iterable[float | None], evaluations: int) -> Float
     return curve
 
 
-def _gain(found_us: Floats, random_us: Floats, optimum_us: float) -> float:
-    left = random_us - optimum_us
-    counted = left > _NOTHING_LEFT * optimum_us
-    if not counted.any():
-        return 1.0  # all configs are equally fast
-    gains = (random_us - found_us)[:, counted] / left[counted]
-    return float(gains.mean())
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which methods, how many seeds and evaluations, and how many configs are asked for at once."""
+
+    searchers: tuple[str, ...]
+    seeds: int
+    trials: int
+    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +106,20 @@ class ReplayRun:
     seconds: float
 
 
-def replay(
-    space: RecordedSpace, searcher: str, *, seed: int, trials: int, batch: int = 1
-) -> ReplayRun:
+def replay(space: RecordedSpace, searcher: str, seed: int, settings: Settings) -> ReplayRun:
     """Search a recorded space once; failed configs count as evaluations.
 
-    `batch` configs are asked for at a time and told in the order of asking. Until a config is
-    correct the best time is that of the worst; where the searcher ends early it stays what it is.
-    The space's default is proposed first, as in a session.
+    Configs are told in the order of asking. Until one is correct the best time is that of the
+    worst; where the searcher ends early it stays what it is. The space's default is proposed first,
+    as in a session.
     """
-    best = space.worst_us
+    best, trials, default = space.worst_us, settings.trials, space.space.default
+    seeds = () if default is None or default not in space.pool else (default,)
     found: list[float] = []
     started_s = time.perf_counter()
-    method = make_searcher(
-        searcher, space.pool, space.space, seed=seed, budget=trials, seeds=_seeds(space)
-    )
+    method = make_searcher(searcher, space.pool, space.space, seed=seed, budget=trials, seeds=seeds)
     while len(found) < trials:
-        configs = method.ask(min(batch, trials - len(found)))
+        configs = method.ask(min(settings.batch, trials - len(found)))
         if not configs:
             break
         for config in configs:
@@ -130,21 +129,6 @@ def replay(
             method.tell(trial)
     seconds = time.perf_counter() - started_s
     return ReplayRun((*found, *[best] * (trials - len(found))), seconds)
-
-
-def _seeds(space: RecordedSpace) -> tuple[Config, ...]:
-    default = space.space.default
-    return () if default is None or default not in space.pool else (default,)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Which methods, how many seeds and evaluations, and how many configs are asked for at once."""
-
-    searchers: tuple[str, ...]
-    seeds: int
-    trials: int
-    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,19 +167,18 @@ class SearcherComparison:
 
     def by_recording(self) -> dict[str, dict[str, SearcherScore]]:
         """Average every method over the workloads of each recording, by the recording's file."""
-        groups = groupby(self.results, key=lambda result: result.space.path)
-        return {str(path): self._means(list(results)) for path, results in groups}
+        means = {}
+        for path, results in groupby(self.results, key=lambda result: result.space.path):
+            columns = zip(*(result.methods for result in results), strict=True)
+            means[str(path)] = {
+                column[0].searcher: mean_of(method.score for method in column) for column in columns
+            }
+        return means
 
     def overall(self) -> dict[str, SearcherScore]:
         """Average every method over the recordings, all with the same weight."""
         rows = list(self.by_recording().values())
         return {name: mean_of(row[name] for row in rows) for name in self.settings.searchers}
-
-    def _means(self, results: Sequence[SpaceResult]) -> dict[str, SearcherScore]:
-        columns = zip(*(result.methods for result in results), strict=True)
-        return {
-            column[0].searcher: mean_of(method.score for method in column) for column in columns
-        }
 
 
 def compare(
@@ -211,7 +194,13 @@ def compare(
     `InputError` where a space has fewer configs than there are trials.
     """
     for space in spaces:
-        _require_enough(settings, space)
+        count = len(space.pool)
+        if settings.trials > count:
+            raise InputError(
+                f"has {count} configs{space.place}, fewer than {settings.trials} trials",
+                path=space.path,
+                remedy=f"--trials takes at most {count} for it",
+            )
     tasks = [
         ReplayTask(position, searcher, seed)
         for position in range(len(spaces))
@@ -222,7 +211,17 @@ def compare(
     for task, run in _runs(settings, spaces, tasks, jobs):
         runs[task] = run
         ended(task)
-    results = (_result(settings, position, one, runs) for position, one in enumerate(spaces))
+    results = []
+    for position, space in enumerate(spaces):
+        random_us = expected_random(space.times_us, settings.trials)
+        methods = []
+        for searcher in settings.searchers:
+            own = [runs[ReplayTask(position, searcher, seed)] for seed in range(settings.seeds)]
+            found_us = np.array([run.found_us for run in own])
+            seconds = [run.seconds for run in own]
+            score = score_of(found_us, random_us, space.optimum_us, seconds)
+            methods.append(Method(searcher, found_us, score))
+        results.append(SpaceResult(space, random_us, tuple(methods)))
     return SearcherComparison(settings, tuple(results))
 
 
@@ -233,14 +232,7 @@ class ReplayWorker:
         self._settings, self._spaces = settings, spaces
 
     def run(self, task: ReplayTask) -> ReplayRun:
-        settings = self._settings
-        return replay(
-            self._spaces[task.space],
-            task.searcher,
-            seed=task.seed,
-            trials=settings.trials,
-            batch=settings.batch,
-        )
+        return replay(self._spaces[task.space], task.searcher, task.seed, self._settings)
 
 
 def _runs(
@@ -254,28 +246,3 @@ def _runs(
 
     with ObjectPool(ReplayWorker, (settings, tuple(spaces)), min(jobs, len(tasks))) as pool:
         yield from pool.map("run", tasks)
-
-
-def _result(
-    settings: Settings, position: int, space: RecordedSpace, runs: dict[ReplayTask, ReplayRun]
-) -> SpaceResult:
-    random_us = expected_random(space.times_us, settings.trials)
-    methods = []
-    for searcher in settings.searchers:
-        own = [runs[ReplayTask(position, searcher, seed)] for seed in range(settings.seeds)]
-        found_us = np.array([run.found_us for run in own])
-        seconds = [run.seconds for run in own]
-        score = score_of(found_us, random_us, space.optimum_us, seconds)
-        methods.append(Method(searcher, found_us, score))
-    return SpaceResult(space, random_us, tuple(methods))
-
-
-def _require_enough(settings: Settings, space: RecordedSpace) -> None:
-    count = len(space.pool)
-    if settings.trials > count:
-        where = f" on {space.workload}" if space.workload.axes else ""
-        raise InputError(
-            f"has {count} configs{where}, fewer than {settings.trials} trials",
-            path=space.path,
-            remedy=f"--trials takes at most {count} for it",
-        )

@@ -160,7 +160,12 @@ class _Evaluation:
                 values, state = self.of(operand)
                 return _Column(-values if isinstance(op, ast.USub) else values, state)
             case ast.BoolOp(op=op, values=parts):
-                return self._bool_op(parts, decisive=isinstance(op, ast.Or))
+                result = self.of(parts[-1])
+                for part in reversed(parts[:-1]):
+                    first = self.of(part)
+                    either = (first, result) if isinstance(op, ast.Or) else (result, first)
+                    result = _choice(first, *either)
+                return result
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return _choice(self.of(test), self.of(body), self.of(orelse))
             case ast.Compare():
@@ -169,13 +174,6 @@ class _Evaluation:
                 return _call(name, [self.of(argument) for argument in arguments])
             case _:
                 raise _BeyondArraysError
-
-    def _bool_op(self, parts: list[ast.expr], *, decisive: bool) -> _Column:
-        result = self.of(parts[-1])
-        for part in reversed(parts[:-1]):
-            first = self.of(part)
-            result = _choice(first, first, result) if decisive else _choice(first, result, first)
-        return result
 
     def _compare(self, node: ast.Compare) -> _Column:
         left, state = self.of(node.left), _SURE

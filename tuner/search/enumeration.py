@@ -110,7 +110,6 @@ class Population:
 
     @property
     def combinations(self) -> int:
-        """The number of rows that are drawn from, valid or not."""
         rest = set(range(len(self.parameters))) - set(self.positions)
         return len(self.partial) * prod(len(self.parameters[i].values) for i in rest)
 
@@ -136,8 +135,8 @@ class Population:
         """
         wanted = count if self.loose else min(count, self.size)
         drawn = no_rows(len(self.parameters))
-        for batch in self._batches(rng):
-            drawn = np.concatenate([drawn, batch])
+        for _ in range(MOST_DRAWS // BATCH):
+            drawn = np.concatenate([drawn, self.draw(rng)])
             if len(drawn) >= wanted:
                 drawn = _distinct(drawn)[:wanted]
             if len(drawn) == wanted:
@@ -158,8 +157,8 @@ class Population:
                 told = statuses(part.expression, bound, self.partial)
                 replace(self, partial=self.partial[told == ConstraintStatus.FAILS]).draw(rng)
         drawn = found = 0
-        for batch in self._batches(rng):
-            drawn, found = drawn + BATCH, found + len(batch)
+        for _ in range(MOST_DRAWS // BATCH):
+            drawn, found = drawn + BATCH, found + len(self.draw(rng))
             if found >= BATCH // 2:
                 break
         if found:
@@ -169,10 +168,6 @@ class Population:
             f"{texts} left none of {drawn} configs drawn from {self.combinations}",
             remedy="write it as several constraints over fewer parameters, or leave out values",
         )
-
-    def _batches(self, rng: np.random.Generator) -> Iterator[Rows]:
-        for _ in range(MOST_DRAWS // BATCH):
-            yield self.draw(rng)
 
 
 @lru_cache(maxsize=8)

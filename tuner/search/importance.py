@@ -26,7 +26,12 @@ class Importance:
 
 def importance(trials: Sequence[Trial]) -> Importance:
     """Rank the parameters by the correct trials of one workload."""
-    timed = _comparable([trial for trial in trials if trial.time_us is not None])
+    groups: dict[frozenset[str], list[Trial]] = {}
+    for trial in trials:
+        if trial.time_us is not None:
+            groups.setdefault(frozenset(trial.config), []).append(trial)
+    # the largest group with the same parameters: templates may differ in theirs
+    timed = max(groups.values(), key=len, default=[])
     if len(timed) < FEWEST_TRIALS:
         reason = f"{len(timed)} correct trials; at least {FEWEST_TRIALS} are needed"
         return Importance(trials=len(timed), reason=reason)
@@ -48,14 +53,6 @@ def average(importances: Sequence[Importance]) -> tuple[tuple[str, float], ...]:
     names = dict.fromkeys(name for shares in known for name in shares)
     means = [(name, sum(s.get(name, 0.0) for s in known) / len(known)) for name in names]
     return tuple(sorted(means, key=lambda item: -item[1]))
-
-
-def _comparable(trials: Sequence[Trial]) -> Sequence[Trial]:
-    """Keep the largest group with the same parameters: templates may differ in theirs."""
-    groups: dict[frozenset[str], list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(frozenset(trial.config), []).append(trial)
-    return max(groups.values(), key=len, default=[])
 
 
 def _ped_anova(

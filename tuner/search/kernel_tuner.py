@@ -84,7 +84,9 @@ class StrategyRun:
         tune = find_strategy(strategy)
         self._inbox: SimpleQueue[bool] = SimpleQueue()
         self._outbox: SimpleQueue[list[int] | BaseException | None] = SimpleQueue()
-        self._random_state = _seeded_state(seed)
+        python = random.Random(seed)  # noqa: S311
+        numpy = np.random.RandomState(seed % 2**32)
+        self._random_state: tuple[Any, Any] = python.getstate(), numpy.get_state()
         names = [f"parameter_{i}_" for i in range(len(values))]
         tune_params = dict(zip(names, map(list, values), strict=True))
         # A new one for every run: it remembers the neighbours that earlier runs asked for.
@@ -92,7 +94,23 @@ class StrategyRun:
         cache = {"tune_params": tune_params, "cache": configs}
         space = _Space(None, None, None, from_cache=cache)
         runner = _BatchRunner(self._inbox, self._outbox, space, results)
-        options = _options(strategy, tune_params, TuningBudget(max_fevals=budget), seed)
+        options = Options(
+            tune_params=tune_params,
+            objective=["time"],
+            objective_higher_is_better=[False],
+            strategy=strategy,
+            strategy_options=Options({} if strategy == "brute_force" else {"max_fevals": budget}),
+            max_fevals=budget,
+            budget=TuningBudget(max_fevals=budget),
+            seed=seed % 2**32,
+            cache={},
+            cachefile=None,
+            restrictions=[],
+            metrics=None,
+            simulation_mode=False,
+            verbose=False,
+            quiet=True,
+        )
         self._thread = threading.Thread(
             target=_run,
             args=(tune, space, runner, options),
@@ -168,10 +186,8 @@ class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
         results: Mapping[int, float | None],
     ) -> None:
         super().__init__()
-        self.inbox = inbox
-        self.outbox = outbox
-        self._space = space
-        self._results = results
+        self.inbox, self.outbox = inbox, outbox
+        self._space, self._results = space, results
         self._idle_calls = 0
         # Some strategies prune by it; every config of ours is valid already.
         self.dev = SimpleNamespace(max_threads=2**31)
@@ -180,7 +196,6 @@ class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
         """Strategies don't use it."""
 
     def get_environment(self, tuning_options: Any) -> dict[str, Any]:
-        """Strategies don't use it."""
         return {}
 
     def run(self, parameter_space: Any, tuning_options: Any) -> list[dict[str, Any] | None]:
@@ -199,21 +214,18 @@ class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
             self._idle_calls += 1
         spent = budget.max_fevals if self._idle_calls > MAX_IDLE_CALLS else len(self._results)
         budget.num_fevals = spent
-        return [
-            self._result(config, position)
-            for config, position in zip(configs, positions, strict=True)
-        ]
-
-    def _result(self, config: tuple[float, ...], position: int | None) -> dict[str, Any] | None:
-        result: dict[str, Any] = dict(zip(self._space.param_names, config, strict=True))
-        if position is None:
-            return {**result, "__error__": InvalidConfig()}
-        if position not in self._results:
-            return None
-        time = self._results[position]
-        if time is None:
-            return {**result, "__error__": RuntimeFailedConfig()}
-        return {**result, "time": time}
+        found: list[dict[str, Any] | None] = []
+        for config, position in zip(configs, positions, strict=True):
+            result = dict(zip(self._space.param_names, config, strict=True))
+            if position is None:
+                found.append({**result, "__error__": InvalidConfig()})
+            elif position not in self._results:
+                found.append(None)
+            else:
+                time = self._results[position]
+                failed = {"__error__": RuntimeFailedConfig()}
+                found.append({**result, **(failed if time is None else {"time": time})})
+        return found
 
 
 def _run(
@@ -227,34 +239,6 @@ def _run(
     except Exception as error:  # noqa: BLE001  # raised again in the searcher's thread
         ended = error
     runner.outbox.put(ended)
-
-
-def _options(
-    strategy: str, tune_params: Mapping[str, list[float]], budget: TuningBudget, seed: int
-) -> Options:
-    limits = {} if strategy == "brute_force" else {"max_fevals": budget.max_fevals}
-    return Options(
-        tune_params=tune_params,
-        objective=["time"],
-        objective_higher_is_better=[False],
-        strategy=strategy,
-        strategy_options=Options(limits),
-        max_fevals=budget.max_fevals,
-        budget=budget,
-        seed=seed % 2**32,
-        cache={},
-        cachefile=None,
-        restrictions=[],
-        metrics=None,
-        simulation_mode=False,
-        verbose=False,
-        quiet=True,
-    )
-
-
-def _seeded_state(seed: int) -> tuple[Any, Any]:
-    python = random.Random(seed)  # noqa: S311
-    return python.getstate(), np.random.RandomState(seed % 2**32).get_state()
 
 
 def _set_state(state: tuple[Any, Any]) -> None:
@@ -283,11 +267,9 @@ class KernelTunerSearcher:
         budget: int,
         seeds: Sequence[Mapping[str, Value]] = (),
     ) -> None:
-        self._pool = pool
-        self._remaining = RemainingConfigs(pool, seeds)
+        self._pool, self._remaining = pool, RemainingConfigs(pool, seeds)
         self._rng = np.random.default_rng(seed)
-        self._strategy = strategy
-        self._seed = seed
+        self._strategy, self._seed = strategy, seed
         self._budget = max(1, min(budget, len(pool)))
         self._values = [_numbers(parameter) for parameter in space.parameters]
         columns = [np.array(v)[pool.encoded[:, i]].tolist() for i, v in enumerate(self._values)]
@@ -336,17 +318,15 @@ class KernelTunerSearcher:
             batch = run.next_batch()
         except Exception as error:  # noqa: BLE001  # a strategy of Kernel Tuner may raise anything
             _log.warning("kernel_tuner:%s stopped: %s; going on at random", self._strategy, error)
-            self._run = None
-            return
+            batch, self._found_new = None, False
         if batch is not None:
             self._found_new = True
             self._queue.extend(batch)
             self._awaited.update(batch)
-        elif self._found_new and len(self._results) < self._budget:
-            self._seed += 1
-            self._run = self._start()
         else:
-            self._run = None
+            again = self._found_new and len(self._results) < self._budget
+            self._seed += again
+            self._run = self._start() if again else None
 
     def _start(self) -> StrategyRun:
         self._found_new = False

@@ -135,7 +135,6 @@ class OptunaJournal:
         self._known = {_key(trial.params) for trial in self._study.get_trials(deepcopy=False)}
 
     def add(self, trial: Trial) -> None:
-        """Append one trial, unless an earlier run of the same session did."""
         key = _key(trial.config)
         if key in self._known:
             return
@@ -225,16 +224,12 @@ class OptunaSearcher:
             self._journal.add(trial)
 
     def _propose(self) -> Config:
-        index = self._choose()
+        index = self._remaining.take_seed()
+        if index is None and self._asked >= STARTUP_TRIALS and self._tpe.ready:
+            index = self._remaining.take_nearest(self._tpe.wish())
+        if index is None:
+            index = self._remaining.take_random(self._rng)
         config = self._pool[index]
         self._numbers[index] = self._tpe.begin(config)
         self._asked += 1
         return config
-
-    def _choose(self) -> int:
-        seed = self._remaining.take_seed()
-        if seed is not None:
-            return seed
-        if self._asked < STARTUP_TRIALS or not self._tpe.ready:
-            return self._remaining.take_random(self._rng)
-        return self._remaining.take_nearest(self._tpe.wish())

@@ -44,7 +44,6 @@ class Source:
     failure: Callable[[FailingRowError], ExpressionError]
 
     def valid(self, rows: Rows) -> Mask:
-        """Say which rows are valid; raise `ExpressionError` where a constraint fails on one."""
         try:
             return self.population.valid(rows)
         except FailingRowError as error:
@@ -88,7 +87,6 @@ class Pool:
 
     @classmethod
     def of(cls, parameters: tuple[Parameter, ...], configs: Iterable[Mapping[str, Value]]) -> Pool:
-        """Make the pool of the given configs."""
         lookups = [(p.name, {value: i for i, value in enumerate(p.values)}) for p in parameters]
         rows = [[indices[config[name]] for name, indices in lookups] for config in configs]
         unordered = np.array(rows, dtype=np.uint16).reshape(len(rows), len(parameters))
@@ -108,7 +106,6 @@ class Pool:
 
     @property
     def estimated_size(self) -> int:
-        """The number of valid configs, held or not; see `size_is_exact`."""
         return self._size if self._source is None else max(self._size, self._source.population.size)
 
     @property
@@ -170,7 +167,6 @@ class Pool:
         return self._size - before
 
     def restricted(self, configs: Iterable[Mapping[str, Value]]) -> Pool:
-        """Make the pool of those of `configs` that are valid here."""
         return Pool.of(self.parameters, [config for config in configs if config in self])
 
     def _row(self, config: Mapping[str, Value]) -> Rows | None:
@@ -240,9 +236,13 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
     for constraint in space.constraints:
         constraint.require(own | outer.keys())
         residual = substitute(constraint, outer)
-        if residual.names or not _is_known(residual):
+        try:
+            holds = None if residual.names else residual.evaluate({})
+        except ExpressionError:
+            holds = None
+        if holds is None:
             residuals.append((constraint, residual))
-        elif not residual.evaluate({}):
+        elif not holds:
             return Pool(space.parameters, no_rows(len(space.parameters)), constraint)
 
     def failure(error: FailingRowError) -> ExpressionError:
@@ -279,14 +279,6 @@ def _check_values(parameters: tuple[Parameter, ...]) -> None:
                 f"parameter {parameter.name!r} has {len(seen)} values, over {MAX_VALUES}",
                 line=parameter.line,
             )
-
-
-def _is_known(residual: Expression) -> bool:
-    try:
-        residual.evaluate({})
-    except ExpressionError:
-        return False
-    return True
 
 
 def _failure_of(
@@ -350,7 +342,6 @@ class RemainingConfigs:
         return index
 
     def take_seed(self) -> int | None:
-        """Take the next seed that is still free."""
         while self._seeds:
             index = self._seeds.popleft()
             if index in self:

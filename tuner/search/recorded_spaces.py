@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.device.base import CompileTarget
-from tuner.device.recorded.foreign import ForeignAnswer, MeasuredSpace, is_foreign
+from tuner.device.recorded.foreign import MeasuredSpace, is_foreign
 from tuner.device.recorded.kernel_tuner_files import load_measured
-from tuner.device.recorded.recording import RecordedWorkload, Recording, load_recording
+from tuner.device.recorded.recording import Recording, load_recording
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError
-from tuner.model.kernel import Workload
+from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.search.pool import Pool, valid_configs
 from tuner.space.load import Definition, workload_from_text
@@ -40,6 +40,10 @@ class RecordedSpace:
         return f"{self.name} {self.workload}".rstrip()
 
     @property
+    def place(self) -> str:
+        return f" on {self.workload}" if self.workload.axes else ""
+
+    @property
     def times_us(self) -> list[float | None]:
         return [trial.time_us for trial in self.trials.values()]
 
@@ -62,23 +66,29 @@ def space_of(measured: MeasuredSpace, path: Path) -> RecordedSpace:
 
     Raises `InputError` where no config is correct.
     """
-    space = SearchSpace(measured.parameters)
+    trials = {}
+    for config, answer in measured.answers.items():
+        status, measurement = answer.status, None
+        if status is Status.CORRECT and answer.time_us is not None:
+            times_us = (answer.time_us,)
+            measurement = Measurement(times_us, answer.calls, answer.sets, answer.stopped_early)
+        reason = "" if measurement else answer.reason
+        trials[config] = Trial(
+            INITIAL, NO_WORKLOAD, config, status, reason, measurement=measurement
+        )
     pool = Pool.of(measured.parameters, measured.answers)
-    trials = {config: _trial(config, answer) for config, answer in measured.answers.items()}
-    found = RecordedSpace(recording_name(path), path, NO_WORKLOAD, space, pool, trials)
-    require_correct(found)
-    return found
+    space = SearchSpace(measured.parameters)
+    return _solvable(RecordedSpace(recording_name(path), path, NO_WORKLOAD, space, pool, trials))
 
 
-def require_correct(space: RecordedSpace) -> None:
-    """Raise `InputError` for a space in which there is nothing to find."""
+def _solvable(space: RecordedSpace) -> RecordedSpace:
     if all(time is None for time in space.times_us):
-        where = f" on {space.workload}" if space.workload.axes else ""
         raise InputError(
-            f"none of its {len(space.trials)} configs is correct{where}",
+            f"none of its {len(space.trials)} configs is correct{space.place}",
             path=space.path,
             remedy="a search can be replayed where at least one config has a time",
         )
+    return space
 
 
 def recording_name(path: Path) -> str:
@@ -86,85 +96,32 @@ def recording_name(path: Path) -> str:
     return path.name.partition(".")[0] or path.name
 
 
-def _trial(config: Config, answer: ForeignAnswer) -> Trial:
-    if answer.status is not Status.CORRECT or answer.time_us is None:
-        return Trial(INITIAL, NO_WORKLOAD, config, answer.status, answer.reason)
-    measured = Measurement((answer.time_us,), answer.calls, answer.sets, answer.stopped_early)
-    return Trial(INITIAL, NO_WORKLOAD, config, Status.CORRECT, measurement=measured)
-
-
 # `tune record` leaves out what is decided without a GPU: whoever answers decides it again.
 _UNRECORDED = "not in the recording: it does not compile or is over a limit"
 
 
-def rendered_spaces(
-    path: Path, find: Callable[[Path], Definition], asked: Sequence[str] = ()
-) -> Iterator[RecordedSpace]:
-    """Find the programs of all valid configs by rendering the kernel's template, uncompiled.
+def load_spaces(
+    path: Path, find: Callable[[Path], Definition], workloads: Sequence[str] = ()
+) -> tuple[RecordedSpace, ...]:
+    """Read a Kernel Tuner cache, T4 results or a recording of `tune record`.
 
-    `find` finds the recording's search space. `asked` are workloads as `--workload` takes them;
-    without, those that the search space tunes and the recording holds, or else all of it. Raises
-    `InputError` where recording and search space do not belong together.
+    `find` finds the search space of the last kind, which names no configs. `workloads`, as
+    `--workload` takes them, chooses among those of a recording; without, those that the search
+    space tunes and the recording holds, or else all of it. A foreign file has one, which only ours
+    name. Raises `DeviceError` for a file that cannot be read and `InputError` for one of no use.
     """
-    recording = load_recording(path)
-    definition = find(path)
-    _require_same(path, recording, definition)
-    template = Template.load(definition.spec.template)
-    several = len(recording.workloads) > 1
-    for workload in _workloads(path, recording, definition, asked):
-        recorded = recording.workloads[workload.key]
-        yield _rendered(path, recording, definition, template, workload, recorded, several)
-
-
-def _rendered(
-    path: Path,
-    recording: Recording,
-    definition: Definition,
-    template: Template,
-    workload: Workload,
-    recorded: RecordedWorkload,
-    several: bool,
-) -> RecordedSpace:
-    operators = recording.operators
-    definition = definition.chosen(operators)
-    spec = definition.spec
-    target = CompileTarget(spec, operators, recording.device.info())
-    names = target.names(workload)
-    pool = valid_configs(definition.space, names)
-    tried = recorded.tried()
-    if tried is not None:
-        pool = pool.restricted(tried)
-    trials = {}
-    for config in pool:
-        launches = spec.candidate_launches({**names, **config})
-        source = template.render({**workload.values, **operators, **config}).source
-        trials[config] = _rendered_trial(
-            recorded, workload, config, target.key(source, workload, launches)
-        )
-    if not any(trial.status is not Status.RESOURCE_LIMIT for trial in trials.values()):
-        raise InputError(
-            f"holds none of the {len(pool)} valid configs on {workload}",
-            path=path,
-            remedy=f"{spec.path} or its template has changed since: record it again",
-        )
-    space = RecordedSpace(recording_name(path), path, workload, definition.space, pool, trials)
-    require_correct(space)
-    return space
-
-
-def _rendered_trial(
-    recorded: RecordedWorkload, workload: Workload, config: Config, key: str
-) -> Trial:
-    program = recorded.programs.get(key)
-    if program is None:
-        return Trial(INITIAL, workload, config, Status.RESOURCE_LIMIT, _UNRECORDED)
-    outcome = program.outcome()
-    return Trial(
-        INITIAL, workload, config, outcome.status, outcome.reason, measurement=outcome.measurement
-    )
-
-
-def _require_same(path: Path, recording: Recording, definition: Definition) -> None:
+    if is_foreign(path):
+        measured = load_measured(path)
+        own = measured.own.workload if measured.own else None
+        if workloads and set(workloads) != {own}:
+            raise InputError(
+                f"holds one workload, {own or 'which it does not name'}",
+                path=path,
+                remedy="--workload chooses among those of a recording of `tune record`: "
+                "leave it out",
+            )
+        return (space_of(measured, path),)
+    recording, definition = load_recording(path), find(path)
     if recording.kernel != definition.spec.name:
         raise InputError(
             f"is a recording of {recording.kernel}, and {definition.spec.path} is the search space "
@@ -172,12 +129,14 @@ def _require_same(path: Path, recording: Recording, definition: Definition) -> N
             path=path,
             remedy="name the right search space with --space",
         )
+    template = Template.load(definition.spec.template)
+    chosen = _workloads(path, recording, definition.spec, workloads)
+    return tuple(_rendered(path, recording, definition, template, one) for one in chosen)
 
 
 def _workloads(
-    path: Path, recording: Recording, definition: Definition, asked: Sequence[str]
+    path: Path, recording: Recording, spec: KernelSpec, asked: Sequence[str]
 ) -> list[Workload]:
-    spec = definition.spec
     if not asked:
         tuned = [one for one in spec.tuned if one.key in recording.workloads]
         return tuned or [workload_from_text(spec, key) for key in recording.workloads]
@@ -192,23 +151,38 @@ def _workloads(
     return chosen
 
 
-def load_spaces(
-    path: Path, find: Callable[[Path], Definition], workloads: Sequence[str] = ()
-) -> tuple[RecordedSpace, ...]:
-    """Read a Kernel Tuner cache, T4 results or a recording of `tune record`.
-
-    `find` finds the search space of the last kind, which names no configs. `workloads`
-    chooses among those of a recording; a foreign file has one, which only ours name. Raises
-    `DeviceError` for a file that cannot be read and `InputError` for one of no use.
-    """
-    if not is_foreign(path):
-        return tuple(rendered_spaces(path, find, workloads))
-    measured = load_measured(path)
-    own = measured.own.workload if measured.own else None
-    if workloads and set(workloads) != {own}:
+def _rendered(
+    path: Path, recording: Recording, definition: Definition, template: Template, workload: Workload
+) -> RecordedSpace:
+    """Find the programs of all valid configs by rendering the template, uncompiled."""
+    recorded, operators = recording.workloads[workload.key], recording.operators
+    definition = definition.chosen(operators)
+    spec = definition.spec
+    target = CompileTarget(spec, operators, recording.device.info())
+    names = target.names(workload)
+    pool = valid_configs(definition.space, names)
+    tried = recorded.tried()
+    if tried is not None:
+        pool = pool.restricted(tried)
+    trials = {}
+    for config in pool:
+        launches = spec.candidate_launches({**names, **config})
+        source = template.render({**workload.values, **operators, **config}).source
+        program = recorded.programs.get(target.key(source, workload, launches))
+        if program is None:
+            trial = Trial(INITIAL, workload, config, Status.RESOURCE_LIMIT, _UNRECORDED)
+        else:
+            found = program.outcome()
+            trial = Trial(
+                *(INITIAL, workload, config, found.status, found.reason),
+                measurement=found.measurement,
+            )
+        trials[config] = trial
+    if all(trial.status is Status.RESOURCE_LIMIT for trial in trials.values()):
         raise InputError(
-            f"holds one workload, {own or 'which it does not name'}",
+            f"holds none of the {len(pool)} valid configs on {workload}",
             path=path,
-            remedy="--workload chooses among those of a recording of `tune record`: leave it out",
+            remedy=f"{spec.path} or its template has changed since: record it again",
         )
-    return (space_of(measured, path),)
+    name = recording_name(path)
+    return _solvable(RecordedSpace(name, path, workload, definition.space, pool, trials))

@@ -14,9 +14,8 @@ from tuner.model.errors import SpaceError, TemplateError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import INITIAL, Status, Trial, fastest
 from tuner.search.base import Features, StaticFeatureAware
-from tuner.search.factory import default_budget, learns_from_others, make_searcher
+from tuner.search.factory import default_budget, learns_from_others, make_searcher, require_listed
 from tuner.search.pool import Pool, valid_configs
-from tuner.search.random import require_listed
 from tuner.session.events import SearchEnded
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance

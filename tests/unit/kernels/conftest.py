@@ -1,15 +1,15 @@
-"""The CPU device and the compiler for one kernel: that of the module's `DEFINITION`."""
+"""The compiler and the CPU device for the kernel of a class of `KernelChecks`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from host_programs import cached_compiler
 
 from tuner.compiler.host import HostCompiler
 from tuner.device.cpu.device import HostDevice
-from tuner.space.load import Definition
+from tuner.space.choices import chosen_operators
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
 
@@ -20,18 +20,21 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]
         yield compiler
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def device(request: pytest.FixtureRequest) -> Iterator[HostDevice]:
-    device = HostDevice(request.module.DEFINITION.spec, {})
+    spec = request.cls.kernel.spec
+    device = HostDevice(spec, chosen_operators(spec, {}))
     yield device
     device.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def evaluator(
-    request: pytest.FixtureRequest, compiler: HostCompiler, device: HostDevice
-) -> Evaluator:
-    definition: Definition = request.module.DEFINITION
-    spec = definition.spec
-    candidate = Candidate("template", definition.space, Template.load(spec.template))
-    return Evaluator(spec, candidate, {}, compiler, device)
+    request: pytest.FixtureRequest, operators: Mapping[str, str], compiler: HostCompiler
+) -> Iterator[Evaluator]:
+    definition = request.cls.kernel.definition.chosen(operators)
+    operators = chosen_operators(definition.spec, operators)
+    candidate = Candidate("template", definition.space, Template.load(definition.spec.template))
+    device = HostDevice(definition.spec, operators)
+    yield Evaluator(definition.spec, candidate, operators, compiler, device)
+    device.close()

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import shutil
-from pathlib import Path
-
 import numpy as np
 import pytest
+from shipped_kernels import KernelChecks, Sample, ShippedKernel
 
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
-from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
-from tuner.device.reference import load_reference
-from tuner.model.kernel import Launch, Workload
-from tuner.model.trial import Status
-from tuner.search.pool import valid_configs
-from tuner.space.load import load_definition
-from tuner.space.template import Template
-from tuner.tuning.evaluator import Candidate, Evaluator
+from tuner.model.kernel import Launch
 
-ROOT = Path(__file__).parents[3]
-DEFINITION = load_definition(ROOT / "search_spaces/sglang/awq_dequantize.yaml")
-SPEC = DEFINITION.spec
-SOURCE = SPEC.source.read_text(encoding="utf-8")
-ROWS, WORDS = 256, 20
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+KERNEL = ShippedKernel("awq_dequantize")
 
 PRODUCT = "__hmul2(__hsub2(w.pairs[k], z.pairs[k]), s.pairs[k])"
-# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
 NEAR_MISSES = {
     "nibbles are taken in their own order": (
         "word >> 4 * k & 0x000f000fu",
@@ -59,7 +40,7 @@ NEAR_MISSES = {
 def referred(words: np.ndarray, scales: np.ndarray, zeros: np.ndarray, dtype: str) -> np.ndarray:
     arrays = {"qweight": words, "scales": scales, "zeros": zeros}
     axes = {"R": words.shape[0], "C": words.shape[1]}
-    return load_reference(SPEC.reference).compute(np, arrays, axes, DTYPE=dtype)["out"]
+    return KERNEL.compute(arrays, axes, DTYPE=dtype)["out"]
 
 
 def test_nibbles_of_a_word_are_columns_in_the_order_of_awq() -> None:
@@ -95,10 +76,7 @@ def test_a_product_halfway_is_rounded_to_even(
 
 
 def test_inputs_have_words_of_both_signs_and_finite_products() -> None:
-    reference = load_reference(SPEC.reference)
-    assert reference.inputs is not None
-    axes = {"R": 300, "C": 40}
-    drawn = reference.inputs(np, np.random.default_rng(3), axes, "extreme")
+    drawn = KERNEL.drawn({"R": 300, "C": 40}, "extreme")
     assert drawn["qweight"].dtype == np.int32
     assert {tuple(drawn[name].shape) for name in ("zeros", "scales")} == {(3, 40), (3, 320)}
     nibbles = drawn["qweight"][..., None] >> 4 * np.arange(8) & 15
@@ -109,37 +87,11 @@ def test_inputs_have_words_of_both_signs_and_finite_products() -> None:
     assert np.isfinite(referred(drawn["qweight"], scales, drawn["zeros"], "float16")).all()
 
 
-@needs_compiler
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_baseline_and_configs_are_right(compiler: HostCompiler, dtype: str) -> None:
-    chosen = DEFINITION.chosen({"DTYPE": dtype})
-    device = HostDevice(chosen.spec, {"DTYPE": dtype})
-    candidate = Candidate("template", chosen.space, Template.load(SPEC.template))
-    evaluator = Evaluator(chosen.spec, candidate, {"DTYPE": dtype}, compiler, device)
-    try:
-        assert evaluator.baseline(Workload.of({"R": 3, "C": 5})).status is Status.CORRECT
-        workload = Workload.of({"R": 131, "C": 68})
-        configs = list(valid_configs(chosen.space, evaluator.names(workload)))
-        bulk = [config for config in configs if config["store"] == "bulk"]
-        sample = random.Random(7).sample(configs, 3)  # noqa: S311
-        for pending in [evaluator.start(workload, config) for config in [*sample, bulk[0]]]:
-            trial = evaluator.finish(pending)
-            assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
-    finally:
-        device.close()
-
-
-@needs_compiler
-@pytest.mark.parametrize(("before", "after"), NEAR_MISSES.values(), ids=NEAR_MISSES)
-def test_a_near_miss_is_caught(
-    compiler: HostCompiler, device: HostDevice, before: str, after: str
-) -> None:
-    assert SOURCE.count(before) == 1
-    request = CompileRequest(SOURCE.replace(before, after), ("awq_dequantize",), "sm_90a")
-    result = compiler.submit(request).result()
-    assert result.ok, result.error
-    grid = (-(-WORDS // 16), -(-ROWS // 16), 1)
-    launch = Launch("awq_dequantize", grid, (16, 16, 1))
-    workload = Workload.of({"R": ROWS, "C": WORDS})
-    program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.INCORRECT
+class TestOnTheCpu(KernelChecks):
+    kernel = KERNEL
+    operators = ({"DTYPE": "float16"}, {"DTYPE": "bfloat16"})
+    baselines = ({"R": 3, "C": 5},)
+    samples = (Sample({"R": 131, "C": 68}), Sample({"R": 131, "C": 68}, 1, {"store": "bulk"}))
+    near_misses = NEAR_MISSES
+    workload = {"R": 256, "C": 20}
+    launches = (Launch("awq_dequantize", (2, 16, 1), (16, 16, 1)),)

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import random
-import shutil
-from pathlib import Path
-
 import numpy as np
 import pytest
+from operators import launch
+from shipped_kernels import KernelChecks, Sample, ShippedKernel
 
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
-from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
 from tuner.device.inputs import INPUT_KINDS, NONFINITE
-from tuner.device.reference import load_reference
-from tuner.model.kernel import Launch, Workload
-from tuner.model.trial import Status
-from tuner.search.pool import valid_configs
-from tuner.space.load import load_definition
-from tuner.tuning.evaluator import Evaluator
 
-ROOT = Path(__file__).parents[3]
-DEFINITION = load_definition(ROOT / "search_spaces/sglang/merge_state.yaml")
-SPEC = DEFINITION.spec
-SOURCE = SPEC.source.read_text(encoding="utf-8")
-TOKENS, HEADS, WIDTH = 16, 8, 64
+KERNEL = ShippedKernel("merge_state")
 INF = float("inf")
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
 NEAR_MISSES = {
     "+inf is no sign of an empty part": ("return s == -none ? none : s;", "return s;"),
     "an empty part ends all": (
@@ -63,14 +45,8 @@ def referred(
     axes = dict(zip("THD", v_a.shape, strict=True))
     inputs = {"v_a": v_a, "s_a": s_a, "v_b": v_b, "s_b": s_b}
     with np.errstate(invalid="ignore"):
-        outputs = load_reference(SPEC.reference).compute(np, inputs, axes)
+        outputs = KERNEL.compute(inputs, axes)
     return outputs["v_merged"], outputs["s_merged"]
-
-
-def drawn(fill: str) -> dict[str, np.ndarray]:
-    draw = load_reference(SPEC.reference).inputs
-    assert draw is not None
-    return dict(draw(np, np.random.default_rng(0), {"T": 64, "H": 40, "D": 8}, fill))
 
 
 def test_two_parts_of_the_keys_give_the_attention_over_all_of_them() -> None:
@@ -108,7 +84,7 @@ def test_two_parts_without_keys_give_nan(a: float, b: float) -> None:
 
 @pytest.mark.parametrize("fill", [*INPUT_KINDS, NONFINITE])
 def test_only_where_nan_is_told_from_untouched_memory_both_parts_are_empty(fill: str) -> None:
-    given = drawn(fill)
+    given = KERNEL.drawn({"T": 64, "H": 40, "D": 8}, fill)
     empty = {name: np.isinf(s) for name, s in given.items()}
     if fill not in ("zeros", NONFINITE):
         assert not any(where.any() for where in empty.values())
@@ -119,34 +95,10 @@ def test_only_where_nan_is_told_from_untouched_memory_both_parts_are_empty(fill:
     assert bool((empty["s_a"] & empty["s_b"]).any()) is (fill == NONFINITE)
 
 
-@needs_compiler
-@pytest.mark.parametrize("width", [8, 48, 512])
-def test_the_baseline_is_right_for_any_multiple_of_8(evaluator: Evaluator, width: int) -> None:
-    trial = evaluator.baseline(Workload.of({"T": 5, "H": 3, "D": width}))
-    assert trial.status is Status.CORRECT, trial.reason
-
-
-@needs_compiler
-@pytest.mark.parametrize("width", [48, 128])
-def test_configs_of_the_template_are_right(evaluator: Evaluator, width: int) -> None:
-    workload = Workload.of({"T": 3, "H": 5, "D": width})
-    configs = list(valid_configs(DEFINITION.space, evaluator.names(workload)))
-    sample = random.Random(7).sample(configs, 4)  # noqa: S311
-    for pending in [evaluator.start(workload, config) for config in sample]:
-        trial = evaluator.finish(pending)
-        assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
-
-
-@needs_compiler
-@pytest.mark.parametrize(("before", "after"), NEAR_MISSES.values(), ids=NEAR_MISSES)
-def test_a_near_miss_is_caught(
-    compiler: HostCompiler, device: HostDevice, before: str, after: str
-) -> None:
-    assert SOURCE.count(before) == 1
-    request = CompileRequest(SOURCE.replace(before, after), ("merge_state",), "sm_90a")
-    result = compiler.submit(request).result()
-    assert result.ok, result.error
-    launch = Launch("merge_state", (TOKENS * HEADS * WIDTH // 1024, 1, 1), (128, 1, 1))
-    workload = Workload.of({"T": TOKENS, "H": HEADS, "D": WIDTH})
-    program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.INCORRECT
+class TestOnTheCpu(KernelChecks):
+    kernel = KERNEL
+    baselines = tuple({"T": 5, "H": 3, "D": width} for width in (8, 48, 512))
+    samples = tuple(Sample({"T": 3, "H": 5, "D": width}, 4) for width in (48, 128))
+    near_misses = NEAR_MISSES
+    workload = {"T": 16, "H": 8, "D": 64}
+    launches = (launch(16 * 8 * 64 // 1024, 128, kernel="merge_state"),)

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import random
-import shutil
-from pathlib import Path
-
 import numpy as np
 import pytest
+from operators import launch
+from shipped_kernels import KernelChecks, Sample, ShippedKernel
 
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
-from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
 from tuner.device.inputs import INPUT_KINDS
-from tuner.device.reference import load_reference
-from tuner.model.kernel import Launch, Workload
-from tuner.model.trial import Status
-from tuner.search.pool import valid_configs
-from tuner.space.load import load_definition
-from tuner.tuning.evaluator import Evaluator
 
-ROOT = Path(__file__).parents[3]
-DEFINITION = load_definition(ROOT / "search_spaces/sglang/moe_align_block_size.yaml")
-SPEC = DEFINITION.spec
-SOURCE = SPEC.source.read_text(encoding="utf-8")
-LARGE = {"T": 100, "E": 65, "k": 4, "B": 16}  # two launches
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+KERNEL = ShippedKernel("moe_align_block_size")
 
 TILES = "return (routes + B - 1) / B;"
-# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
 NEAR_MISSES = {
     "a full tile is followed by an empty one": (TILES, "return routes > 0 ? routes / B + 1 : 0;"),
     "an expert without routes has a tile": (TILES, "return max((routes + B - 1) / B, 1);"),
@@ -55,14 +37,12 @@ NEAR_MISSES = {
 def referred(ids: list[list[int]], experts: int, tile: int) -> dict[str, list[int]]:
     routed = np.array(ids)
     axes = {"T": routed.shape[0], "E": experts, "k": routed.shape[1], "B": tile}
-    outputs = load_reference(SPEC.reference).compute(np, {"topk_ids": routed}, axes)
+    outputs = KERNEL.compute({"topk_ids": routed}, axes)
     return {name: np.asarray(values).tolist() for name, values in outputs.items()}
 
 
 def drawn(fill: str, axes: dict[str, int]) -> np.ndarray:
-    draw = load_reference(SPEC.reference).inputs
-    assert draw is not None
-    return np.asarray(draw(np, np.random.default_rng(5), axes, fill)["topk_ids"])
+    return np.asarray(KERNEL.drawn(axes, fill, 5)["topk_ids"])
 
 
 def test_routes_are_sorted_by_expert_and_padded_to_tiles() -> None:
@@ -73,7 +53,7 @@ def test_routes_are_sorted_by_expert_and_padded_to_tiles() -> None:
 
 
 def test_any_order_within_an_expert_is_right_and_none_across_experts() -> None:
-    canonical = load_reference(SPEC.reference).canonical
+    canonical = KERNEL.reference.canonical
     assert canonical is not None
     axes = {"T": 3, "E": 4, "k": 2, "B": 2}
     experts = np.array([0, 2, 2, 3, -1], dtype=np.int32)
@@ -126,55 +106,19 @@ def test_inputs_hold_even_and_uneven_loads_and_experts_without_any() -> None:
     assert np.flatnonzero(counts["extreme"]).tolist() == [0, 19]
 
 
-@needs_compiler
-@pytest.mark.parametrize(
-    "axes",
-    [
+class TestOnTheCpu(KernelChecks):
+    kernel = KERNEL
+    baselines = (
         {"T": 1, "E": 64, "k": 8, "B": 16},
         {"T": 511, "E": 8, "k": 2, "B": 128},
         {"T": 512, "E": 8, "k": 2, "B": 128},
         {"T": 3, "E": 1000, "k": 7, "B": 4},
-    ],
-    ids=str,
-)
-def test_the_baseline_is_right_for_few_and_many_routes(
-    evaluator: Evaluator, axes: dict[str, int]
-) -> None:
-    trial = evaluator.baseline(Workload.of(axes))
-    assert trial.status is Status.CORRECT, trial.reason
-
-
-@needs_compiler
-@pytest.mark.parametrize("method", ["direct", "solo", "cluster", "launches"])
-def test_configs_of_every_method_are_right(evaluator: Evaluator, method: str) -> None:
-    tokens = {"direct": 3, "solo": 33, "cluster": 129, "launches": 1030}[method]
-    workload = Workload.of({"T": tokens, "E": 65, "k": 4, "B": 16})
-    configs = [
-        config
-        for config in valid_configs(DEFINITION.space, evaluator.names(workload))
-        if dict(config)["method"] == method
-    ]
-    sample = random.Random(7).sample(configs, 3)  # noqa: S311
-    for pending in [evaluator.start(workload, config) for config in sample]:
-        trial = evaluator.finish(pending)
-        assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
-
-
-@needs_compiler
-@pytest.mark.parametrize(("before", "after"), NEAR_MISSES.values(), ids=NEAR_MISSES)
-def test_a_near_miss_is_caught(
-    compiler: HostCompiler, device: HostDevice, before: str, after: str
-) -> None:
-    assert SOURCE.count(before) == 1
-    request = CompileRequest(
-        SOURCE.replace(before, after), ("align_experts", "scatter_routes"), "sm_90a"
     )
-    result = compiler.submit(request).result()
-    assert result.ok, result.error
-    routes = LARGE["T"] * LARGE["k"]
-    launches = (
-        Launch("align_experts", (2, 1, 1), (1024, 1, 1)),
-        Launch("scatter_routes", (-(-routes // 256), 1, 1), (256, 1, 1)),
+    samples = tuple(
+        Sample({"T": tokens, "E": 65, "k": 4, "B": 16}, having={"method": method})
+        for method, tokens in {"direct": 3, "solo": 33, "cluster": 129, "launches": 1030}.items()
     )
-    program = Program("near miss", Workload.of(LARGE), launches, result.cubin, result.lowered)
-    assert device.verify(program).status is Status.INCORRECT
+    near_misses = NEAR_MISSES
+    # two launches
+    workload = {"T": 100, "E": 65, "k": 4, "B": 16}
+    launches = (launch(2, 1024, kernel="align_experts"), launch(2, 256, kernel="scatter_routes"))

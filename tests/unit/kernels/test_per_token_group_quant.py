@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
+from operators import launch
+from shipped_kernels import KernelChecks, Sample, ShippedKernel
 
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
-from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
-from tuner.device.reference import load_reference
-from tuner.model.kernel import Launch, Workload
-from tuner.model.trial import Status
-from tuner.search.pool import valid_configs
-from tuner.space.load import Definition, load_definition
-from tuner.space.template import Template
-from tuner.tuning.evaluator import Candidate, Evaluator
-
-ROOT = Path(__file__).parents[3]
-SPACE = ROOT / "search_spaces/sglang/per_token_group_quant.yaml"
-SPEC = load_definition(SPACE).spec
-SOURCE = SPEC.source.read_text(encoding="utf-8")
-DEFAULT = {"QUANT": "fp8", "SCALES": "column", "FUSED": "false"}
-VARIANTS = [
-    {},
-    {"QUANT": "int8"},
-    {"SCALES": "row"},
-    {"FUSED": "true"},
-    {"QUANT": "int8", "SCALES": "row", "FUSED": "true"},
-]
-ROWS, WIDTH = 63, 512  # the scales of a column have padding
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+KERNEL = ShippedKernel("per_token_group_quant")
 
 STEP = "largest / kLargest;"
-# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
 NEAR_MISSES = {
     "signs count in the largest": ("fmaxf(largest, fabsf(values[i]))", "fmaxf(largest, values[i])"),
     "each thread has a largest of its own": ("step = kLanes / 2; step > 0", "step = 0; step > 0"),
@@ -59,37 +30,10 @@ NEAR_MISSES = {
 }
 
 
-@pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: " ".join(v.values()) or "default")
-def operators(request: pytest.FixtureRequest) -> dict[str, str]:
-    return {**DEFAULT, **request.param}
-
-
-@pytest.fixture(scope="module")
-def definition(operators: dict[str, str]) -> Definition:
-    return load_definition(SPACE, operators)
-
-
-@pytest.fixture(scope="module")
-def evaluator(
-    operators: dict[str, str], definition: Definition, compiler: HostCompiler
-) -> Iterator[Evaluator]:
-    candidate = Candidate("template", definition.space, Template.load(SPEC.template))
-    device = HostDevice(definition.spec, operators)
-    yield Evaluator(definition.spec, candidate, operators, compiler, device)
-    device.close()
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[HostDevice]:
-    device = HostDevice(SPEC, DEFAULT)
-    yield device
-    device.close()
-
-
 def referred(x: np.ndarray, **operators: str) -> tuple[np.ndarray, np.ndarray]:
     width = x.shape[1] // 2 if operators.get("FUSED") == "true" else x.shape[1]
     axes = {"T": x.shape[0], "K": width}
-    outputs = load_reference(SPEC.reference).compute(np, {"x": x}, axes, **operators)
+    outputs = KERNEL.compute({"x": x}, axes, **operators)
     return outputs["q"], outputs["scale"]
 
 
@@ -148,37 +92,17 @@ def test_a_product_beyond_the_largest_float_counts_as_that() -> None:
     assert scale[0, 0] == float(np.finfo(np.float32).max) / 448.0
 
 
-@needs_compiler
-@pytest.mark.parametrize(("rows", "width"), [(4, 128), (5, 1152), (66, 384)], ids=str)
-def test_the_baseline_is_right(evaluator: Evaluator, rows: int, width: int) -> None:
-    trial = evaluator.baseline(Workload.of({"T": rows, "K": width}))
-    assert trial.status is Status.CORRECT, trial.reason
-
-
-@needs_compiler
-@pytest.mark.parametrize(("rows", "width"), [(7, 1152), (515, 128)], ids=str)
-def test_configs_of_the_template_are_right(
-    definition: Definition, evaluator: Evaluator, rows: int, width: int
-) -> None:
-    workload = Workload.of({"T": rows, "K": width})
-    configs = list(valid_configs(definition.space, evaluator.names(workload)))
-    sample = random.Random(7).sample(configs, 3)  # noqa: S311
-    for pending in [evaluator.start(workload, config) for config in sample]:
-        trial = evaluator.finish(pending)
-        assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
-
-
-@needs_compiler
-@pytest.mark.parametrize(("before", "after"), NEAR_MISSES.values(), ids=NEAR_MISSES)
-def test_a_near_miss_is_caught(
-    compiler: HostCompiler, device: HostDevice, before: str, after: str
-) -> None:
-    assert SOURCE.count(before) == 1
-    request = CompileRequest(SOURCE.replace(before, after), ("per_token_group_quant",), "sm_90a")
-    result = compiler.submit(request).result()
-    assert result.ok, result.error
-    blocks = -(-ROWS * (WIDTH // 128) // 32)
-    launch = Launch("per_token_group_quant", (blocks, 1, 1), (256, 1, 1))
-    workload = Workload.of({"T": ROWS, "K": WIDTH})
-    program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.INCORRECT
+class TestOnTheCpu(KernelChecks):
+    kernel = KERNEL
+    operators = (
+        {},
+        {"QUANT": "int8"},
+        {"SCALES": "row"},
+        {"FUSED": "true"},
+        {"QUANT": "int8", "SCALES": "row", "FUSED": "true"},
+    )
+    baselines = ({"T": 4, "K": 128}, {"T": 5, "K": 1152}, {"T": 66, "K": 384})
+    samples = (Sample({"T": 7, "K": 1152}), Sample({"T": 515, "K": 128}))
+    near_misses = NEAR_MISSES
+    workload = {"T": 63, "K": 512}  # the scales of a column have padding
+    launches = (launch(8, 256, kernel="per_token_group_quant"),)

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import shutil
-from pathlib import Path
-
 import numpy as np
-import pytest
+from operators import launch
+from shipped_kernels import KernelChecks, Sample, ShippedKernel
 
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
-from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
-from tuner.device.reference import load_reference
-from tuner.model.kernel import Launch, Workload
-from tuner.model.trial import Status
-from tuner.search.pool import valid_configs
-from tuner.space.load import load_definition
-from tuner.tuning.evaluator import Evaluator
-
-ROOT = Path(__file__).parents[3]
-DEFINITION = load_definition(ROOT / "search_spaces/sglang/per_token_quant_fp8.yaml")
-SPEC = DEFINITION.spec
-SOURCE = SPEC.source.read_text(encoding="utf-8")
-ROWS, WIDTH = 64, 512
-BLOCKS = "per_token_quant_fp8_block"
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+# The edits are in what has a block for a row.
+KERNEL = ShippedKernel("per_token_quant_fp8")
 
 STEP = "largest / kLargest;"
 SCALED = "make_float2(pair.x * factor, pair.y * factor)"
@@ -60,7 +41,7 @@ NEAR_MISSES = {
 
 def referred(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     axes = {"T": x.shape[0], "K": x.shape[1]}
-    outputs = load_reference(SPEC.reference).compute(np, {"x": x}, axes)
+    outputs = KERNEL.compute({"x": x}, axes)
     return outputs["q"], outputs["scale"]
 
 
@@ -83,38 +64,11 @@ def test_halfway_cases_stay_halfway_whatever_the_largest() -> None:
     assert q[0].tolist() == [448.0, 192.0, 176.0]
 
 
-@needs_compiler
-@pytest.mark.parametrize(
-    ("rows", "width"), [(5, 24), (5, 296), (5, 1032), (5, 4096), (2115, 64)], ids=str
-)
-def test_the_baseline_is_right_with_a_block_a_row_and_with_a_warp(
-    evaluator: Evaluator, rows: int, width: int
-) -> None:
-    trial = evaluator.baseline(Workload.of({"T": rows, "K": width}))
-    assert trial.status is Status.CORRECT, trial.reason
-
-
-@needs_compiler
-@pytest.mark.parametrize(("rows", "width"), [(3, 4096), (70, 1032)], ids=str)
-def test_configs_of_the_template_are_right(evaluator: Evaluator, rows: int, width: int) -> None:
-    workload = Workload.of({"T": rows, "K": width})
-    configs = list(valid_configs(DEFINITION.space, evaluator.names(workload)))
-    sample = random.Random(7).sample(configs, 3)  # noqa: S311
-    for pending in [evaluator.start(workload, config) for config in sample]:
-        trial = evaluator.finish(pending)
-        assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
-
-
-@needs_compiler
-@pytest.mark.parametrize(("before", "after"), NEAR_MISSES.values(), ids=NEAR_MISSES)
-def test_a_near_miss_is_caught(
-    compiler: HostCompiler, device: HostDevice, before: str, after: str
-) -> None:
-    assert SOURCE.count(before) == 1
-    request = CompileRequest(SOURCE.replace(before, after), (BLOCKS,), "sm_90a")
-    result = compiler.submit(request).result()
-    assert result.ok, result.error
-    launch = Launch(BLOCKS, (ROWS, 1, 1), (256, 1, 1))
-    workload = Workload.of({"T": ROWS, "K": WIDTH})
-    program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.INCORRECT
+class TestOnTheCpu(KernelChecks):
+    kernel = KERNEL
+    # with a block a row and with a warp
+    baselines = (*({"T": 5, "K": width} for width in (24, 296, 1032, 4096)), {"T": 2115, "K": 64})
+    samples = (Sample({"T": 3, "K": 4096}), Sample({"T": 70, "K": 1032}))
+    near_misses = NEAR_MISSES
+    workload = {"T": 64, "K": 512}
+    launches = (launch(64, 256, kernel="per_token_quant_fp8_block"),)

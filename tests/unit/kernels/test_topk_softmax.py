@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
+from operators import launch
 from scipy.special import softmax
+from shipped_kernels import KernelChecks, Sample, ShippedKernel
 
-from tuner.compiler.base import CompileRequest
-from tuner.compiler.host import HostCompiler
-from tuner.device.base import Program
-from tuner.device.cpu.device import HostDevice
-from tuner.device.reference import load_reference
-from tuner.model.kernel import Launch, Workload
-from tuner.model.trial import Status
-from tuner.search.pool import valid_configs
-from tuner.space.load import load_definition
-from tuner.space.template import Template
-from tuner.tuning.evaluator import Candidate, Evaluator
-
-ROOT = Path(__file__).parents[3]
-DEFINITION = load_definition(ROOT / "search_spaces/sglang/topk_softmax.yaml")
-SPEC = DEFINITION.spec
-SOURCE = SPEC.source.read_text(encoding="utf-8")
-ROWS, EXPERTS = 64, 128  # a quarter of the rows are without numbers in one of the fills
-PICKS = ("chain", "chains", "threes", "crossed", "sorted", "merged")
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+KERNEL = ShippedKernel("topk_softmax")
 
 RANK = "a.logit == b.logit && a.id < b.id"
 SIGNED_ZEROS = (
@@ -44,7 +23,6 @@ PROBABILITIES = (
 POWER = "expf(values[j][i] - largest)"
 WEIGHT = "const float weight = expf(best.logit - largest) / sum;"
 TAKEN = "if (best.id == (j * kLanes + lane) * kVector + i) values[j][i] = kLeast;"
-# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
 NEAR_MISSES = {
     "a higher id wins a tie": [(RANK, RANK.replace("<", ">"))],
     "a zero with a sign ranks below zero": [(RANK, SIGNED_ZEROS)],
@@ -74,25 +52,8 @@ def referred(
     logits: np.ndarray, k: int = 8, renormalize: str = "false"
 ) -> tuple[np.ndarray, np.ndarray]:
     axes = {"T": logits.shape[0], "E": logits.shape[1], "k": k}
-    compute = load_reference(SPEC.reference).compute
-    outputs = compute(np, {"logits": logits}, axes, RENORMALIZE=renormalize)
+    outputs = KERNEL.compute({"logits": logits}, axes, RENORMALIZE=renormalize)
     return outputs["weights"], outputs["ids"]
-
-
-@pytest.fixture(scope="module", params=["false", "true"])
-def evaluator(request: pytest.FixtureRequest, compiler: HostCompiler) -> Iterator[Evaluator]:
-    operators = {"RENORMALIZE": request.param}
-    candidate = Candidate("template", DEFINITION.space, Template.load(SPEC.template))
-    device = HostDevice(SPEC, operators)
-    yield Evaluator(SPEC, candidate, operators, compiler, device)
-    device.close()
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[HostDevice]:
-    device = HostDevice(SPEC, {"RENORMALIZE": "false"})
-    yield device
-    device.close()
 
 
 def test_weights_are_the_softmax_over_all_experts_largest_first() -> None:
@@ -141,47 +102,22 @@ def test_logits_rank_where_their_probabilities_are_all_0() -> None:
     assert ids.tolist() == [[6, 5, 4, 3, 2, 8, 1, 7]]
 
 
-@needs_compiler
-@pytest.mark.parametrize(
-    ("experts", "k"), [(8, 2), (16, 16), (32, 4), (64, 6), (100, 5), (128, 8), (256, 8), (512, 10)]
-)
-def test_the_baseline_is_right_for_any_number_of_experts(
-    evaluator: Evaluator, experts: int, k: int
-) -> None:
-    trial = evaluator.baseline(Workload.of({"T": 3, "E": experts, "k": k}))
-    assert trial.status is Status.CORRECT, trial.reason
-
-
-@needs_compiler
-@pytest.mark.parametrize("pick", PICKS)
-@pytest.mark.parametrize(("experts", "k"), [(60, 4), (256, 8)])
-def test_configs_of_the_template_are_right(
-    evaluator: Evaluator, experts: int, k: int, pick: str
-) -> None:
-    workload = Workload.of({"T": 3, "E": experts, "k": k})
-    configs = [
-        config
-        for config in valid_configs(DEFINITION.space, evaluator.names(workload))
-        if config["pick"] == pick
-    ]
-    config = random.Random(f"{experts} {pick}").choice(configs)  # noqa: S311
-    trial = evaluator.finish(evaluator.start(workload, config))
-    assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
-
-
-@needs_compiler
-@pytest.mark.parametrize("edits", NEAR_MISSES.values(), ids=NEAR_MISSES)
-def test_a_near_miss_is_caught(
-    compiler: HostCompiler, device: HostDevice, edits: list[tuple[str, str]]
-) -> None:
-    source = SOURCE
-    for before, after in edits:
-        assert source.count(before) == 1
-        source = source.replace(before, after)
-    name = f"topk_softmax<{EXPERTS}>"
-    result = compiler.submit(CompileRequest(source, (name,), "sm_90a")).result()
-    assert result.ok, result.error
-    workload = Workload.of({"T": ROWS, "E": EXPERTS, "k": 8})
-    launch = Launch(name, (ROWS // 8, 1, 1), (128, 1, 1))
-    program = Program("near miss", workload, (launch,), result.cubin, result.lowered)
-    assert device.verify(program).status is Status.INCORRECT
+class TestOnTheCpu(KernelChecks):
+    kernel = KERNEL
+    operators = ({}, {"RENORMALIZE": "true"})
+    baselines = tuple(
+        {"T": 3, "E": experts, "k": k}
+        for experts, k in [
+            *((8, 2), (16, 16), (32, 4), (64, 6)),
+            *((100, 5), (128, 8), (256, 8), (512, 10)),
+        ]
+    )
+    samples = tuple(
+        Sample({"T": 3, "E": experts, "k": k}, 1, {"pick": pick})
+        for experts, k in [(60, 4), (256, 8)]
+        for pick in ("chain", "chains", "threes", "crossed", "sorted", "merged")
+    )
+    near_misses = NEAR_MISSES
+    # a quarter of the rows are without numbers in one of the fills
+    workload = {"T": 64, "E": 128, "k": 8}
+    launches = (launch(8, 128, kernel="topk_softmax<128>"),)

@@ -48,9 +48,6 @@ def test_the_range_holds_every_window_with_every_idle_power():
     assert one.net_range_mj == pytest.approx((3.8, 4.2))
     assert one.net_mj == pytest.approx(4.0)
     assert one.spread == pytest.approx(20 / 510)
-
-
-def test_a_single_window_has_no_spread():
     assert consumption(500.0, 10.0).spread is None
 
 
@@ -78,9 +75,9 @@ def test_windows_of_one_program_come_together_and_workloads_stay_apart():
 def test_the_objectives_disagree_where_the_slower_saves_power():
     fast, frugal = consumption(600.0, 10.0, 32), consumption(480.0, 12.0, 64)
     found = account(fast, frugal)
-    assert [one.variant for one in found.ranked("energy")] == [variant(64), variant(32)]
-    assert [one.variant for one in found.ranked("edp")] == [variant(32), variant(64)]
-    assert [one.variant for one in found.ranked("time")] == [variant(32), variant(64)]
+    orders = {"energy": (64, 32), "edp": (32, 64), "time": (32, 64)}
+    for objective, blocks in orders.items():
+        assert [one.variant for one in found.ranked(objective)] == list(map(variant, blocks))
 
 
 def test_of_costs_that_tie_the_faster_wins():

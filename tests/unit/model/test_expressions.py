@@ -24,25 +24,18 @@ leaves = st.one_of(
 
 
 def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    def joined(form: str, *parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        return st.tuples(*parts).map(lambda texts: form.format(*texts))
+
+    compare, function = st.sampled_from(COMPARE), st.sampled_from(["min", "max", "ceil_div"])
     return st.one_of(
-        st.tuples(inner, st.sampled_from(BINARY + COMPARE), inner).map(
-            lambda t: f"({t[0]} {t[1]} {t[2]})"
-        ),
-        st.tuples(inner, st.sampled_from(COMPARE), inner, st.sampled_from(COMPARE), inner).map(
-            lambda t: f"({' '.join(t)})"
-        ),
-        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(lambda t: f"({' '.join(t)})"),
-        st.tuples(inner, inner, inner).map(lambda t: f"({t[0]} if {t[1]} else {t[2]})"),
-        st.tuples(st.sampled_from(["-", "+", "not "]), inner).map(lambda t: f"({t[0]}{t[1]})"),
-        st.tuples(st.sampled_from(["min", "max", "ceil_div"]), inner, inner).map(
-            lambda t: f"{t[0]}({t[1]}, {t[2]})"
-        ),
-        st.tuples(inner, st.sampled_from(["in", "not in"]), inner, inner).map(
-            lambda t: f"({t[0]} {t[1]} ({t[2]}, {t[3]}))"
-        ),
-        st.tuples(inner, st.sampled_from(["<<", ">>", "**"]), st.integers(0, 6)).map(
-            lambda t: f"({t[0]} {t[1]} {t[2]})"
-        ),
+        joined("({} {} {})", inner, st.sampled_from([*BINARY, *COMPARE, "and", "or"]), inner),
+        joined("({} {} {} {} {})", inner, compare, inner, compare, inner),
+        joined("({} if {} else {})", inner, inner, inner),
+        joined("({}{})", st.sampled_from(["-", "+", "not "]), inner),
+        joined("{}({}, {})", function, inner, inner),
+        joined("({} {} ({}, {}))", inner, st.sampled_from(["in", "not in"]), inner, inner),
+        joined("({} {} {})", inner, st.sampled_from(["<<", ">>", "**"]), st.integers(0, 6)),
     )
 
 
@@ -105,6 +98,9 @@ def test_any_text_parses_or_is_refused_with_a_remedy(text: str) -> None:
         ("-" * 80 + "a", "nested too deeply"),
         ("1" + " + 1" * 1000, "characters, over 2000"),
         ("a\0b", "null byte"),
+        ("1e999", "inf, which is not finite"),
+        ("9" * 1900, "over 2048 bits"),
+        ("1if a else 2", "is not an expression"),
     ],
 )
 def test_what_is_outside_the_whitelist_is_refused_with_its_place(text: str, found: str) -> None:
@@ -127,13 +123,17 @@ def test_what_is_outside_the_whitelist_is_refused_with_its_place(text: str, foun
         ("'x' * 3", "arithmetic on text"),
         ("'x' < 3", "not supported between"),
         ("missing + 1", "undefined name 'missing'"),
+        ("1e308 * 10", "inf, which is not finite"),
+        ("4294967296 ** 64 * 2", "over 2048 bits"),
+        ("a / 2", "a whole number is needed here"),
+        ("'rows'", "a whole number is needed here"),
     ],
 )
 def test_what_cannot_be_computed_says_why_and_where(text: str, found: str) -> None:
     expression = Expression.parse(text, path=Path("space.yaml"), line=3)
     with pytest.raises(ExpressionError) as caught:
-        expression.evaluate(NAMES)
-    assert found in caught.value.message
+        expression.integer(NAMES)
+    assert found in str(caught.value)
     assert f"space.yaml:3: `{text}`: " in str(caught.value)
 
 
@@ -144,12 +144,6 @@ def test_a_size_is_a_whole_number(text: str, value: int) -> None:
     size = Expression.parse(text).integer(NAMES)
     assert size == value
     assert type(size) is int
-
-
-@pytest.mark.parametrize("text", ["a / 2", "'rows'"])
-def test_a_size_that_is_no_whole_number_is_an_error(text: str) -> None:
-    with pytest.raises(ExpressionError, match="a whole number is needed here"):
-        Expression.parse(text).integer(NAMES)
 
 
 def test_a_function_is_not_a_free_name_and_a_name_is() -> None:
@@ -183,18 +177,3 @@ def test_an_expression_survives_a_process_boundary() -> None:
 @given(st.integers(-1000, 1000), st.integers(1, 50))
 def test_ceil_div_is_the_smallest_count_that_covers(a: int, b: int) -> None:
     assert (ceil_div(a, b) - 1) * b < a <= ceil_div(a, b) * b
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("1e308 * 10", "inf, which is not finite"),
-        ("1e999", "inf, which is not finite"),
-        ("9" * 1900, "over 2048 bits"),
-        ("4294967296 ** 64 * 2", "over 2048 bits"),
-        ("1if a else 2", "is not an expression"),
-    ],
-)
-def test_no_number_grows_without_bound(text: str, found: str) -> None:
-    with pytest.raises(ExpressionError, match=found):
-        Expression.parse(text).integer(NAMES)

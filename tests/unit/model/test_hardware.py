@@ -52,33 +52,27 @@ def random_case(generator):
 
 
 def as_line(limits, resources, launch):
-    return " ".join(
-        map(
-            str,
-            (
-                *limits.compute_capability,
-                limits.warps_per_multiprocessor,
-                limits.shared_bytes_per_multiprocessor,
-                limits.shared_bytes_per_block,
-                limits.reserved_shared_bytes,
-                resources.registers,
-                resources.static_shared_bytes,
-                launch.shared_bytes,
-                launch.threads,
-                resources.barriers,
-            ),
-        )
+    numbers = (
+        *limits.compute_capability,
+        limits.warps_per_multiprocessor,
+        limits.shared_bytes_per_multiprocessor,
+        limits.shared_bytes_per_block,
+        limits.reserved_shared_bytes,
+        resources.registers,
+        resources.static_shared_bytes,
+        launch.shared_bytes,
+        launch.threads,
+        resources.barriers,
     )
+    return " ".join(map(str, numbers))
 
 
 def test_agrees_with_nvidias_calculator_on_random_cases(oracle):
     generator = random.Random(20261120)  # noqa: S311
     cases = [random_case(generator) for _ in range(CASES)]
     lines = "\n".join(as_line(*case) for case in cases)
-
     run = subprocess.run([oracle], input=lines, capture_output=True, text=True, check=True)
     answers = [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
-
     assert len(answers) == CASES
     for case, (blocks, factors) in zip(cases, answers, strict=True):
         found = occupancy(*case)
@@ -100,7 +94,6 @@ def test_what_is_not_refused_fits_at_least_once(compute_capability):
 
 def test_share_counts_warps():
     found = occupancy(HOPPER, Resources(registers=64), replace(FINE, block=(96, 2, 1)))
-
     assert (found.blocks, found.limiter) == (5, "registers")
     assert found.share == pytest.approx(5 * 6 / 64)
 
@@ -137,15 +130,11 @@ def launch(**changes):
     ],
 )
 def test_refuses_what_the_device_cannot_launch(resources, launch, words):
-    reason = refusal(HOPPER, resources, launch, Limits())
-
-    assert reason is not None
-    assert words in reason
+    assert words in refusal(HOPPER, resources, launch, Limits())
 
 
 def test_refuses_clusters_where_the_generation_has_none():
     reason = refusal(limits_for((8, 9)), Resources(32), launch(cluster=(2, 1, 1)), Limits())
-
     assert reason == "cluster 2 x 1 x 1: compute capability 8.9 has no clusters"
 
 
@@ -163,51 +152,32 @@ def test_refuses_clusters_where_the_generation_has_none():
 )
 def test_refuses_what_the_user_forbids(limits, words):
     resources = Resources(80, 16, 24, static_shared_bytes=2048)
-
     assert refusal(HOPPER, resources, FINE, Limits()) is None
-    reason = refusal(HOPPER, resources, FINE, limits)
-    assert reason is not None
-    assert words in reason
+    assert words in refusal(HOPPER, resources, FINE, limits)
 
 
 def test_accepts_a_kernel_at_the_limits():
     resources = Resources(64, static_shared_bytes=1024)
     at_the_limit = launch(block=(1024, 1, 1), shared_bytes=226 * 1024, cluster=(8, 1, 1))
-
     assert refusal(HOPPER, resources, at_the_limit, Limits(max_registers=64)) is None
 
 
 def test_covers_every_generation_from_turing_to_blackwell():
-    assert COMPUTE_CAPABILITIES == (
-        (7, 5),
-        (8, 0),
-        (8, 6),
-        (8, 7),
-        (8, 9),
-        (9, 0),
-        (10, 0),
-        (10, 3),
-        (11, 0),
-        (12, 0),
-        (12, 1),
-    )
+    known = "7.5 8.0 8.6 8.7 8.9 9.0 10.0 10.3 11.0 12.0 12.1"
+    assert " ".join(f"{major}.{minor}" for major, minor in COMPUTE_CAPABILITIES) == known
 
 
 @pytest.mark.parametrize("compute_capability", COMPUTE_CAPABILITIES)
 def test_one_block_may_take_all_of_a_multiprocessors_shared_memory(compute_capability):
     limits = limits_for(compute_capability)
-
     assert limits.compute_capability == compute_capability
     whole = limits.shared_bytes_per_block + limits.reserved_shared_bytes
     assert whole == limits.shared_bytes_per_multiprocessor
 
 
 def test_an_unknown_compute_capability_is_an_error_that_names_the_known_ones():
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(DeviceError, match=r"6\.1.*\n.*7\.5, 8\.0"):
         limits_for((6, 1))
-
-    assert "6.1" in str(caught.value)
-    assert "7.5, 8.0" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -94,33 +94,28 @@ def test_a_cache_is_a_space_with_a_trial_for_every_config(cached: RecordedSpace)
 
 def test_a_searcher_is_told_statuses_and_times_in_the_order_of_asking(cached, watched) -> None:
     searcher, given = watched()
-    run = replay(cached, "x", seed=3, trials=20, batch=8)
+    run = replay(cached, "x", 3, Settings(("x",), 1, 20, batch=8))
     assert given == {"name": "x", "seed": 3, "budget": 20, "seeds": ()}
     assert searcher.asked == [8, 8, 4]
     assert searcher.told == [cached.trials[config] for config in cached.pool]
-    assert {t.status for t in searcher.told if t.time_us is None} == {
-        Status.LAUNCH,
-        Status.CONSTRAINT,
-    }
+    failures = {trial.status for trial in searcher.told if trial.time_us is None}
+    assert failures == {Status.LAUNCH, Status.CONSTRAINT}
     assert run.found_us[0] == time_ms(32, 1) * 1e3
     assert run.found_us[-1] == cached.optimum_us
 
 
 def test_failures_are_evaluations_and_an_early_end_keeps_the_best(cached, watched) -> None:
     watched(most=3, step=2)
-    run = replay(cached, "x", seed=0, trials=10)
+    run = replay(cached, "x", 0, Settings(("x",), 1, 10))
     times = [cached.trials[config].time_us for config in list(cached.pool)[:3]]
     assert len(run.found_us) == 10
     assert set(run.found_us[2:]) == {min(times)}
     failed = next(c for c, t in cached.trials.items() if t.time_us is None)
-    only = replace(
-        cached, trials={**cached.trials, **dict.fromkeys(cached.pool, cached.trials[failed])}
-    )
-    only = replace(
-        only, trials={**only.trials, list(cached.pool)[4]: cached.trials[list(cached.pool)[4]]}
-    )
+    one = list(cached.pool)[4]
+    rest = dict.fromkeys(cached.pool, cached.trials[failed])
+    only = replace(cached, trials={**rest, one: cached.trials[one]})
     watched(most=3)
-    assert set(replay(only, "x", seed=0, trials=3).found_us) == {only.worst_us}
+    assert set(replay(only, "x", 0, Settings(("x",), 1, 3)).found_us) == {only.worst_us}
 
 
 def compared(spaces: list[RecordedSpace], jobs: int = 1, trials: int = 8) -> SearcherComparison:
@@ -214,7 +209,7 @@ def test_our_own_recordings_are_found_by_rendering_their_template(own) -> None:
     assert spaces[0].optimum_us == 10.5
     (one,) = load_spaces(path, lambda _: load_definition(space), ["N=3000", "N=3000"])
     assert one.workload.key == "N=3000"
-    run = replay(one, "random", seed=1, trials=1)
+    run = replay(one, "random", 1, Settings(("random",), 1, 1))
     # the space's default is proposed first
     assert run.found_us == (12.0,)
 
@@ -239,9 +234,8 @@ def test_t4_results_are_a_space_too(cached: RecordedSpace, tmp_path: Path) -> No
 
     text = t4_text(load_measured(cached.path))
     (space,) = load_spaces(written(tmp_path / "a100_T4.json", json.loads(text)), never)
-    assert {c: t.time_us for c, t in space.trials.items()} == {
-        c: t.time_us for c, t in cached.trials.items()
-    }
+    times_us = {config: trial.time_us for config, trial in cached.trials.items()}
+    assert {config: trial.time_us for config, trial in space.trials.items()} == times_us
 
 
 TIMES = st.lists(st.one_of(st.none(), st.integers(1, 9).map(float)), min_size=1, max_size=6).filter(
@@ -298,8 +292,4 @@ def test_seconds_are_the_median_and_spaces_count_alike() -> None:
     score = score_of(np.array([[1.0]] * 3), random_us, 1.0, [5.0, 1.0, 2.0])
     assert score.seconds_per_run == 2.0
     assert mean_of([score, SearcherScore(0, 0, 0, 0, 0)]).share_100 == 0.5
-
-
-@pytest.mark.parametrize(("trials", "at"), [(1, 1), (3, 1), (100, 50)])
-def test_half_of_the_trials_is_at_least_one(trials: int, at: int) -> None:
-    assert half(trials) == at
+    assert [half(trials) for trials in (1, 3, 100)] == [1, 1, 50]

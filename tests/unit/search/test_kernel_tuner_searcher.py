@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import searches
 from kernel_tuner.interface import strategy_map
+from searches import make_space, make_trial
 
-from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.config import Config
 from tuner.model.errors import InputError
-from tuner.model.kernel import Workload
-from tuner.model.trial import Measurement, Status, Trial
 from tuner.search.kernel_tuner import KernelTunerSearcher
 from tuner.search.pool import valid_configs
 
-SPACE = SearchSpace(
-    (
-        Parameter("time", (1, 2, 4, 8, 16)),
-        Parameter("block_size_x", (128, 256, 2048)),
-        Parameter("layout", ("row", "column")),
-        Parameter("ratio", (0.5, 1.0)),
-    )
+SPACE = make_space(
+    {
+        "time": (1, 2, 4, 8, 16),
+        "block_size_x": (128, 256, 2048),
+        "layout": ("row", "column"),
+        "ratio": (0.5, 1.0),
+    }
 )
 POOL = valid_configs(SPACE, {})
 STRATEGIES = [
@@ -53,21 +53,14 @@ def make(
     return KernelTunerSearcher(POOL, SPACE, strategy, seed, budget)
 
 
-def trial(config: Config) -> Trial:
+def time_of(config: Config) -> float | None:
     if config["layout"] == "row" and config["time"] == 16:
-        return Trial("c", Workload(()), config, Status.INCORRECT, "differs from the reference")
-    time_us = 5 + abs(float(config["time"]) - 4) + float(config["block_size_x"]) / 256
-    measurement = Measurement((time_us,), calls_per_replay=1, buffer_sets=1)
-    return Trial("c", Workload(()), config, Status.CORRECT, measurement=measurement)
+        return None
+    return 5 + abs(float(config["time"]) - 4) + float(config["block_size_x"]) / 256
 
 
-def drive(searcher: KernelTunerSearcher, batch: int, limit: int = 40) -> list[Config]:
-    asked: list[Config] = []
-    while len(asked) < limit and (configs := searcher.ask(min(batch, limit - len(asked)))):
-        asked.extend(configs)
-        for config in configs:
-            searcher.tell(trial(config))
-    return asked
+def drive(searcher: KernelTunerSearcher, batch: int = 4, limit: int = 40) -> list[Config]:
+    return searches.drive(searcher, time_of, limit, batch=batch)
 
 
 def strategy_threads() -> list[threading.Thread]:
@@ -78,9 +71,9 @@ def strategy_threads() -> list[threading.Thread]:
 def test_every_strategy_runs_is_repeatable_and_prints_nothing(
     strategy: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = drive(make(strategy), batch=4)
+    first = drive(make(strategy))
     assert len(set(first)) == len(first) == 40
-    assert drive(make(strategy), batch=4) == first
+    assert drive(make(strategy)) == first
     assert capfd.readouterr() == ("", "")
     assert caplog.messages == [], "a strategy that broke was replaced by random configs"
 
@@ -102,20 +95,20 @@ def test_the_programs_random_numbers_are_left_alone() -> None:
     expected = random.random(), np.random.rand()  # noqa: S311
     random.seed(5)
     np.random.seed(5)
-    drive(make(), batch=4)
+    drive(make())
     assert (random.random(), np.random.rand()) == expected  # noqa: S311
 
 
 def test_foreign_random_draws_do_not_change_the_search() -> None:
-    expected = drive(make(), batch=4)
+    expected = drive(make())
     searcher = make()
     random.seed(1)
     asked = list(searcher.ask(4))
     random.seed(2)
     np.random.seed(2)
     for config in asked:
-        searcher.tell(trial(config))
-    assert asked + drive(searcher, batch=4, limit=36) == expected
+        searcher.tell(make_trial(config, time_of(config)))
+    assert asked + drive(searcher, limit=36) == expected
 
 
 def test_a_dropped_search_ends_its_thread() -> None:

@@ -9,47 +9,26 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pytest
+import searches
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from searches import make_space
 
-from tuner.model.config import Config, Parameter, SearchSpace
+from tuner.model.config import Config
 from tuner.model.errors import SessionError
-from tuner.model.kernel import Workload
-from tuner.model.trial import Measurement, Resources, Status, Trial
 from tuner.search.optuna import OptunaSearcher
 from tuner.search.pool import RemainingConfigs, valid_configs
 
-SPACE = SearchSpace(
-    (*(Parameter(name, (0, 1, 2, 3, 4)) for name in "abcd"), Parameter("s", ("x", "y")))
-)
+SPACE = make_space({**dict.fromkeys("abcd", range(5)), "s": ("x", "y")})
 POOL = valid_configs(SPACE, {})
 
 
-def correct(config: Config, time_us: float) -> Trial:
-    measurement = Measurement((time_us,), calls_per_replay=1, buffer_sets=1)
-    resources = Resources(registers=40)
-    return Trial(
-        "c", Workload(()), config, Status.CORRECT, measurement=measurement, resources=resources
-    )
-
-
-def failed(config: Config) -> Trial:
-    return Trial("c", Workload(()), config, Status.RESOURCE_LIMIT, "needs 300 registers")
-
-
-def outcome(config: Config) -> Trial:
-    if config["s"] == "y":
-        return failed(config)
-    return correct(config, 10.0 + sum(int(config[name]) for name in "abcd"))
+def time_of(config: Config) -> float | None:
+    return None if config["s"] == "y" else 10.0 + sum(int(config[name]) for name in "abcd")
 
 
 def drive(searcher: OptunaSearcher, limit: int) -> list[Config]:
-    asked: list[Config] = []
-    while len(asked) < limit:
-        for config in searcher.ask(min(4, limit - len(asked))):
-            asked.append(config)
-            searcher.tell(outcome(config))
-    return asked
+    return searches.drive(searcher, time_of, limit)
 
 
 def open_study(path: Path, name: str) -> optuna.Study:
@@ -63,30 +42,24 @@ class TestLearning:
             assert sum(config["s"] == "y" for config in asked[40:]) <= 8
 
     def test_failures_never_count_as_good_however_few_configs_are_correct(self) -> None:
-        def mostly_failing(config: Config) -> Trial:
-            return correct(config, 1.0) if (config["a"], config["b"]) == (0, 0) else failed(config)
+        def mostly_failing(config: Config) -> float | None:
+            return 1.0 if (config["a"], config["b"]) == (0, 0) else None
 
         for seed in range(3):
             searcher = OptunaSearcher(POOL, SPACE, seed, seeds=[POOL[0]])
-            found = 0
-            for _ in range(25):
-                for config in searcher.ask(4):
-                    trial = mostly_failing(config)
-                    searcher.tell(trial)
-                    found += trial.status is Status.CORRECT
+            asked = searches.drive(searcher, mostly_failing, 100)
+            found = sum(mostly_failing(config) is not None for config in asked)
             assert found >= 25, "50 of 1250 are correct: random search finds 4"
 
     def test_outstanding_configs_spread_out(self) -> None:
         searcher = OptunaSearcher(POOL, SPACE, 0)
         drive(searcher, 40)
-        batch = searcher.ask(16)
-        assert len(set(batch)) == 16
+        assert len(set(searcher.ask(16))) == 16
 
 
 class TestSnapping:
     def test_the_fewest_differing_parameters_win_then_the_fewest_steps(self) -> None:
-        space = SearchSpace((Parameter("a", (4, 1, 2)), Parameter("b", (False, True))))
-        pool = valid_configs(space, {})
+        pool = valid_configs(make_space({"a": (4, 1, 2), "b": (False, True)}), {})
         remaining = RemainingConfigs(pool)
         wish = pool.encoded[pool.index({"a": 1, "b": True})]
         order = [str(pool[remaining.take_nearest(wish)]) for _ in range(6)]
@@ -114,10 +87,11 @@ class TestJournal:
         trials = open_study(path, "T=1").trials
         assert [trial.params for trial in trials] == [dict(config) for config in asked]
         for trial, config in zip(trials, asked, strict=True):
-            told = outcome(config)
-            assert trial.user_attrs["status"] == told.status
-            assert trial.user_attrs["reason"] == told.reason
-            assert trial.values == (None if told.time_us is None else [told.time_us])
+            time_us = time_of(config)
+            status = "resource_limit" if time_us is None else "correct"
+            reason = "failed" if time_us is None else ""
+            assert trial.user_attrs == {"status": status, "reason": reason}
+            assert trial.values == (None if time_us is None else [time_us])
 
     def test_resuming_adds_only_what_is_new(self, tmp_path: Path) -> None:
         path = tmp_path / "optuna.log"

@@ -5,36 +5,35 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import deque
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import optuna
 import pytest
+import searches
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from searches import make_space, make_trial
 
-from tuner.model.config import Config, Parameter, SearchSpace
-from tuner.model.expressions import Expression
+from tuner.model.config import Config
 from tuner.model.kernel import Workload
-from tuner.model.trial import Measurement, Status, Trial
+from tuner.model.trial import Status
 from tuner.search.auto.portfolio import AutoSearcher
-from tuner.search.base import ReportsExpectedGain, Searcher, StaticFeatureAware, TransferLearning
+from tuner.search.base import ReportsExpectedGain, StaticFeatureAware, TransferLearning
 from tuner.search.pool import Pool, valid_configs
 
-SPACE = SearchSpace(
-    (
-        Parameter("block", (32, 64, 96, 128, 192, 256, 384, 512)),
-        Parameter("vector", (1, 2, 4, 8)),
-        Parameter("rows", (1, 2, 3, 4, 6, 8)),
-        Parameter("layout", ("row", "column", "swizzled")),
-        Parameter("prefetch", (False, True)),
-    ),
-    (Expression.parse("block * rows <= 1024"),),
+SPACE = make_space(
+    {
+        "block": (32, 64, 96, 128, 192, 256, 384, 512),
+        "vector": (1, 2, 4, 8),
+        "rows": (1, 2, 3, 4, 6, 8),
+        "layout": ("row", "column", "swizzled"),
+        "prefetch": (False, True),
+    },
+    "block * rows <= 1024",
 )
 POOL = valid_configs(SPACE, {})
-WORKLOAD = Workload(())
 
 
 def time_of(config: Config, size: int = 64) -> float | None:
@@ -46,35 +45,12 @@ def time_of(config: Config, size: int = 64) -> float | None:
     return float(time + (0 if config["prefetch"] else 0.3))
 
 
-def trial(
-    config: Config,
-    time_us: float | None,
-    workload: Workload = WORKLOAD,
-    *,
-    early: bool = False,
-    status: Status = Status.RESOURCE_LIMIT,
-) -> Trial:
-    if time_us is None:
-        return Trial("c", workload, config, status, "failed")
-    measurement = Measurement((time_us,), 1, 1, stopped_early=early)
-    return Trial("c", workload, config, Status.CORRECT, measurement=measurement)
-
-
 def make(seed: int = 0, budget: int = 60, pool: Pool = POOL, **options: object) -> AutoSearcher:
     return AutoSearcher(pool, SPACE, seed, budget, **options)  # type: ignore[arg-type]
 
 
 def drive(searcher: AutoSearcher, count: int, late: int = 0) -> list[Config]:
-    """Ask for one config at a time, with `late` others outstanding."""
-    asked: list[Config] = []
-    outstanding: deque[Config] = deque()
-    while len(asked) < count and (configs := searcher.ask(1)):
-        asked += configs
-        outstanding.extend(configs)
-        if len(outstanding) > late:
-            config = outstanding.popleft()
-            searcher.tell(trial(config, time_of(config)))
-    return asked
+    return searches.drive(searcher, time_of, count, batch=1, late=late)
 
 
 def best_us(configs: list[Config]) -> float:
@@ -105,8 +81,8 @@ class TestConformance:
         while configs := searcher.ask(3):
             asked += configs
             for config in configs:
-                searcher.tell(trial(config, None, status=status))
-        assert sorted(pool.index(config) for config in asked) == list(range(len(pool)))
+                searcher.tell(make_trial(config, None, status=status))
+        assert sorted(map(pool.index, asked)) == list(range(len(pool)))
 
     @pytest.mark.parametrize("late", [0, 7])
     def test_seeds_come_first_and_nothing_twice(self, late: int) -> None:
@@ -124,8 +100,9 @@ class TestConformance:
         assert [t.params for t in study.trials] == [dict(config) for config in asked]
 
 
+FOLDERS = [str(Path(__file__).parent), str(Path(searches.__file__).parent)]
 PROGRAM = """
-import sys; sys.path.insert(0, {folder!r})
+import sys; sys.path += {folders!r}
 from test_portfolio import drive, make
 print([config.key for config in drive(make(seed=4), 40, late=3)])
 """
@@ -134,7 +111,7 @@ print([config.key for config in drive(make(seed=4), 40, late=3)])
 def test_neither_hashes_nor_threads_change_the_asks() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "7", "OPENBLAS_NUM_THREADS": "2"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(folder=str(Path(__file__).parent))],
+        [sys.executable, "-c", PROGRAM.format(folders=FOLDERS)],
         capture_output=True,
         text=True,
         check=True,
@@ -163,7 +140,7 @@ class TestQuality:
         searcher = make()
         asked = drive(searcher, 20)
         (stopped,) = searcher.ask(1)
-        searcher.tell(trial(stopped, 0.5 * best_us(asked), early=True))
+        searcher.tell(make_trial(stopped, 0.5 * best_us(asked), early=True))
         near = [len(stopped.items() - config.items()) for config in drive(searcher, 10)]
         assert sum(distance <= 1 for distance in near) <= 5
 
@@ -181,7 +158,7 @@ class TestSharing:
             for size in (48, 96):
                 other = Workload.of({"T": size})
                 for config in drive(make(seed + 1), 40):
-                    searcher.share(trial(config, time_of(config, size), other))
+                    searcher.share(make_trial(config, time_of(config, size), other))
             warm.append(best_us(drive(searcher, 12)))
         assert median(warm) <= median(cold)
         assert median(warm) <= 1.01 * OPTIMUM
@@ -190,7 +167,7 @@ class TestSharing:
         pool = Pool(POOL.parameters, POOL.encoded[::2])
         searcher = make(pool=pool, axes=AXES)
         for config in list(POOL)[:30]:
-            searcher.share(trial(config, time_of(config), Workload.of({"T": 32})))
+            searcher.share(make_trial(config, time_of(config), Workload.of({"T": 32})))
         assert len(set(drive(searcher, 20))) == 20
 
 
@@ -214,7 +191,7 @@ class TestForeseeing:
         searcher = make(seeds=[POOL[7], POOL[9]], axes=AXES)
         other = Workload.of({"T": 48})
         for config in drive(make(1), 20):
-            searcher.share(trial(config, time_of(config, 48), other), {"registers": 32.0})
+            searcher.share(make_trial(config, time_of(config, 48), other), {"registers": 32.0})
         for config in searcher.shortlist(2):
             searcher.foresee(config, {"registers": 32.0})
         assert list(searcher.ask(2)) == [POOL[7], POOL[9]]
@@ -222,13 +199,13 @@ class TestForeseeing:
     def test_a_shortlist_that_fails_as_a_whole_ends_nothing(self) -> None:
         searcher = make()
         for config in searcher.shortlist(1):
-            searcher.tell(trial(config, None))
+            searcher.tell(make_trial(config, None))
         assert len(searcher.ask(1)) == 1
 
     def test_what_can_not_run_is_never_asked_for(self) -> None:
         searcher = make()
         first, *others = searcher.shortlist(2)
-        searcher.tell(trial(first, None))
+        searcher.tell(make_trial(first, None))
         for config in others:
             searcher.foresee(config, {"registers": 32.0})
         assert first not in searcher.ask(len(others) + 1)
@@ -243,7 +220,7 @@ class TestForeseeing:
                     searcher.foresee(config, {"cycles": float(luck[config]), "constant": 1.0})
                 (config,) = searcher.ask(1)
                 told.append(float(luck[config]))
-                searcher.tell(trial(config, told[-1]))
+                searcher.tell(make_trial(config, told[-1]))
             assert told[10] <= 1.2, "the first choice by the feature; by chance one in five"
 
 
@@ -263,7 +240,7 @@ class TestExpectedGain:
         searcher, asked = make(seed=2), []
         for _ in range(40):
             asked += searcher.ask(1)
-            searcher.tell(trial(asked[-1], time_of(asked[-1])))
+            searcher.tell(make_trial(asked[-1], time_of(asked[-1])))
             searcher.expected_gain()
         assert asked == drive(make(seed=2), 40)
 
@@ -272,8 +249,3 @@ class TestExpectedGain:
         searcher = make(pool=pool)
         drive(searcher, 20)
         assert searcher.expected_gain() == 0.0
-
-
-def test_a_searcher_is_what_the_seam_asks_for() -> None:
-    searcher: Searcher = make()
-    assert searcher.ask(0) == []

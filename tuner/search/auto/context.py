@@ -39,7 +39,11 @@ class ConfigColumns:
         for position, parameter in enumerate(parameters):
             if len(parameter.values) < 2:
                 continue
-            self._tables += [(position, _scaled(table)) for table in _tables(parameter.values)]
+            for table in _tables(parameter.values):
+                low, high = float(table.min()), float(table.max())
+                # a share of a one-hot code keeps its length
+                scaled = table if low >= 0 and high < 1 else (table - low) / (high - low)
+                self._tables.append((position, scaled))
             if _positive(parameter.values):
                 logarithms.append((position, np.log2(np.array(parameter.values, dtype=float))))
         groups = [list(pair) for pair in combinations(logarithms, 2)]
@@ -78,13 +82,6 @@ def _tables(values: Sequence[Value]) -> Iterator[Vector]:
 
 def _positive(values: Sequence[Value]) -> bool:
     return all(not isinstance(v, bool | str) and v > 0 for v in values)
-
-
-def _scaled(table: Vector) -> Vector:
-    low, high = float(table.min()), float(table.max())
-    if low >= 0 and high < 1:  # a share of a one-hot code keeps its length
-        return table
-    return (table - low) / (high - low)
 
 
 def _stack(columns: Sequence[Vector], count: int) -> Matrix:
@@ -250,19 +247,16 @@ class SearchContext:
     def x_of(self, rows: np.ndarray[Any, Any], axes: Mapping[str, int]) -> Matrix:
         """Return the rows of configs, given as value indices, on any workload."""
         own = self.columns.of(rows)
-        return np.hstack([own, np.tile(_axis_columns(self.axes, axes), (len(own), 1)), rows])
+        units = [log2(1 + axes.get(name, size)) / _DOUBLINGS for name, size in self.axes.items()]
+        return np.hstack([own, np.tile(np.array(units), (len(own), 1)), rows])
 
     def with_products(self, x: Matrix) -> Matrix:
         """Put the products of parameters in the place of the value indices."""
-        codes = x[:, x.shape[1] - self.codes :].astype(np.intp)
-        return np.hstack([x[:, : x.shape[1] - self.codes], self.columns.products(codes)])
-
-    def is_open(self, index: int) -> bool:
-        """Whether a config is untried, or compiled and not proposed."""
-        return index in self.remaining or index in self.memory.waiting
+        own, codes = np.split(x, [x.shape[1] - self.codes], axis=1)
+        return np.hstack([own, self.columns.products(codes.astype(np.intp))])
 
     def candidates(self) -> Indices:
-        """Choose the open configs to judge, in the order of the pool."""
+        """Choose configs to judge, in the order of the pool: untried ones and those compiled."""
         size = len(self.pool)
         chosen = np.arange(size)
         if size > MOST_CANDIDATES:
@@ -273,8 +267,4 @@ class SearchContext:
             far = self.rng.integers(size, size=MOST_CANDIDATES)
             waiting = np.array(list(self.memory.waiting), dtype=np.intp)
             chosen = np.unique(np.concatenate([*near, far, waiting]))
-        return chosen[[self.is_open(index) for index in chosen.tolist()]]
-
-
-def _axis_columns(own: Mapping[str, int], others: Mapping[str, int]) -> Vector:
-    return np.array([log2(1 + others.get(name, value)) / _DOUBLINGS for name, value in own.items()])
+        return chosen[[i in self.remaining or i in self.memory.waiting for i in chosen.tolist()]]

@@ -18,16 +18,19 @@ from tuner.search.auto.context import (
     group_numbers,
     targets,
 )
-from tuner.search.auto.models import CovarianceKernel, Posterior, fit_kernel, single_threaded
 from tuner.search.auto.strategies import (
     LEAST_GROWTH,
     MOST_FITTED,
     ClassifierStrategy,
+    CovarianceKernel,
     GaussianStrategy,
+    Posterior,
     Strategy,
     TpeStrategy,
     expected_improvement,
+    fit_kernel,
     least,
+    single_threaded,
 )
 from tuner.search.optuna import CategoricalTpe, OptunaJournal, quiet_optuna
 from tuner.search.pool import RemainingConfigs
@@ -82,15 +85,16 @@ class Shortlist:
         under_way = [r for r in memory.rows if r.status is None and r.features is not None]
         judged = [self._waiting[index] for index in ready]
         x = self._x([*told, *under_way, *judged])
+        numbers = group_numbers([*told, *under_way])
         count, tried = len(told), len(told) + len(under_way)
         z, scales = targets(told)
         if self._kernel is None or count >= self._fitted + LEAST_GROWTH:
             last = slice(max(0, count - MOST_FITTED), count)
-            groups = group_numbers(told)[last]
+            groups = numbers[last]
             self._kernel = fit_kernel(x[last], self._context.codes, z[last], groups, self._kernel)
             self._fitted = count
         posterior = Posterior(self._kernel, x[tried:])
-        posterior.extend(x[:tried], group_numbers([*told, *under_way]))
+        posterior.extend(x[:tried], numbers)
         mean, deviation = posterior.predict(z, np.arange(tried) < count)
         gains = expected_improvement(least(told, z), mean, deviation) * float(scales[0])
         return gains, mean
@@ -98,19 +102,16 @@ class Shortlist:
     def _x(self, rows: list[SearchTrial]) -> Matrix:
         """Put the features, each over its range in these rows, in front of the other columns."""
         names = sorted(rows[0].features or ())
-        table = np.array([_levels(row, names) for row in rows])
+        for row in rows:
+            if row.levels is None:
+                features = row.features or {}
+                values = np.array([features.get(name, 0.0) for name in names])
+                # amounts of instructions or bytes run over several powers of ten
+                row.levels = np.sign(values) * np.log1p(np.abs(values))
+        table = np.array([row.levels for row in rows])
         low, span = table.min(0), np.ptp(table, axis=0)
         scaled = np.divide(table - low, span, out=np.zeros_like(table), where=span > 0)
         return np.hstack([scaled, np.array([row.x for row in rows])])
-
-
-def _levels(row: SearchTrial, names: list[str]) -> Vector:
-    if row.levels is None:
-        features = row.features or {}
-        values = np.array([features.get(name, 0.0) for name in names])
-        # amounts of instructions or bytes run over several powers of ten
-        row.levels = np.sign(values) * np.log1p(np.abs(values))
-    return row.levels
 
 
 # What a strategy has found is forgotten by half after this many of its trials.
@@ -130,18 +131,14 @@ class BanditAllocator:
         self._trials = dict.fromkeys(shares, 0.0)
 
     def draw(self, rng: np.random.Generator) -> str:
-        odds = self.odds()
-        return list(odds)[int(rng.choice(len(odds), p=list(odds.values())))]
-
-    def odds(self) -> dict[str, float]:
         raw = {
             name: share * (self._finds[name] + _PRIOR_FINDS) / (self._trials[name] + _PRIOR_TRIALS)
             for name, share in self._shares.items()
         }
         total = sum(raw.values())
-        raised = {name: max(value / total, LEAST_SHARE) for name, value in raw.items()}
-        total = sum(raised.values())
-        return {name: value / total for name, value in raised.items()}
+        raised = [max(value / total, LEAST_SHARE) for value in raw.values()]
+        total = sum(raised)
+        return list(raw)[int(rng.choice(len(raw), p=[value / total for value in raised]))]
 
     def count(self, name: str, *, found: bool) -> None:
         kept = 0.5 ** (1 / HALF_LIFE)
@@ -165,7 +162,14 @@ def expected_gain(outlook: Outlook, own: list[SearchTrial]) -> float:
     """
     if not outlook.free.any():
         return 0.0
-    return max(_by_model(outlook), _of_late(own))
+    times = [row.log_us for row in own]
+    before = min((t for t in times[:-WINDOW] if t is not None), default=None)
+    late = min((t for t in times[-WINDOW:] if t is not None), default=None)
+    gained = 0.0
+    if late is not None:
+        worst = max(t for t in times if t is not None)
+        gained = -expm1(late - worst) if before is None else max(0.0, 1 - exp(late - before))
+    return max(_by_model(outlook), gained)
 
 
 def _by_model(outlook: Outlook) -> float:
@@ -179,17 +183,6 @@ def _by_model(outlook: Outlook) -> float:
     short = (mean + gains[:, np.newaxis] - outlook.best) / deviation
     exceeding = -np.expm1(log_ndtr(short).sum(1))
     return float(np.trapezoid(exceeding * np.exp(-gains), gains))
-
-
-def _of_late(own: list[SearchTrial]) -> float:
-    times = [row.log_us for row in own]
-    before = min((t for t in times[:-WINDOW] if t is not None), default=None)
-    late = min((t for t in times[-WINDOW:] if t is not None), default=None)
-    if late is None:
-        return 0.0
-    if before is None:
-        return -expm1(late - max(t for t in times if t is not None))
-    return max(0.0, 1 - exp(late - before))
 
 
 # The share of the proposals that each strategy begins with.
@@ -297,11 +290,9 @@ class AutoSearcher:
 
     def share(self, trial: Trial, features: Features | None = None) -> None:
         values = [p.values.index(trial.config[p.name]) for p in self._pool.parameters]
-        axes = trial.workload.values
-        x = self._context.x_of(np.array([values]), axes)[0]
-        row = SearchTrial(x, self._memory.group(trial.workload), features=features)
-        if trial.config in self._pool:
-            row.index = self._pool.index(trial.config)
+        x = self._context.x_of(np.array([values]), trial.workload.values)[0]
+        index = self._pool.index(trial.config) if trial.config in self._pool else None
+        row = SearchTrial(x, self._memory.group(trial.workload), index, features=features)
         self._memory.rows.append(row)
         self._memory.finish(row, trial)
 
@@ -335,18 +326,14 @@ class AutoSearcher:
         if index is not None:
             self._row(index).is_seed = True
             return index
-        if self._is_start():
+        rows = self._memory.rows
+        told = sum(row.says_something for row in rows)
+        if told < LEAST_TOLD or len(rows) + len(self._memory.named) < STARTUP_TRIALS:
             return self._take_far()
         if self._budget - self._asked <= POLISH_SHARE * self._budget:
             index = self._gaussian.polish()
-        return self._take_by_strategy() if index is None else index
-
-    def _is_start(self) -> bool:
-        rows = self._memory.rows
-        told = sum(row.says_something for row in rows)
-        return told < LEAST_TOLD or len(rows) + len(self._memory.named) < STARTUP_TRIALS
-
-    def _take_by_strategy(self) -> int:
+        if index is not None:
+            return index
         first = self._allocator.draw(self._rng)
         for name in dict.fromkeys([first, *self._strategies]):
             index = self._strategies[name].take()

@@ -1,0 +1,128 @@
+"""What each kernel of `search_spaces/sglang` has to show on the CPU: it is right, its edits not."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from tuner.compiler.base import CompileRequest
+from tuner.compiler.host import HostCompiler
+from tuner.device.base import Program
+from tuner.device.cpu.device import HostDevice
+from tuner.device.reference import load_reference
+from tuner.model.expressions import Value
+from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.trial import Status
+from tuner.search.pool import valid_configs
+from tuner.space.load import load_definition
+from tuner.tuning.evaluator import Evaluator
+
+SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
+Axes = Mapping[str, int]
+# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
+NearMisses = Mapping[str, tuple[str, str] | list[tuple[str, str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Configs of the template to run: `count` of those that have the values `having`."""
+
+    axes: Axes
+    count: int = 3
+    having: Mapping[str, Value] = field(default_factory=dict)
+
+
+class ShippedKernel:
+    """One search space with the functions of its reference."""
+
+    def __init__(self, name: str) -> None:
+        self.definition = load_definition(SPACES / f"{name}.yaml")
+        self.reference = load_reference(self.spec.reference)
+
+    @property
+    def spec(self) -> KernelSpec:
+        return self.definition.spec
+
+    @cached_property
+    def source(self) -> str:
+        return self.spec.source.read_text(encoding="utf-8")
+
+    def compute(
+        self, arrays: Mapping[str, np.ndarray], axes: Axes, **operators: str
+    ) -> Mapping[str, np.ndarray]:
+        return self.reference.compute(np, arrays, axes, **operators)
+
+    def drawn(self, axes: Axes, fill: str, seed: int = 0) -> Mapping[str, Any]:
+        assert self.reference.inputs is not None
+        return self.reference.inputs(np, np.random.default_rng(seed), axes, fill)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+class KernelChecks:
+    """The tests of a kernel; a module's class says of which, at which sizes and with what edits.
+
+    Baseline and template are run for each of `operators`, the edits of `near_misses` with the
+    default ones, on `workload` by `launches`.
+    """
+
+    kernel: ClassVar[ShippedKernel]
+    operators: ClassVar[Sequence[Mapping[str, str]]] = ({},)
+    baselines: ClassVar[Sequence[Axes]]
+    samples: ClassVar[Sequence[Sample]]
+    near_misses: ClassVar[NearMisses]
+    workload: ClassVar[Axes]
+    launches: ClassVar[tuple[Launch, ...]]
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "operators" in metafunc.fixturenames:
+            metafunc.parametrize("operators", self.operators, ids=str, scope="class")
+        if "axes" in metafunc.fixturenames:
+            metafunc.parametrize("axes", self.baselines, ids=str)
+        if "sample" in metafunc.fixturenames:
+            metafunc.parametrize("sample", self.samples, ids=lambda s: f"{s.axes} {s.having}")
+        if "edits" in metafunc.fixturenames:
+            metafunc.parametrize("edits", self.near_misses.values(), ids=self.near_misses)
+
+    def test_the_baseline_is_right(self, evaluator: Evaluator, axes: Axes) -> None:
+        trial = evaluator.baseline(Workload.of(axes))
+        assert trial.status is Status.CORRECT, trial.reason
+
+    def test_configs_of_the_template_are_right(
+        self, operators: Mapping[str, str], evaluator: Evaluator, sample: Sample
+    ) -> None:
+        space = self.kernel.definition.chosen(operators).space
+        workload = Workload.of(sample.axes)
+        configs = [
+            config
+            for config in valid_configs(space, evaluator.names(workload))
+            if sample.having.items() <= config.items()
+        ]
+        chosen = random.Random(7).sample(configs, sample.count)  # noqa: S311
+        for pending in [evaluator.start(workload, config) for config in chosen]:
+            trial = evaluator.finish(pending)
+            assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
+
+    def test_a_near_miss_is_caught(
+        self,
+        compiler: HostCompiler,
+        device: HostDevice,
+        edits: tuple[str, str] | list[tuple[str, str]],
+    ) -> None:
+        source = self.kernel.source
+        for before, after in edits if isinstance(edits, list) else [edits]:
+            assert source.count(before) == 1
+            source = source.replace(before, after)
+        names = tuple(launch.kernel for launch in self.launches)
+        result = compiler.submit(CompileRequest(source, names, "sm_90a")).result()
+        assert result.ok, result.error
+        workload = Workload.of(self.workload)
+        program = Program("near miss", workload, self.launches, result.cubin, result.lowered)
+        assert device.verify(program).status is Status.INCORRECT
