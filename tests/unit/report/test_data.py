@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from manifests import manifest
-from tuner.agent.briefing.gather import Briefer
+from tuner.agent.briefing import Briefer
 
 from tests.support.agent_doubles import Tools
 from tuner.agent.base import Answer
