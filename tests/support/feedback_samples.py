@@ -99,7 +99,7 @@ def silu_trial(workload: Workload, config: Config) -> Trial:
     time_us *= {8: 1.0, 16: 1.03, 32: 1.09}[vector]
     if config["prefetch"]:
         time_us *= 1.1 if large else 0.8
-    if not config["programmatic"]:
+    if not config["pdl"]:
         time_us += 0.9
     time_us *= 1 + 0.002 * (len(str(config)) % 3)
     return Trial(

@@ -51,10 +51,10 @@ def ask(script: Sequence[Step], **options: Any) -> tuple[Completion, Asking, Fak
 def test_a_streamed_reply_is_put_together() -> None:
     text = "a reply of several pieces, with ünïcode and\nlines " * 5
     completion, _, server = ask([Reply(text=text, reasoning="hm, let me see what it is")])
-    assert completion.reply.text == text
-    assert completion.reply.reasoning == "hm, let me see what it is"
-    assert completion.reply.finish == "stop"
-    assert completion.reply.model == MODEL
+    assert completion.message["content"] == text
+    assert completion.reasoning == "hm, let me see what it is"
+    assert completion.finish == "stop"
+    assert completion.model == MODEL
     assert server.chats[0].body["stream"] is True
     assert server.chats[0].body["stream_options"] == {"include_usage": True}
     assert server.chats[0].messages == list(QUESTION)
@@ -62,14 +62,12 @@ def test_a_streamed_reply_is_put_together() -> None:
 
 def test_parallel_calls_are_put_together_from_interleaved_pieces() -> None:
     wanted = (("render", {"config": "block=64, items=4, a long one"}), ("measure", {"block": 1}))
-    reply = ask([calls(*wanted, text="Let me look.")])[0].reply
-    assert reply.text == "Let me look."
-    assert [call["id"] for call in reply.calls] == ["id0", "id1"]
-    assert [call["function"]["name"] for call in reply.calls] == ["render", "measure"]
-    assert reply.calls[0]["function"]["arguments"] == (
-        '{"config": "block=64, items=4, a long one"}'
-    )
-    assert reply.message["tool_calls"] == reply.calls
+    reply = ask([calls(*wanted, text="Let me look.")])[0]
+    assert reply.message["content"] == "Let me look."
+    made = reply.message["tool_calls"]
+    assert [call["id"] for call in made] == ["id0", "id1"]
+    assert [call["function"]["name"] for call in made] == ["render", "measure"]
+    assert made[0]["function"]["arguments"] == '{"config": "block=64, items=4, a long one"}'
 
 
 def test_usage_and_cost_are_the_servers() -> None:
@@ -184,7 +182,7 @@ def test_a_parameter_that_the_server_does_not_know_is_given_up(
 ) -> None:
     with FakeOpenAI(["one", "two"], refuses=[refused]) as server:
         asking = Asking(server, budget=TokenBudget(max_tokens=50_000))
-        assert [asking.ask().reply.text, asking.ask().reply.text] == ["one", "two"]
+        assert [asking.ask().message["content"], asking.ask().message["content"]] == ["one", "two"]
     assert len(server.requests) == 3
     for chat in server.chats:
         assert refused.partition("=")[0] not in chat.body or not chat.body["stream"]
@@ -195,9 +193,9 @@ def test_a_reply_that_is_not_streamed_is_read_as_well() -> None:
     wanted = calls(("render", {"a": 1}), ("render", {"a": 2}), text="both")
     with FakeOpenAI([wanted], refuses=["stream=True"]) as server:
         completion = Asking(server).ask()
-    written = [call["function"]["arguments"] for call in completion.reply.calls]
+    written = [call["function"]["arguments"] for call in completion.message["tool_calls"]]
     assert written == ['{"a": 1}', '{"a": 2}']
-    assert (completion.reply.text, completion.reply.finish) == ("both", "tool_calls")
+    assert (completion.message["content"], completion.finish) == ("both", "tool_calls")
     assert completion.usage.input_tokens > 0
 
 
@@ -249,8 +247,8 @@ def test_a_server_that_ignores_the_limit_is_not_listened_to() -> None:
     budget = TokenBudget(max_tokens=400)
     completion, _, server = ask([Reply(text="x" * 20 * 2_000)], budget=budget)
     limit = server.chats[0].body["max_completion_tokens"]
-    assert completion.reply.finish == "length"
-    assert limit < len(completion.reply.text) / 20 <= limit + 1
+    assert completion.finish == "length"
+    assert limit < len(completion.message["content"]) / 20 <= limit + 1
 
 
 def test_a_request_over_the_budget_is_not_sent() -> None:
@@ -288,7 +286,7 @@ def test_what_a_server_once_took_is_not_given_up_for_a_conversation_that_it_refu
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
 def test_a_passing_failure_is_tried_again(status: int) -> None:
     completion, asking, _ = ask([failure(status), failure(status), "at last"])
-    assert completion.reply.text == "at last"
+    assert completion.message["content"] == "at last"
     assert len(asking.waits_s) == 2
     assert asking.waits_s[0] < asking.waits_s[1] < 3
     assert [usage for _, usage, _ in asking.failures] == [None, None]
@@ -329,7 +327,7 @@ def test_a_connection_dropped_in_mid_stream_is_tried_again_as_a_whole(quietly: b
     script = [dropped("half of the reply that never ends", 2, quietly=quietly), "the whole reply"]
     budget = TokenBudget(price=Price(1.0, 1.0))
     completion, asking, _ = ask(script, budget=budget)
-    assert completion.reply.text == "the whole reply"
+    assert completion.message["content"] == "the whole reply"
     [(text, usage, cost)] = asking.failures
     assert "broke off" in text or "connection" in text
     assert usage is not None and cost is not None
@@ -340,27 +338,27 @@ def test_a_connection_dropped_in_mid_stream_is_tried_again_as_a_whole(quietly: b
 def test_an_error_in_mid_stream_is_tried_again() -> None:
     broken = Reply(text="half of a reply", drop_after=2, stream_error="the engine died")
     completion, asking, _ = ask([broken, "the whole reply"])
-    assert completion.reply.text == "the whole reply"
+    assert completion.message["content"] == "the whole reply"
     assert "the engine died" in asking.failures[0][0]
 
 
 def test_halves_of_characters_are_joined_and_single_ones_replaced() -> None:
     text = "x" * (PIECE_CHARS - 1) + "\ud83d" + "\ude00 \ud83d!"
-    reply = ask([text])[0].reply
-    assert reply.text == "x" * (PIECE_CHARS - 1) + "\U0001f600 \ufffd!"
+    reply = ask([text])[0]
+    assert reply.message["content"] == "x" * (PIECE_CHARS - 1) + "\U0001f600 \ufffd!"
 
 
 def test_a_drop_after_the_end_costs_only_the_count() -> None:
     # its chunks: role, one piece, finish; the usage is lost
     completion, asking, _ = ask([dropped("short", 3)])
-    assert completion.reply.text == "short"
+    assert completion.message["content"] == "short"
     assert completion.usage.output_tokens == 2
     assert not asking.failures
 
 
 def test_silence_is_given_up_and_tried_again() -> None:
     completion, asking, _ = ask([Reply(text="late", delay_s=0.6), "in time"], timeout_s=0.2)
-    assert completion.reply.text == "in time"
+    assert completion.message["content"] == "in time"
     assert "in time" in asking.failures[0][0]
 
 
@@ -393,7 +391,7 @@ def test_a_refused_key_is_told_and_not_shown() -> None:
 def test_a_local_server_needs_no_key() -> None:
     with FakeOpenAI(["ok"], key="") as server:
         assert "OPENAI_API_KEY" not in server.environ
-        assert Asking(server).ask().reply.text == "ok"
+        assert Asking(server).ask().message["content"] == "ok"
 
 
 def closed_port() -> int:

@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 
 from tests.support.simulated_tree import Refactoring, final_best, polish, redesign
-from tuner.agent.tree import NAMES, AgentsChoice, Greedy, MonteCarlo, Node, Policy, Tree, policy
+from tuner.agent.tree import POLICIES, AgentsChoice, Greedy, MonteCarlo, Node, Policy, Tree, policy
 from tuner.model.errors import InputError
 
 TREE = Tree.of(
@@ -108,7 +108,7 @@ class TestNames:
         with pytest.raises(InputError) as caught:
             policy("beam")
         assert "'beam'" in str(caught.value)
-        assert all(name in str(caught.value) for name in NAMES)
+        assert all(name in str(caught.value) for name in POLICIES)
 
 
 @pytest.mark.parametrize("chooses", [Greedy(), SEARCH], ids=["greedy", "mcts"])

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tuner.agent.tools import reading
-from tuner.agent.tools.arguments import ToolLimits
-from tuner.agent.tools.reading import SourceFolders, Wanted, cuda_headers
+from tuner.agent.tools.arguments import SearchSourceArguments, ToolLimits
+from tuner.agent.tools.reading import SourceFolders, cuda_headers
 from tuner.compiler.base import CompileRequest
 from tuner.model.errors import InputError
 
@@ -44,9 +44,8 @@ def sources(library: Path) -> SourceFolders:
 
 
 def search(sources: SourceFolders, text: str, **changes) -> list[str]:
-    fields = {"folder": ".", "whole_word": False, "ignore_case": False, "most": 40} | changes
-    deadline_s = time.monotonic() + 60
-    return sources.search(Wanted(text, **fields), deadline_s).splitlines()
+    wanted = SearchSourceArguments(text=text, **{"most": 40, **changes})
+    return sources.search(wanted, time.monotonic() + 60).splitlines()
 
 
 def test_a_file_is_shown_with_numbered_lines(sources):
@@ -169,7 +168,7 @@ def test_results_are_few_and_short(library):
 
 
 def test_a_search_ends_at_its_deadline(sources):
-    wanted = Wanted("load_tile", ".", whole_word=False, ignore_case=False, most=40)
+    wanted = SearchSourceArguments(text="load_tile")
     assert "the time is over" in sources.search(wanted, time.monotonic() - 1)
 
 
@@ -249,8 +248,8 @@ def test_the_notes_are_listed_by_title_and_read_by_name(make_tools):
     tools = make_tools()
     listed = tools.call("read_notes", {})
     assert len(listed.splitlines()) == len(reading.names())
-    for name in reading.names():
-        assert f"- {name}: {reading.title(name)}" in listed
+    for name, title in reading.contents().items():
+        assert f"- {name}: {title}" in listed
         assert tools.call("read_notes", {"name": name}) == reading.note(name)
 
 
