@@ -45,7 +45,6 @@ class Project:
 
 
 def silu_project() -> Project:
-    """Load silu_and_mul with 80 made-up trials of each workload."""
     definition = load_definition(ROOT / "search_spaces/sglang/silu_and_mul.yaml")
     spec, space = definition.spec, definition.space
     task = KernelTask(
@@ -133,7 +132,6 @@ class Small:
 
 
 def small_space() -> Small:
-    """Make a template of three parameters."""
     parameters = (
         Parameter("block", (64, 128, 256, 512)),
         Parameter("items", (1, 2, 4)),
@@ -144,7 +142,6 @@ def small_space() -> Small:
 
 
 def grid(small: Small, workload: Workload, time_of: Callable[..., float | None]) -> Sequence[Trial]:
-    """Try every config of the small space."""
     return [
         small.trial(workload, time_of(block, items, fast), block=block, items=items, fast=fast)
         for block in (64, 128, 256, 512)
