@@ -87,11 +87,11 @@ def silu_floor_us(workload: Workload) -> float:
 def silu_trial(workload: Workload, config: Config) -> Trial:
     """Large blocks win at large sizes, prefetching at small ones; wide accesses that are unrolled
     spill."""
-    made = Trial("initial", workload, config, Status.CORRECT)
     block, vector = int(config["block_size"]), int(config["vector_bytes"])
     if vector * int(config["unroll"]) == 64:
         reason = f"spills {vector * 2 + block // 32} bytes a thread, and spills are forbidden"
-        return trial_like(made, Status.RESOURCE_LIMIT, reason)
+        status = Status.RESOURCE_LIMIT
+        return Trial("initial", workload, config, status, reason, Resources(255, 96))
     large = workload.values["T"] >= 1024
     time_us = 1.5 + 1.02 * silu_floor_us(workload)
     time_us *= 1 + 0.08 * ((512 - block) / 512 if large else abs(block - 128) / 512)
@@ -110,10 +110,6 @@ def silu_trial(workload: Workload, config: Config) -> Trial:
         occupancy=Occupancy(0.75, 6, "registers"),
         measurement=Measurement((time_us,) * 5, 20, 4, stopped_early=bool(config["persistent"])),
     )
-
-
-def trial_like(trial: Trial, status: Status, reason: str) -> Trial:
-    return Trial(trial.candidate, trial.workload, trial.config, status, reason, Resources(255, 96))
 
 
 @dataclass(frozen=True)

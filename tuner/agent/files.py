@@ -123,8 +123,7 @@ class Exchange:
             awaited = (PLAN, *ANSWER)
 
     def refactor(self) -> Answer:
-        kept = self._transcript.again() or self._read_answer()
-        return _checked(kept)
+        return _checked(self._transcript.again() or self._read_answer())
 
     def repair(self, problem: str) -> Answer:
         if self._transcript.again() is None:

@@ -10,7 +10,7 @@ from math import gcd
 from statistics import median
 
 from tuner.agent.prompts import keys, one_line, percent, settings, times
-from tuner.agent.ranges import CLEAR, FEWEST, Observed, decisive, edges, observed, time_of, unused
+from tuner.agent.ranges import CLEAR, FEWEST, Observed, decisive, edges, time_of, unused
 from tuner.model.config import Config, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
@@ -334,7 +334,7 @@ def search_findings(
     `trials` are those of the search stage, by tuned workload; `baselines_us` are median times. A
     workload with fewer than five timed configs takes part in no claim about times.
     """
-    seen = observed(trials)
+    seen = [Observed.of(workload, found) for workload, found in trials.items()]
     found = [
         *rejections(space, seen, template),
         *behind(seen, baselines_us),

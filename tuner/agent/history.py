@@ -236,12 +236,8 @@ def _record(session: Session, number: int) -> RoundRecord:
     refused = last(session.events(RoundRefused, number))
     ended = last(session.events(RoundEnded, number))
     idle = last(session.events(AgentIdle, number))
-    if idea:
-        base = idea.idea.base
-    elif refused:
-        base = refused.base
-    else:
-        base = (idle.base if idle else None) or ""
+    said = idea.idea if idea else refused or idle
+    base = (said.base if said else None) or ""
     return RoundRecord(
         number=number,
         base=base,

@@ -264,7 +264,20 @@ class ModelRound:
         # What is the same in every round comes first: servers cache what requests begin with.
         self._dialogue.say("system", prompt("system"))
         self._dialogue.say("user", self._briefing.stable)
-        self._dialogue.say("user", self._plan_request())
+        names = [member.name for member in self._briefing.population]
+        request = prompt(
+            "plan",
+            current=self._briefing.current,
+            round=self._briefing.round,
+            base=self._briefing.base,
+            example=next(iter(names), ""),
+            population=", ".join(names),
+            tools=self._dialogue.has_tools,
+            most_calls=MOST_CALLS,
+            most_expectations=MOST_EXPECTATIONS,
+            metrics=MEANINGS,
+        )
+        self._dialogue.say("user", request)
         schema = plan_schema(self._briefing)
         for _ in range(MOST_REPLANS):
             try:
@@ -294,21 +307,6 @@ class ModelRound:
     def _read_plan(self, schema: Mapping[str, Any]) -> Idea:
         self._idea = read_plan(self._dialogue.reply(schema), self._briefing)
         return self._idea
-
-    def _plan_request(self) -> str:
-        names = [member.name for member in self._briefing.population]
-        return prompt(
-            "plan",
-            current=self._briefing.current,
-            round=self._briefing.round,
-            base=self._briefing.base,
-            example=next(iter(names), ""),
-            population=", ".join(names),
-            tools=self._dialogue.has_tools,
-            most_calls=MOST_CALLS,
-            most_expectations=MOST_EXPECTATIONS,
-            metrics=MEANINGS,
-        )
 
 
 @dataclass(frozen=True, slots=True)

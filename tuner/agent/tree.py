@@ -95,7 +95,6 @@ class Policy(Protocol):
 
     def choose(self, tree: Tree) -> str | None:
         """Name the candidate to build on; None leaves the choice to the agent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
