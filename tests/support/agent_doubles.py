@@ -23,12 +23,10 @@ class Tools:
         self.called: list[tuple[str, dict[str, Any]]] = []
 
     def tools(self) -> Sequence[Tool]:
-        """List them."""
         schema = {"type": "object", "properties": {"block": {"type": "integer"}}}
         return [Tool(name, f"Try {name}.", schema) for name in self.names]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Answer a call."""
         assert name in self.names
         self.called.append((name, dict(arguments)))
         return self.answer(name, arguments)
@@ -42,26 +40,21 @@ class Kept:
         self.entries: list[dict[str, Any]] = []
 
     def again(self) -> Mapping[str, Any] | None:
-        """Take the next of the earlier entries."""
         return self.earlier.pop(0) if self.earlier else None
 
     def keep(self, entry: Mapping[str, Any]) -> None:
-        """Keep an entry as the session does, as JSON."""
         self.entries.append(json.loads(json.dumps(entry)))
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """List the entries of one type."""
         return [entry for entry in self.entries if entry["type"] == kind]
 
 
 def member(name: str = "c0", **changes: Any) -> BriefedCandidate:
-    """Make a candidate."""
     fields = {"parent": None, "template": "kernel of c0", "space": "space of c0", "summary": "1 us"}
     return BriefedCandidate(name, **{**fields, **changes})
 
 
 def briefing(base: str | None = "c0", *names: str, **changes: Any) -> Briefing:
-    """Make what an agent reads before a round."""
     population = tuple(member(name) for name in (names or ("c0", "c1")))
     fields = {"round": 1, "stable": "the task", "current": "the findings"}
     return Briefing(base=base, population=population, **{**fields, **changes})
@@ -81,5 +74,4 @@ def plan(**changes: Any) -> str:
 
 
 def answer(template: str = "__global__ void f() {}", space: str = "version: 1") -> str:
-    """Write an answer as a model does."""
     return f"Here it is.\n\n```cuda\n{template}\n```\n\n```yaml\n{space}\n```\n"

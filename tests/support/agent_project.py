@@ -82,17 +82,14 @@ FILES = {"scale.cu": SOURCE, "scale.cu.j2": TEMPLATE, "scale.py": REFERENCE, "sc
 
 
 def template_of(pieces: int) -> str:
-    """Write the template with another number of pieces."""
     return TEMPLATE.replace("kPieces = 512", f"kPieces = {pieces}")
 
 
 def good(pieces: int = 8) -> str:
-    """Answer with a faster template, whole and right."""
     return answer(template_of(pieces), OWN)
 
 
 def planned(factor: float = 0.3, **changes: Any) -> str:
-    """Plan fewer pieces."""
     fields: dict[str, Any] = {
         "hypothesis": "each of the pieces waits for the one before",
         "change": "add fewer pieces",
@@ -120,7 +117,6 @@ class Ended:
 
     @property
     def errors(self) -> int:
-        """How many errors were told."""
         return self.err.count("Error: ")
 
 
@@ -138,7 +134,6 @@ class Bench:
 
     @property
     def folder(self) -> Path:
-        """Where the session is."""
         return self.root / "mine"
 
     def new(self, *words: object) -> tuple[str, ...]:
@@ -153,7 +148,6 @@ class Bench:
     def start(
         self, words: tuple[str, ...], environ: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Start the program; `environ` leads it to a server."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
         process = subprocess.Popen(
             [sys.executable, "-m", "tuner", *words],
@@ -168,64 +162,51 @@ class Bench:
         return process
 
     def run(self, words: tuple[str, ...], environ: Mapping[str, str] | None = None) -> Ended:
-        """Run the program to its end."""
         return self.ended(self.start(words, environ))
 
     def ended(self, process: subprocess.Popen[str], timeout_s: float = 120.0) -> Ended:
-        """Wait for the end of a process."""
         out, err = process.communicate(timeout=timeout_s)
         assert "Traceback" not in err, err
         return Ended(process.returncode, out, err)
 
     def ask(self, server: FakeOpenAI, *words: object) -> Ended:
-        """Run a new session against a server."""
         return self.run(self.asking(*words), server.environ)
 
     def resume(self, environ: Mapping[str, str] | None = None, *words: object) -> Ended:
-        """Go on with the session."""
         return self.run(("--resume", "mine", *map(str, words)), environ)
 
     def close(self) -> None:
-        """End what still runs."""
         for process in self.started:
             process.kill()
             process.communicate()
 
     def candidates(self) -> dict[str, str | None]:
-        """Read the candidates, each with its parent."""
         with Session.open(self.folder, read_only=True) as session:
             return {one.name: one.parent for one in session.candidates()}
 
     def templates(self) -> dict[str, str]:
-        """Read the candidates' templates."""
         with Session.open(self.folder, read_only=True) as session:
             return {one.name: one.template_text for one in session.candidates()}
 
     def tried(self) -> set[str]:
-        """Read of which candidates there are trials."""
         with Session.open(self.folder, read_only=True) as session:
             return {trial.candidate for trial in session.trials(stage=None)}
 
     def events(self, kind: type[_Event], number: int | None = None) -> list[_Event]:
-        """Read the events of a type."""
         with Session.open(self.folder, read_only=True) as session:
             return session.events(kind, number)
 
     def records(self) -> tuple[RoundRecord, ...]:
-        """Read what became of the rounds that are over."""
         with Session.open(self.folder, read_only=True) as session:
             return history(session)
 
     def said(self, number: int | None = None) -> list[dict[str, Any]]:
-        """Read the transcript."""
         return [dict(event.entry) for event in self.events(Said, number)]
 
     def results(self) -> dict[str, str]:
-        """Read whose config serves each workload."""
         with Session.open(self.folder, read_only=True) as session:
             return {one.workload.key: one.candidate for one in session.results()}
 
     def bytes_of_all_files(self) -> bytes:
-        """Read everything that the run left behind."""
         files = (path for path in self.root.rglob("*") if path.is_file())
         return b"".join(path.read_bytes() for path in files)

@@ -58,7 +58,6 @@ def calls(*wanted: tuple[str, Mapping[str, Any] | str], text: str = "") -> Reply
 
 
 def truncated(text: str) -> Reply:
-    """End at the limit of tokens."""
     return Reply(text=text, finish="length")
 
 
@@ -75,7 +74,6 @@ def failure(
     code: str = "",
     param: str = "",
 ) -> Reply:
-    """Answer with an error."""
     headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
     error = {"message": message, "code": code or None, "param": param or None}
     return Reply(status=status, error=error, headers=headers)
@@ -92,17 +90,14 @@ class Request:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The messages of a chat request."""
         return list(self.body["messages"])
 
     @property
     def said(self) -> str:
-        """All that the messages say, one after another."""
         return "\n".join(str(message.get("content")) for message in self.messages)
 
     @property
     def last(self) -> str:
-        """What the last message says."""
         return str(self.messages[-1]["content"])
 
 
@@ -145,19 +140,16 @@ class FakeOpenAI:
 
     @property
     def url(self) -> str:
-        """The address for OPENAI_BASE_URL."""
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variables that lead a program here."""
         key = {"OPENAI_API_KEY": self.key} if self.key else {}
         return {"OPENAI_BASE_URL": self.url, **key}
 
     @property
     def left(self) -> int:
-        """How many steps of the script were not taken."""
         return len(self.script) - len(self.chats)
 
     def __enter__(self) -> FakeOpenAI:
@@ -360,7 +352,6 @@ def _chunks(reply: Reply, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _call_deltas(wanted: Sequence[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    """Interleave the calls' arguments, as servers may."""
     for i, (name, _) in enumerate(wanted):
         function = {"name": name, "arguments": ""}
         yield {"index": i, "id": f"id{i}", "type": "function", "function": function}

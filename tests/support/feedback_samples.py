@@ -45,7 +45,6 @@ class Project:
 
 
 def silu_project() -> Project:
-    """Load silu_and_mul with 80 made-up trials of each workload."""
     definition = load_definition(ROOT / "search_spaces/sglang/silu_and_mul.yaml")
     spec, space = definition.spec, definition.space
     task = KernelTask(
@@ -88,18 +87,18 @@ def silu_floor_us(workload: Workload) -> float:
 def silu_trial(workload: Workload, config: Config) -> Trial:
     """Large blocks win at large sizes, prefetching at small ones; wide accesses that are unrolled
     spill."""
-    made = Trial("initial", workload, config, Status.CORRECT)
     block, vector = int(config["block_size"]), int(config["vector_bytes"])
     if vector * int(config["unroll"]) == 64:
         reason = f"spills {vector * 2 + block // 32} bytes a thread, and spills are forbidden"
-        return trial_like(made, Status.RESOURCE_LIMIT, reason)
+        status = Status.RESOURCE_LIMIT
+        return Trial("initial", workload, config, status, reason, Resources(255, 96))
     large = workload.values["T"] >= 1024
     time_us = 1.5 + 1.02 * silu_floor_us(workload)
     time_us *= 1 + 0.08 * ((512 - block) / 512 if large else abs(block - 128) / 512)
     time_us *= {8: 1.0, 16: 1.03, 32: 1.09}[vector]
     if config["prefetch"]:
         time_us *= 1.1 if large else 0.8
-    if not config["programmatic"]:
+    if not config["pdl"]:
         time_us += 0.9
     time_us *= 1 + 0.002 * (len(str(config)) % 3)
     return Trial(
@@ -111,10 +110,6 @@ def silu_trial(workload: Workload, config: Config) -> Trial:
         occupancy=Occupancy(0.75, 6, "registers"),
         measurement=Measurement((time_us,) * 5, 20, 4, stopped_early=bool(config["persistent"])),
     )
-
-
-def trial_like(trial: Trial, status: Status, reason: str) -> Trial:
-    return Trial(trial.candidate, trial.workload, trial.config, status, reason, Resources(255, 96))
 
 
 @dataclass(frozen=True)
@@ -133,7 +128,6 @@ class Small:
 
 
 def small_space() -> Small:
-    """Make a template of three parameters."""
     parameters = (
         Parameter("block", (64, 128, 256, 512)),
         Parameter("items", (1, 2, 4)),
@@ -144,7 +138,6 @@ def small_space() -> Small:
 
 
 def grid(small: Small, workload: Workload, time_of: Callable[..., float | None]) -> Sequence[Trial]:
-    """Try every config of the small space."""
     return [
         small.trial(workload, time_of(block, items, fast), block=block, items=items, fast=fast)
         for block in (64, 128, 256, 512)

@@ -182,20 +182,17 @@ def _trials(name: str, workload: Workload) -> Iterator[Trial]:
     rows = (1, 2) if "rows_per_warp" in CANDIDATES[name][0] else (None,)
     configs = [(block, row) for block in BLOCKS for row in rows]
     for number, (block, row) in enumerate(configs):
-        values: dict[str, Any] = {"block": block}
-        if row is not None:
-            values["rows_per_warp"] = row
-        made = Trial(name, workload, Config.of(values), Status.CORRECT)
+        values = {"block": block} if row is None else {"block": block, "rows_per_warp": row}
+        config = Config.of(values)
         if block == 512:
-            yield Trial(
-                name, workload, Config.of(values), Status.RESOURCE_LIMIT, f"{block} is too large"
-            )
+            reason = f"{block} is too large"
+            yield Trial(name, workload, config, Status.RESOURCE_LIMIT, reason)
             continue
         time_us = _time_us(name, workload, number)
         yield Trial(
             name,
             workload,
-            made.config,
+            config,
             Status.CORRECT,
             resources=Resources(40, static_shared_bytes=16),
             occupancy=Occupancy(0.5, 4, "registers"),

@@ -56,11 +56,9 @@ class Toolbox(Protocol):
 
     def tools(self) -> Sequence[Tool]:
         """List the tools, in an order that never changes."""
-        ...
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Run a tool within its limits; the caller's mistakes come back as text, never raised."""
-        ...
 
 
 class Transcript(Protocol):
@@ -68,11 +66,9 @@ class Transcript(Protocol):
 
     def again(self) -> Mapping[str, Any] | None:
         """Take the next entry that an earlier run kept; None when all are taken."""
-        ...
 
     def keep(self, entry: Mapping[str, Any]) -> None:
         """Append an entry of plain JSON values; it is on disk when this returns."""
-        ...
 
 
 class Conversation(Protocol):
@@ -84,15 +80,12 @@ class Conversation(Protocol):
 
     def plan(self) -> Idea | None:
         """Say what to try; None where the agent has nothing left to try."""
-        ...
 
     def refactor(self) -> Answer:
         """Write the template and the space of the plan."""
-        ...
 
     def repair(self, problem: str) -> Answer:
         """Write both again, after what was wrong with the last answer."""
-        ...
 
 
 class Agent(Protocol):
@@ -101,10 +94,8 @@ class Agent(Protocol):
     @property
     def name(self) -> str:
         """What the session calls it: `openai:gpt-5`, `files`, `literal`."""
-        ...
 
     def converse(
         self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
         """Open the conversation of one round."""
-        ...

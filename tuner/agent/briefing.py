@@ -26,7 +26,7 @@ from tuner.analysis.base import Degree
 from tuner.device.base import DeviceInfo
 from tuner.model.expressions import Value
 from tuner.model.hardware import KIB, limits_for
-from tuner.model.kernel import Argument, KernelSpec, LaunchSpec, Limits, Tolerance, Workload
+from tuner.model.kernel import Argument, KernelSpec, LaunchSpec, Limits, Workload
 from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Finding, Trial, ranked
 from tuner.session.records import CandidateRecord
@@ -87,22 +87,7 @@ class KernelTask:
 
 def stable_text(task: KernelTask) -> str:
     """Write the task, the kernel, the formats and the hardware, in under 20 kB."""
-    return "\n\n".join(
-        f"# {title}\n\n{text}"
-        for title, text in (
-            ("Task", _task(task)),
-            ("The kernel", _kernel(task)),
-            ("Workloads", _workloads(task)),
-            ("The search space", _space_rules(task.spec)),
-            ("The template", _TEMPLATE_RULES),
-            ("Hardware", _hardware(task.info)),
-            ("Profiles", _DEGREES[task.degree]),
-        )
-    )
-
-
-def _task(task: KernelTask) -> str:
-    return (
+    goal = (
         f"Make the CUDA kernel `{task.spec.name}` faster on {task.info.name}. Write a template "
         "with explicit parameters and the search space beside it; a program checks both, searches "
         "the space on every tuned workload, profiles what wins, and reports in the next round. "
@@ -110,6 +95,19 @@ def _task(task: KernelTask) -> str:
         "yours, each with its own best config. Results must stay within the tolerances on every "
         "kind of input, on held-out and boundary sizes too."
     )
+    return _sections(
+        ("Task", goal),
+        ("The kernel", _kernel(task)),
+        ("Workloads", _workloads(task)),
+        ("The search space", _space_rules(task.spec)),
+        ("The template", _TEMPLATE_RULES),
+        ("Hardware", _hardware(task.info)),
+        ("Profiles", _DEGREES[task.degree]),
+    )
+
+
+def _sections(*sections: tuple[str, str]) -> str:
+    return "\n\n".join(f"# {title}\n\n{text}" for title, text in sections)
 
 
 def _kernel(task: KernelTask) -> str:
@@ -128,8 +126,11 @@ def _kernel(task: KernelTask) -> str:
     if task.operators:
         chosen = ", ".join(f"{name}={value}" for name, value in task.operators.items())
         parts.append(f"Macros that belong to the operator, defined for every source: {chosen}.")
-    parts.append("Tolerances:\n" + "\n".join(_tolerances(spec.tolerances)))
-    return "\n\n".join(parts)
+    lines = ["Tolerances:"]
+    for name, one in spec.tolerances.items():
+        codes = "" if one.codes is None else f", {one.codes:g} of the codes may be off by one"
+        lines.append(f"- {name}: |out - ref| <= {one.absolute:g} + {one.relative:g} * |ref|{codes}")
+    return "\n\n".join([*parts, "\n".join(lines)])
 
 
 def _launches(launches: Iterable[LaunchSpec]) -> Iterator[str]:
@@ -152,37 +153,27 @@ def _argument(argument: Argument) -> list[str]:
     return [argument.name, argument.dtype, f"[{', '.join(d.text for d in argument.shape)}]", notes]
 
 
-def _tolerances(tolerances: Mapping[str, Tolerance]) -> Iterator[str]:
-    for name, one in tolerances.items():
-        codes = "" if one.codes is None else f", {one.codes:g} of the codes may be off by one"
-        yield f"- {name}: |out - ref| <= {one.absolute:g} + {one.relative:g} * |ref|{codes}"
-
-
 def _workloads(task: KernelTask) -> str:
     spec = task.spec
-    rows = [_workload(task, workload, "tuned") for workload in spec.tuned]
-    rows += [_workload(task, workload, "held out") for workload in spec.held_out]
-    head = ["workload", "kind", "traffic", "floor us"]
+    rows = [["workload", "kind", "traffic", "floor us"]]
     if spec.operations is not None:
-        head.append("operations")
-    boundary = "; ".join(workload.key for workload in spec.edge_cases)
+        rows[0].append("operations")
+    kinds = [("tuned", one) for one in spec.tuned] + [("held out", one) for one in spec.held_out]
+    for kind, workload in kinds:
+        traffic = size(spec.min_bytes.integer(workload.values))
+        rows.append([workload.key, kind, traffic, microseconds(task.floor_us(workload))])
+        if spec.operations is not None:
+            rows[-1].append(f"{spec.operations.integer(workload.values):.3g}")
     parts = [
         f"The operator must move at least `{spec.min_bytes.text}` bytes. The floor is the time "
         f"that takes at the {task.info.streaming_gbps:,.0f} GB/s measured here; a launch adds "
         "its own.",
-        table(head, rows),
+        table(rows[0], rows[1:]),
     ]
-    if boundary:
+    if spec.edge_cases:
+        boundary = "; ".join(workload.key for workload in spec.edge_cases)
         parts.append(f"Verified and never timed: {boundary}.")
     return "\n\n".join(parts)
-
-
-def _workload(task: KernelTask, workload: Workload, kind: str) -> list[str]:
-    traffic = task.spec.min_bytes.integer(workload.values)
-    row = [workload.key, kind, size(traffic), microseconds(task.floor_us(workload))]
-    if task.spec.operations is not None:
-        row.append(f"{task.spec.operations.integer(workload.values):.3g}")
-    return row
 
 
 def _space_rules(spec: KernelSpec) -> str:
@@ -214,13 +205,12 @@ def _space_rules(spec: KernelSpec) -> str:
 
 
 def _limits(limits: Limits) -> str:
-    known = []
-    if limits.max_registers is not None:
-        known.append(f"at most {limits.max_registers} registers")
-    if limits.max_shared_bytes is not None:
-        known.append(f"at most {limits.max_shared_bytes} bytes of shared memory")
-    if limits.min_occupancy is not None:
-        known.append(f"an occupancy of at least {limits.min_occupancy:g}")
+    limited = (
+        (limits.max_registers, f"at most {limits.max_registers} registers"),
+        (limits.max_shared_bytes, f"at most {limits.max_shared_bytes} bytes of shared memory"),
+        (limits.min_occupancy, f"an occupancy of at least {limits.min_occupancy or 0:g}"),
+    )
+    known = [text for value, text in limited if value is not None]
     if limits.spills == "forbid":
         known.append("no spills")
     if not known:
@@ -284,7 +274,6 @@ class Situation:
 
 
 def briefing(task: KernelTask, now: Situation) -> Briefing:
-    """Compose the briefing of a round; the same values give the same text."""
     return Briefing(
         round=now.round,
         stable=stable_text(task),
@@ -298,15 +287,30 @@ def briefing(task: KernelTask, now: Situation) -> Briefing:
 def current_text(task: KernelTask, now: Situation) -> str:
     """Write what changed since the last round: the base, how it does, why, and what was tried."""
     member = {one.name: one for one in now.population}[now.shown]
-    sections = [
-        (f"Round {now.round} of {now.rounds}", _choice(now)),
-        (f"Candidate {member.name}", _member(member)),
+    choice = (
+        f"Choose the candidate to build on among all below. Shown in full is {now.shown}, the "
+        "fastest; the fastest is not always the best to build on."
+        if now.base is None
+        else f"Build on the candidate {now.base}: the policy chose it."
+    )
+    template = clipped(numbered(member.template), MOST_TEMPLATE, "the template is longer")
+    space = clipped(member.space, MOST_SPACE, "the search space is longer")
+    what = f"The template of {member.name}, each line after its number and `| `"
+    candidate = "\n\n".join(
+        (
+            member.summary,
+            quoted(template, "cuda", what),
+            quoted(space, "yaml", f"The search space of {member.name}"),
+        )
+    )
+    return _sections(
+        (f"Round {now.round} of {now.rounds}", choice),
+        (f"Candidate {member.name}", candidate),
         (f"How {member.name} does", _results(task, now)),
         (f"Findings about {member.name}", _findings(now.findings)),
         ("What was tried", memory_text(now.history)),
         ("All candidates", _population(now)),
-    ]
-    return "\n\n".join(f"# {title}\n\n{text}" for title, text in sections)
+    )
 
 
 def member_summary(
@@ -334,32 +338,12 @@ def member_summary(
     return "\n".join(lines)
 
 
-def _choice(now: Situation) -> str:
-    if now.base is not None:
-        return f"Build on the candidate {now.base}: the policy chose it."
-    return (
-        f"Choose the candidate to build on among all below. Shown in full is {now.shown}, the "
-        "fastest; the fastest is not always the best to build on."
-    )
-
-
-def _member(member: BriefedCandidate) -> str:
-    template = clipped(numbered(member.template), MOST_TEMPLATE, "the template is longer")
-    space = clipped(member.space, MOST_SPACE, "the search space is longer")
-    what = f"The template of {member.name}, each line after its number and `| `"
-    return "\n\n".join(
-        (
-            member.summary,
-            quoted(template, "cuda", what),
-            quoted(space, "yaml", f"The search space of {member.name}"),
-        )
-    )
-
-
 def _results(task: KernelTask, now: Situation) -> str:
     if not now.best:
         return "No config ran correctly on any workload."
-    common = _common([trial.config for trial in now.best.values()])
+    first, *others = (trial.config for trial in now.best.values())
+    shared = {n: v for n, v in first.items() if all(n in o and o[n] == v for o in others)}
+    common = shared if others else {}
     rows = [_row(task, now, workload, common) for workload in now.baselines_us]
     head = "workload, baseline, best, as fast, of the floor, registers, occupancy, best config"
     text = table(head.split(", "), rows)
@@ -396,48 +380,34 @@ def _row(
     ]
 
 
-def _common(configs: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    if len(configs) < 2:
-        return {}
-    first, *others = configs
-    return {n: v for n, v in first.items() if all(n in o and o[n] == v for o in others)}
-
-
 def _findings(findings: Sequence[Finding]) -> str:
     told = ranked(findings)
     if not told:
         return "Nothing can be said of it yet."
-    lines = [f"{number}. {_finding(finding)}" for number, finding in enumerate(told, 1)]
+    lines = []
+    for number, one in enumerate(told, 1):
+        line = None if one.line is None else f"line {one.line}"
+        parameter = one.parameter and f"parameter {one.parameter}"
+        about = ", ".join(filter(None, (one.topic, line, parameter)))
+        text, advice = one_line(one.text, 700), one_line(one.advice, 400)
+        lines.append(f"{number}. [{about}] {text} **{advice}**")
     if len(findings) > len(told):
         lesser = joined((one.topic for one in findings if one not in told), most=8)
         lines.append(f"\n[left out: {len(findings) - len(told)} lesser findings: {lesser}]")
     return "\n".join(lines)
 
 
-def _finding(finding: Finding) -> str:
-    about = [finding.topic]
-    if finding.line is not None:
-        about.append(f"line {finding.line}")
-    if finding.parameter:
-        about.append(f"parameter {finding.parameter}")
-    text = one_line(finding.text, 700)
-    return f"[{', '.join(about)}] {text} **{one_line(finding.advice, 400)}**"
-
-
 def _population(now: Situation) -> str:
     shown = now.population[-MOST_MEMBERS:]
-    parts = list(_members(shown))
+    parts = []
+    for member in shown:
+        parent = f", made from {member.parent}" if member.parent else ""
+        parts.append(f"- {member.name}{parent}")
+        parts += [f"  {line}" for line in member.summary.splitlines() or [""]]
     if len(shown) < len(now.population):
         names = joined((one.name for one in now.population[:-MOST_MEMBERS]), most=20)
         parts.append(f"[left out: older candidates {names}]")
     return "\n".join(parts)
-
-
-def _members(members: Sequence[BriefedCandidate]) -> Iterator[str]:
-    for member in members:
-        parent = f", made from {member.parent}" if member.parent else ""
-        lines = member.summary.splitlines() or [""]
-        yield "\n".join([f"- {member.name}{parent}", *(f"  {line}" for line in lines)])
 
 
 class Briefer:
@@ -463,31 +433,28 @@ class Briefer:
 
     def of(self, number: int, base: str | None) -> Briefing:
         """Brief for one round; `base` is the policy's choice, None where the agent chooses."""
-        baselines = self._session.baselines()
-        baselines_us = {w: baselines[w].measurement.median_us for w in self._plan.tuned}
-        shown = base or self._fastest()
+        candidates = population(self._session)
+        speedups = {one.name: mean_speedup(self._session, one.name) or 0.0 for one in candidates}
+        shown = base or max(speedups, key=lambda name: speedups[name])
         now = Situation(
             round=number,
             rounds=self._plan.config.rounds,
             base=base,
             shown=shown,
-            population=tuple(self._member(one) for one in population(self._session)),
+            population=tuple(map(self._member, candidates)),
             best=best_trials(self._session, shown),
-            baselines_us=baselines_us,
+            baselines_us=self._baselines_us(),
             findings=self._findings(shown),
             history=[one for one in history(self._session) if one.number < number],
         )
         return briefing(self._task, now)
 
-    def _fastest(self) -> str:
-        names = [one.name for one in population(self._session)]
-        speedups = {name: mean_speedup(self._session, name) or 0.0 for name in names}
-        return max(names, key=lambda name: speedups[name])
+    def _baselines_us(self) -> dict[Workload, float]:
+        baselines = self._session.baselines()
+        return {w: baselines[w].measurement.median_us for w in self._plan.tuned}
 
     def _member(self, candidate: CandidateRecord) -> BriefedCandidate:
-        baselines = self._session.baselines()
-        baselines_us = {w: baselines[w].measurement.median_us for w in self._plan.tuned}
-        made = [one for one in history(self._session) if one.candidate == candidate.name]
+        made = (one for one in history(self._session) if one.candidate == candidate.name)
         return BriefedCandidate(
             name=candidate.name,
             parent=candidate.parent,
@@ -495,14 +462,13 @@ class Briefer:
             space=candidate.space_text,
             summary=member_summary(
                 best_trials(self._session, candidate.name),
-                baselines_us,
-                made[0] if made else None,
+                self._baselines_us(),
+                next(made, None),
             ),
         )
 
     def _findings(self, name: str) -> list[Finding]:
         plan = self._candidates.plan(name)
-        baselines = self._session.baselines()
         found = {
             (finding.topic, finding.line): finding
             for profiled in reversed(profiles(self._session, name))
@@ -512,7 +478,7 @@ class Briefer:
             plan.space,
             {w: self._session.trials(name, w) for w in plan.tuned},
             plan.template,
-            {w: baselines[w].measurement.median_us for w in plan.tuned},
+            self._baselines_us(),
         )
         names = self._candidates.evaluator(name).names
         ruled_out = constrained(plan.space, {w: names(w) for w in plan.tuned})

@@ -154,7 +154,13 @@ class TokenBudget:
                 f"and the next request needs about {input_tokens + LEAST_OUTPUT_TOKENS}",
                 remedy="raise --max-tokens",
             )
-        affordable = self._affordable(input_tokens)
+        affordable = inf
+        if self.max_cost is not None and self.price is not None:
+            left = self.max_cost - self.cost - self.price.of(Usage(input_tokens))
+            if left < 0:
+                affordable = 0
+            elif self.price.output:
+                affordable = left * _PER_MILLION / self.price.output
         if affordable < LEAST_OUTPUT_TOKENS:
             raise BudgetError(
                 f"the budget of {self.max_cost:g} {self.currency} is used up: {self.cost:.4g} are "
@@ -163,14 +169,6 @@ class TokenBudget:
             )
         most = min(tokens, affordable)
         return None if most == inf else floor(most)
-
-    def _affordable(self, input_tokens: int) -> float:
-        if self.max_cost is None or self.price is None:
-            return inf
-        left = self.max_cost - self.cost - self.price.of(Usage(input_tokens))
-        if left < 0:
-            return 0
-        return left * _PER_MILLION / self.price.output if self.price.output else inf
 
 
 @dataclass(slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -31,134 +32,79 @@ if TYPE_CHECKING:
 MOST_CHARS = 400_000
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One reply of a model; `message` is what goes back to the server in the next request.
-
-    `finish` is the server's `finish_reason`. `usage` is None where the server does not tell.
-    `reasoning` is text that the model wrote for itself, `chars` counts all that it wrote.
-    """
-
-    message: dict[str, Any]
-    finish: str
-    model: str
-    usage: Usage | None
-    chars: int
-    refusal: str = ""
-    reasoning: str = ""
-
-    @property
-    def text(self) -> str:
-        return str(self.message["content"])
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        """The tool calls, in the order they are to be answered."""
-        calls: list[dict[str, Any]] = self.message.get("tool_calls", [])
-        return calls
-
-
 @dataclass(slots=True)
 class Assembly:
-    """A reply that is still coming in; `add` each chunk, then `done`.
+    """A reply that is still coming in.
 
     `pieces` counts the chunks that brought text: each is one token or more.
     """
 
     finish: str = ""
+    model: str = ""
     pieces: int = 0
     chars: int = 0
     usage: Usage | None = None
-    _model: str = ""
-    _content: list[str] = field(default_factory=list)
-    _refusal: list[str] = field(default_factory=list)
-    _reasoning: list[str] = field(default_factory=list)
+    # By "content", "refusal" and "reasoning", and by the number of a call its arguments.
+    _texts: defaultdict[str | int, list[str]] = field(default_factory=lambda: defaultdict(list))
     _calls: list[dict[str, Any]] = field(default_factory=list)
     _slots: dict[int, int] = field(default_factory=dict)
 
     def add(self, chunk: Any) -> None:
         """Take in one chunk as the client gives it; servers leave out much of what it declares."""
-        self._model = self._model or str(getattr(chunk, "model", None) or "")
-        self.usage = usage_of(chunk) or self.usage
+        self.model = self.model or str(getattr(chunk, "model", None) or "")
+        self.usage = _usage(chunk) or self.usage
         for choice in getattr(chunk, "choices", None) or ():
             self.finish = getattr(choice, "finish_reason", None) or self.finish
             # A reply that is not streamed is one whole message.
             whole = getattr(choice, "message", None)
             delta = getattr(choice, "delta", None) or whole
-            for pieces, keys in (
-                (self._content, ("content",)),
-                (self._refusal, ("refusal",)),
-                (self._reasoning, ("reasoning_content", "reasoning")),
-            ):
-                self._take(pieces, next(filter(None, (getattr(delta, k, None) for k in keys)), ""))
+            self._take("content", getattr(delta, "content", None))
+            self._take("refusal", getattr(delta, "refusal", None))
+            reasoning = getattr(delta, "reasoning_content", None)
+            self._take("reasoning", reasoning or getattr(delta, "reasoning", None))
             for number, call in enumerate(getattr(delta, "tool_calls", None) or ()):
                 index = number if whole is not None else getattr(call, "index", None)
                 self._add_call(call, index)
 
-    def cut(self) -> None:
-        """End the reply here, as a server does at its limit of tokens."""
-        self.finish = "length"
+    def text(self, key: str | int) -> str:
+        # JSON escapes the two halves of a character apart, and a chunk may end between them.
+        return well_formed("".join(self._texts[key]))
 
-    def done(self) -> Reply:
-        message: dict[str, Any] = {"role": "assistant", "content": _joined(self._content)}
+    def message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": self.text("content")}
         if self._calls:
             message["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": _joined(call["pieces"])}}
-                for call in self._calls
+                {**call, "function": {**call["function"], "arguments": self.text(slot)}}
+                for slot, call in enumerate(self._calls)
             ]
-            for call in message["tool_calls"]:
-                del call["pieces"]
-        return Reply(
-            message=message,
-            finish=self.finish,
-            model=self._model,
-            usage=self.usage,
-            chars=self.chars,
-            refusal=_joined(self._refusal),
-            reasoning=_joined(self._reasoning),
-        )
+        return message
 
-    def _take(self, pieces: list[str], text: object) -> None:
+    def _take(self, key: str | int, text: object) -> None:
         if isinstance(text, str) and text:
-            pieces.append(text)
+            self._texts[key].append(text)
             self.chars += len(text)
             self.pieces += 1
 
     def _add_call(self, delta: Any, index: int | None) -> None:
-        call = self._call(delta, index)
-        function = delta.function
-        if function is None:
+        # Some servers give no index, and some the index 0 to every call of a reply: a new id
+        # begins a new call all the same.
+        slot = len(self._calls) - 1 if index is None else self._slots.get(index, -1)
+        if slot < 0 or (delta.id and self._calls[slot]["id"] != delta.id):
+            slot = len(self._calls)
+            call = {"id": delta.id or f"call_{slot}", "type": "function", "function": {"name": ""}}
+            self._calls.append(call)
+            if index is not None:
+                self._slots[index] = slot
+        if delta.function is None:
             return
-        if function.name and not call["function"]["name"]:
-            call["function"]["name"] = function.name
-            self.chars += len(function.name)
-        self._take(call["pieces"], function.arguments)
-
-    def _call(self, delta: Any, index: int | None) -> dict[str, Any]:
-        """Find the call that a delta goes on with, or begin one.
-
-        Some servers give no index, and some the index 0 to every call of a reply: a new id begins
-        a new call all the same.
-        """
-        last = len(self._calls) - 1
-        slot = last if index is None else self._slots.get(index, -1)
-        known = self._calls[slot] if slot >= 0 else None
-        if known is not None and (not delta.id or known["id"] == delta.id):
-            return known
-        call: dict[str, Any] = {
-            "id": delta.id or f"call_{len(self._calls)}",
-            "type": "function",
-            "function": {"name": ""},
-            "pieces": [],
-        }
-        self._calls.append(call)
-        if index is not None:
-            self._slots[index] = len(self._calls) - 1
-        return call
+        function = self._calls[slot]["function"]
+        if delta.function.name and not function["name"]:
+            function["name"] = delta.function.name
+            self.chars += len(delta.function.name)
+        self._take(slot, delta.function.arguments)
 
 
-def usage_of(response: Any) -> Usage | None:
-    """Read the tokens that a chunk or a whole response reports; None where it reports none."""
+def _usage(response: Any) -> Usage | None:
     usage = getattr(response, "usage", None)
     if usage is None or getattr(usage, "prompt_tokens", None) is None:
         return None
@@ -166,11 +112,6 @@ def usage_of(response: Any) -> Usage | None:
     cached = getattr(details, "cached_tokens", None) or 0
     sent, written = int(usage.prompt_tokens), int(getattr(usage, "completion_tokens", None) or 0)
     return Usage(sent, min(int(cached), sent), written)
-
-
-def _joined(pieces: Sequence[str]) -> str:
-    # JSON escapes the two halves of a character apart, and a chunk may end between them.
-    return well_formed("".join(pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,49 +127,26 @@ class Ask:
     may_call: bool = True
 
 
-def build(ask: Ask, model: str, can: Capabilities) -> dict[str, Any]:
-    """Build a request of what the server is known or hoped to take."""
+def _build(ask: Ask, model: str, can: Capabilities) -> dict[str, Any]:
     messages = _with_plain_roles(ask.messages) if can.plain_roles else list(ask.messages)
     request: dict[str, Any] = {"model": model, "messages": messages, "stream": can.stream}
     if can.stream and can.stream_options:
         request["stream_options"] = {"include_usage": True}
     if can.tools and ask.tools:
-        request["tools"] = [_function(tool) for tool in ask.tools]
+        request["tools"] = [{"type": "function", "function": asdict(tool)} for tool in ask.tools]
         if not ask.may_call:
             request["tool_choice"] = "none"
     if ask.schema is not None and can.response_format != RESPONSE_FORMATS[-1]:
-        request["response_format"] = _response_format(can.response_format, ask.schema)
+        request["response_format"] = {"type": can.response_format}
+        if can.response_format == RESPONSE_FORMATS[0]:
+            strict = {"name": "plan", "strict": True, "schema": dict(ask.schema)}
+            request["response_format"]["json_schema"] = strict
     return request
 
 
-def prompt_chars(request: Mapping[str, Any]) -> int:
+def _prompt_chars(request: Mapping[str, Any]) -> int:
     counted = [request["messages"], request.get("tools"), request.get("response_format")]
     return len(json.dumps(counted, ensure_ascii=False))
-
-
-def described(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a request without its messages, which are kept as they are said."""
-    short = {key: value for key, value in request.items() if key != "messages"}
-    if "tools" in short:
-        short["tools"] = [tool["function"]["name"] for tool in short["tools"]]
-    if "response_format" in short:
-        short["response_format"] = short["response_format"]["type"]
-    return short
-
-
-def _function(tool: Tool) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": dict(tool.parameters),
-    }
-    return {"type": "function", "function": function}
-
-
-def _response_format(rung: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    if rung == "json_object":
-        return {"type": rung}
-    return {"type": rung, "json_schema": {"name": "plan", "strict": True, "schema": dict(schema)}}
 
 
 def _with_plain_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -261,9 +179,17 @@ class ToolsRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A reply with what it took; `request` is what was asked, without the messages."""
+    """A whole reply with what it took; `request` is what was asked, without the messages.
 
-    reply: Reply
+    `message` goes back to the server in the next request, `finish` is its `finish_reason`, and
+    `reasoning` is text that the model wrote for itself.
+    """
+
+    message: dict[str, Any]
+    finish: str
+    model: str
+    refusal: str
+    reasoning: str
     usage: Usage
     cost: float | None
     seconds: float
@@ -300,7 +226,10 @@ class ChatClient:
         """
         failures, broken = 0, _broken()
         while True:
-            request = self._request(ask)
+            request = _build(ask, self.model, self.capabilities)
+            most = self.budget.allow(self._estimate.tokens(_prompt_chars(request)))
+            if most is not None:
+                request[self.capabilities.limit] = min(most, self.capabilities.ceiling)
             assembly, began_s = Assembly(), time.monotonic()
             try:
                 self._receive(request, assembly)
@@ -309,7 +238,8 @@ class ChatClient:
                 usage = self._used(request, assembly) if started else None
                 cost = None if usage is None else self.budget.spend(usage)
                 problem = understand(error, self.endpoint, self.model, started=started)
-                failed(_text(problem), usage, cost)
+                text = problem.message if isinstance(problem, AgentError) else problem.text
+                failed(text, usage, cost)
             else:
                 return self._completion(request, assembly, time.monotonic() - began_s)
             had_tools = self.capabilities.tools
@@ -342,9 +272,7 @@ class ChatClient:
     def _check_listed(self, answer: object) -> None:
         data = answer.get("data") if isinstance(answer, Mapping) else None
         models = data if isinstance(data, list) else []
-        names = [
-            str(model["id"]) for model in models if isinstance(model, Mapping) and "id" in model
-        ]
+        names = [str(one["id"]) for one in models if isinstance(one, Mapping) and "id" in one]
         # Ollama lists `name:latest` for what answers to `name`.
         if not names or self.model in names or f"{self.model}:latest" in names:
             return
@@ -368,13 +296,6 @@ class ChatClient:
             )
         return self._made
 
-    def _request(self, ask: Ask) -> dict[str, Any]:
-        request = build(ask, self.model, self.capabilities)
-        most = self.budget.allow(self._estimate.tokens(prompt_chars(request)))
-        if most is not None:
-            request[self.capabilities.limit] = min(most, self.capabilities.ceiling)
-        return request
-
     def _receive(self, request: dict[str, Any], assembly: Assembly) -> None:
         most = request.get(self.capabilities.limit)
         ends_s = time.monotonic() + LONGEST_REPLY_S
@@ -390,7 +311,7 @@ class ChatClient:
                     over = most is not None and assembly.pieces > most
                     late = time.monotonic() > ends_s
                     if over or late or assembly.chars > MOST_CHARS:
-                        assembly.cut()
+                        assembly.finish = "length"
                         return
             except _broken():
                 if not assembly.finish:  # else only the usage is missing
@@ -399,7 +320,7 @@ class ChatClient:
             raise DroppedError
 
     def _used(self, request: Mapping[str, Any], assembly: Assembly) -> Usage:
-        chars = prompt_chars(request)
+        chars = _prompt_chars(request)
         if assembly.usage is not None:
             self._estimate.learn(chars, assembly.usage.input_tokens)
             return assembly.usage
@@ -409,10 +330,24 @@ class ChatClient:
     def _completion(
         self, request: Mapping[str, Any], assembly: Assembly, seconds: float
     ) -> Completion:
-        self.capabilities.took(request)
+        self.capabilities.taken |= request.keys()
         usage = self._used(request, assembly)
-        cost = self.budget.spend(usage)
-        return Completion(assembly.done(), usage, cost, seconds, described(request))
+        asked = {key: value for key, value in request.items() if key != "messages"}
+        if "tools" in asked:
+            asked["tools"] = [tool["function"]["name"] for tool in asked["tools"]]
+        if "response_format" in asked:
+            asked["response_format"] = asked["response_format"]["type"]
+        return Completion(
+            message=assembly.message(),
+            finish=assembly.finish,
+            model=assembly.model,
+            refusal=assembly.text("refusal"),
+            reasoning=assembly.text("reasoning"),
+            usage=usage,
+            cost=self.budget.spend(usage),
+            seconds=seconds,
+            request=asked,
+        )
 
     def _recover(
         self, problem: Refused | Temporary | AgentError, request: Mapping[str, Any], failures: int
@@ -451,10 +386,6 @@ class ChatClient:
                 remedy="check that the server runs, and OPENAI_BASE_URL",
             )
         self.sleep(self.backoff.wait_s(failures, problem))
-
-
-def _text(problem: Refused | Temporary | AgentError) -> str:
-    return problem.message if isinstance(problem, AgentError) else problem.text
 
 
 def _broken() -> tuple[type[Exception], ...]:

@@ -95,7 +95,17 @@ class Exchange:
     def plan(self) -> Idea | None:
         said = self._transcript.again()
         if said is None:
-            said = {"type": "message", "message": {"role": "user", "content": self._request()}}
+            asked = prompt(
+                "files",
+                stable=self._briefing.stable,
+                current=self._briefing.current,
+                round=self._briefing.round,
+                base=self._briefing.base,
+                population=", ".join(member.name for member in self._briefing.population),
+                metrics=", ".join(KNOWN_METRICS),
+                plan=json.dumps(_EXAMPLE, indent=2),
+            )
+            said = {"type": "message", "message": {"role": "user", "content": asked}}
             self._transcript.keep(said)
         self._write(REQUEST, said["message"]["content"])
         awaited: tuple[str, ...] = ANSWER
@@ -113,8 +123,7 @@ class Exchange:
             awaited = (PLAN, *ANSWER)
 
     def refactor(self) -> Answer:
-        kept = self._transcript.again() or self._read_answer()
-        return _checked(kept)
+        return _checked(self._transcript.again() or self._read_answer())
 
     def repair(self, problem: str) -> Answer:
         if self._transcript.again() is None:
@@ -129,19 +138,6 @@ class Exchange:
                 )
             kept = self._read_answer()
         return _checked(kept)
-
-    def _request(self) -> str:
-        names = [member.name for member in self._briefing.population]
-        return prompt(
-            "files",
-            stable=self._briefing.stable,
-            current=self._briefing.current,
-            round=self._briefing.round,
-            base=self._briefing.base,
-            population=", ".join(names),
-            metrics=", ".join(KNOWN_METRICS),
-            plan=json.dumps(_EXAMPLE, indent=2),
-        )
 
     def _read_plan(self) -> Mapping[str, Any]:
         text, problem = "", ""

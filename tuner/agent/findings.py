@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
 from statistics import median
 
 from tuner.agent.prompts import keys, one_line, percent, settings, times
-from tuner.agent.ranges import CLEAR, FEWEST, Observed, decisive, edges, observed, time_of, unused
+from tuner.agent.ranges import CLEAR, FEWEST, Observed, decisive, edges, time_of, unused
 from tuner.model.config import Config, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
@@ -38,7 +37,11 @@ def constrained(space: SearchSpace, names: Names) -> Iterator[Finding]:
     """
     configs = list(_sample(space))
     shares = {
-        constraint: {w: _ruled_out(constraint, configs, values) for w, values in names.items()}
+        constraint: {
+            w: sum(not _holds(constraint, {**values, **config}) for config in configs)
+            / len(configs)
+            for w, values in names.items()
+        }
         for constraint in space.constraints
     }
     if not shares or not names:
@@ -75,11 +78,6 @@ def _sample(space: SearchSpace) -> Iterator[Config]:
             index, position = divmod(index, len(parameter.values))
             chosen.append((parameter.name, parameter.values[position]))
         yield Config.of(reversed(chosen))
-
-
-def _ruled_out(constraint: Expression, configs: list[Config], values: Mapping[str, Value]) -> float:
-    broken = sum(not _holds(constraint, {**values, **config}) for config in configs)
-    return broken / len(configs)
 
 
 def _holds(constraint: Expression, names: Mapping[str, Value]) -> bool:
@@ -129,23 +127,28 @@ def disagreement(
 ) -> Iterator[Finding]:
     """Find that no config serves all workloads, and which parameter and axis that is due to."""
     judged = [one for one in seen if one.enough]
-    shared = _shared(judged)
-    if len(judged) < 2 or shared is None or shared.cost < 1 + COSTS:
+    shared = _shared(judged) if len(judged) >= 2 else None
+    if shared is None or shared[1] < 1 + COSTS:
         return
-    costs = {n: c for n in space.names if (c := _cost_of(n, shared.config, judged)) is not None}
+    config, cost, worst = shared
+    costs: dict[str, float] = {}
+    for name in space.names:
+        if name in config and len({one.best.config.get(name) for one in judged}) > 1:
+            held = ((one, one.having(name, config[name])) for one in judged)
+            costs[name] = geometric_mean(one.slowdown(trials) for one, trials in held)
     name = max(costs, key=lambda known: costs[known], default="")
     if not name or costs[name] <= 1:
         return
     yield Finding(
         topic="dispatch",
-        text=f"The best config tried on all workloads ({settings(shared.config)}) takes "
-        f"{times(shared.cost)} the time of each workload's own best, most on {shared.worst.key}. "
+        text=f"The best config tried on all workloads ({settings(config)}) takes "
+        f"{times(cost)} the time of each workload's own best, most on {worst.key}. "
         f"`{name}` disagrees most: {_by_axis(name, judged)}.",
         advice=f"Keep `{name}` a parameter, for each size gets a config of its own; and consider "
         "different code for these sizes, with parameters of its own.",
-        value=shared.cost,
+        value=cost,
         unit="x",
-        weight=SPLIT_WEIGHT * (1 - 1 / shared.cost),
+        weight=SPLIT_WEIGHT * (1 - 1 / cost),
         line=template.line_of(name),
         parameter=name,
     )
@@ -170,22 +173,11 @@ def behind(seen: Sequence[Observed], baselines_us: Mapping[Workload, float]) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """The config that serves all workloads best, with its mean slowdown and where it is worst."""
-
-    config: Config
-    cost: float
-    worst: Workload
-
-
-def _shared(judged: Sequence[Observed]) -> _Shared | None:
-    """Choose among the configs that are correct on all workloads; None where none was tried there.
+def _shared(judged: Sequence[Observed]) -> tuple[Config, float, Workload] | None:
+    """Choose the config that serves all workloads best; with its mean slowdown and its worst one.
 
     Configs that were stopped early take part: that they lose is what is asked here.
     """
-    if not judged:
-        return None
     known = [{t.config: time_of(t) / one.best_us for t in one.correct} for one in judged]
     everywhere = [c for c in known[0] if all(c in slowdowns for slowdowns in known)]
     if not everywhere:
@@ -193,14 +185,7 @@ def _shared(judged: Sequence[Observed]) -> _Shared | None:
     best = min(everywhere, key=lambda c: geometric_mean(s[c] for s in known))
     slowdowns = [s[best] for s in known]
     worst = judged[slowdowns.index(max(slowdowns))].workload
-    return _Shared(best, geometric_mean(slowdowns), worst)
-
-
-def _cost_of(name: str, shared: Config, judged: Sequence[Observed]) -> float | None:
-    if name not in shared or len({one.best.config.get(name) for one in judged}) < 2:
-        return None
-    held = [(one, one.having(name, shared[name])) for one in judged]
-    return geometric_mean(one.slowdown(trials) for one, trials in held)
+    return best, geometric_mean(slowdowns), worst
 
 
 def _by_axis(name: str, judged: Sequence[Observed]) -> str:
@@ -266,27 +251,19 @@ def rejections(
     tried = [trial for one in seen for trial in one.tried]
     if len(tried) < FEWEST:
         return
-    for status in _LOST:
-        lost = [trial for trial in tried if trial.status is status]
-        if not lost or (len(lost) / len(tried) < NOTABLE and status is not Status.INCORRECT):
-            continue
-        near = _share_near_best(seen, status)
-        yield _rejection(space, lost, tried, near, template)
-
-
-def _share_near_best(seen: Sequence[Observed], status: Status) -> float:
-    near = [
+    close = [
         trial
         for one in seen
         if one.enough
         for trial in one.tried
-        if 0 < _distance(trial.config, one.best.config) <= NEAR
+        if 0 < sum(v != one.best.config.get(n) for n, v in trial.config.items()) <= NEAR
     ]
-    return sum(trial.status is status for trial in near) / len(near) if near else 0.0
-
-
-def _distance(one: Mapping[str, Value], other: Mapping[str, Value]) -> int:
-    return sum(one[name] != other.get(name) for name in one)
+    for status in _LOST:
+        lost = [trial for trial in tried if trial.status is status]
+        if not lost or (len(lost) / len(tried) < NOTABLE and status is not Status.INCORRECT):
+            continue
+        near = sum(trial.status is status for trial in close) / len(close) if close else 0.0
+        yield _rejection(space, lost, tried, near, template)
 
 
 def _rejection(
@@ -297,9 +274,10 @@ def _rejection(
     template: Template,
 ) -> Finding:
     status, share = lost[0].status, len(lost) / len(tried)
-    kinds = Counter(_kind(trial) for trial in lost)
-    commonest, count = kinds.most_common(1)[0]
-    example = next(trial for trial in lost if _kind(trial) == commonest)
+    kinds = [_NUMBER.sub("#", _reason(trial)) for trial in lost]
+    commonest, count = Counter(kinds).most_common(1)[0]
+    example = lost[kinds.index(commonest)]
+    match = re.search(re.escape(str(template.path)) + r":(\d+)", example.reason)
     where, name = "", ""
     if blamed := _blamed(space, lost, tried):
         name, value, gone = blamed
@@ -316,7 +294,7 @@ def _rejection(
         value=share,
         unit="of tried configs",
         weight=(1 + share) / 2 if urgent else NEAR_WEIGHT * near + FAR_WEIGHT * share,
-        line=_line_in(example, template) or (template.line_of(name) if name else None),
+        line=int(match[1]) if match else (template.line_of(name) if name else None),
         parameter=name,
     )
 
@@ -324,15 +302,6 @@ def _rejection(
 def _reason(trial: Trial) -> str:
     lines = [line.strip() for line in trial.reason.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line), lines[0] if lines else "no reason")
-
-
-def _kind(trial: Trial) -> str:
-    return _NUMBER.sub("#", _reason(trial))
-
-
-def _line_in(trial: Trial, template: Template) -> int | None:
-    match = re.search(re.escape(str(template.path)) + r":(\d+)", trial.reason)
-    return int(match[1]) if match else None
 
 
 def _blamed(
@@ -365,7 +334,7 @@ def search_findings(
     `trials` are those of the search stage, by tuned workload; `baselines_us` are median times. A
     workload with fewer than five timed configs takes part in no claim about times.
     """
-    seen = observed(trials)
+    seen = [Observed.of(workload, found) for workload, found in trials.items()]
     found = [
         *rejections(space, seen, template),
         *behind(seen, baselines_us),

@@ -71,12 +71,11 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
         template = Template.from_text(answer.template, template_path)
         template.check(definition.space, definition.spec)
         _require_searchable(definition.space, space_path)
-        made = replace(
+        return replace(
             plan, spec=definition.spec, space=definition.space, template=template, candidate=name
         )
     except InputError as error:
         raise RefusedError(_told(error, folder)) from error
-    return made
 
 
 def _require_searchable(space: SearchSpace, path: Path) -> None:
@@ -113,12 +112,25 @@ def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: 
     """
     folder = plan.template.path.parent
     try:
-        pools = {workload: _pool(plan, evaluator, workload) for workload in plan.tuned}
+        pools = {w: valid_configs(plan.space, evaluator.names(w)) for w in plan.tuned}
+        for one, pool in pools.items():
+            if not len(pool):
+                raise no_valid_config(plan.spec, one, pool)
         workload = min(plan.tuned, key=plan.spec.footprint_bytes)
         configs = _sample(plan, pools, seed)
         for one, config in configs:
-            _require_arguments(plan, evaluator, one, config)
-        _require_resolvable(plan, evaluator, [config for _, config in configs])
+            if mismatch := find_mismatch(plan, evaluator, one, config):
+                raise TemplateError(
+                    mismatch.message,
+                    path=plan.spec.template,
+                    line=1,
+                    remedy="take the arguments as the user declares them, in their order and "
+                    "with their types: they may not change",
+                ) from mismatch
+        for one in (*plan.held_out, *plan.spec.edge_cases):
+            for config in dict.fromkeys(config for _, config in configs):
+                if plan.space.violated(config, evaluator.names(one)) is None:
+                    evaluator.key(one, config)
         pending = [evaluator.start(*pair) for pair in configs]
     except InputError as error:
         raise RefusedError(_told(error, folder)) from error
@@ -128,13 +140,6 @@ def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: 
     if problems:
         told = (_quoting(_shortened(p, folder), plan.template) for p in problems[:MOST_PROBLEMS])
         raise RefusedError("\n\n".join(told))
-
-
-def _pool(plan: Plan, evaluator: Evaluator, workload: Workload) -> Pool:
-    pool = valid_configs(plan.space, evaluator.names(workload))
-    if not len(pool):
-        raise no_valid_config(plan.spec, workload, pool)
-    return pool
 
 
 def _sample(
@@ -156,25 +161,15 @@ def _sample(
             remedy=f"it must be valid on one of {names}",
         )
     workloads = list(pools)
-    picks |= dict.fromkeys((workloads[-1], config) for config in _corners(pools[workloads[-1]]))
+    last = pools[workloads[-1]]
+    for column in range(len(last.parameters)):
+        values = last.encoded[:, column]
+        for index in (values.argmin(), values.argmax()):
+            picks[workloads[-1], last[int(index)]] = None
     for number in range(RANDOM_CONFIGS):
         workload = workloads[number % len(workloads)]
         picks[workload, pools[workload][chance.randrange(len(pools[workload]))]] = None
     return tuple(picks)
-
-
-def _corners(pool: Pool) -> Iterator[Config]:
-    for column in range(len(pool.parameters)):
-        values = pool.encoded[:, column]
-        yield pool[int(values.argmin())]
-        yield pool[int(values.argmax())]
-
-
-def _require_resolvable(plan: Plan, evaluator: Evaluator, configs: Iterable[Config]) -> None:
-    for workload in (*plan.held_out, *plan.spec.edge_cases):
-        for config in dict.fromkeys(configs):
-            if plan.space.violated(config, evaluator.names(workload)) is None:
-                evaluator.key(workload, config)
 
 
 def find_mismatch(
@@ -191,20 +186,6 @@ def find_mismatch(
         except KernelError as error:
             return error
     return None
-
-
-def _require_arguments(
-    plan: Plan, evaluator: Evaluator, workload: Workload, config: Config
-) -> None:
-    mismatch = find_mismatch(plan, evaluator, workload, config)
-    if mismatch is not None:
-        raise TemplateError(
-            mismatch.message,
-            path=plan.spec.template,
-            line=1,
-            remedy="take the arguments as the user declares them, in their order and with their "
-            "types: they may not change",
-        ) from mismatch
 
 
 def _uncompiled(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[str]:

@@ -143,8 +143,12 @@ def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
     """
     if not rounds:
         return "Nothing was tried before this round."
-    newest = sorted(rounds, key=lambda one: -one.number)
-    entries = _merged(newest)
+    alike: dict[tuple[object, ...], list[RoundRecord]] = {}
+    for one in sorted(rounds, key=lambda one: -one.number):
+        why = one.problems[-1] if one.candidate is None and one.problems else one.note
+        kind = _NUMBER.sub("#", one_line(why, 80))
+        alike.setdefault((one.base, kind) if one.failed else (one.number,), []).append(one)
+    entries = list(alike.values())
     kept, cut = entries[:most], entries[most:]
     parts: list[str] = []
     for base in dict.fromkeys(one[0].base for one in kept):
@@ -153,22 +157,6 @@ def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
     if cut:
         parts.append(_counted([one for entry in cut for one in entry]))
     return "\n\n".join(parts)
-
-
-def _merged(newest: Sequence[RoundRecord]) -> list[list[RoundRecord]]:
-    entries: dict[tuple[object, ...], list[RoundRecord]] = {}
-    for one in newest:
-        key = (one.base, _kind(one)) if one.failed else (one.number,)
-        entries.setdefault(key, []).append(one)
-    return list(entries.values())
-
-
-def _kind(one: RoundRecord) -> str:
-    return _NUMBER.sub("#", one_line(_why(one), 80))
-
-
-def _why(one: RoundRecord) -> str:
-    return one.problems[-1] if one.candidate is None and one.problems else one.note
 
 
 def _entry(same: Sequence[RoundRecord]) -> str:
@@ -248,12 +236,8 @@ def _record(session: Session, number: int) -> RoundRecord:
     refused = last(session.events(RoundRefused, number))
     ended = last(session.events(RoundEnded, number))
     idle = last(session.events(AgentIdle, number))
-    if idea:
-        base = idea.idea.base
-    elif refused:
-        base = refused.base
-    else:
-        base = (idle.base if idle else None) or ""
+    said = idea.idea if idea else refused or idle
+    base = (said.base if said else None) or ""
     return RoundRecord(
         number=number,
         base=base,
@@ -305,12 +289,9 @@ def tree_of(session: Session) -> Tree:
     for record in history(session):
         if record.candidate is None:
             failures[record.base] = failures.get(record.base, 0) + 1
-    return Tree.of(
-        Node(one.name, one.parent, _reward(session, one.name), failures.get(one.name, 0))
-        for one in population(session)
-    )
-
-
-def _reward(session: Session, candidate: str) -> float | None:
-    speedup = mean_speedup(session, candidate)
-    return None if speedup is None else log(speedup)
+    nodes = []
+    for one in population(session):
+        speedup = mean_speedup(session, one.name)
+        reward = None if speedup is None else log(speedup)
+        nodes.append(Node(one.name, one.parent, reward, failures.get(one.name, 0)))
+    return Tree.of(nodes)

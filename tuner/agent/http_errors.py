@@ -42,7 +42,12 @@ class Endpoint:
         if not url and not key:
             raise AgentError("there is no model to talk to", remedy=_REMEDY)
         endpoint = cls(url or OPENAI_URL, key)
-        if not _is_http(endpoint.url):
+        try:
+            parts = urlsplit(endpoint.url)
+            is_http = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # the port is no number
+            is_http = False
+        if not is_http:
             raise AgentError(
                 f"the server's address {endpoint.shown!r} is no http address", remedy=_REMEDY
             )
@@ -55,34 +60,24 @@ class Endpoint:
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def redacted(self, text: str) -> str:
-        for secret in self._secrets():
-            text = text.replace(secret, "[key]")
-        return _KEY_LIKE.sub("[key]", text)
+        return _KEY_LIKE.sub("[key]", self._without_secrets(text))
 
     def redacted_entry(self, value: Any) -> Any:
         """Take the key out of every text of some plain JSON."""
         if isinstance(value, str):
-            for secret in self._secrets():
-                value = value.replace(secret, "[key]")
-            return value
+            return self._without_secrets(value)
         if isinstance(value, Mapping):
             return {key: self.redacted_entry(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.redacted_entry(item) for item in value]
         return value
 
-    def _secrets(self) -> list[str]:
+    def _without_secrets(self, text: str) -> str:
         parts = urlsplit(self.url)
-        candidates = (self.key, parts.password or "", parts.query)
-        return [secret for secret in candidates if len(secret) >= _LEAST_KEY]
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number
-        return False
+        for secret in (self.key, parts.password or "", parts.query):
+            if len(secret) >= _LEAST_KEY:
+                text = text.replace(secret, "[key]")
+        return text
 
 
 MOST_WAIT_S = 60.0
@@ -172,7 +167,12 @@ def understand(
 def _status(
     error: APIStatusError, endpoint: Endpoint, model: str
 ) -> Refused | Temporary | AgentError:
-    status, words = error.status_code, endpoint.redacted(_words(error))
+    body, status = error.body, error.status_code
+    message = body.get("message") if isinstance(body, dict) else None
+    words = message if isinstance(message, str) else str(body or error.message)
+    if error.param and error.param not in words:
+        words += f" ({error.param})"
+    words = endpoint.redacted(words[:_MOST_CHARS])
     said = f"{endpoint.shown} answered {status}: {words}"
     if status in (401, 403):
         key = "the key in OPENAI_API_KEY" if endpoint.key else "no key: OPENAI_API_KEY is not set"
@@ -183,11 +183,11 @@ def _status(
             remedy=f"name one that {endpoint.shown}/models lists: --model NAME",
         )
     if status == 404:
-        remedy = (
-            f"check OPENAI_BASE_URL, which usually ends in /v1, and --model, which "
-            f"{endpoint.shown}/models lists"
+        return AgentError(
+            said,
+            remedy="check OPENAI_BASE_URL, which usually ends in /v1, and --model, which "
+            f"{endpoint.shown}/models lists",
         )
-        return AgentError(said, remedy=remedy)
     if status in (400, 422, 501):
         return _refused(said, error)
     if error.code == "insufficient_quota":
@@ -202,15 +202,6 @@ def _refused(text: str, error: APIError) -> Refused:
     param = re.split(r"[.\[]", error.param or "")[0]
     too_long = error.code in _TOO_LONG or error.type in _TOO_LONG
     return Refused(text, param, error.code in _UNKNOWN_PARAMETER, too_long)
-
-
-def _words(error: APIStatusError) -> str:
-    body = error.body
-    message = body.get("message") if isinstance(body, dict) else None
-    words = message if isinstance(message, str) else str(body or error.message)
-    if error.param and error.param not in words:
-        words += f" ({error.param})"
-    return words[:_MOST_CHARS]
 
 
 def _retry_after_s(error: APIStatusError) -> float | None:
@@ -257,9 +248,6 @@ class Capabilities:
     plain_roles: bool = False
     taken: set[str] = field(default_factory=set)
 
-    def took(self, sent: Mapping[str, Any]) -> None:
-        self.taken |= sent.keys()
-
     def give_up(self, refused: Refused, sent: Mapping[str, Any]) -> bool:
         """Give up the parameter that a server names, else the next of the ladder.
 
@@ -282,16 +270,16 @@ class Capabilities:
             self.response_format = RESPONSE_FORMATS[rung + 1]
         elif name == "stream_options" and name in sent:
             self.stream_options = False
+        elif name == "tools" and name in sent:
+            self.tools = False
+        elif name == "stream" and sent.get("stream"):
+            self.stream = False
         elif name == "messages" and name in sent and not self.plain_roles:
             self.plain_roles = True
         elif name == "limit" and _LIMITS[0] in sent:
             self.limit = _LIMITS[1]
         elif name == "limit" and _LIMITS[1] in sent:
             return self._lower()
-        elif name == "tools" and name in sent:
-            self.tools = False
-        elif name == "stream" and sent.get("stream"):
-            self.stream = False
         else:
             return False
         return True

@@ -6,14 +6,13 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from threading import Condition
 from typing import Any
 
 from tuner.agent.base import Answer, Briefing, Conversation, Toolbox, Transcript
 from tuner.agent.prompts import prompt
-from tuner.agent.replies import MOST_EXPECTATIONS, read_plan, require_whole
-from tuner.analysis.base import METRICS
+from tuner.agent.replies import MEANINGS, MOST_EXPECTATIONS, read_plan, require_whole
 from tuner.model.errors import AgentError, InputError, ReplyError
 from tuner.session.events import Idea, Tool
 
@@ -211,8 +210,19 @@ class McpRound:
     ) -> None:
         self._handoff, self._briefing = handoff, briefing
         self._toolbox, self._transcript, self._recap = toolbox, transcript, recap
-        self._rules = _rules(briefing)
-        self._text = _text(briefing)
+        self._rules = prompt(
+            "served",
+            stable=briefing.stable,
+            most_expectations=MOST_EXPECTATIONS,
+            metrics=MEANINGS,
+        )
+        self._text = prompt(
+            "served_round",
+            current=briefing.current,
+            round=briefing.round,
+            base=briefing.base,
+            population=", ".join(member.name for member in briefing.population),
+        )
         self._idea: Idea | None = None
         self._answer: Answer | None = None
         self._said = ""
@@ -234,7 +244,7 @@ class McpRound:
     def refactor(self) -> Answer:
         if self._answer is not None:
             answer, self._answer = self._answer, None
-            self._keep_answer(answer)
+            self._keep("answer", **asdict(answer))
             return answer
         return self._earlier_answer() or self._next_answer("")
 
@@ -250,12 +260,22 @@ class McpRound:
         submission = self._submission(problem)
         if submission is None:
             raise FinishedError(f"round {self._briefing.round} was ended before it had an answer")
-        self._keep_answer(submission.answer)
+        self._keep("answer", **asdict(submission.answer))
         return submission.answer
 
     def _submission(self, problem: str = "") -> Submission | None:
         while True:
-            self._handoff.ask(self._question(problem))
+            question = HandoffQuestion(
+                round=self._briefing.round,
+                rules=self._rules,
+                text=self._text,
+                tools=tuple(self._toolbox.tools()),
+                recap=self._recap,
+                planned=self._idea is not None,
+                problem=problem,
+                refusals=self._refusals,
+            )
+            self._handoff.ask(question)
             while isinstance(taken := self._handoff.take(), ClientCall):
                 self._run(taken)
             if taken is None:
@@ -264,30 +284,18 @@ class McpRound:
                 self._read(taken)
             except ReplyError as error:
                 problem = str(error)
-                self._keep("refused", plan=taken.plan, problem=problem, **_json(taken.answer))
+                self._keep("refused", plan=taken.plan, problem=problem, **asdict(taken.answer))
             else:
                 return taken
 
-    def _question(self, problem: str) -> HandoffQuestion:
-        return HandoffQuestion(
-            round=self._briefing.round,
-            rules=self._rules,
-            text=self._text,
-            tools=tuple(self._toolbox.tools()),
-            recap=self._recap,
-            planned=self._idea is not None,
-            problem=problem,
-            refusals=self._refusals,
-        )
-
     def _read(self, submission: Submission) -> None:
-        for kind, text in _json(submission.answer).items():
+        for kind, text in asdict(submission.answer).items():
             require_whole(text, kind)
         if self._idea is None:
             self._idea = read_plan(submission.plan, self._briefing)
-        elif json.loads(submission.plan) and read_plan(submission.plan, self._briefing) != (
-            self._idea
-        ):
+            return
+        repeated = json.loads(submission.plan)
+        if repeated and read_plan(submission.plan, self._briefing) != self._idea:
             raise ReplyError(
                 f"the plan of round {self._briefing.round} is settled; submit a template and a "
                 "space for it, without a plan"
@@ -330,34 +338,5 @@ class McpRound:
             self._keep("message", message={"role": "user", "content": text})
             self._said = text
 
-    def _keep_answer(self, answer: Answer) -> None:
-        self._keep("answer", **_json(answer))
-
     def _keep(self, kind: str, **content: Any) -> None:
         self._transcript.keep({"type": kind, **content})
-
-
-def _json(answer: Answer) -> dict[str, str]:
-    return {"template": answer.template, "space": answer.space}
-
-
-def _rules(briefing: Briefing) -> str:
-    return prompt(
-        "served",
-        stable=briefing.stable,
-        most_expectations=MOST_EXPECTATIONS,
-        metrics=[
-            (name, f"{meaning}, in {unit}" if unit else meaning)
-            for name, (unit, meaning) in METRICS.items()
-        ],
-    )
-
-
-def _text(briefing: Briefing) -> str:
-    return prompt(
-        "served_round",
-        current=briefing.current,
-        round=briefing.round,
-        base=briefing.base,
-        population=", ".join(member.name for member in briefing.population),
-    )

@@ -9,13 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tuner.agent.base import Answer, BriefedCandidate, Briefing, Conversation, Toolbox, Transcript
+from tuner.agent.base import Answer, Briefing, Conversation, Toolbox, Transcript
 from tuner.agent.budget import TokenBudget, Usage
 from tuner.agent.client import Ask, ChatClient, Completion, ToolsRefusedError
 from tuner.agent.http_errors import Backoff, Endpoint
 from tuner.agent.prompts import prompt
-from tuner.agent.replies import MOST_EXPECTATIONS, plan_schema, read_answer, read_plan, well_formed
-from tuner.analysis.base import METRICS
+from tuner.agent.replies import (
+    MEANINGS,
+    MOST_EXPECTATIONS,
+    plan_schema,
+    read_answer,
+    read_plan,
+    well_formed,
+)
 from tuner.model.errors import AgentError, ReplyError
 from tuner.session.events import Idea
 
@@ -35,13 +41,10 @@ class Dialogue:
     """
 
     def __init__(self, client: ChatClient, toolbox: Toolbox, transcript: Transcript) -> None:
-        self._client = client
-        self._toolbox = toolbox
+        self._client, self._toolbox, self._transcript = client, toolbox, transcript
         self._tools = tuple(toolbox.tools())
-        self._transcript = transcript
         self._messages: list[Message] = []
-        self._calls = 0
-        self._ignored = 0
+        self._calls = self._ignored = 0
         self._told_no_tools = False
 
     @property
@@ -90,22 +93,20 @@ class Dialogue:
             self.say("user", prompt("no_more_calls", most_calls=MOST_CALLS))
 
     def _result(self, call: Message) -> Message:
-        text = self._run(call["function"]["name"], call["function"]["arguments"])
+        name, written = call["function"]["name"], call["function"]["arguments"]
+        known = [tool.name for tool in self._tools]
+        if self._calls >= MOST_CALLS:
+            text = f"not run: the {MOST_CALLS} tool calls of this round are used up"
+        elif name not in known:
+            text = f"there is no tool {name!r}; there are: {', '.join(known) or 'none'}"
+        elif (arguments := _arguments(written)) is None:
+            text = f"not run: the arguments are no JSON object: {written[:200]!r}"
+        else:
+            text = self._toolbox.call(name, arguments)
         if len(text) > MOST_TOOL_CHARS:
             left_out = len(text) - MOST_TOOL_CHARS
             text = f"{text[:MOST_TOOL_CHARS]}\n[{left_out} more characters are left out]"
         return {"role": "tool", "tool_call_id": call["id"], "content": well_formed(text)}
-
-    def _run(self, name: str, written: str) -> str:
-        known = [tool.name for tool in self._tools]
-        if self._calls >= MOST_CALLS:
-            return f"not run: the {MOST_CALLS} tool calls of this round are used up"
-        if name not in known:
-            return f"there is no tool {name!r}; there are: {', '.join(known) or 'none'}"
-        arguments = _arguments(written)
-        if arguments is None:
-            return f"not run: the arguments are no JSON object: {written[:200]!r}"
-        return self._toolbox.call(name, arguments)
 
     def _add(self, role: str, make: Callable[[], Message]) -> None:
         entry = self._heard()
@@ -135,21 +136,20 @@ class Dialogue:
         return None
 
     def _keep_reply(self, completion: Completion) -> Mapping[str, Any]:
-        reply = completion.reply
         entry: dict[str, Any] = {
             "type": "reply",
-            "message": reply.message,
+            "message": completion.message,
             "usage": asdict(completion.usage),
             "cost": completion.cost,
-            "model": reply.model or self._client.model,
-            "finish_reason": reply.finish,
+            "model": completion.model or self._client.model,
+            "finish_reason": completion.finish,
             "seconds": round(completion.seconds, 3),
             "request": completion.request,
         }
-        if reply.refusal:
-            entry["refusal"] = reply.refusal
-        if reply.reasoning:
-            entry["reasoning"] = reply.reasoning
+        if completion.refusal:
+            entry["refusal"] = completion.refusal
+        if completion.reasoning:
+            entry["reasoning"] = completion.reasoning
         self._keep(entry)
         return entry
 
@@ -257,15 +257,27 @@ class ModelRound:
     """One round with the model: each request goes on with the same messages."""
 
     def __init__(self, dialogue: Dialogue, briefing: Briefing) -> None:
-        self._dialogue = dialogue
-        self._briefing = briefing
+        self._dialogue, self._briefing = dialogue, briefing
         self._idea: Idea | None = None
 
     def plan(self) -> Idea:
         # What is the same in every round comes first: servers cache what requests begin with.
         self._dialogue.say("system", prompt("system"))
         self._dialogue.say("user", self._briefing.stable)
-        self._dialogue.say("user", self._plan_request())
+        names = [member.name for member in self._briefing.population]
+        request = prompt(
+            "plan",
+            current=self._briefing.current,
+            round=self._briefing.round,
+            base=self._briefing.base,
+            example=next(iter(names), ""),
+            population=", ".join(names),
+            tools=self._dialogue.has_tools,
+            most_calls=MOST_CALLS,
+            most_expectations=MOST_EXPECTATIONS,
+            metrics=MEANINGS,
+        )
+        self._dialogue.say("user", request)
         schema = plan_schema(self._briefing)
         for _ in range(MOST_REPLANS):
             try:
@@ -277,7 +289,15 @@ class ModelRound:
     def refactor(self) -> Answer:
         if self._idea is None:
             raise RuntimeError("`plan` comes before `refactor`")
-        self._dialogue.say("user", self._refactor_request(self._idea))
+        idea, told = self._idea, self._briefing.stable + self._briefing.current
+        names = dict.fromkeys(name for name in (idea.base, idea.reference) if name)
+        hidden = [
+            member
+            for member in map(self._briefing.member, names)
+            if member.template.strip() not in told or member.space.strip() not in told
+        ]
+        request = prompt("refactor", base=idea.base, reference=idea.reference, members=hidden)
+        self._dialogue.say("user", request)
         return read_answer(self._dialogue.reply())
 
     def repair(self, problem: str) -> Answer:
@@ -287,38 +307,6 @@ class ModelRound:
     def _read_plan(self, schema: Mapping[str, Any]) -> Idea:
         self._idea = read_plan(self._dialogue.reply(schema), self._briefing)
         return self._idea
-
-    def _plan_request(self) -> str:
-        names = [member.name for member in self._briefing.population]
-        return prompt(
-            "plan",
-            current=self._briefing.current,
-            round=self._briefing.round,
-            base=self._briefing.base,
-            example=next(iter(names), ""),
-            population=", ".join(names),
-            tools=self._dialogue.has_tools,
-            most_calls=MOST_CALLS,
-            most_expectations=MOST_EXPECTATIONS,
-            metrics=[
-                (name, f"{meaning}, in {unit}" if unit else meaning)
-                for name, (unit, meaning) in METRICS.items()
-            ],
-        )
-
-    def _refactor_request(self, idea: Idea) -> str:
-        names = dict.fromkeys(name for name in (idea.base, idea.reference) if name)
-        members = [self._briefing.member(name) for name in names]
-        return prompt(
-            "refactor",
-            base=idea.base,
-            reference=idea.reference,
-            members=[member for member in members if not self._shown(member)],
-        )
-
-    def _shown(self, member: BriefedCandidate) -> bool:
-        told = self._briefing.stable + self._briefing.current
-        return member.template.strip() in told and member.space.strip() in told
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -70,10 +70,6 @@ class Observed:
         least = max(FEWEST, round(share * len(self.correct)))
         near = sum(time_of(trial) <= self.best_us * (1 + CLEAR) for trial in self.timed)
         return self.timed[: max(least, near)]
-
-
-def observed(trials: Mapping[Workload, Sequence[Trial]]) -> tuple[Observed, ...]:
-    return tuple(Observed.of(workload, found) for workload, found in trials.items())
 
 
 def time_of(trial: Trial) -> float:

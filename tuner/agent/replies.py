@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,8 +17,7 @@ from tuner.session.events import Expectation, Idea
 _FENCE = re.compile(r" {0,3}(`{3,})([^`]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class _Block(NamedTuple):
     """One fenced block: the first word after its fence, its text, and the fence's line."""
 
     word: str
@@ -27,35 +25,34 @@ class Block:
     line: int
 
 
-def find_blocks(text: str, start: int = 0) -> tuple[Block, ...]:
-    """Find the blocks from `start` on; raise `ReplyError` for one that is not closed."""
+def _blocks_in(text: str) -> list[_Block]:
     # Not splitlines(): a form feed or a line separator in a source ends no line of it.
-    lines = text[start:].split("\n")
-    before = text.count("\n", 0, start)
-    blocks: list[Block] = []
-    opened: tuple[str, str, int] | None = None  # its ticks, its word, its index
-    for index, line in enumerate(lines):
+    start = _after_reasoning(text)
+    lines = ("\n" * text.count("\n", 0, start) + text[start:]).split("\n")
+    blocks: list[_Block] = []
+    opened: tuple[str, str, int] | None = None  # its ticks, its word, its line
+    for number, line in enumerate(lines, 1):
         fence = _FENCE.fullmatch(line.rstrip())
         if fence is None:
             continue
         ticks, info = fence[1], fence[2].strip()
         if opened is None:
-            opened = ticks, info.partition(" ")[0].lower(), index
+            opened = ticks, info.partition(" ")[0].lower(), number
         elif info and len(ticks) == len(opened[0]):
             raise ReplyError(
-                f"the block that starts at line {before + opened[2] + 1} of the reply is not "
-                f"closed before another starts at line {before + index + 1}"
+                f"the block that starts at line {opened[2]} of the reply is not "
+                f"closed before another starts at line {number}"
             )
         elif not info and len(ticks) >= len(opened[0]):
-            content = "".join(f"{line}\n" for line in lines[opened[2] + 1 : index])
-            blocks.append(Block(opened[1], content, before + opened[2] + 1))
+            content = "".join(f"{line}\n" for line in lines[opened[2] : number - 1])
+            blocks.append(_Block(opened[1], content, opened[2]))
             opened = None
     if opened is not None:
         raise ReplyError(
-            f"the block that starts at line {before + opened[2] + 1} of the reply is not closed: "
+            f"the block that starts at line {opened[2]} of the reply is not closed: "
             "the reply ends inside it"
         )
-    return tuple(blocks)
+    return blocks
 
 
 def well_formed(text: str) -> str:
@@ -70,23 +67,15 @@ MOST_BRACES = 1000
 _BEGINS = re.compile(r'\{\s*("|\})')
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a text holds: its outermost JSON objects, and what was wrong with what begins as one."""
+def _plan_object(text: str) -> dict[str, Any]:
+    """Find the plan among a text's outermost JSON objects.
 
-    objects: tuple[dict[str, Any], ...]
-    mistakes: tuple[str, ...]
-
-
-def find_objects(text: str, start: int = 0) -> Found:
-    """Find the objects from `start` on.
-
-    Raises `ReplyError` for what readers of JSON disagree about: repeated keys, NaN, infinities.
+    What readers of JSON disagree about is refused: repeated keys, NaN, infinities.
     """
     decoder = json.JSONDecoder(object_pairs_hook=_unrepeated, parse_constant=_refused)
     objects: list[dict[str, Any]] = []
     mistakes: list[str] = []
-    position, failed = start, 0
+    position, failed = _after_reasoning(text), 0
     while (brace := text.find("{", position)) >= 0 and failed < MOST_BRACES:
         try:
             value, position = decoder.raw_decode(text, brace)
@@ -95,15 +84,22 @@ def find_objects(text: str, start: int = 0) -> Found:
         except json.JSONDecodeError as error:
             position, failed = brace + 1, failed + 1
             if _BEGINS.match(text, brace):
-                mistakes.append(_told(error))
+                near = text[max(error.pos - 30, 0) : error.pos + 30]
+                mistakes.append(
+                    f"not JSON: {error.msg}, line {error.lineno} of the reply, near {near!r}"
+                )
         else:
             objects.append(value)
-    return Found(tuple(objects), tuple(mistakes))
-
-
-def _told(error: json.JSONDecodeError) -> str:
-    near = error.doc[max(error.pos - 30, 0) : error.pos + 30]
-    return f"not JSON: {error.msg}, line {error.lineno} of the reply, near {near!r}"
+    plans = [one for one in objects if one.keys() & PlanModel.model_fields.keys()]
+    if len(plans) > 1:
+        raise ReplyError(f"the reply holds {len(plans)} plans; write one JSON object")
+    if plans:
+        return plans[0]
+    if mistakes:
+        raise ReplyError(mistakes[0])
+    if objects:
+        return objects[0]
+    raise ReplyError("the reply holds no JSON object; write the plan as one")
 
 
 def _unrepeated(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
@@ -158,14 +154,17 @@ def find_truncation(text: str, kind: str) -> tuple[int, str] | None:
 def require_whole(text: str, kind: str) -> None:
     """Raise `ReplyError` where a line stands for others; `kind` is `template` or `space`."""
     if truncation := find_truncation(text, kind):
+        line, said = truncation
         raise ReplyError(
-            f"line {truncation[0]} of the {kind} stands for text that is left out: "
-            f"{truncation[1]!r}; "
+            f"line {line} of the {kind} stands for text that is left out: {said!r}; "
             f"write the whole {kind}"
         )
 
 
 KNOWN_METRICS = ("time_us", *METRICS)
+MEANINGS = [
+    (name, f"{text}, in {unit}" if unit else text) for name, (unit, text) in METRICS.items()
+]
 # What a block's fence may say that it holds.
 WORDS = {
     "template": ("cuda", "cu", "cpp", "c++", "jinja"),
@@ -179,17 +178,17 @@ _REASONING_ENDS = "</think>"
 _Text = Annotated[str, Field(min_length=1, max_length=20_000)]
 
 
-class ExpectationModel(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
+
+class ExpectationModel(_Strict):
     metric: str
     factor: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     workload: str | None = None
 
 
-class PlanModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class PlanModel(_Strict):
     base: str | None = None
     reference: str | None = None
     hypothesis: _Text
@@ -231,13 +230,17 @@ def read_plan(text: str, briefing: Briefing) -> Idea:
         plan = PlanModel.model_validate(_plan_object(text))
     except ValidationError as error:
         raise ReplyError(f"the plan is not as asked: {_mistakes(error)}") from error
+    base = _base(plan.base, briefing)
+    for number, one in enumerate(plan.expectations):
+        if one.metric not in KNOWN_METRICS:
+            known = ", ".join(KNOWN_METRICS)
+            raise ReplyError(f"`expectations[{number}].metric` is {one.metric!r}; known: {known}")
     return Idea(
-        base=_base(plan.base, briefing),
+        base=base,
         hypothesis=plan.hypothesis,
         change=plan.change,
         expectations=tuple(
-            Expectation(_metric(one.metric, n), one.factor, one.workload or "")
-            for n, one in enumerate(plan.expectations)
+            Expectation(one.metric, one.factor, one.workload or "") for one in plan.expectations
         ),
         reference=_member(plan.reference, "reference", briefing) if plan.reference else "",
     )
@@ -245,7 +248,7 @@ def read_plan(text: str, briefing: Briefing) -> Idea:
 
 def read_answer(text: str) -> Answer:
     """Read the template and the space in a reply; raise `ReplyError` for what cannot be both."""
-    blocks = find_blocks(text, _after_reasoning(text))
+    blocks = _blocks_in(text)
     unnamed = [str(block.line) for block in blocks if not block.word]
     if unnamed:
         raise ReplyError(
@@ -255,7 +258,7 @@ def read_answer(text: str) -> Answer:
     return Answer(template=_only(blocks, "template"), space=_only(blocks, "space"))
 
 
-def _only(blocks: Sequence[Block], kind: str) -> str:
+def _only(blocks: Sequence[_Block], kind: str) -> str:
     own = [block for block in blocks if block.word in WORDS[kind]]
     fence = f"```{WORDS[kind][0]}"
     if not own:
@@ -271,20 +274,6 @@ def _only(blocks: Sequence[Block], kind: str) -> str:
         raise ReplyError(f"the {kind} is an empty block, at line {own[0].line} of the reply")
     require_whole(own[0].text, kind)
     return own[0].text
-
-
-def _plan_object(text: str) -> dict[str, Any]:
-    found = find_objects(text, _after_reasoning(text))
-    plans = [one for one in found.objects if one.keys() & PlanModel.model_fields.keys()]
-    if len(plans) > 1:
-        raise ReplyError(f"the reply holds {len(plans)} plans; write one JSON object")
-    if plans:
-        return plans[0]
-    if found.mistakes:
-        raise ReplyError(found.mistakes[0])
-    if found.objects:
-        return found.objects[0]
-    raise ReplyError("the reply holds no JSON object; write the plan as one")
 
 
 def _base(named: str | None, briefing: Briefing) -> str:
@@ -309,30 +298,17 @@ def _population(briefing: Briefing) -> str:
     return ", ".join(member.name for member in briefing.population) or "none"
 
 
-def _metric(name: str, number: int) -> str:
-    if name not in KNOWN_METRICS:
-        known = ", ".join(KNOWN_METRICS)
-        raise ReplyError(f"`expectations[{number}].metric` is {name!r}; known: {known}")
-    return name
-
-
 def _mistakes(error: ValidationError) -> str:
-    return "; ".join(
-        _mistake(_key(mistake["loc"]), mistake["type"], mistake["msg"])
-        for mistake in error.errors(include_url=False)
-    )
-
-
-def _mistake(key: str, kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return f"unknown key `{key}`"
-    if kind == "missing":
-        return f"the key `{key}` is missing"
-    return f"`{key}`: {message}"
-
-
-def _key(location: Sequence[int | str]) -> str:
-    return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in location).removeprefix(".")
+    told = []
+    for one in error.errors(include_url=False):
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in one["loc"])
+        key = "".join(steps).removeprefix(".")
+        wording = {
+            "extra_forbidden": f"unknown key `{key}`",
+            "missing": f"the key `{key}` is missing",
+        }
+        told.append(wording.get(one["type"], f"`{key}`: {one['msg']}"))
+    return "; ".join(told)
 
 
 def _after_reasoning(text: str) -> int:

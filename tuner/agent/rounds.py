@@ -79,7 +79,8 @@ class Rounds:
         try:
             for number in range(1, self._plan.config.rounds + 1):
                 if over(self._session, number):
-                    self._recount(number)
+                    for made in self._session.events(CandidateMade, number):
+                        self._progress.recount(made.name)
                 elif not self._round(number):
                     break
         except AwaitedError:
@@ -119,7 +120,12 @@ class Rounds:
         if idea is None:
             session.record_event(AgentIdle(number, base))
             return False
-        self._planned(conversation, number, idea)
+        if not session.events(Planned, number):
+            session.record_event(Planned(number, idea))
+        self._say(f"round {number}: on {idea.base}, {idea.change}")
+        plan = self._written(conversation, number, idea)
+        if plan is not None:
+            self._tried(plan, number, idea)
         return True
 
     def _opened(self, number: int, base: str | None) -> Conversation:
@@ -130,14 +136,6 @@ class Rounds:
             session.record_event(ToolsDeclared(number, tuple(toolbox.tools())))
         briefing = self._author.briefing(number, base)
         return agent.converse(briefing, toolbox, SessionTranscript(session, number))
-
-    def _planned(self, conversation: Conversation, number: int, idea: Idea) -> None:
-        if not self._session.events(Planned, number):
-            self._session.record_event(Planned(number, idea))
-        self._say(f"round {number}: on {idea.base}, {idea.change}")
-        plan = self._written(conversation, number, idea)
-        if plan is not None:
-            self._tried(plan, number, idea)
 
     def _written(self, conversation: Conversation, number: int, idea: Idea) -> Plan | None:
         problems: list[str] = []
@@ -199,6 +197,7 @@ class Rounds:
 
     def _outcome(self, plan: Plan, idea: Idea) -> RoundOutcome:
         session, default = self._session, plan.space.default
+        baselines = session.baselines()
         defaults: dict[str, float | None] = {}
         for workload in self._plan.tuned:
             trial = session.trial(plan.candidate, workload, default) if default else None
@@ -209,7 +208,7 @@ class Rounds:
         }
         return outcome(
             idea,
-            baseline_us=_baselines_us(session, self._plan),
+            baseline_us={w.key: baselines[w].measurement.median_us for w in self._plan.tuned},
             base_us=best_us(session, idea.base),
             best_us=best_us(session, plan.candidate),
             default_us=defaults,
@@ -225,14 +224,5 @@ class Rounds:
         worth = worth_profiling(self._session, plan, best)
         self._author.profiling.keep(plan, self._session, number, worth)
 
-    def _recount(self, number: int) -> None:
-        for made in self._session.events(CandidateMade, number):
-            self._progress.recount(made.name)
-
     def _say(self, text: str) -> None:
         self._progress.announce("agent", note=text)
-
-
-def _baselines_us(session: Session, plan: Plan) -> dict[str, float]:
-    baselines = session.baselines()
-    return {w.key: baselines[w].measurement.median_us for w in plan.tuned}

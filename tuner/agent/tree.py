@@ -72,7 +72,6 @@ class Tree:
 
     @property
     def roots(self) -> tuple[Node, ...]:
-        """The candidates that were made from no other, earliest first."""
         return self._children.get(None, ())
 
     def children(self, name: str) -> tuple[Node, ...]:
@@ -87,10 +86,8 @@ class Tree:
 
     def path(self, name: str) -> tuple[Node, ...]:
         """List the nodes from the root to a candidate, both included."""
-        reverse = [self[name]]
-        while (parent := reverse[-1].parent) is not None:
-            reverse.append(self[parent])
-        return tuple(reversed(reverse))
+        node = self[name]
+        return (node,) if node.parent is None else (*self.path(node.parent), node)
 
 
 class Policy(Protocol):
@@ -98,7 +95,6 @@ class Policy(Protocol):
 
     def choose(self, tree: Tree) -> str | None:
         """Name the candidate to build on; None leaves the choice to the agent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,16 +265,14 @@ class MonteCarlo:
         return self.exploration * math.sqrt(math.log(rounds) / visits)
 
 
-NAMES = ("greedy", "mcts", "llm")
+POLICIES: Mapping[str, type[Policy]] = {
+    "greedy": Greedy,
+    "mcts": MonteCarlo,
+    "llm": AgentsChoice,
+}
 
 
 def policy(name: str) -> Policy:
-    match name:
-        case "greedy":
-            return Greedy()
-        case "mcts":
-            return MonteCarlo()
-        case "llm":
-            return AgentsChoice()
-        case _:
-            raise InputError(f"unknown policy {name!r}", remedy=f"choose one of {', '.join(NAMES)}")
+    if name not in POLICIES:
+        raise InputError(f"unknown policy {name!r}", remedy=f"choose one of {', '.join(POLICIES)}")
+    return POLICIES[name]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, pairwise, product
 from math import prod
@@ -104,7 +105,8 @@ def next_value(values: Sequence[int], end: int, *, threads: bool) -> int | None:
         step = steps.pop()
         following = end + step if upward else end - step
     else:
-        following = _power_above(end) if upward else _power_below(end)
+        below = 1 << (end - 1).bit_length() - 1 if end > 1 else 0
+        following = 1 << end.bit_length() if upward else below
     if threads and following % WARP:
         return None
     return following if following > 0 else None
@@ -124,52 +126,33 @@ def makes_sense(space: DeclaredSpace, name: str, value: int, comment: str) -> bo
     choices = {p.name: p.values for p in space.choices.parameters} | {name: (value,)}
     sizes = space.model.workloads.tuned
     if any(
-        name in constraint.names and not _can_hold([constraint], choices, sizes)
+        name in constraint.names and not _can_hold(constraint, choices, sizes)
         for constraint in space.choices.constraints
     ):
         return False
-    return all(_can_launch(launch.block, choices, sizes) for launch in space.model.launch)
-
-
-def _power_above(number: int) -> int:
-    return 1 << number.bit_length()
-
-
-def _power_below(number: int) -> int:
-    return 1 << (number - 1).bit_length() - 1 if number > 1 else 0
+    for launch in space.model.launch:
+        threads = " * ".join(f"({extent})" for extent in launch.block)
+        fits = Expression.parse(f"0 < {threads} <= {MAX_THREADS}")
+        if not _can_hold(fits, choices, sizes):
+            return False
+    return True
 
 
 def _can_hold(
-    constraints: Sequence[Expression],
+    constraint: Expression,
     choices: Mapping[str, Sequence[Value]],
     sizes: Iterable[Mapping[str, int]],
 ) -> bool:
-    names = {name for constraint in constraints for name in constraint.names}
-    own = [name for name in choices if name in names]
+    own = [name for name in choices if name in constraint.names]
     for axes in sizes:
-        if names - choices.keys() - axes.keys():
+        if constraint.names - choices.keys() - axes.keys():
             return True
         for values in islice(product(*(choices[name] for name in own)), _MOST_TRIED):
             config = {**axes, **dict(zip(own, values, strict=True))}
-            if all(_true(constraint, config) for constraint in constraints):
-                return True
+            with suppress(ExpressionError):
+                if constraint.evaluate(config):
+                    return True
     return prod(len(choices[name]) for name in own) > _MOST_TRIED
-
-
-def _true(constraint: Expression, names: Mapping[str, Value]) -> bool:
-    try:
-        return bool(constraint.evaluate(names))
-    except ExpressionError:
-        return False
-
-
-def _can_launch(
-    block: Sequence[object],
-    choices: Mapping[str, Sequence[Value]],
-    sizes: Iterable[Mapping[str, int]],
-) -> bool:
-    threads = " * ".join(f"({extent})" for extent in block)
-    return _can_hold([Expression.parse(f"0 < {threads} <= {MAX_THREADS}")], choices, sizes)
 
 
 TOPIC = "edge"
@@ -181,10 +164,7 @@ class WideningAgent:
     name = "literal"
 
     def converse(
-        self,
-        briefing: Briefing,
-        toolbox: Toolbox,
-        transcript: Transcript,
+        self, briefing: Briefing, toolbox: Toolbox, transcript: Transcript
     ) -> Conversation:
         return WideningConversation(briefing)
 

@@ -53,11 +53,6 @@ def test_a_briefing_is_under_thirty_kilobytes_and_the_same_each_time(silu, now):
     assert (made.round, made.base, made.population) == (8, "initial", now.population)
 
 
-def test_the_stable_part_does_not_depend_on_the_round(silu, now):
-    later = replace(now, round=9, history=(), findings=())
-    assert briefing(silu.task, later).stable == briefing(silu.task, now).stable
-
-
 def test_six_findings_are_told_and_the_others_counted(silu, now):
     many = [Finding(f"f{i}", "It is so.", "Do so.", 1.0, weight=i / 10) for i in range(MOST + 2)]
     made = briefing(silu.task, replace(now, findings=many))
@@ -70,11 +65,8 @@ def test_a_finding_names_its_line_and_parameter(silu, now):
     one = Finding("edge", "It wins.", "Add 8.", 4.0, line=11, parameter="unroll")
     text = current_text(silu.task, replace(now, findings=(one,)))
     assert "1. [edge, line 11, parameter unroll] It wins. **Add 8.**" in text
-
-
-def test_an_agent_that_may_choose_is_told_so(silu, now):
-    text = current_text(silu.task, replace(now, base=None))
-    assert "Choose the candidate to build on among all below. Shown in full is initial" in text
+    free = current_text(silu.task, replace(now, base=None))
+    assert "Choose the candidate to build on among all below. Shown in full is initial" in free
 
 
 def test_a_source_cannot_end_its_quotation(silu):
@@ -162,11 +154,8 @@ def test_lines_are_numbered_as_the_template_counts_them(text, lines):
     assert numbered(text) == lines
 
 
-def test_what_fits_is_not_cut():
-    assert clipped("a\nb\n", 4, "more") == "a\nb\n"
-
-
 def test_a_cut_keeps_whole_lines_and_counts_the_others():
+    assert clipped("a\nb\n", 4, "more") == "a\nb\n"
     assert clipped("aa\nbb\ncc\n", 6, "more") == "aa\nbb\n[cut here: 1 of 3 lines left out; more]"
 
 

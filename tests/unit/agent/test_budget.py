@@ -13,27 +13,24 @@ from tuner.model.errors import BudgetError, InputError, SpaceError
 PRICE = Price(input=2.0, cached_input=0.5, output=10.0)
 
 
-def test_a_budget_without_limits_allows_any_reply() -> None:
-    budget = TokenBudget()
-    budget.spend(Usage(10**9, 0, 10**9))
-    assert budget.allow(10**9) is None
-
-
-def test_tokens_that_are_sent_and_written_both_count() -> None:
-    budget = TokenBudget(max_tokens=10_000)
-    budget.spend(Usage(3_000, 1_000, 500))
-    assert budget.allow(2_000) == 10_000 - 3_500 - 2_000
-
-
-def test_a_reply_is_limited_by_the_money_that_is_left() -> None:
-    budget = TokenBudget(max_cost=0.10, price=PRICE)
-    # 10,000 tokens cost 0.02; 0.08 are left, at 10 a million 8,000 tokens
-    assert budget.allow(10_000) == pytest.approx(8_000, abs=1)
-
-
-def test_the_tighter_of_two_limits_counts() -> None:
-    assert TokenBudget(max_tokens=5_000, max_cost=100.0, price=PRICE).allow(1_000) == 4_000
-    assert TokenBudget(max_tokens=10**9, max_cost=0.01, price=PRICE).allow(0) == 1_000
+@pytest.mark.parametrize(
+    ("budget", "spent", "sent", "allowed"),
+    [
+        (TokenBudget(), Usage(10**9, 0, 10**9), 10**9, None),
+        (TokenBudget(max_tokens=10_000), Usage(3_000, 1_000, 500), 2_000, 4_500),
+        # 10,000 tokens cost 0.02; 0.08 are left, at 10 a million 8,000 tokens
+        (TokenBudget(max_cost=0.10, price=PRICE), Usage(), 10_000, 8_000),
+        (TokenBudget(max_tokens=5_000, max_cost=100.0, price=PRICE), Usage(), 1_000, 4_000),
+        (TokenBudget(max_tokens=10**9, max_cost=0.01, price=PRICE), Usage(), 0, 1_000),
+        (TokenBudget(max_cost=0.0, price=Price(0.0, 0.0)), Usage(), 10**9, None),
+    ],
+)
+def test_a_reply_is_limited_by_what_is_left_of_tokens_and_money(
+    budget: TokenBudget, spent: Usage, sent: int, allowed: int | None
+) -> None:
+    assert (budget.spend(spent) is None) == (budget.price is None), "its cost"
+    found = budget.allow(sent)
+    assert found == allowed or (allowed and found == pytest.approx(allowed, abs=1))
 
 
 def test_a_request_that_leaves_no_room_for_a_reply_is_refused() -> None:
@@ -56,16 +53,6 @@ def test_a_request_that_the_money_does_not_pay_for_is_refused() -> None:
 def test_cached_tokens_have_their_own_price() -> None:
     assert PRICE.of(Usage(1_000_000, 600_000, 100_000)) == pytest.approx(0.8 + 0.3 + 1.0)
     assert Price(2.0, 10.0).of(Usage(1_000_000, 600_000)) == pytest.approx(2.0)
-
-
-def test_a_model_that_costs_nothing_is_limited_by_tokens_alone() -> None:
-    assert TokenBudget(max_cost=0.0, price=Price(0.0, 0.0)).allow(10**9) is None
-
-
-def test_a_cost_is_unknown_without_a_price() -> None:
-    budget = TokenBudget()
-    assert budget.spend(Usage(10, 0, 10)) is None
-    assert TokenBudget(price=PRICE).spend(Usage(0, 0, 100_000)) == pytest.approx(1.0)
 
 
 def test_money_cannot_be_limited_without_a_price() -> None:

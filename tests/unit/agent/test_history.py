@@ -6,13 +6,7 @@ import pytest
 from feedback_samples import HISTORY, made, refused
 
 from tuner.agent.history import LINE, memory_text, outcome, sentence
-from tuner.session.events import (
-    Expectation,
-    Idea,
-    Moved,
-    RoundEnded,
-    RoundOutcome,
-)
+from tuner.session.events import Expectation, Idea, Moved, RoundEnded, RoundOutcome
 from tuner.session.records import from_row, to_row
 
 A, B = "T=1,E=256", "T=8192,E=256"
@@ -107,26 +101,7 @@ def test_json_keeps_everything():
 
 def test_the_memory_of_a_session(golden):
     golden("memory.txt", memory_text(HISTORY))
-
-
-def test_without_rounds_it_says_so():
     assert memory_text(()) == "Nothing was tried before this round."
-
-
-def test_the_newest_comes_first_and_what_shares_a_base_stands_together():
-    text = memory_text(HISTORY)
-    assert [line for line in text.splitlines() if line.startswith("Built")] == [
-        "Built on r4:",
-        "Built on initial:",
-        "Built on r1:",
-    ]
-    assert text.index("round 7") < text.index("round 5")
-
-
-def test_failures_that_differ_in_a_line_number_alone_are_counted():
-    text = memory_text(HISTORY)
-    assert "1 earlier round ended alike: 2 (tried: eight rows a block)" in text
-    assert text.count("expected a `;`") == 1
 
 
 def test_failures_of_other_bases_are_told_apart():

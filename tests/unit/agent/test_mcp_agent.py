@@ -60,7 +60,6 @@ class Table:
         self.seat.submit(Submission(plan, answer))
 
     def refused(self, answer: Answer = GOOD, plan: str = "{}") -> str:
-        """Submit what comes back at once; return why."""
         turn = self.seat.submit(Submission(plan, answer))
         assert self.seat.wait(turn, WAIT_S)
         return self.question.problem

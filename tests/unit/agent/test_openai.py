@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_doubles import Kept, Tools, answer, briefing, member, plan
-from fake_openai import (
-    KEY,
-    MODEL,
-    FakeOpenAI,
-    Reply,
-    Request,
-    Step,
-    calls,
-    failure,
-    truncated,
-)
+from fake_openai import KEY, MODEL, FakeOpenAI, Reply, Request, Step, calls, failure, truncated
 
 from tuner.agent.base import Conversation
 from tuner.agent.budget import TokenBudget, Usage
 from tuner.agent.openai import MOST_CALLS, MOST_TOOL_CHARS, OpenAIAgent
-from tuner.agent.prompts import fenced, prompt
+from tuner.agent.prompts import prompt
 from tuner.agent.replies import read_answer
 from tuner.model.errors import AgentError, BudgetError, ReplyError
 from tuner.space.load import load_definition
@@ -57,6 +48,8 @@ def test_a_round_is_a_plan_a_template_and_repairs() -> None:
         assert idea is not None and idea.base == "c0"
         assert round_.refactor().template == "int first;\n"
         assert round_.repair("line 3 of the template: no such name").template == "int second;\n"
+    assert server.chats[0].body["response_format"]["type"] == "json_schema"
+    assert "response_format" not in server.chats[1].body, "only the plan is asked for as JSON"
     first, second, third = (chat.messages for chat in server.chats)
     assert [message["role"] for message in first] == ["system", "user", "user"]
     assert first[1]["content"] == "the task"
@@ -66,24 +59,11 @@ def test_a_round_is_a_plan_a_template_and_repairs() -> None:
     assert "line 3 of the template: no such name" in server.chats[2].last
 
 
-def test_only_the_plan_is_asked_for_as_json() -> None:
-    with FakeOpenAI([plan(), answer()]) as server:
-        round_ = converse(server)
-        round_.plan()
-        round_.refactor()
-    assert server.chats[0].body["response_format"]["type"] == "json_schema"
-    assert "response_format" not in server.chats[1].body
-
-
 def test_candidates_that_the_briefing_does_not_show_are_shown_with_the_request() -> None:
     with FakeOpenAI([plan(base="c1", reference="c0"), answer()]) as server:
+        population = (member(), member("c1", template="int c1;  // ```", space="x: 1"))
         told = briefing(None, stable="the task: kernel of c0, space of c0")
-        told = type(told)(
-            **{
-                **{name: getattr(told, name) for name in ("round", "stable", "current", "base")},
-                "population": (member(), member("c1", template="int c1;  // ```", space="x: 1")),
-            }
-        )
+        told = replace(told, population=population)
         round_ = converse(server, told=told)
         round_.plan()
         round_.refactor()
@@ -95,9 +75,14 @@ def test_candidates_that_the_briefing_does_not_show_are_shown_with_the_request()
 
 def test_parallel_calls_are_answered_in_their_order() -> None:
     wanted = (("measure", {"block": 1}), ("render", {"block": 2}), ("measure", {}))
-    tools = Tools("render", "measure")
+    tools = Tools("measure", "render")
     with FakeOpenAI([calls(*wanted), plan()]) as server:
         converse(server, tools).plan()
+    offered = server.chats[0].body["tools"]
+    assert [tool["function"]["name"] for tool in offered] == ["measure", "render"]
+    assert offered[0]["type"] == "function"
+    assert offered[0]["function"]["parameters"]["type"] == "object"
+    assert "You may call the tools first" in server.chats[0].last
     assert tools.called == [(name, dict(given)) for name, given in wanted]
     *_, asked, first, second, third = server.chats[1].messages
     assert [call["id"] for call in asked["tool_calls"]] == ["id0", "id1", "id2"]
@@ -107,16 +92,6 @@ def test_parallel_calls_are_answered_in_their_order() -> None:
         ("tool", "id1", "render {'block': 2}"),
         ("tool", "id2", "measure {}"),
     ]
-
-
-def test_tools_are_offered_as_functions_in_their_order() -> None:
-    with FakeOpenAI([plan()]) as server:
-        converse(server, Tools("verify", "render")).plan()
-    offered = server.chats[0].body["tools"]
-    assert [tool["function"]["name"] for tool in offered] == ["verify", "render"]
-    assert offered[0]["type"] == "function"
-    assert offered[0]["function"]["parameters"]["type"] == "object"
-    assert "You may call the tools first" in server.chats[0].last
 
 
 @pytest.mark.parametrize(
@@ -324,7 +299,6 @@ SCRIPT: Sequence[Step] = [
 
 
 def play(round_: Conversation) -> list[object]:
-    """Go through a round as the loop does."""
     made: list[object] = [round_.plan()]
     try:
         made.append(round_.refactor())
@@ -393,7 +367,3 @@ def test_the_example_that_every_model_reads_is_right(tmp_path: Path) -> None:
     template = Template.load(definition.spec.template)
     template.render({"block": 128, "items": 2})
     assert definition.space.names == ("block", "items")
-
-
-def test_a_fence_is_longer_than_any_inside_of_it() -> None:
-    assert fenced("a\n```\nb\n", "cuda") == "````cuda\na\n```\nb\n````"

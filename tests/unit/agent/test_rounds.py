@@ -63,8 +63,7 @@ class Scripted:
             def plan(self):
                 return take(steps)
 
-            def refactor(self):
-                return take(steps)
+            refactor = plan
 
             def repair(self, problem):
                 agent.problems.append(problem)
@@ -96,17 +95,10 @@ def run(make_plan, make_session, compiler, listener):
 
         with make_session(plan, name) as session:
             try:
-                results = tune(
-                    plan,
-                    session=session,
-                    device=device,
-                    compiler=compiler,
-                    listener=listener,
-                    author=author,
-                )
+                doers = {"device": device, "compiler": compiler, "listener": listener}
+                return session, tune(plan, session=session, author=author, **doers)
             except AgentError as error:
                 return session, error
-            return session, results
 
     return start
 
@@ -133,64 +125,34 @@ def test_the_next_round_reads_what_came_of_the_last(run):
     assert [member.name for member in agent.briefings[1].population] == [INITIAL, "r1"]
 
 
+def template(old: str, new: str) -> Answer:
+    return Answer(FASTER.replace(old, new), SPACE)
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        pytest.param(
-            Answer(FASTER.replace("+ in[i]", "+ in[i"), SPACE),
-            "template.cu.j2:5: error",
-            id="does not compile",
-        ),
-        pytest.param(
-            Answer(FASTER.replace("in[i] + in[i]", "3 * in[i]"), SPACE),
-            "incorrect",
-            id="wrong result",
-        ),
-        pytest.param(
-            Answer(FASTER.replace(", int N)", ", int N, int M)"), SPACE), "M", id="signature"
-        ),
-        pytest.param(
-            Answer(FASTER, SPACE + "workloads: {tuned: [{N: 1000}]}"),
-            "`workloads` has been changed",
-            id="drops a workload",
-        ),
-        pytest.param(
-            Answer(FASTER, SPACE + "tolerance: {out: {relative: 0.1}}"),
-            "`tolerance` has been changed",
-            id="weakens a tolerance",
-        ),
-        pytest.param(
-            Answer(FASTER, SPACE + "reference: other.py"),
-            "`reference` has been changed",
-            id="touches the reference",
-        ),
-        pytest.param(
-            Answer(FASTER, SPACE.replace("constraints: []", 'constraints: ["N > 1000"]')),
-            "the workload N=1000 breaks the constraint",
-            id="a workload without a config",
-        ),
-        pytest.param(
-            Answer(FASTER, SPACE.replace("[]", '["__import__(1)"]')), "space.yaml", id="expression"
-        ),
-        pytest.param(
-            Answer(FASTER, SPACE.replace("[]", '["N in (1000, 100000) or threads < 0"]')),
+        (template("+ in[i]", "+ in[i"), "template.cu.j2:5: error"),
+        (template("in[i] + in[i]", "3 * in[i]"), "incorrect"),
+        (template(", int N)", ", int N, int M)"), "M"),
+        (template("@{ threads }@", "@{ other }@"), "template.cu.j2:2: `other` is not declared"),
+        (template("void scale", "void scaled"), "scale"),
+        (SPACE + "workloads: {tuned: [{N: 1000}]}", "`workloads` has been changed"),
+        (SPACE + "tolerance: {out: {relative: 0.1}}", "`tolerance` has been changed"),
+        (SPACE + "reference: other.py", "`reference` has been changed"),
+        (SPACE.replace("[]", '["N > 1000"]'), "the workload N=1000 breaks the constraint"),
+        (SPACE.replace("[]", '["__import__(1)"]'), "space.yaml"),
+        (
+            SPACE.replace("[]", '["N in (1000, 100000) or threads < 0"]'),
             "no config satisfies `N in (1000, 100000) or threads < 0` for workload N=3000",
-            id="leaves out a held-out size",
         ),
-        pytest.param(Answer(FASTER, "parameters: ["), "space.yaml", id="no YAML"),
-        pytest.param(Answer(FASTER, "default: {}"), "`parameters` is missing", id="no parameters"),
-        pytest.param(
-            Answer(FASTER.replace("@{ threads }@", "@{ other }@"), SPACE),
-            "template.cu.j2:2: `other` is not declared",
-            id="undeclared",
-        ),
-        pytest.param(
-            Answer(FASTER.replace("void scale", "void scaled"), SPACE), "scale", id="renamed"
-        ),
+        ("parameters: [", "space.yaml"),
+        ("default: {}", "`parameters` is missing"),
     ],
 )
 def test_what_is_wrong_is_told_in_the_lines_of_the_answer_and_can_be_repaired(run, answer, said):
-    agent = Scripted([[idea(), answer, GOOD]])
+    wrong = answer if isinstance(answer, Answer) else Answer(FASTER, answer)
+    agent = Scripted([[idea(), wrong, GOOD]])
     session, _ = run(agent, device=WrongDevice())
     (problem,) = agent.problems
     assert said in problem
@@ -213,7 +175,7 @@ class WrongDevice(SimulatedDevice):
         return super().verify(program)
 
 
-BROKEN = Answer(FASTER.replace("+ in[i]", "+ in[i"), SPACE)
+BROKEN = template("+ in[i]", "+ in[i")
 
 
 def test_after_three_repairs_the_round_is_given_up(run):

@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 
 from tests.support.simulated_tree import Refactoring, final_best, polish, redesign
-from tuner.agent.tree import NAMES, AgentsChoice, Greedy, MonteCarlo, Node, Policy, Tree, policy
+from tuner.agent.tree import POLICIES, AgentsChoice, Greedy, MonteCarlo, Node, Policy, Tree, policy
 from tuner.model.errors import InputError
 
 TREE = Tree.of(
@@ -40,18 +40,32 @@ def test_the_path_leads_from_the_root_to_the_candidate() -> None:
     assert names(TREE.path("other")) == ["other"]
 
 
-def test_the_earliest_of_the_fastest_is_the_best() -> None:
-    assert TREE.best == Node("wider", "first", 0.3)
+@pytest.mark.parametrize(
+    ("nodes", "best"),
+    [
+        (TREE.nodes, "wider"),  # the earliest of the fastest
+        ([Node("a", None), Node("b", "a", -0.7), Node("c", "a", -1.2)], "b"),
+        ([Node("a", None), Node("b", "a", failures=3)], None),
+        ([], None),
+    ],
+)
+def test_the_best_is_the_fastest_of_those_measured(nodes: list[Node], best: str | None) -> None:
+    found = Tree.of(nodes).best
+    assert (found and found.name) == best
 
 
-def test_a_slowdown_is_the_best_where_nothing_else_was_measured() -> None:
-    tree = Tree.of([Node("a", None), Node("b", "a", -0.7), Node("c", "a", -1.2)])
-    assert tree.best == tree["b"]
-
-
-@pytest.mark.parametrize("nodes", [[], [Node("a", None), Node("b", "a", failures=3)]])
-def test_nothing_is_best_where_nothing_was_measured(nodes: list[Node]) -> None:
-    assert Tree.of(nodes).best is None
+@pytest.mark.parametrize(
+    ("reward", "failures", "said"),
+    [
+        *((r, 0, "the reward of candidate 'a' is .* not finite") for r in (math.inf, math.nan)),
+        (0.0, -1, "candidate 'a' has -1 failures"),
+    ],
+)
+def test_a_reward_is_finite_and_failures_are_counted_from_zero(
+    reward: float, failures: int, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        Node("a", None, reward, failures)
 
 
 @pytest.mark.parametrize("ask", [Tree.children, Tree.path, Tree.__getitem__])
@@ -76,17 +90,6 @@ def test_nodes_that_form_no_tree_are_refused(nodes: list[Node], message: str) ->
         Tree.of(nodes)
 
 
-@pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
-def test_a_reward_is_a_finite_number(reward: float) -> None:
-    with pytest.raises(ValueError, match=r"the reward of candidate 'a' is .* not finite"):
-        Node("a", None, reward)
-
-
-def test_failures_are_counted_from_zero() -> None:
-    with pytest.raises(ValueError, match="candidate 'a' has -1 failures"):
-        Node("a", None, failures=-1)
-
-
 ROOT = Node("root", None, 0.0)
 SEARCH = MonteCarlo()
 # Final bests closer than 1 % are a draw: no measurement would tell them apart.
@@ -97,18 +100,10 @@ def after(*nodes: Node) -> str | None:
     return SEARCH.choose(Tree.of(nodes))
 
 
-class TestNames:
-    @pytest.mark.parametrize(
-        ("name", "kind"), [("greedy", Greedy), ("mcts", MonteCarlo), ("llm", AgentsChoice)]
-    )
-    def test_each_name_makes_its_policy(self, name: str, kind: type) -> None:
-        assert type(policy(name)) is kind
-
-    def test_an_unknown_name_is_told_with_the_choices(self) -> None:
-        with pytest.raises(InputError) as caught:
-            policy("beam")
-        assert "'beam'" in str(caught.value)
-        assert all(name in str(caught.value) for name in NAMES)
+def test_a_policy_has_its_name_and_an_unknown_one_is_told_the_choices() -> None:
+    assert [type(policy(name)) for name in POLICIES] == [Greedy, MonteCarlo, AgentsChoice]
+    with pytest.raises(InputError, match=r"'beam'\n.*greedy, mcts, llm"):
+        policy("beam")
 
 
 @pytest.mark.parametrize("chooses", [Greedy(), SEARCH], ids=["greedy", "mcts"])
@@ -142,11 +137,9 @@ def test_greedy_builds_on_the_fastest_wherever_it_is() -> None:
 
 
 class TestMonteCarlo:
-    def test_a_better_child_is_built_on(self) -> None:
-        assert after(ROOT, Node("a", "root", 0.3)) == "a"
-
-    def test_a_worse_child_leaves_the_next_round_to_its_parent(self) -> None:
-        assert after(ROOT, Node("a", "root", -0.1)) == "root"
+    @pytest.mark.parametrize(("reward", "chosen"), [(0.3, "a"), (0.0, "root"), (-0.1, "root")])
+    def test_only_a_better_child_is_built_on_next(self, reward: float, chosen: str) -> None:
+        assert after(ROOT, Node("a", "root", reward)) == chosen
 
     def test_among_equals_the_less_visited_is_chosen(self) -> None:
         nodes = (ROOT, Node("a", "root", 0.3, failures=1), Node("b", "root", 0.3))
@@ -217,9 +210,6 @@ class TestMonteCarlo:
         slow = Node("slow", parent, -5.0)
         assert after(ROOT, Node("a", "root", 0.4), Node("b", "root", 0.5), slow) == "b"
 
-    def test_a_child_that_is_no_better_leaves_the_next_round_to_its_parent(self) -> None:
-        assert after(ROOT, Node("a", "root", 0.0)) == "root"
-
     def test_a_dead_end_below_what_never_ran_is_still_built_on(self) -> None:
         assert after(Node("broken", None), Node("a", "broken", 0.1, failures=3)) == "a"
 
@@ -242,10 +232,6 @@ class Outcome:
         self.wins = sum(gain > DRAW for gain in gains)
         self.losses = sum(gain < -DRAW for gain in gains)
         self.ratio = mean(self.mcts) / mean(self.greedy)
-        print(
-            f"greedy {mean(self.greedy):.3f}, mcts {mean(self.mcts):.3f} ({self.ratio:.2f}), "
-            f"wins {self.wins}, losses {self.losses}"
-        )
 
 
 class TestSimulatedTasks:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from tuner.model.config import format_value
@@ -99,13 +100,8 @@ def clipped(text: str, most: int, rest: str) -> str:
     if len(text) <= most:
         return text
     lines = _lines(text)
-    kept: list[str] = []
-    room = most
-    for line in lines:
-        room -= len(line) + 1
-        if room < 0:
-            break
-        kept.append(line)
+    ends = accumulate(len(line) + 1 for line in lines)
+    kept = [line for line, end in zip(lines, ends, strict=True) if end <= most]
     cut = len(lines) - len(kept)
     return "\n".join([*kept, f"[cut here: {cut} of {len(lines)} lines left out; {rest}]"])
 

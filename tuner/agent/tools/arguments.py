@@ -41,17 +41,13 @@ class ToolBudget:
 
     def __init__(self, limits: ToolLimits, calls: int = 0) -> None:
         self._limits = limits
-        self._calls = calls
         self._seconds = 0.0
+        self.calls = calls
         self.configs = limits.round_configs
-
-    @property
-    def calls(self) -> int:
-        return self._calls
 
     def refusal(self) -> str | None:
         """Say what is used up, None where another call may be made."""
-        if self._calls >= self._limits.round_calls:
+        if self.calls >= self._limits.round_calls:
             return f"the {self._limits.round_calls} tool calls of this round are used up"
         if self._seconds >= self._limits.round_s:
             return f"the {self._limits.round_s:g} s that tools may take in this round are used up"
@@ -61,7 +57,7 @@ class ToolBudget:
     def call(self) -> Iterator[float]:
         """Count a call and its time; gives its deadline, by `time.monotonic`."""
         started_s = time.monotonic()
-        self._calls += 1
+        self.calls += 1
         try:
             yield started_s + min(self._limits.call_s, self._limits.round_s - self._seconds)
         finally:
@@ -81,7 +77,6 @@ def cut(text: str, most: int, rest: str) -> str:
 
 
 def shortened(line: str, most: int) -> str:
-    """Keep the start of a line that is too long to show."""
     if len(line) <= most:
         return line
     return f"{line[:most]}... [{len(line) - most} more characters]"
@@ -91,6 +86,10 @@ def shortened(line: str, most: int) -> str:
 MOST_NAME = 400
 MOST_CONFIG = 100
 MOST_PROBLEMS = 10
+
+
+_FIRST_LINE = Field(1, ge=1, description="First line to show.")
+_LAST_LINE = Field(None, ge=1, description="Last line to show. Default: the last.")
 
 
 class ToolArguments(BaseModel):
@@ -136,8 +135,8 @@ class ChoiceArguments(WorkloadArguments):
 
 
 class RenderArguments(ChoiceArguments):
-    first_line: int = Field(1, ge=1, description="First line to show.")
-    last_line: int | None = Field(None, ge=1, description="Last line to show. Default: the last.")
+    first_line: int = _FIRST_LINE
+    last_line: int | None = _LAST_LINE
 
 
 class SearchArguments(WorkloadArguments):
@@ -161,8 +160,8 @@ class ReadArguments(ToolArguments):
         max_length=MOST_NAME,
         description="Whose template or space. Default: the base of this round.",
     )
-    first_line: int = Field(1, ge=1, description="First line to show.")
-    last_line: int | None = Field(None, ge=1, description="Last line to show. Default: the last.")
+    first_line: int = _FIRST_LINE
+    last_line: int | None = _LAST_LINE
 
 
 class SearchSourceArguments(ToolArguments):
@@ -226,19 +225,14 @@ def checked(model: type[_Model], name: str, arguments: Mapping[str, Any]) -> _Mo
         problems = {_where(one): _problem(one, model) for one in error.errors()}
         lines = "\n".join([*problems.values()][:MOST_PROBLEMS])
         raise InputError(f"wrong arguments of {name}:\n{lines}") from error
-    for key, text in _texts(made.model_dump()):
+    for key, value in made.model_dump().items():
+        parts = (
+            [one for pair in value.items() for one in pair] if isinstance(value, dict) else [value]
+        )
+        text = "".join(one for one in parts if isinstance(one, str))
         if any("\ud800" <= one <= "\udfff" for one in text):
             raise InputError(f"wrong arguments of {name}:\n- {key}: half of a UTF-16 character")
     return made
-
-
-def _texts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, str):
-            yield key, value
-        elif isinstance(value, dict):
-            inner = (one for pair in value.items() for one in pair)
-            yield from ((key, text) for text in inner if isinstance(text, str))
 
 
 def _where(error: Any) -> str:

@@ -6,12 +6,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from tuner.agent.tools.arguments import ToolLimits, shortened
+from tuner.agent.tools.arguments import SearchSourceArguments, ToolLimits, shortened
 from tuner.agent.tools.trying import lines_of
 from tuner.model.errors import InputError
 
@@ -20,15 +20,6 @@ HEADERS = "cuda"
 MOST_ENTRIES = 400
 MOST_IN_A_FILE = 5
 _BINARY_PREFIX = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    text: str
-    folder: str
-    whole_word: bool
-    ignore_case: bool
-    most: int
 
 
 class SourceFolders:
@@ -65,7 +56,7 @@ class SourceFolders:
         lines = "\n".join(shortened(line.rstrip("\r"), most) for line in text.split("\n"))
         return f"{shown}:\n{lines_of(lines, first_line, last_line)}"
 
-    def search(self, wanted: Wanted, deadline_s: float) -> str:
+    def search(self, wanted: SearchSourceArguments, deadline_s: float) -> str:
         """List lines that hold a text as `path:line: text`; files near the top come first."""
         top = self._found(wanted.folder)
         roots = self._roots.items() if top is None else [(_shown(wanted.folder), top)]
@@ -116,18 +107,18 @@ class SourceFolders:
                 f"{_shown(text)} is in no source folder",
                 remedy=f"a path starts with one of {names}; no part of it starts with a dot",
             )
+        above = text.rstrip("/").rpartition("/")[0]
+        missing = InputError(
+            f"there is no {_shown(text)}", remedy=f"read_source {above!r} lists it"
+        )
         try:
             place = root.joinpath(*parts[1:]).resolve(strict=True)
             plain = place.is_file() or place.is_dir()
         except (OSError, RuntimeError, ValueError) as error:
-            raise self._missing(text) from error
+            raise missing from error
         if not plain or not place.is_relative_to(root):
-            raise self._missing(text)
+            raise missing
         return place
-
-    def _missing(self, text: str) -> InputError:
-        name = text.rstrip("/").rpartition("/")[0]
-        return InputError(f"there is no {_shown(text)}", remedy=f"read_source {name!r} lists it")
 
     def _listing(self, folder: Path) -> str:
         try:
@@ -149,7 +140,10 @@ class SourceFolders:
         while level:
             below: list[tuple[str, Path]] = []
             for prefix, folder in level:
-                for entry in _entries(folder):
+                entries: list[os.DirEntry[str]] = []
+                with suppress(OSError), os.scandir(folder) as found:
+                    entries += (entry for entry in found if not entry.name.startswith("."))
+                for entry in sorted(entries, key=lambda one: one.name):
                     path = f"{prefix}/{entry.name}"
                     if entry.is_dir(follow_symlinks=False):
                         below.append((path, folder / entry.name))
@@ -195,15 +189,6 @@ def cuda_headers() -> Sequence[Path]:
         return []
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            visible = [entry for entry in found if not entry.name.startswith(".")]
-    except OSError:
-        return []
-    return sorted(visible, key=lambda entry: entry.name)
-
-
 def _summary(matches: list[str], files: int, why: str) -> str:
     end = f"[{len(matches)} lines in {files} files{'; ' + why if why else ''}]"
     return "\n".join([*matches, end])
@@ -230,9 +215,6 @@ def note(name: str) -> str:
     return (FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
-def contents() -> str:
-    return "\n".join(f"- {name}: {title(name)}" for name in names())
-
-
-def title(name: str) -> str:
-    return note(name).partition("\n")[0].removeprefix("# ")
+def contents() -> dict[str, str]:
+    """Read the title of each note."""
+    return {name: note(name).partition("\n")[0].removeprefix("# ") for name in names()}

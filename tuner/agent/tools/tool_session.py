@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tuner.agent.tools.arguments import (
     cut,
     schema,
 )
-from tuner.agent.tools.reading import SourceFolders, Wanted, cuda_headers
+from tuner.agent.tools.reading import SourceFolders, cuda_headers
 from tuner.agent.tools.trying import Drafts, in_words
 from tuner.device.base import DeviceInfo
 from tuner.model.errors import DeviceError, InputError, SessionError
@@ -61,78 +61,43 @@ class Abilities:
 
 
 def offers(info: DeviceInfo, can: Abilities, limits: ToolLimits) -> tuple[Offer, ...]:
-    return (*_of_drafts(info, can, limits), *_of_texts(limits))
-
-
-def _of_drafts(info: DeviceInfo, can: Abilities, limits: ToolLimits) -> Iterator[Offer]:
-    yield _offer(
-        "render",
-        "Show the CUDA that a template gives for one config.",
-        RenderArguments,
-        "ask for fewer lines with first_line and last_line",
-    )
-    yield _offer(
-        "compile",
-        f"Compile one config for {info.architecture}: errors with the template's lines, or "
-        "registers, spills, shared memory, occupancy and its limiter, and what the machine code "
-        "consists of.",
-        ChoiceArguments,
-    )
-    if can.verifies:
-        yield _offer(
-            "verify",
-            "Run one config with every kind of input and say whether its results are within the "
-            "tolerances.",
-            ChoiceArguments,
-        )
-    if can.times:
-        whose = " The times are a CPU's." if info.on_cpu else ""
-        yield _offer(
-            "measure",
-            f"Verify and time one config on a tuned workload, beside the baseline.{whose}",
-            ChoiceArguments,
-        )
-    if can.profiles:
-        yield _offer(
-            "profile",
-            "Profile one config on a tuned workload: what bounds it, its metrics, and findings "
-            "with advice.",
-            ChoiceArguments,
-        )
-    if can.times:
-        yield _offer(
-            "search",
-            f"Search a space on one tuned workload with at most {limits.configs} configs, "
-            f"{limits.round_configs} in a round: the best of them, and what failed. The whole "
-            "search follows when your answer is accepted; this is to try an idea.",
-            SearchArguments,
-        )
-
-
-def _of_texts(limits: ToolLimits) -> Iterator[Offer]:
-    yield _offer(
-        "read_source",
-        "Read the baseline, a candidate's template or space, or a file of CUDA's headers or of the "
-        "user's folders of sources; list a folder.",
-        ReadArguments,
-        "ask for fewer lines with first_line and last_line",
-    )
-    yield _offer(
-        "search_source",
-        "Find a text in CUDA's headers and the user's folders of sources: up to "
-        f"{limits.matches} lines with their places.",
-        SearchSourceArguments,
-    )
-    notes = "; ".join(f"{name}: {reading.title(name)}" for name in reading.names())
-    yield _offer("read_notes", f"Read a note on GPUs and on this program. {notes}.", NotesArguments)
-
-
-def _offer(
-    name: str, description: str, model: type[ToolArguments], rest: str = "ask for less"
-) -> Offer:
-    if "template" in model.model_fields:
-        description = f"{description} {_DRAFT}"
-    return Offer(Tool(name, description, schema(model)), model, rest)
+    whose = " The times are a CPU's." if info.on_cpu else ""
+    notes = "; ".join(f"{name}: {title}" for name, title in reading.contents().items())
+    listed: tuple[tuple[bool, str, type[ToolArguments], str], ...] = (
+        (True, "render", RenderArguments, "Show the CUDA that a template gives for one config."),
+        (True, "compile", ChoiceArguments,
+         f"Compile one config for {info.architecture}: errors with the template's lines, or "
+         "registers, spills, shared memory, occupancy and its limiter, and what the machine code "
+         "consists of."),
+        (can.verifies, "verify", ChoiceArguments,
+         "Run one config with every kind of input and say whether its results are within the "
+         "tolerances."),
+        (can.times, "measure", ChoiceArguments,
+         f"Verify and time one config on a tuned workload, beside the baseline.{whose}"),
+        (can.profiles, "profile", ChoiceArguments,
+         "Profile one config on a tuned workload: what bounds it, its metrics, and findings "
+         "with advice."),
+        (can.times, "search", SearchArguments,
+         f"Search a space on one tuned workload with at most {limits.configs} configs, "
+         f"{limits.round_configs} in a round: the best of them, and what failed. The whole "
+         "search follows when your answer is accepted; this is to try an idea."),
+        (True, "read_source", ReadArguments,
+         "Read the baseline, a candidate's template or space, or a file of CUDA's headers or of "
+         "the user's folders of sources; list a folder."),
+        (True, "search_source", SearchSourceArguments,
+         "Find a text in CUDA's headers and the user's folders of sources: up to "
+         f"{limits.matches} lines with their places."),
+        (True, "read_notes", NotesArguments,
+         f"Read a note on GPUs and on this program. {notes}."),
+    )  # fmt: skip
+    made = []
+    for offered, name, model, text in listed:
+        about = f"{text} {_DRAFT}" if "template" in model.model_fields else text
+        of_lines = "first_line" in model.model_fields
+        rest = "ask for fewer lines with first_line and last_line" if of_lines else "ask for less"
+        if offered:
+            made.append(Offer(Tool(name, about, schema(model)), model, rest))
+    return tuple(made)
 
 
 ROUNDS = "rounds"
@@ -230,7 +195,9 @@ class RoundTools:
             except SessionError:
                 raise
             except (InputError, DeviceError, RefusedError) as error:
-                text = self._in_words(str(error))
+                own = self._drafts.folder_of(self._budget.calls)
+                text = str(error).replace(f"{own.resolve()}/", "").replace(f"{own}/", "")
+                text = in_words(text, self._bench.plan)
         # Names of files need not be UTF-8.
         whole = text.encode(errors="replace").decode()
         return cut(whole, self._bench.limits.characters, offer.rest)
@@ -284,12 +251,9 @@ class RoundTools:
         return trying.lines_of(text, given.first_line, given.last_line)
 
     def _search_source(self, given: SearchSourceArguments, deadline_s: float) -> str:
-        return self._bench.sources.search(Wanted(**given.model_dump()), deadline_s)
+        return self._bench.sources.search(given, deadline_s)
 
     def _read_notes(self, given: NotesArguments, _deadline_s: float) -> str:
-        return reading.note(given.name) if given.name else reading.contents()
-
-    def _in_words(self, text: str) -> str:
-        own = self._drafts.folder_of(self._budget.calls)
-        text = text.replace(f"{own.resolve()}/", "").replace(f"{own}/", "")
-        return in_words(text, self._bench.plan)
+        if given.name:
+            return reading.note(given.name)
+        return "\n".join(f"- {name}: {title}" for name, title in reading.contents().items())

@@ -20,7 +20,6 @@ from tuner.agent.tools.arguments import (
 )
 from tuner.analysis.base import METRICS, MachineCode
 from tuner.analysis.sass import codes, disassemble
-from tuner.compiler.base import CompileResult
 from tuner.device.base import DeviceInfo, Outcome
 from tuner.model.config import Config, Parameter, format_value
 from tuner.model.errors import InputError, SessionError, SpaceError
@@ -34,8 +33,7 @@ from tuner.session.events import Profiled
 from tuner.session.session import Session
 from tuner.space.load import workload_from_text
 from tuner.space.plan import Plan
-from tuner.space.template import Template
-from tuner.tuning.evaluator import Candidates, Evaluator, Pending
+from tuner.tuning.evaluator import Candidates, Evaluator
 from tuner.tuning.executor import DEPTH, PrecompilingSearcher, TrialExecutor
 from tuner.tuning.profiling import Profiling
 from tuner.tuning.search import no_valid_config
@@ -105,7 +103,7 @@ class Drafts:
 
     def draft(self, given: DraftArguments, number: int) -> CandidateDraft:
         """Take a candidate as it is, or check and write the draft of the `number`-th call."""
-        name = given.candidate or self._base
+        name, limits = given.candidate or self._base, self._limits
         known = {plan.candidate: plan for plan in self._candidates.plans}
         if name not in known:
             raise _unknown(name, known)
@@ -113,8 +111,12 @@ class Drafts:
             return CandidateDraft(known[name], self._candidates.evaluator(name))
         template = given.template or self.text_of(name, "template")
         space = given.space or self.text_of(name, "space")
-        _require_short("template", template, self._limits.template_characters)
-        _require_short("space", space, self._limits.space_characters)
+        for what, text, most in (
+            ("template", template, limits.template_characters),
+            ("space", space, limits.space_characters),
+        ):
+            if len(text) > most:
+                raise InputError(f"the {what} has {len(text)} characters, over {most}")
         folder = self.folder_of(number)
         try:
             plan = drafted(Answer(template, space), self._plan, folder, DRAFT)
@@ -200,11 +202,6 @@ def _value(parameter: Parameter, given: Value) -> Value:
     )
 
 
-def _require_short(what: str, text: str, most: int) -> None:
-    if len(text) > most:
-        raise InputError(f"the {what} has {len(text)} characters, over {most}")
-
-
 def _unknown(name: str, known: Mapping[str, object]) -> InputError:
     message = f"there is no candidate {name[:80]!r}"
     return InputError(message, remedy=f"candidates: {', '.join(known)}")
@@ -222,7 +219,6 @@ def rendered(choice: DraftConfig, first_line: int, last_line: int | None) -> str
 
 
 def lines_of(text: str, first_line: int, last_line: int | None) -> str:
-    """Number the lines of a text and show some of them."""
     # As compilers count them; `splitlines` also ends one at a form feed.
     lines = text.removesuffix("\n").split("\n")
     last = min(last_line or len(lines), len(lines))
@@ -252,33 +248,26 @@ def compiled(choice: DraftConfig, reporting: Callable[[Plan], Evaluator], info: 
     on_cpu = any(one.registers is None for one in result.resources.values())
     target = "a CPU" if on_cpu else info.architecture
     parts = [f"{choice}, compiled for {target}: {verdict}"]
-    parts += _kernels(pending, result, info)
-    parts += map(_code, _codes(pending, result))
+    for launch in dict.fromkeys(pending.launches):
+        resources = result.resources[launch.kernel]
+        grid, block = ("x".join(map(str, size)) for size in (launch.grid, launch.block))
+        shared = f"{resources.static_shared_bytes} static and {launch.shared_bytes} dynamic"
+        parts.append(f"kernel {launch.kernel}, grid {grid}, block {block}")
+        parts.append(f"- shared memory: {shared} bytes a block")
+        parts += _resources(resources, launch, info)
+    symbols = {launch.kernel: result.lowered[launch.kernel] for launch in pending.launches}
+    parts += map(_code, codes(disassemble(result.cubin), symbols, ()))
     return "\n".join(parts)
 
 
 def failure(choice: DraftConfig, status: Status, reason: str) -> str:
     plan = choice.draft.plan
     text = f"{status}: {in_words(reason, plan)}"
-    return "\n".join([text, *_places(text, plan.template)])
-
-
-def _places(text: str, template: Template) -> Iterator[str]:
-    lines = template.text.split("\n")
-    found = re.findall(rf"(?:^|\s){re.escape(template.path.name)}:(\d+)", text)
-    for number in list(dict.fromkeys(map(int, found)))[:MOST_PLACES]:
-        if 0 < number <= len(lines):
-            yield f"{number:5}| {lines[number - 1]}"
-
-
-def _kernels(pending: Pending, result: CompileResult, info: DeviceInfo) -> Iterator[str]:
-    for launch in dict.fromkeys(pending.launches):
-        resources = result.resources[launch.kernel]
-        grid, block = ("x".join(map(str, size)) for size in (launch.grid, launch.block))
-        shared = f"{resources.static_shared_bytes} static and {launch.shared_bytes} dynamic"
-        yield f"kernel {launch.kernel}, grid {grid}, block {block}"
-        yield f"- shared memory: {shared} bytes a block"
-        yield from _resources(resources, launch, info)
+    lines = plan.template.text.split("\n")
+    found = re.findall(rf"(?:^|\s){re.escape(plan.template.path.name)}:(\d+)", text)
+    numbers = list(dict.fromkeys(map(int, found)))[:MOST_PLACES]
+    shown = [f"{n:5}| {lines[n - 1]}" for n in numbers if 0 < n <= len(lines)]
+    return "\n".join([text, *shown])
 
 
 def _resources(resources: Resources, launch: Launch, info: DeviceInfo) -> Iterator[str]:
@@ -300,12 +289,6 @@ def _resources(resources: Resources, launch: Launch, info: DeviceInfo) -> Iterat
     )
 
 
-def _codes(pending: Pending, result: CompileResult) -> tuple[MachineCode, ...]:
-    names = dict.fromkeys(launch.kernel for launch in pending.launches)
-    symbols = {name: result.lowered[name] for name in names}
-    return codes(disassemble(result.cubin), symbols, ())
-
-
 def _code(code: MachineCode) -> str:
     parts = [
         f"machine code of {code.kernel}: {code.instructions} instructions",
@@ -320,9 +303,9 @@ def _code(code: MachineCode) -> str:
 
 
 def _mix(mix: Mapping[str, int]) -> str:
-    counted = Counter(mix)
-    shown = [f"{name} {count}" for name, count in counted.most_common(MOST_CLASSES)]
-    rest = counted.total() - sum(count for _, count in counted.most_common(MOST_CLASSES))
+    ranked = Counter(mix).most_common()
+    shown = [f"{name} {count}" for name, count in ranked[:MOST_CLASSES]]
+    rest = sum(count for _, count in ranked[MOST_CLASSES:])
     return ", ".join(shown + ([f"others {rest}"] if rest else []))
 
 
@@ -332,7 +315,6 @@ _RUN = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.INCORRECT})
 
 
 def verified(choice: DraftConfig) -> str:
-    """Run a config with every kind of input and say whether its results are right."""
     require_arguments(choice)
     evaluator = choice.draft.evaluator
     outcome = evaluator.verify(evaluator.start(choice.workload, choice.config))
@@ -351,7 +333,7 @@ def measured(
 ) -> str:
     trial = _trial(choice)
     if trial.time_us is None or trial.measurement is None:
-        return f"{choice}: {_failed(choice, trial)}"
+        return f"{choice}: {_why(choice, trial.status, trial.reason)}"
     baseline = baseline_us(choice.workload)
     return (
         f"{choice}: {trial.time_us:.4g} us; the baseline {baseline:.4g} us: "
@@ -365,7 +347,7 @@ def profiled(
     """Profile a config; a text says why that cannot be done. `runs` says that it is run first."""
     trial = _trial(choice) if runs else _untried(choice, info)
     if trial.status not in (Status.CORRECT, Status.NOT_RECORDED):
-        return f"{choice}: not profiled: {_failed(choice, trial)}"
+        return f"{choice}: not profiled: {_why(choice, trial.status, trial.reason)}"
     found = profiling.of(choice.draft.plan, trial)
     if found is None:
         return f"{choice}: not profiled: it does not compile for {info.architecture}"
@@ -432,7 +414,6 @@ class Searching:
             proposer.close()
 
     def text(self, baseline_us: Callable[[Workload], float], info: DeviceInfo) -> str:
-        """Write the best configs and what failed."""
         timed = fastest(self.trials)
         about = "" if self._pool.size_is_exact else "about "
         valid = f"{about}{self._pool.estimated_size}"
@@ -450,17 +431,13 @@ class Searching:
             measurement = timed[0].measurement
             assert measurement is not None
             lines.append(_taken(measurement, info))
-        return "\n".join([*lines, *self._failures()])
-
-    def _failures(self) -> list[str]:
         failed = [trial for trial in self.trials if trial.status is not Status.CORRECT]
-        lines = []
-        for status in dict.fromkeys(trial.status for trial in failed):
-            same = [trial for trial in failed if trial.status is status]
-            choice = DraftConfig(self._draft, self._workload, same[0].config)
-            lines.append(f"failed, {len(same)}: the first with {same[0].config}:")
-            lines.append(_failed(choice, same[0]))
-        return lines
+        for status, count in Counter(trial.status for trial in failed).items():
+            first = next(trial for trial in failed if trial.status is status)
+            choice = DraftConfig(self._draft, self._workload, first.config)
+            lines.append(f"failed, {count}: the first with {first.config}:")
+            lines.append(_why(choice, first.status, first.reason))
+        return "\n".join(lines)
 
 
 def _trial(choice: DraftConfig) -> Trial:
@@ -488,10 +465,6 @@ def _untried(choice: DraftConfig, info: DeviceInfo) -> Trial:
         resources=resources,
         occupancy=occupancy(limits_for(info.compute_capability), resources, launch),
     )
-
-
-def _failed(choice: DraftConfig, trial: Trial) -> str:
-    return _why(choice, trial.status, trial.reason)
 
 
 def _why(choice: DraftConfig, status: Status, reason: str) -> str:
