@@ -8,28 +8,25 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tuner.device.layout import Arena, Array, Layout
-from tuner.device.verify.verifier import Verifier
+from tuner.device.layout import Arena, Layout
+from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.kernel import KernelSpec
 
 # Inputs and references that are kept for use again.
 CACHE_BYTES = 256 << 20
 
 
-class SharedMemory:
-    """Memory without a place in any folder, so that none is left behind; implements `ArenaMemory`.
+class SharedMemory(HostMemory):
+    """Memory without a place in any folder, so that none is left behind.
 
     Another process of the same user opens it through this one's entry in /proc.
     """
 
     def __init__(self) -> None:
-        self.xp: Any = np
-        self.data: Array = None
-        self.cache_bytes = CACHE_BYTES
+        super().__init__(np, CACHE_BYTES)
         self._descriptor: int | None = None
 
     def open(self, key: str, layout: Layout) -> Arena:
@@ -56,15 +53,6 @@ class SharedMemory:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def push(self) -> None:
-        """Nothing to do: there is one memory."""
-
-    def pull(self) -> None:
-        """Nothing to do: there is one memory."""
-
-    def synchronize(self) -> None:
-        """Nothing to do: NumPy has finished when it returns."""
 
 
 def available_bytes(

@@ -15,6 +15,7 @@ from tuner.device.cuda.buffers import Graph
 from tuner.device.cuda.driver import CudaError, call
 from tuner.device.timing import FINALS
 from tuner.model.errors import DeviceError
+from tuner.model.trial import EnergyWindow
 
 # Longer replays than for timing: the pauses between them, of microseconds, cost power too.
 ENERGY = replace(FINALS, min_replay_us=2000.0)
@@ -62,14 +63,6 @@ class Sampled:
         return median_low(self.clocks_mhz) if self.clocks_mhz else None
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The energy between two ticks of the counter."""
-
-    energy_j: float
-    seconds: float
-
-
 class Counter(Protocol):
     """What a window needs of a GPU; `NvmlCounter` but for tests."""
 
@@ -77,7 +70,7 @@ class Counter(Protocol):
         """Read the energy since the driver was loaded."""
 
     def sample(self, sampled: Sampled) -> None:
-        """Add clock, temperature and limits as they are now."""
+        """Add clock, temperature and limits as they are now; leave what is not told."""
 
 
 class NvmlCounter:
@@ -95,7 +88,6 @@ class NvmlCounter:
             return int(self._nvml.device_get_total_energy_consumption(self._gpu))
 
     def sample(self, sampled: Sampled) -> None:
-        """Add what the driver tells; what it does not tell is left as it was."""
         nvml, gpu = self._nvml, self._gpu
         clock = _told(nvml, lambda: nvml.device_get_clock_info(gpu, CLOCK_SM))
         if clock is not None:
@@ -124,12 +116,18 @@ class Window:
     def settle(self, seconds: float) -> None:
         self._pass(self._clock_s() + seconds)
 
-    def take(self, seconds: float) -> Span:
-        """Wait for a tick, for `seconds`, and for another tick."""
+    def take(self, seconds: float) -> EnergyWindow:
+        """Wait for a tick, for `seconds`, and for another tick: the energy between the two."""
         started_s, before_mj = self._tick()
         self._pass(started_s + seconds, self.sampled)
         ended_s, after_mj = self._tick()
-        return Span((after_mj - before_mj) * 1e-3, ended_s - started_s)
+        return EnergyWindow(
+            energy_j=(after_mj - before_mj) * 1e-3,
+            seconds=ended_s - started_s,
+            temperature_c=self.sampled.temperature_c,
+            clock_mhz=self.sampled.clock_mhz,
+            limited_by=tuple(sorted(self.sampled.limited_by)),
+        )
 
     def _pass(self, until_s: float, sampled: Sampled | None = None) -> None:
         while (left_s := until_s - self._clock_s()) > 0:
@@ -157,8 +155,7 @@ class QueuedReplays:
     """Replays of one graph, enqueued ahead, so that the GPU never waits for this process."""
 
     def __init__(self, graph: Graph, replays: int, stream: Any) -> None:
-        self._graph, self._stream = graph, stream
-        self._replays = replays
+        self._graph, self._replays, self._stream = graph, replays, stream
         # One at the end of each batch of replays, in order.
         self._ends: list[Any] = []
         self._done = 0

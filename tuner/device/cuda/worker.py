@@ -38,7 +38,6 @@ from tuner.device.cuda.energy import (
     LOADED_SETTLE_S,
     NvmlCounter,
     QueuedReplays,
-    Span,
     Window,
 )
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
@@ -158,7 +157,6 @@ class CudaWorker:
     def _sample(
         self, graph: Graph, policy: TimingPolicy, buffers: Buffers, incumbent_us: float | None
     ) -> tuple[list[float], float]:
-        """Replay in batches until that is enough; return times and the least wall ratio."""
         times: list[float] = []
         ratios: list[float] = []
         started = time.perf_counter()
@@ -221,11 +219,10 @@ class CudaWorker:
         self._counter = self._counter or NvmlCounter(gpu_uuid(self._ordinal))
 
     def idle_energy(self, seconds: float) -> EnergyWindow:
-        """Read the energy of the GPU with its contexts, memory and graphs, but without work."""
         call(driver.cuCtxSynchronize)
         window = self._window(lambda: None)
         window.settle(IDLE_SETTLE_S)
-        return _window_of(window, window.take(seconds))
+        return window.take(seconds)
 
     def energy(self, program: Program, policy: TimingPolicy, seconds: float) -> EnergyWindow:
         """Read the energy while the program is replayed without a pause over rotating buffers.
@@ -243,11 +240,10 @@ class CudaWorker:
                 window = self._window(load.keep_up)
                 window.settle(LOADED_SETTLE_S)
                 first = _once_past(load, 0)
-                span = window.take(seconds)
+                found = window.take(seconds)
                 time_us = load.time_us(first, _once_past(load, first))
         covered = buffers.sets * self._mapped.layout.footprint_bytes
         cold = covered >= policy.l2_multiple * self._attribute("L2_CACHE_SIZE")
-        found = _window_of(window, span)
         return replace(found, time_us=time_us, buffer_sets=buffers.sets, cold=cold)
 
     def _window(self, keep_busy: Callable[[], None]) -> Window:
@@ -256,8 +252,7 @@ class CudaWorker:
         return Window(self._counter, keep_busy)
 
     def _show(self, launcher: Issuer, buffers: Buffers, used: Sequence[int]) -> None:
-        """Put a set where the verifier looks, chosen so that no kernel can know which."""
-        chosen = secrets.choice(used)
+        chosen = secrets.choice(used)  # no kernel can know which
         launcher.collect(buffers.arguments[chosen])
         buffers.copy_to_arena(chosen)
         self._mapped.push()
@@ -288,16 +283,9 @@ class CudaWorker:
             self._loaded.popitem(last=False)[1].unload()
 
     def _renewed(self, policy: TimingPolicy) -> Buffers:
-        buffers = self._rotating(policy)
-        self._mapped.pull()
-        buffers.renew()
-        return buffers
-
-    def _rotating(self, policy: TimingPolicy) -> Buffers:
         layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")
         free_bytes, _ = call(driver.cuMemGetInfo)
-        held_bytes = sum(buffers.held_bytes for buffers in self._buffers.values())
-        free_bytes += held_bytes
+        free_bytes += sum(buffers.held_bytes for buffers in self._buffers.values())
         if layout.with_role("inout"):
             free_bytes //= 2  # they are kept twice
         chosen = rotation(policy, layout.footprint_bytes, l2_bytes, free_bytes)
@@ -306,6 +294,8 @@ class CudaWorker:
             self._scrub = Scrub(size_bytes, self._attribute("MULTIPROCESSOR_COUNT"))
         if chosen not in self._buffers:
             self._buffers[chosen] = Buffers(self._mapped, chosen, self._stream)
+        self._mapped.pull()
+        self._buffers[chosen].renew()
         return self._buffers[chosen]
 
     def _graph(
@@ -365,14 +355,3 @@ def _once_past(load: QueuedReplays, batches: int) -> int:
         load.keep_up()
         time.sleep(1e-3)
     return done
-
-
-def _window_of(window: Window, span: Span) -> EnergyWindow:
-    sampled = window.sampled
-    return EnergyWindow(
-        energy_j=span.energy_j,
-        seconds=span.seconds,
-        temperature_c=sampled.temperature_c,
-        clock_mhz=sampled.clock_mhz,
-        limited_by=tuple(sorted(sampled.limited_by)),
-    )

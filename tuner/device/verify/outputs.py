@@ -48,8 +48,6 @@ def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolera
     """Compare an output's stored bits with float64 reference values of the same shape."""
     out, ref = raw.reshape(-1), reference.reshape(-1)
     if xp.__name__ == "cupy" and tolerance.codes is None:
-        from tuner.device.cuda.comparison import largest_error
-
         error = largest_error(out, ref, dtype, tolerance)
         if error <= 1.0:
             return Verdict(error)

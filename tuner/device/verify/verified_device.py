@@ -35,8 +35,6 @@ class RunFailedError(Exception):
 
 
 class Killable(Protocol):
-    """A worker process as its parent holds it."""
-
     def kill(self) -> None: ...
 
 
@@ -194,14 +192,11 @@ class VerifiedDevice:
         incumbent_us: float | None = None,
         full_verification: bool = False,
     ) -> Outcome:
-        """Verify, then time, then verify what the last timed call left behind."""
         return self._outcome_of(
             program, lambda: self._run(program, incumbent_us, full_verification)
         )
 
     def verify(self, program: Program) -> Outcome:
-        """Verify with every kind of input and twice, without timing."""
-
         def attempt() -> Outcome:
             self._enter(program.workload)
             return _outcome(self._verdict(program, full_verification=True))
@@ -209,7 +204,6 @@ class VerifiedDevice:
         return self._outcome_of(program, attempt)
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
-        """Time verified programs interleaved."""
         workload = programs[0].workload
 
         def attempt() -> ComparisonRounds:
@@ -224,7 +218,6 @@ class VerifiedDevice:
             raise DeviceError(f"a verified program failed when timed again: {error}") from error
 
     def close(self) -> None:
-        """End both processes."""
         self._runner.close()
         with suppress(ChildTimeoutError, ChildDiedError):  # memory may outlive a killed verifier
             self._verifier.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
@@ -270,8 +263,7 @@ class VerifiedDevice:
     def _verdict(self, program: Program, full_verification: bool) -> Correctness:
         """Check kinds of input, `normal` last so that its inputs are the ones that are timed."""
         others = self._input_kinds[1:]
-        if not full_verification:
-            others = (secrets.choice(others),)
+        others = others if full_verification else (secrets.choice(others),)
         # Peers are not out to deceive: they may share inputs, and need not repeat their bits.
         workload, cached = program.workload, not full_verification or bool(program.peer)
         known: bool = self._ask("prepare", workload, others[0], fresh_seed(), cached)
@@ -295,7 +287,6 @@ class VerifiedDevice:
         return _merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
 
     def _run_with_reference(self, program: Program, order: int, known: bool) -> str:
-        """Run the program, while the verifier computes the reference unless it is known."""
         if known:
             return self._runner.run_once(program, order)
         with _blamed_on_verifier():
@@ -328,7 +319,6 @@ class VerifiedDevice:
             return self._verifier.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
 
     def _enter(self, workload: Workload) -> None:
-        """Make both processes ready for one workload."""
         if self._opened != workload:
             self._opened = None
             # The worker lets go first: the verifier may not free what another process has mapped.
@@ -378,13 +368,13 @@ def _once_more_if_killed(workload: Workload, attempt: Callable[[], _T]) -> _T:
 
 
 def _merged(verdicts: Sequence[Correctness]) -> Correctness:
-    """Put verdicts of several kinds of input, all passed, into one: each output's worst error."""
+    """Put verdicts, all passed, into one: each output's worst error."""
     worst: dict[str, float] = {}
+    kinds: dict[str, None] = {}
     for verdict in verdicts:
-        for name, error in verdict.errors:
-            worst[name] = max(error, worst.get(name, 0.0))
-    kinds = tuple(dict.fromkeys(kind for verdict in verdicts for kind in verdict.input_kinds))
-    return Correctness(True, kinds, tuple(worst.items()))
+        kinds |= dict.fromkeys(verdict.input_kinds)
+        worst |= {name: max(error, worst.get(name, 0.0)) for name, error in verdict.errors}
+    return Correctness(True, tuple(kinds), tuple(worst.items()))
 
 
 def _order(index: int) -> int:
