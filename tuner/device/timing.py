@@ -100,9 +100,7 @@ def finished(
 
 
 def hopeless(policy: TimingPolicy, times_us: Sequence[float], incumbent_us: float | None) -> bool:
-    if incumbent_us is None:
-        return False
-    return clearly_slower(times_us, incumbent_us, policy.slower_margin)
+    return incumbent_us is not None and clearly_slower(times_us, incumbent_us, policy.slower_margin)
 
 
 def suspicious(ratios: Sequence[float]) -> bool:

@@ -77,7 +77,14 @@ class NvmlCounter:
     """The counter of one GPU; raise `DeviceError` with a remedy where it cannot be read."""
 
     def __init__(self, uuid: str) -> None:
-        self._nvml = nvml = _library()
+        try:
+            from cuda.bindings import nvml
+        except ImportError as error:
+            raise DeviceError(
+                "this version of cuda-bindings has no NVML, which reads the GPU's energy",
+                remedy=f"pip install --upgrade 'cuda-bindings>=13.2,<14'; {_WITHOUT}",
+            ) from error
+        self._nvml: Any = nvml
         with _explained(nvml):
             nvml.init_v2()
             self._gpu = _gpu(nvml, uuid)
@@ -190,17 +197,6 @@ class QueuedReplays:
         driver.cuStreamSynchronize(self._stream)
         for end in self._ends:
             driver.cuEventDestroy(end)
-
-
-def _library() -> Any:
-    try:
-        from cuda.bindings import nvml
-    except ImportError as error:
-        raise DeviceError(
-            "this version of cuda-bindings has no NVML, which reads the GPU's energy",
-            remedy=f"pip install --upgrade 'cuda-bindings>=13.2,<14'; {_WITHOUT}",
-        ) from error
-    return nvml
 
 
 def _gpu(nvml: Any, uuid: str) -> Any:

@@ -127,7 +127,10 @@ class CudaWorker:
         arena.pull()
         launcher, arguments = self._launcher(program), LaunchArguments(arena.layout, arena.base)
         self._shared.issue(self._stream)
-        overlaps = late and self._written_late(arena)
+        overlaps = False
+        if late:
+            self._late = self._late or LateWriter(self._attribute("MULTIPROCESSOR_COUNT"))
+            overlaps = self._late.issue(arena.base, arena.layout.total_bytes, self._stream)
         try:
             launcher.issue(arguments)
             launcher.collect(arguments)
@@ -135,10 +138,6 @@ class CudaWorker:
             call(driver.cuStreamSynchronize, self._stream)
         arena.push()
         return overlaps
-
-    def _written_late(self, arena: MappedArena) -> bool:
-        self._late = self._late or LateWriter(self._attribute("MULTIPROCESSOR_COUNT"))
-        return self._late.issue(arena.base, arena.layout.total_bytes, self._stream)
 
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None = None
@@ -183,7 +182,7 @@ class CudaWorker:
         buffers = self._renewed(policy)
         reset_persisting_l2()
         # All first: what a peer allocates to stay may not lie where a captured one works.
-        launchers = [self._launcher(program) for program in programs]
+        launchers = list(map(self._launcher, programs))
         graphs = [self._graph(launcher, policy, buffers, None) for launcher in launchers]
         self._warm_up(graphs[0], policy, buffers)
         self._replay(graphs, buffers)

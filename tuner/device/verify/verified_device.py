@@ -304,8 +304,7 @@ class VerifiedDevice:
         over, and only the next call can be verified.
         """
         assert self._arena is not None
-        in_place = bool(self._arena.layout.with_role("inout"))
-        if not in_place:
+        if not self._arena.layout.with_role("inout"):
             left: Correctness = self._ask("check")
             if not (left.passed and full_verification):
                 return left

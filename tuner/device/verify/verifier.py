@@ -22,7 +22,7 @@ from tuner.device.layout import (
     storage_dtype,
 )
 from tuner.device.reference import blamed_on, load_reference
-from tuner.device.verify.outputs import compare, zeros_pass
+from tuner.device.verify.outputs import Output, compare, look, zeros_pass
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Correctness
@@ -264,28 +264,16 @@ class Verifier:
     def _use(self, prepared: Prepared) -> None:
         for slot in self._layout.with_role("input"):
             self._view(slot)[...] = prepared.inputs[slot.name]
-        prepared.first_output = None
-        self._prepared = prepared
+        prepared.first_output, self._prepared = None, prepared
         self.poison()
 
     def _drawn(self, workload: Workload, kind: str, seed: int) -> Prepared:
         rng = generator(self._xp, seed)
-        given = self._given_inputs(rng, workload, kind)
-        inputs: dict[str, Array] = {}
-        for slot in self._layout.with_role("input", "inout"):
-            values = given.get(slot.name)
-            if values is None:
-                argument = self._spec.argument(slot.name)
-                values = draw_values(self._xp, rng, argument, kind, slot.shape)
-            inputs[slot.name] = encode(self._xp, values, slot.dtype).reshape(slot.shape)
-        return Prepared(workload, kind, seed, inputs)
-
-    def _given_inputs(self, rng: Any, workload: Workload, kind: str) -> Mapping[str, Array]:
-        if self._reference.inputs is None:
-            return {}
-        with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
-            given = self._reference.inputs(self._xp, rng, workload.values, kind)
         slots = {slot.name: slot for slot in self._layout.with_role("input", "inout")}
+        given: Mapping[str, Array] = {}
+        if self._reference.inputs is not None:
+            with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
+                given = self._reference.inputs(self._xp, rng, workload.values, kind)
         for name, values in given.items():
             if name in slots and tuple(values.shape) == slots[name].shape:
                 continue
@@ -295,7 +283,13 @@ class Verifier:
                 path=self._spec.reference,
                 remedy=f"inputs: {', '.join(slots)}",
             )
-        return given
+        inputs: dict[str, Array] = {}
+        for name, slot in slots.items():
+            values = given.get(name)
+            if values is None:
+                values = draw_values(self._xp, rng, self._spec.argument(name), kind, slot.shape)
+            inputs[name] = encode(self._xp, values, slot.dtype).reshape(slot.shape)
+        return Prepared(workload, kind, seed, inputs)
 
     def _checked(self, then: Callable[[], str] = lambda: "") -> Correctness:
         """Verify the outputs, and `then` whatever else there is to say where they are right."""
@@ -332,8 +326,6 @@ class Verifier:
         in_codes = any(tolerances[slot.name].codes is not None for slot in outputs)
         if self._xp.__name__ != "cupy" or in_codes:
             return ()
-        from tuner.device.cuda.comparison import Output, look
-
         kept = self._current.inputs
         pairs = [(self._bytes(s), kept[s.name]) for s in self._layout.with_role("input")]
         compared = [
