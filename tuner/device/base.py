@@ -105,10 +105,7 @@ class Device(Protocol):
         incumbent_us: float | None = None,
         full_verification: bool = False,
     ) -> Outcome:
-        """Verify, then time; may stop early when clearly slower than `incumbent_us`.
-
-        `full_verification` is with every kind of input, and twice for equal bits.
-        """
+        """Verify, then time; may stop early when clearly slower than `incumbent_us`."""
 
     def verify(self, program: Program) -> Outcome:
         """Verify with every kind of input and twice for equal bits, without timing."""
@@ -223,10 +220,7 @@ class EnergyMeter(Protocol):
         """Read the energy over at least `seconds` in which the GPU, open for use, has no work."""
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
-        """Read the energy over at least `seconds` in which the GPU repeats a verified program.
-
-        Where it fails, or its results are wrong afterwards, that comes back.
-        """
+        """Read it while the GPU repeats a verified program; an `Outcome` says how that failed."""
 
 
 def open_meter(device: Device) -> EnergyMeter:

@@ -105,10 +105,7 @@ class PeerError(WorkerError):
 
 
 def load_peers(path: Path) -> dict[str, PeerFunction]:
-    """Import the reference file and return its `peers`, {} where it has none.
-
-    Raises `KernelError` with file and line for anything but a dict of functions by name.
-    """
+    """Import a reference file's `peers`; raise `KernelError` unless they are functions by name."""
     module = _imported(path)
     # torch.compile and Triton look up a function's module by its name.
     sys.modules[module.__name__] = module
@@ -128,10 +125,7 @@ def load_peers(path: Path) -> dict[str, PeerFunction]:
 
 
 def chosen_peers(path: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the peers of a reference file by name, all of them where no `names` are given.
-
-    Raises `KernelError` where there are none, or none of such a name.
-    """
+    """Return a file's peers by name, all without `names`; raise `KernelError` for unknown ones."""
     known = load_peers(path)
     if not known:
         raise KernelError(

@@ -57,11 +57,7 @@ FINALS = TimingPolicy(
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How many buffer sets a replay rotates over.
-
-    `once` says that they cannot cover the L2, so that a replay may use each only once; before
-    every replay the L2 is scrubbed.
-    """
+    """How many buffer sets a replay rotates over; `once`: too few for the L2, each is used once."""
 
     sets: int
     once: bool

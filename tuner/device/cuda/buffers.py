@@ -195,10 +195,7 @@ class Buffers:
         call(driver.cuStreamSynchronize, self._stream)
 
     def spoil(self, byte: int) -> None:
-        """Enqueue what makes every set look as if no call had used it yet.
-
-        Inputs that are written in place are restored, outputs and scratch filled with `byte`.
-        """
+        """Enqueue what makes every set look as if no call had used it; fill outputs with `byte`."""
         if self._pristine:
             base, size_bytes = self._all
             call(driver.cuMemcpyDtoDAsync, base, self._pristine, size_bytes, self._stream)

@@ -75,11 +75,7 @@ PERMISSION_TEXT = (
 
 
 def raw_counters(text: str) -> list[tuple[str, dict[str, float]]]:
-    """Read `--page raw --csv`: the kernel's name and the counters of each launch, in order.
-
-    A counter without a value, `n/a`, is left out. Lines of the tool and of the program that it
-    ran may stand before the table.
-    """
+    """Read `--page raw --csv`: the kernel's name and the counters with a value of each launch."""
     header: Sequence[str] = ()
     launches = []
     for row in csv.reader(_table(text)):
@@ -94,10 +90,7 @@ def raw_counters(text: str) -> list[tuple[str, dict[str, float]]]:
 
 
 def source_samples(text: str) -> list[tuple[str, dict[int, int]]]:
-    """Read `--page source --print-source sass --csv`: samples by offset in the code, a launch each.
-
-    They are those of warps that could not issue.
-    """
+    """Read `--page source --csv`: samples of warps that could not issue, by offset in the code."""
     launches: list[tuple[str, dict[int, int]]] = []
     address = samples = -1
     start = 0
@@ -239,7 +232,6 @@ class NsightCompute:
         return Counted(tuple(counted))
 
     def _page(self, page: str, *options: str) -> str:
-        """Let the tool print one page of its report, "" where it cannot."""
         shown = (f"--import={self._file}", "--csv", f"--page={page}", "--print-units=base")
         try:
             ended = subprocess.run(  # noqa: S603 - the tool that was found

@@ -62,11 +62,7 @@ EARLY = (
 
 
 class CudaDevice(VerifiedDevice):
-    """Run programs on one NVIDIA GPU, which no other `tune` uses meanwhile.
-
-    The verifier and the worker share the GPU. Raises `DeviceError` where it is in use or does not
-    answer.
-    """
+    """Run programs on one GPU; raise `DeviceError` where another `tune` uses it or it is silent."""
 
     def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
         self._ordinal, self._operators = ordinal, dict(operators)
@@ -268,7 +264,6 @@ def _lock(ordinal: int, uuid: str) -> FileLock:
 
 
 def _gpu_state(uuid: str) -> dict[str, str]:
-    """Ask nvidia-smi for what the driver API doesn't say; empty where it gives no answer."""
     program = which("nvidia-smi")
     if program is None:
         return {}

@@ -144,7 +144,6 @@ class Window:
             self._pause(min(left_s, SAMPLE_S))
 
     def _tick(self) -> tuple[float, int]:
-        """Wait until the counter changes; return when, and what it says then."""
         last_mj, until_s = self._counter.energy_mj(), self._clock_s() + LONGEST_TICK_S
         while self._clock_s() < until_s:
             self._keep_busy()
@@ -215,7 +214,6 @@ def _gpu(nvml: Any, uuid: str) -> Any:
 
 
 def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
-    """Ask what not every driver tells; None where it does not."""
     try:
         return ask()
     except (nvml.NvmlError, RuntimeError):  # the latter where the driver is too old for it

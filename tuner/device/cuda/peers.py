@@ -97,10 +97,7 @@ class PeerLaunchers:
 
 
 class PeerLauncher:
-    """One operator call of a peer; what it returns is kept until the next call on the same arrays.
-
-    So each set of buffers has results of its own, as with a kernel that writes its outputs.
-    """
+    """One operator call of a peer; each set of arrays keeps what its last call returned."""
 
     # A peer may allocate and load modules, which stricter captures forbid.
     relaxed = True
@@ -160,8 +157,6 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Memory on the GPU that belongs to somebody else."""
-
     address: int
     size: int
 

@@ -69,10 +69,7 @@ _FOUND = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What the tool's lines and the watched program's lines begin with.
-
-    A kernel that knew them could print what looks like a verdict.
-    """
+    """What lines of the tool and of the program begin with: a kernel must not know them."""
 
     tool: str = "========="
     program: str = "job:"
@@ -87,10 +84,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class JobReport:
-    """One job: what was found while it ran, and why it failed if it did.
-
-    `shortage` says that memory or registers did not suffice, of which the tool takes its share.
-    """
+    """One job, what was found in it and why it failed; a `shortage` may be the tool's fault."""
 
     state: State = State.WAITING
     error: str = ""
@@ -136,7 +130,7 @@ def read(text: str, kind: str, jobs: int, signs: Signs | None = None) -> Report:
 
 
 def _blocks(text: str, signs: Signs) -> Iterator[list[str] | dict[str, Any]]:
-    """Split into the tool's messages (a line and the indented ones below it) and events."""
+    """Split into the tool's messages, with their indented lines, and events."""
     block: list[str] = []
     meanwhile: list[dict[str, Any]] = []
     for line in [*text.splitlines(), signs.tool]:

@@ -117,11 +117,7 @@ class CudaWorker:
             self._arena = None
 
     def run_once(self, program: Program, *, late: bool = False) -> bool:
-        """Launch the program once on the arena and wait for it.
-
-        With `late` it follows a launch that has yet to write what the arena holds. Returns
-        whether there was memory for that.
-        """
+        """Launch it once and wait; tell whether that was after a launch that writes inputs late."""
         arena = self._mapped
         self._unload_oldest()
         arena.pull()
@@ -174,11 +170,7 @@ class CudaWorker:
     def compare(
         self, programs: Sequence[Program], policy: TimingPolicy, rounds: int, seed: int
     ) -> tuple[list[list[float]], list[float | None]]:
-        """Time several programs interleaved: `rounds` rows in the order of `programs`, in us.
-
-        Each round replays every program once, in random order. The second list holds, for
-        programs with programmatic dependent launch, the median time without it.
-        """
+        """Time programs interleaved: rows in us, in their order, and the medians without pdl."""
         buffers = self._renewed(policy)
         reset_persisting_l2()
         # All first: what a peer allocates to stay may not lie where a captured one works.
@@ -224,10 +216,7 @@ class CudaWorker:
         return window.take(seconds)
 
     def energy(self, program: Program, policy: TimingPolicy, seconds: float) -> EnergyWindow:
-        """Read the energy while the program is replayed without a pause over rotating buffers.
-
-        Between replays nothing is spoiled or scrubbed, which would cost energy too.
-        """
+        """Read the energy of replays without a pause; spoiling or scrubbing would cost some too."""
         self._unload_oldest()
         buffers = self._renewed(policy)
         reset_persisting_l2()

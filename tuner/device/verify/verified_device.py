@@ -74,9 +74,7 @@ class RestartingWorker(ABC, Generic[_W]):
 
     @abstractmethod
     def rerun(self, program: Program, *, full_verification: bool) -> None:
-        """Run the program on what the arena holds now, in the process and the memory it was timed
-        in; the result that is verified is left in the arena.
-        """
+        """Run it where it was timed, on what the arena holds now; leave the result there."""
 
     @abstractmethod
     def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
@@ -105,8 +103,7 @@ class RestartingWorker(ABC, Generic[_W]):
         self._drop_worker()
 
     @abstractmethod
-    def _start(self) -> _W:
-        """Start a worker; `unless_killed` makes of its failures what they are."""
+    def _start(self) -> _W: ...
 
     @abstractmethod
     def _map(self, worker: _W, arena: Arena) -> None: ...
@@ -115,8 +112,7 @@ class RestartingWorker(ABC, Generic[_W]):
     def _unmap(self, worker: _W) -> None: ...
 
     @abstractmethod
-    def _own_failures_blamed(self) -> AbstractContextManager[None]:
-        """Raise `RunFailedError` in place of the error in which a worker reports a program's."""
+    def _own_failures_blamed(self) -> AbstractContextManager[None]: ...
 
     @contextmanager
     def _blamed_on_the_program(self) -> Iterator[None]:
@@ -132,7 +128,6 @@ class RestartingWorker(ABC, Generic[_W]):
             raise RunFailedError(Status.LAUNCH, reason, killed=error.killed) from error
 
     def _ready_worker(self) -> _W:
-        """Return the worker with the verifier's memory mapped; a replaced one maps it again."""
         worker = self._live_worker()
         if self._arena is not None and not self._attached:
             self._map(worker, self._arena)
@@ -171,10 +166,7 @@ def unless_killed(
 
 
 class VerifiedDevice:
-    """Verify and time programs of one kernel; see `Device` for the contract.
-
-    The verifier process owns inputs, reference and verdict, and no candidate's code runs in it.
-    """
+    """Verify and time programs of one kernel: no candidate's code runs in the verifier process."""
 
     def __init__(
         self, info: DeviceInfo, spec: KernelSpec, verifier: Child, runner: RestartingWorker[Any]
@@ -251,7 +243,6 @@ class VerifiedDevice:
         return Outcome(Status.CORRECT, "", measurement, before)
 
     def _fault(self, program: Program) -> str:
-        """Say what is wrong with a program's results now that it has been timed."""
         self._ask("touch")
         try:
             self._runner.rerun(program, full_verification=True)
@@ -367,7 +358,6 @@ def _once_more_if_killed(workload: Workload, attempt: Callable[[], _T]) -> _T:
 
 
 def _merged(verdicts: Sequence[Correctness]) -> Correctness:
-    """Put verdicts, all passed, into one: each output's worst error."""
     worst: dict[str, float] = {}
     kinds: dict[str, None] = {}
     for verdict in verdicts:

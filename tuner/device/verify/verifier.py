@@ -292,7 +292,6 @@ class Verifier:
         return Prepared(workload, kind, seed, inputs)
 
     def _checked(self, then: Callable[[], str] = lambda: "") -> Correctness:
-        """Verify the outputs, and `then` whatever else there is to say where they are right."""
         self._memory.pull()
         self.compute_reference()
         kind, seed = self._current.kind, self._current.seed
@@ -321,7 +320,6 @@ class Verifier:
     def _all_right(
         self, outputs: Sequence[Slot], stored: Mapping[str, Array], expected: Mapping[str, Array]
     ) -> tuple[tuple[str, float], ...]:
-        """Give the errors where nothing is wrong, found with few questions to a GPU; else none."""
         tolerances = self._spec.tolerances
         in_codes = any(tolerances[slot.name].codes is not None for slot in outputs)
         if self._xp.__name__ != "cupy" or in_codes:
