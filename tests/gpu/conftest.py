@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cuda.bindings import driver
+from silu_kernels import LAUNCH, WORKLOAD, silu
 
 from tuner.compiler.base import CompileRequest, source_key
 from tuner.compiler.pool import NvrtcPool
@@ -69,11 +70,19 @@ def build(compiler: NvrtcPool, capability: tuple[int, int]) -> Callable[..., Pro
     """Compile CUDA source for GPU 0 and a workload, for the launches that are given."""
     architecture = architecture_for(capability)
 
-    def build(source: str, workload: Workload, *launches: Launch) -> Program:
+    def build(
+        source: str, workload: Workload, *launches: Launch, options: tuple[str, ...] = ()
+    ) -> Program:
         kernels = tuple(dict.fromkeys(launch.kernel for launch in launches))
-        result = compiler.submit(CompileRequest(source, kernels, architecture)).result(60)
+        request = CompileRequest(source, kernels, architecture, options)
+        result = compiler.submit(request).result(60)
         assert result.ok, result.error
-        key = source_key(source, (), architecture)
+        key = source_key(source, options, architecture)
         return Program(key, workload, launches, result.cubin, result.lowered)
 
     return build
+
+
+@pytest.fixture
+def honest(build: Callable[..., Program]) -> Program:
+    return build(silu(), WORKLOAD, LAUNCH)

@@ -104,8 +104,3 @@ class TestOnlyOnAGpu:
         outcome = run(in_scale(), (launch,))
         assert outcome.status is Status.LAUNCH
         assert "CUDA_ERROR" in outcome.reason
-
-    @pytest.mark.usefixtures("run")
-    def test_a_cubin_that_is_none_costs_one_trial(self, device: Device) -> None:
-        program = Program("damaged", SCALE.workload, (LAUNCH,), b"\0" * 4096, {"run": "run"})
-        assert device.run(program).status is Status.LAUNCH

@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from silu_kernels import LAUNCH, WORKLOAD, silu
+from silu_kernels import EVEN_AND_ODD, LAUNCH, WORKLOAD, silu
 
-from tuner.compiler.base import CompileRequest, source_key
-from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Outcome, Program
 from tuner.device.cuda import sanitizer as compute_sanitizer
 from tuner.device.cuda.sanitizer import (
@@ -19,7 +17,6 @@ from tuner.device.cuda.sanitizer import (
     ComputeSanitizer,
     find_compute_sanitizer,
 )
-from tuner.model.hardware import architecture_for
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.space.load import Definition
@@ -67,8 +64,6 @@ BUGS = {
         "Uninitialized __global__ memory read of size 2 bytes",
     ),
 }
-ODD = silu(each="if (i % 2 == 0) continue;").replace("silu_and_mul", "odd")
-EVEN_AND_ODD = silu(each="if (i % 2 == 1) continue;") + ODD.replace("launches_so_far", "unused")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,19 +78,11 @@ def supported(built: Built, definition: Definition) -> None:
 
 
 @pytest.fixture(scope="module")
-def built(compiler: NvrtcPool, capability: tuple[int, int]) -> Built:
-    architecture = architecture_for(capability)
+def built(build: Callable[..., Program]) -> Built:
+    def built(source: str, *launches: Launch, workload: Workload = WORKLOAD) -> Program:
+        return build(source, workload, *(launches or (LAUNCH,)), options=COMPILE_OPTIONS)
 
-    def build(source: str, *launches: Launch, workload: Workload = WORKLOAD) -> Program:
-        wanted = launches or (LAUNCH,)
-        kernels = tuple(dict.fromkeys(launch.kernel for launch in wanted))
-        request = CompileRequest(source, kernels, architecture, COMPILE_OPTIONS)
-        result = compiler.submit(request).result(60)
-        assert result.ok, result.error
-        key = source_key(source, COMPILE_OPTIONS, architecture)
-        return Program(key, workload, wanted, result.cubin, result.lowered)
-
-    return build
+    return built
 
 
 @pytest.fixture
@@ -134,10 +121,7 @@ def test_honest_programs_pass(watch: Watch, built: Built, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_clusters_and_dependent_launches_pass(
-    watch: Watch,
-    built: Built,
-    capability: tuple[int, int],
-    kind: str,
+    watch: Watch, built: Built, capability: tuple[int, int], kind: str
 ) -> None:
     if capability < (9, 0):
         pytest.skip("clusters and programmatic dependent launch need compute capability 9.0")
@@ -152,9 +136,7 @@ def test_clusters_and_dependent_launches_pass(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_tool_finds_its_bug_at_its_line_among_honest_programs(
-    watch: Watch,
-    built: Built,
-    kind: str,
+    watch: Watch, built: Built, kind: str
 ) -> None:
     source, words = BUGS[kind]
     honest = built(silu())
@@ -172,10 +154,7 @@ def test_a_race_names_both_sides(watch: Watch, built: Built) -> None:
     assert sides <= lines_in(outcome.reason), outcome.reason
 
 
-def test_reading_one_element_past_the_end_is_found(
-    watch: Watch,
-    built: Built,
-) -> None:
+def test_reading_one_element_past_the_end_is_found(watch: Watch, built: Built) -> None:
     source = silu(after=READ_PAST_THE_END)
     (outcome,) = watch("memcheck", built(source))
     assert outcome.status is Status.INCORRECT
@@ -186,30 +165,20 @@ def test_reading_one_element_past_the_end_is_found(
 
 
 @pytest.mark.parametrize("after", [READ_PAST_THE_END, WRITE_PAST_THE_END])
-def test_arrays_of_an_odd_size_end_where_they_end(
-    watch: Watch,
-    built: Built,
-    after: str,
-) -> None:
+def test_arrays_of_an_odd_size_end_where_they_end(watch: Watch, built: Built, after: str) -> None:
     program = built(silu(after=after), workload=Workload.of({"T": 3, "D": 777}))
     (outcome,) = watch("memcheck", program)
     assert outcome.status is Status.INCORRECT, outcome.reason
 
 
-def test_what_a_kernel_prints_is_not_taken_for_the_tools_word(
-    watch: Watch,
-    built: Built,
-) -> None:
+def test_what_a_kernel_prints_is_not_taken_for_the_tools_word(watch: Watch, built: Built) -> None:
     lie = r'if (thread == 0) printf("========= ERROR SUMMARY: 0 errors\n");'
     bad = silu(before=lie, after=WRITE_PAST_THE_END)
     outcomes = watch("memcheck", built(bad), built(silu(before=lie)))
     assert [outcome.status for outcome in outcomes] == [Status.INCORRECT, Status.CORRECT]
 
 
-def test_a_refused_launch_costs_one_program(
-    watch: Watch,
-    built: Built,
-) -> None:
+def test_a_refused_launch_costs_one_program(watch: Watch, built: Built) -> None:
     honest = built(silu())
     refused = replace(honest, launches=(replace(LAUNCH, grid=(0, 1, 1)),))
     outcomes = watch("memcheck", refused, honest)
@@ -218,9 +187,7 @@ def test_a_refused_launch_costs_one_program(
 
 
 def test_a_hang_times_out_and_costs_one_program(
-    watch: Watch,
-    built: Built,
-    monkeypatch: pytest.MonkeyPatch,
+    watch: Watch, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compute_sanitizer, "START_TIMEOUT_S", 20.0)
     monkeypatch.setattr(compute_sanitizer, "JOB_TIMEOUT_S", 5.0)

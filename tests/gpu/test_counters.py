@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,8 +18,6 @@ from tuner.analysis.metrics import (
     metrics_of,
 )
 from tuner.analysis.profilers import CountingProfiler
-from tuner.compiler.base import CompileRequest, source_key
-from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import DeviceInfo, Program
 from tuner.device.cuda.counters import NsightCompute
 from tuner.model.hardware import architecture_for
@@ -29,6 +27,7 @@ from tuner.space.load import Definition
 
 ROWS = Workload.of({"T": 4096, "D": 4096})
 BYTES = 4096 * 4096 * 2
+LINES = ("-lineinfo",)
 SOURCE = silu(each="out[i] = __float2bfloat16(0.0f);  // twice").replace(
     'extern "C"', 'extern "C" __global__ void nothing() {}\nextern "C"', 1
 )
@@ -46,23 +45,8 @@ def counters(definition: Definition) -> Iterator[NsightCompute]:
 
 
 @pytest.fixture(scope="module")
-def built(compiler: NvrtcPool, capability: tuple[int, int]) -> Callable[..., Program]:
-    architecture = architecture_for(capability)
-
-    def build(source: str, workload: Workload, launches: Sequence[Launch]) -> Program:
-        kernels = tuple(dict.fromkeys(launch.kernel for launch in launches))
-        request = CompileRequest(source, kernels, architecture, ("-lineinfo",))
-        result = compiler.submit(request).result(60)
-        assert result.ok, result.error
-        key = source_key(source, ("-lineinfo",), architecture)
-        return Program(key, workload, tuple(launches), result.cubin, result.lowered)
-
-    return build
-
-
-@pytest.fixture(scope="module")
-def program(built: Callable[..., Program]) -> Program:
-    return built(silu(), ROWS, [replace(LAUNCH, grid=(2048, 1, 1))])
+def program(build: Callable[..., Program]) -> Program:
+    return build(silu(), ROWS, replace(LAUNCH, grid=(2048, 1, 1)), options=LINES)
 
 
 @pytest.fixture(scope="module")
@@ -111,17 +95,14 @@ def test_the_hottest_line_is_one_of_the_loop(profile: Profile) -> None:
 
 
 def test_each_launch_of_a_call_is_counted(
-    counters: NsightCompute, built: Callable[..., Program]
+    counters: NsightCompute, build: Callable[..., Program]
 ) -> None:
     nothing = Launch("nothing", (1, 1, 1), (32, 1, 1))
     # What `nothing` is given it has no parameters for, which the driver allows.
-    call = built(SOURCE, WORKLOAD, [LAUNCH, nothing, LAUNCH])
+    call = build(SOURCE, WORKLOAD, LAUNCH, nothing, LAUNCH, options=LINES)
     counted = counters.count(call, [DURATION, EXECUTED])
-    assert [launch.kernel for launch in counted.launches] == [
-        "silu_and_mul",
-        "nothing",
-        "silu_and_mul",
-    ], counted.reason
+    kernels = [launch.kernel for launch in counted.launches]
+    assert kernels == ["silu_and_mul", "nothing", "silu_and_mul"], counted.reason
     first, between, last = (launch.values for launch in counted.launches)
     assert first[EXECUTED] == last[EXECUTED] > between[EXECUTED]
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from device_contract import DeviceContract
 from faults import descendants
-from silu_kernels import LAUNCH, WORKLOAD, silu
+from silu_kernels import EVEN_AND_ODD, LAUNCH, WORKLOAD, silu
 
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
@@ -34,8 +34,6 @@ IN_CLUSTER = """
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
   if (blocks != SIZE) return;
 """
-ODD = silu(each="if (i % 2 == 0) continue;").replace("silu_and_mul", "odd")
-EVEN_AND_ODD = silu(each="if (i % 2 == 1) continue;") + ODD.replace("launches_so_far", "unused")
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +44,6 @@ def device(definition: Definition) -> Iterator[CudaDevice]:
     device.close()
     assert not processes("tune-worker")
     assert not processes("tune-verifier")
-
-
-@pytest.fixture
-def honest(build: Build) -> Program:
-    return build(silu(), WORKLOAD, LAUNCH)
 
 
 @pytest.fixture

@@ -84,26 +84,17 @@ def test_windows_of_one_program_agree_and_more_work_costs_more(
     ("spoiled", "status"),
     [
         # Right for as long as it is verified, wrong once it has run often.
-        (
-            {
-                "after": "if (thread == 0) atomicAdd(&launches_so_far, 1);",
-                "each": "if (*(volatile int*)&launches_so_far > 20000) result = 0.0f;",
-            },
-            Status.INCORRECT,
-        ),
-        (
-            {
-                "after": "if (thread == 0) atomicAdd(&launches_so_far, 1);",
-                "each": "if (*(volatile int*)&launches_so_far > 20000) __trap();",
-            },
-            Status.LAUNCH,
-        ),
+        ("result = 0.0f;", Status.INCORRECT),
+        ("__trap();", Status.LAUNCH),
     ],
 )
 def test_a_program_that_fails_meanwhile_comes_back_as_it_failed(
-    device: CudaDevice, build: Build, spoiled: dict[str, str], status: Status
+    device: CudaDevice, build: Build, spoiled: str, status: Status
 ) -> None:
-    found = device.energy(build(silu(**spoiled), WORKLOAD, LAUNCH), seconds=WINDOW_S)
+    counting = "if (thread == 0) atomicAdd(&launches_so_far, 1);"
+    late = f"if (*(volatile int*)&launches_so_far > 20000) {spoiled}"
+    program = build(silu(after=counting, each=late), WORKLOAD, LAUNCH)
+    found = device.energy(program, seconds=WINDOW_S)
     assert isinstance(found, Outcome)
     assert found.status is status, found.reason
     honest = build(silu(), WORKLOAD, LAUNCH)

@@ -36,11 +36,6 @@ def device(definition: Definition) -> Iterator[CudaDevice]:
     assert not workers()
 
 
-@pytest.fixture
-def honest(build: Build) -> Program:
-    return build(silu(), WORKLOAD, LAUNCH)
-
-
 @pytest.fixture(autouse=True)
 def works_afterwards(device: CudaDevice, honest: Program) -> Iterator[None]:
     yield

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from silu_kernels import LAUNCH, WORKLOAD, silu
+from silu_kernels import WORKLOAD
 
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
@@ -113,11 +113,6 @@ def device(spec: KernelSpec) -> Iterator[CudaDevice]:
     device = CudaDevice(0, spec, OPERATORS)
     yield device
     device.close()
-
-
-@pytest.fixture
-def honest(build: Build) -> Program:
-    return build(silu(), WORKLOAD, LAUNCH)
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.device.cuda.comparison import Output, largest_error, look
 from tuner.device.layout import LARGEST, decode, storage_dtype
-from tuner.device.verify.outputs import compare
+from tuner.device.verify.outputs import Output, compare, largest_error, look
 from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, Tolerance
 
 TOLERANCES = (Tolerance(1e-2, 1e-6), Tolerance(4e-3), Tolerance(0.0, 0.5), Tolerance(0.0, 0.0))

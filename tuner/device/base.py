@@ -22,9 +22,8 @@ from tuner.model.trial import Correctness, EnergyWindow, Measurement, Status
 class DeviceInfo:
     """Which hardware answers, and in which environment it was or is being measured.
 
-    `architecture` is the compile target (`sm_90a`); `recorded` tells a recording from a live GPU,
-    and `on_cpu` a CPU, whose times say nothing of a GPU's. `streaming_gbps` is the measured
-    streaming rate that the roofline uses.
+    `architecture` is the compile target (`sm_90a`); `streaming_gbps` the measured rate that the
+    roofline uses. A CPU's times (`on_cpu`) say nothing of a GPU's.
     """
 
     name: str
@@ -97,8 +96,7 @@ class Device(Protocol):
     """
 
     @property
-    def info(self) -> DeviceInfo:
-        """The hardware and its environment."""
+    def info(self) -> DeviceInfo: ...
 
     def run(
         self,
@@ -107,10 +105,7 @@ class Device(Protocol):
         incumbent_us: float | None = None,
         full_verification: bool = False,
     ) -> Outcome:
-        """Verify, then time; may stop early when clearly slower than `incumbent_us`.
-
-        `full_verification` is with every kind of input, and twice for equal bits.
-        """
+        """Verify, then time; may stop early when clearly slower than `incumbent_us`."""
 
     def verify(self, program: Program) -> Outcome:
         """Verify with every kind of input and twice for equal bits, without timing."""
@@ -121,8 +116,7 @@ class Device(Protocol):
         Raises `DeviceError` where a program fails although it was verified before.
         """
 
-    def close(self) -> None:
-        """Release the hardware and end the processes."""
+    def close(self) -> None: ...
 
 
 @runtime_checkable
@@ -130,8 +124,7 @@ class FromRecording(Protocol):
     """A device that answers from a file, which may hold some configs only."""
 
     @property
-    def path(self) -> Path:
-        """The file."""
+    def path(self) -> Path: ...
 
     @property
     def created(self) -> str:
@@ -154,8 +147,7 @@ class Watcher(Protocol):
     def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
         """Run each once: `correct`, `incorrect` with what the tool found, `timeout` or `launch`."""
 
-    def close(self) -> None:
-        """End the processes."""
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +198,7 @@ class Counters(Protocol):
     def count(self, program: Program, names: Sequence[str]) -> Counted:
         """Run a program on real inputs and count each of its launches once, after a warm-up."""
 
-    def close(self) -> None:
-        """End the processes."""
+    def close(self) -> None: ...
 
 
 @runtime_checkable
@@ -229,10 +220,7 @@ class EnergyMeter(Protocol):
         """Read the energy over at least `seconds` in which the GPU, open for use, has no work."""
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
-        """Read the energy over at least `seconds` in which the GPU repeats a verified program.
-
-        Where it fails, or its results are wrong afterwards, that comes back.
-        """
+        """Read it while the GPU repeats a verified program; an `Outcome` says how that failed."""
 
 
 def open_meter(device: Device) -> EnergyMeter:
@@ -262,28 +250,24 @@ class CompileTarget:
 
     @property
     def limits(self) -> DeviceLimits:
-        """The limits of the device's compute capability."""
         return limits_for(self.device.compute_capability)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The compile options, the operator's macros included."""
         defines = tuple(f"-D{name}={value}" for name, value in self.operators.items())
         return (*self.spec.compile_options, *defines)
 
     def names(self, workload: Workload) -> dict[str, Value]:
         """Collect what constraints and launches may use besides parameters."""
-        limits = self.limits
         return {
             **workload.values,
-            "max_threads": limits.threads_per_block,
-            "max_shared_bytes": limits.shared_bytes_per_block,
+            "max_threads": self.limits.threads_per_block,
+            "max_shared_bytes": self.limits.shared_bytes_per_block,
             "multiprocessors": self.device.multiprocessors,
-            "warp_size": limits.threads_per_warp,
+            "warp_size": self.limits.threads_per_warp,
         }
 
     def request(self, source: str, launches: tuple[Launch, ...]) -> CompileRequest:
-        """Make the request that compiles a source for the launches' kernels."""
         return CompileRequest(
             source=source,
             kernels=tuple(dict.fromkeys(launch.kernel for launch in launches)),
@@ -301,14 +285,8 @@ class CompileTarget:
         config: Config | None = None,
     ) -> Program:
         """Make what a device runs of a compiled source."""
-        return Program(
-            source_key=self._source_key(source),
-            workload=workload,
-            launches=launches,
-            cubin=result.cubin,
-            lowered=result.lowered,
-            config=config,
-        )
+        key = self._source_key(source)
+        return Program(key, workload, launches, result.cubin, result.lowered, config)
 
     def key(self, source: str, workload: Workload, launches: tuple[Launch, ...]) -> str:
         """Compute what a recording keys the program by, without compiling."""

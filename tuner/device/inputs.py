@@ -38,8 +38,19 @@ def generator(xp: Any, seed: int) -> Any:
 
 def draw_values(xp: Any, rng: Any, argument: Argument, kind: str, shape: tuple[int, ...]) -> Any:
     """Draw float values for one input: the argument's own `fill`, varied as `kind` says."""
-    values = _base(xp, rng, argument.fill, shape)
-    dtype = argument.dtype
+    fill, dtype = argument.fill, argument.dtype
+    if fill == "normal":
+        values = rng.standard_normal(shape, dtype=xp.float32)
+    elif fill == "uniform":
+        values = rng.random(shape, dtype=xp.float32)
+    elif fill in ("zeros", "ones"):
+        values = xp.full(shape, float(fill == "ones"), dtype=xp.float32)
+    else:
+        raise KernelError(
+            f"unknown fill {fill!r}",
+            remedy="use normal, uniform, zeros or ones, or define inputs(xp, rng, axes, fill) "
+            "in the reference file",
+        )
     if kind in _SCALE:
         values *= _SCALE[kind]
     if kind == "zeros":
@@ -52,20 +63,6 @@ def draw_values(xp: Any, rng: Any, argument: Argument, kind: str, shape: tuple[i
     if kind == NONFINITE and argument.nonfinite:
         return _with_nonfinite(xp, rng, values)
     return values
-
-
-def _base(xp: Any, rng: Any, fill: str, shape: tuple[int, ...]) -> Any:
-    if fill == "normal":
-        return rng.standard_normal(shape, dtype=xp.float32)
-    if fill == "uniform":
-        return rng.random(shape, dtype=xp.float32)
-    if fill in ("zeros", "ones"):
-        return xp.full(shape, float(fill == "ones"), dtype=xp.float32)
-    raise KernelError(
-        f"unknown fill {fill!r}",
-        remedy="use normal, uniform, zeros or ones, or define inputs(xp, rng, axes, fill) "
-        "in the reference file",
-    )
 
 
 def _with_extremes(xp: Any, rng: Any, values: Any, dtype: str) -> Any:

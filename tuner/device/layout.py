@@ -54,16 +54,10 @@ POISONS = (0xFF, 0x7B)
 # How a kernel receives what is passed by value.
 SCALARS: dict[str, Callable[..., Any]] = {
     "bool": ctypes.c_bool,
-    "int8": ctypes.c_int8,
-    "uint8": ctypes.c_uint8,
-    "int16": ctypes.c_int16,
-    "uint16": ctypes.c_uint16,
-    "int32": ctypes.c_int32,
-    "uint32": ctypes.c_uint32,
-    "int64": ctypes.c_int64,
-    "uint64": ctypes.c_uint64,
     "float32": ctypes.c_float,
     "float64": ctypes.c_double,
+    **{f"int{bits}": getattr(ctypes, f"c_int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": getattr(ctypes, f"c_uint{bits}") for bits in (8, 16, 32, 64)},
 }
 
 
@@ -132,8 +126,9 @@ def lay_out(spec: KernelSpec, names: Mapping[str, Value]) -> Layout:
         offset = _align(end + GUARD_BYTES)
         shape = argument.dimensions(names)
         if min(shape, default=1) < 1:
+            listed = " ".join(f"{name}={value}" for name, value in names.items())
             raise KernelError(
-                f"the argument {argument.name!r} has the shape {shape} for {_listed(names)}",
+                f"the argument {argument.name!r} has the shape {shape} for {listed}",
                 path=spec.path,
                 line=argument.line,
                 remedy="every dimension must be 1 or more: change the shape or the workload",
@@ -150,30 +145,28 @@ def _parameter(
 ) -> str | tuple[str, float]:
     if argument.value is None:
         return argument.name
-    if argument.dtype in ("float32", "float64"):
-        return argument.dtype, float(argument.value.evaluate(names))
-    if argument.dtype == "bool":
-        return argument.dtype, bool(argument.value.evaluate(names))
-    if argument.dtype in FLOAT_DTYPES:
-        raise KernelError(
-            f"the scalar {argument.name!r} is {argument.dtype}, which cannot be passed by value",
-            path=spec.path,
-            line=argument.line,
-            remedy="make it float32, in the kernel too",
+    dtype = argument.dtype
+    if dtype in ("float32", "float64"):
+        return dtype, float(argument.value.evaluate(names))
+    if dtype == "bool":
+        return dtype, bool(argument.value.evaluate(names))
+    if dtype in FLOAT_DTYPES:
+        wrong, remedy = (
+            f"{dtype}, which cannot be passed by value",
+            "make it float32, in the kernel too",
         )
-    value, bounds = argument.value.integer(names), np.iinfo(argument.dtype)
-    if not bounds.min <= value <= bounds.max:
-        raise KernelError(
-            f"the scalar {argument.name!r} is {value}, which {argument.dtype} cannot hold",
-            path=spec.path,
-            line=argument.line,
-            remedy="make it int64, in the kernel too, or leave out the workload",
-        )
-    return argument.dtype, value
-
-
-def _listed(names: Mapping[str, Value]) -> str:
-    return " ".join(f"{name}={value}" for name, value in names.items())
+    else:
+        value, bounds = argument.value.integer(names), np.iinfo(dtype)
+        if bounds.min <= value <= bounds.max:
+            return dtype, value
+        wrong = f"{value}, which {dtype} cannot hold"
+        remedy = "make it int64, in the kernel too, or leave out the workload"
+    raise KernelError(
+        f"the scalar {argument.name!r} is {wrong}",
+        path=spec.path,
+        line=argument.line,
+        remedy=remedy,
+    )
 
 
 def _align(offset: int) -> int:

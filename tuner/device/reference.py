@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 ReferenceFunction = Callable[..., Mapping[str, Array]]
 InputsFunction = Callable[[Any, Any, Mapping[str, int], str], Mapping[str, Array]]
 CanonicalFunction = Callable[[Any, Mapping[str, Array], Mapping[str, int]], Mapping[str, Array]]
-
-
 PeerFunction = Callable[..., Mapping[str, Any] | None]
 
 _EXAMPLE = 'peers = {"pytorch": pytorch}, with def pytorch(tensors, axes, **operator)'
@@ -45,13 +43,13 @@ class Reference:
 
 
 def load_reference(path: Path) -> Reference:
-    """Import a kernel's reference file; raise `KernelError` where it cannot serve.
+    """Import a kernel's reference file; raise `KernelError`, with the line, where it cannot serve.
 
     The file defines `reference(xp, inputs, axes, **operator)` and may define
     `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names, and
     `canonical(xp, outputs, axes)`, which returns stored outputs in the reference's order.
     """
-    module = load_module(path)
+    module = _imported(path)
     compute = getattr(module, "reference", None)
     if not callable(compute):
         raise KernelError(
@@ -63,8 +61,7 @@ def load_reference(path: Path) -> Reference:
     return Reference(compute, *own)
 
 
-def load_module(path: Path) -> ModuleType:
-    """Import a reference file; raise `KernelError` at the line where that fails."""
+def _imported(path: Path) -> ModuleType:
     module_spec = importlib.util.spec_from_file_location(f"reference_{path.stem}", path)
     if module_spec is None or module_spec.loader is None:
         raise KernelError("is not a Python file", path=path)
@@ -108,29 +105,27 @@ class PeerError(WorkerError):
 
 
 def load_peers(path: Path) -> dict[str, PeerFunction]:
-    """Import the reference file and return its `peers`, {} where it has none.
-
-    Raises `KernelError` with file and line for anything but a dict of functions by name.
-    """
-    module = load_module(path)
+    """Import a reference file's `peers`; raise `KernelError` unless they are functions by name."""
+    module = _imported(path)
     # torch.compile and Triton look up a function's module by its name.
     sys.modules[module.__name__] = module
     peers = getattr(module, "peers", {})
+    wrong = ""
     if not isinstance(peers, Mapping):
-        raise _mistake(path, f"`peers` is a {type(peers).__name__}, not a dict")
+        wrong, peers = f"`peers` is a {type(peers).__name__}, not a dict", {}
     for name, function in peers.items():
         if not (isinstance(name, str) and name.split() == [name]):
-            raise _mistake(path, f"`peers` has the name {name!r}: a text without spaces is needed")
-        if not callable(function):
-            raise _mistake(path, f"the peer {name!r} is a {type(function).__name__}, no function")
+            wrong = wrong or f"`peers` has the name {name!r}: a text without spaces is needed"
+        elif not callable(function):
+            wrong = wrong or f"the peer {name!r} is a {type(function).__name__}, no function"
+    if wrong:
+        line = _line_of_peers(path)
+        raise KernelError(wrong, path=path, line=line, remedy=f"write {_EXAMPLE}")
     return dict(peers)
 
 
 def chosen_peers(path: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the peers of a reference file by name, all of them where no `names` are given.
-
-    Raises `KernelError` where there are none, or none of such a name.
-    """
+    """Return a file's peers by name, all without `names`; raise `KernelError` for unknown ones."""
     known = load_peers(path)
     if not known:
         raise KernelError(
@@ -162,11 +157,6 @@ def peer_program(name: str, reference: Path, workload: Workload) -> Program:
     text = reference.read_bytes()
     key = hashlib.sha256(b"\0".join((b"peer", name.encode(), text))).hexdigest()
     return Program(key, workload, (), peer=name)
-
-
-def _mistake(path: Path, message: str) -> KernelError:
-    line = _line_of_peers(path)
-    return KernelError(message, path=path, line=line, remedy=f"write {_EXAMPLE}")
 
 
 def _line_of_peers(path: Path) -> int | None:

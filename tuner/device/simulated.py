@@ -21,10 +21,7 @@ H200_LIKE = DeviceInfo(
 
 
 class SimulatedDevice:
-    """Give every program the time (us) or the failing status that `answer` returns for it.
-
-    `ran` lists the programs that `run` was asked for, in order; nothing is random.
-    """
+    """Give every program the time (us) or failing status that `answer` returns; list what `ran`."""
 
     def __init__(
         self, answer: Callable[[Program], float | Status], info: DeviceInfo = H200_LIKE
@@ -66,10 +63,7 @@ class SimulatedDevice:
 
 
 class MeteredDevice(SimulatedDevice):
-    """Draw, in every window, the power (W) that `power` returns for a program, or fail as it says.
-
-    `metered` lists the windows' programs in order, None for one without work.
-    """
+    """Draw the power (W) that `power` returns; list the programs `metered`, None for idle."""
 
     def __init__(
         self,

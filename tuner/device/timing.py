@@ -57,11 +57,7 @@ FINALS = TimingPolicy(
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How many buffer sets a replay rotates over.
-
-    `once` says that they cannot cover the L2, so that a replay may use each only once; before
-    every replay the L2 is scrubbed.
-    """
+    """How many buffer sets a replay rotates over; `once`: too few for the L2, each is used once."""
 
     sets: int
     once: bool
@@ -100,9 +96,7 @@ def finished(
 
 
 def hopeless(policy: TimingPolicy, times_us: Sequence[float], incumbent_us: float | None) -> bool:
-    if incumbent_us is None:
-        return False
-    return clearly_slower(times_us, incumbent_us, policy.slower_margin)
+    return incumbent_us is not None and clearly_slower(times_us, incumbent_us, policy.slower_margin)
 
 
 def suspicious(ratios: Sequence[float]) -> bool:

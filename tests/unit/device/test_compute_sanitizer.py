@@ -5,14 +5,12 @@ The tool itself needs a GPU (tests/gpu); here a script of its name says what a r
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_tools import PRELUDE, alive, put_on_path, seen
 
 from tuner.compiler.includes import UNIT_NAME
 from tuner.device.base import Program
@@ -23,7 +21,6 @@ from tuner.device.cuda.sanitizer import (
     KINDS,
     ComputeSanitizer,
     Signs,
-    State,
     find_compute_sanitizer,
     read,
 )
@@ -35,7 +32,6 @@ from tuner.space.choices import refusal
 from tuner.space.template import Rendered, map_errors
 
 MakeSpec = Callable[..., KernelSpec]
-Put = Callable[[str], Path]
 
 MEMCHECK = """\
 ========= COMPUTE-SANITIZER
@@ -117,49 +113,62 @@ def findings(text: str, kind: str, jobs: int) -> list[list[str]]:
     return [job.findings for job in read(text, kind, jobs).jobs]
 
 
-def test_a_bad_access_names_its_line_thread_and_array() -> None:
-    first, second = findings(MEMCHECK, "memcheck", 2)
-    assert first == []
-    assert second == [
-        "kernel.cu(12): memcheck: Invalid __global__ write of size 4 bytes by thread (1,0,0) in "
-        "block (0,0,0), Access to 0x7f0051600040 is out of bounds and is 1 bytes after the "
-        "nearest allocation at `x` of size 64 bytes",
-        "kernel.cu(9): memcheck: Invalid __global__ read of size 4 bytes by thread (2,0,0) in "
-        "block (0,0,0), Access at `y` + 4 bytes is misaligned and is inside the nearest "
-        "allocation at `y` of size 8 bytes",
-    ]
-
-
-def test_a_race_names_every_line_and_a_warning_of_one_is_none() -> None:
-    assert findings(RACECHECK, "racecheck", 1) == [
-        [
-            "kernel.cu(10): racecheck: Race reported between Write access\n"
-            "  and Read access [508 hazards] at line 14 of kernel.cu\n"
-            "  and Write access [4 hazards] at line 15 of kernel.cu"
-        ]
-    ]
-    assert read(RACECHECK, "racecheck", 1).errors == 1
-
-
-def test_a_barrier_names_the_line_of_the_source_and_not_of_a_header() -> None:
-    assert findings(SYNCCHECK, "synccheck", 1) == [
-        [
-            "kernel.cu(60): synccheck: Barrier error detected. Divergent thread(s) in block "
-            "by thread (32,0,0) in block (0,0,0)",
-            "synccheck: Barrier error detected. Invalid arguments at __cuda_sm70_warpsync+0x30 "
-            "by thread (0,0,0) in block (0,0,0)",
-        ]
-    ]
-
-
-def test_an_uninitialised_read_names_the_element() -> None:
-    assert findings(INITCHECK, "initcheck", 1) == [
-        [
-            "kernel.cu(41): initcheck: Uninitialized __global__ memory read of size 4 bytes "
-            "by thread (31,0,0) in block (1,0,0), Address `y` + 252 bytes"
-        ]
-    ]
-    assert read(INITCHECK, "initcheck", 1).errors == 257
+@pytest.mark.parametrize(
+    ("text", "kind", "errors", "found"),
+    [
+        pytest.param(
+            MEMCHECK,
+            "memcheck",
+            2,
+            [
+                "kernel.cu(12): memcheck: Invalid __global__ write of size 4 bytes by thread "
+                "(1,0,0) in block (0,0,0), Access to 0x7f0051600040 is out of bounds and is 1 "
+                "bytes after the nearest allocation at `x` of size 64 bytes",
+                "kernel.cu(9): memcheck: Invalid __global__ read of size 4 bytes by thread "
+                "(2,0,0) in block (0,0,0), Access at `y` + 4 bytes is misaligned and is inside "
+                "the nearest allocation at `y` of size 8 bytes",
+            ],
+            id="a bad access names its line, thread and array",
+        ),
+        pytest.param(
+            RACECHECK,
+            "racecheck",
+            1,
+            [
+                "kernel.cu(10): racecheck: Race reported between Write access\n"
+                "  and Read access [508 hazards] at line 14 of kernel.cu\n"
+                "  and Write access [4 hazards] at line 15 of kernel.cu"
+            ],
+            id="a race names every line, and a warning of one is none",
+        ),
+        pytest.param(
+            SYNCCHECK,
+            "synccheck",
+            2,
+            [
+                "kernel.cu(60): synccheck: Barrier error detected. Divergent thread(s) in block "
+                "by thread (32,0,0) in block (0,0,0)",
+                "synccheck: Barrier error detected. Invalid arguments at "
+                "__cuda_sm70_warpsync+0x30 by thread (0,0,0) in block (0,0,0)",
+            ],
+            id="a barrier names the line of the source and not of a header",
+        ),
+        pytest.param(
+            INITCHECK,
+            "initcheck",
+            257,
+            [
+                "kernel.cu(41): initcheck: Uninitialized __global__ memory read of size 4 bytes "
+                "by thread (31,0,0) in block (1,0,0), Address `y` + 252 bytes"
+            ],
+            id="an uninitialised read names the element",
+        ),
+    ],
+)
+def test_a_finding_says_where_and_what(text: str, kind: str, errors: int, found: list[str]) -> None:
+    jobs = text.count('"started"')
+    assert findings(text, kind, jobs) == [*[[]] * (jobs - 1), found]
+    assert read(text, kind, jobs).errors == errors
 
 
 def test_every_line_maps_to_the_template() -> None:
@@ -230,28 +239,14 @@ def test_the_option_that_keeps_the_lines_may_be_passed() -> None:
 
 # Says what the real tool says, of programs whose `source_key` tells what they do.
 TOOL = """\
-#!{python} -IS
-import json, os, pickle, subprocess, sys, time
-
-class Values:
-    def __setstate__(self, values):
-        self.values = values
-
-class Reader(pickle.Unpickler):  # without the package, which takes long to import
-    def find_class(self, module, name):
-        return Values
-
-options, watched = sys.argv[1:-5], sys.argv[-5:]
+{prelude}
+options = sys.argv[1:-5]
 kind = options[options.index("--tool") + 1]
 tool = options[options.index("--prefix") + 1]
-_, sign, jobs, written_only, _ = Reader(open(watched[-1], "rb")).load().values
 keys = [job.values[0].values[0] for job in jobs]
-with open({log!r}, "a") as log:
-    sizes = [os.path.getsize(job.values[2]) for job in jobs]
-    print(json.dumps([os.getpid(), keys, sizes, written_only]), file=log)
-
-def say(event, **content):
-    print(sign, json.dumps(dict(content, event=event)), flush=True)
+with open({log}, "a") as log:
+    given = dict(pid=os.getpid(), keys=keys, sizes=sizes, written_only=written_only)
+    print(json.dumps(given), file=log)
 
 def end(errors, code):
     print(tool, "ERROR SUMMARY:", errors, "errors")
@@ -269,8 +264,7 @@ for index, what in enumerate(keys):
              tool + "     at scale+0x10 in kernel.cu:3",
              tool + "     by thread (0,0,0) in block (0,0,0)", tool]
     if what == "hangs":
-        subprocess.Popen(["sleep", "600"])
-        time.sleep(600)
+        hang()
     if what == "dies":
         sys.exit(3)
     if what == "refused":
@@ -292,7 +286,7 @@ for index, what in enumerate(keys):
 if late:
     print("\\n".join(late), flush=True)
 end(errors, 97 if errors else 0)
-"""
+""".replace("{prelude}", PRELUDE)
 WORKLOAD, OTHER = Workload.of({"T": 8}), Workload.of({"T": 3})
 
 
@@ -309,12 +303,8 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def put_tool(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def put(*, unsupported: bool = False) -> None:
-        path = tmp_path / "bin" / "compute-sanitizer"
-        path.parent.mkdir(exist_ok=True)
-        text = TOOL.replace("{python}", sys.executable).replace("{log!r}", repr(str(log)))
-        path.write_text(text.replace("{unsupported}", str(unsupported)), encoding="utf-8")
-        path.chmod(0o755)
-        monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+        given = {"log": str(log), "unsupported": unsupported}
+        put_on_path("compute-sanitizer", TOOL, tmp_path, monkeypatch, **given)
 
     return put
 
@@ -341,7 +331,7 @@ def made(key: str, workload: Workload = WORKLOAD) -> Program:
 
 def runs(log: Path) -> list[list[str]]:
     """The programs of every process of the tool, in order."""
-    return [json.loads(line)[1] for line in log.read_text(encoding="utf-8").splitlines()]
+    return [one["keys"] for one in seen(log)]
 
 
 Watch = Callable[..., list[tuple[Status, str]]]
@@ -361,11 +351,11 @@ def test_honest_programs_share_one_process(watch: Watch, log: Path) -> None:
 
 def test_arrays_are_drawn_once_a_workload(watch: Watch, log: Path, spec: KernelSpec) -> None:
     assert watch(made("a"), made("b", OTHER), made("c"), kind="initcheck") == [RIGHT] * 3
-    _, _, sizes, written_only = json.loads(log.read_text(encoding="utf-8"))
-    assert sizes[0] == sizes[2] >= 2 * spec.footprint_bytes(WORKLOAD)
-    assert written_only
+    (given,) = seen(log)
+    assert given["sizes"][0] == given["sizes"][2] >= 2 * spec.footprint_bytes(WORKLOAD)
+    assert given["written_only"]
     watch("a", kind="racecheck")
-    assert not json.loads(log.read_text(encoding="utf-8").splitlines()[-1])[3]
+    assert not seen(log)[-1]["written_only"]
 
 
 def test_one_that_breaks_the_context_is_tried_alone_and_the_others_together(
@@ -420,21 +410,8 @@ def test_a_hang_is_ended_with_all_that_it_started(
     assert time.monotonic() - started < 60
     assert outcomes == [RIGHT, (Status.TIMEOUT, "memcheck: no end within 3.5 s"), RIGHT]
     assert len(runs(log)) == 3
-    groups = {json.loads(line)[0] for line in log.read_text(encoding="utf-8").splitlines()}
-    for group in groups:
-        assert not alive(group), f"process group {group} still runs"
-
-
-def alive(group: int) -> bool:
-    """Whether a process group has members that are not dead already."""
-    for entry in Path("/proc").iterdir():
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except (OSError, ValueError):
-            continue
-        if int(fields[2]) == group and fields[0] != "Z":
-            return True
-    return False
+    for one in seen(log):
+        assert not alive(one["pid"]), f"process group {one['pid']} still runs"
 
 
 def test_no_variable_of_the_environment_switches_the_tool_off(
@@ -493,9 +470,3 @@ def test_an_unknown_tool_is_refused(put_tool: Callable[..., None], spec: KernelS
         ComputeSanitizer("leakcheck", 0, spec, {})
     for kind in KINDS:
         assert ComputeSanitizer(kind, 0, spec, {}).kind == kind
-
-
-def test_states_are_those_that_the_watched_program_tells() -> None:
-    text = CLEAN.replace('"done", "job": 0', '"failed", "job": 0, "error": "no", "shortage": true')
-    (job,) = read(text, "memcheck", 1).jobs
-    assert (job.state, job.error, job.shortage) == (State.FAILED, "no", True)

@@ -5,15 +5,13 @@ The tool itself needs a GPU (tests/gpu); here a script of its name does what a r
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fake_tools import PRELUDE, alive, put_on_path, seen
 from faults import wait_until
 
 from tuner.device.base import Counted, Program
@@ -33,8 +31,7 @@ Count = Callable[..., Counted]
 
 # Counts what programs do whose `source_key` tells it: a report is the list of their launches.
 TOOL = """\
-#!{python} -IS
-import json, os, pickle, subprocess, sys, time
+import json, sys
 
 options = dict(a[2:].partition("=")[::2] for a in sys.argv[1:] if a.startswith("--"))
 if "import" in options:
@@ -52,27 +49,14 @@ if "import" in options:
         print('"0x7010","EXIT","6"')
     sys.exit(0)
 
-class Values:
-    def __setstate__(self, values):
-        self.values = values
-
-class Reader(pickle.Unpickler):  # without the package, which takes long to import
-    def find_class(self, module, name):
-        return Values
-
-_, sign, jobs, *_ = Reader(open(sys.argv[-1], "rb")).load().values
+{prelude}
 programs = [job.values[0].values for job in jobs]
 what, kernels = programs[-1][0], [launch.values[0] for launch in programs[-1][2]]
 names = options["metrics"].split(",")
-with open({log!r}, "a") as log:
-    sizes = [os.path.getsize(job.values[2]) for job in jobs]
-    seen = dict(pid=os.getpid(), key=what, jobs=len(jobs), sizes=sizes, options=options)
-    seen["environment"] = {k: os.environ.get(k) for k in ("LC_ALL", "NV_COMPUTE_PROFILER_X")}
-    seen["names"] = names
-    print(json.dumps(seen), file=log)
-
-def say(event, **content):
-    print(sign, json.dumps(dict(content, event=event)), flush=True)
+with open({log}, "a") as log:
+    given = dict(pid=os.getpid(), key=what, jobs=len(jobs), sizes=sizes, options=options)
+    given["environment"] = {k: os.environ.get(k) for k in ("LC_ALL", "NV_COMPUTE_PROFILER_X")}
+    print(json.dumps(dict(given, names=names)), file=log)
 
 if {silent}:
     print("libnvidia-ml.so.1: cannot open shared object file", file=sys.stderr)
@@ -86,8 +70,7 @@ say("ready")
 for n in range(len(jobs)):
     say("started", job=n)
     if what == "hangs":
-        subprocess.Popen(["sleep", "600"])
-        time.sleep(600)
+        hang()
     if what == "refused":
         say("failed", job=n, error="CUDA_ERROR_INVALID_VALUE")
     else:
@@ -103,7 +86,7 @@ if what == "no values":
     counters = dict.fromkeys(names, "n/a")
 with open(options["export"] + ".ncu-rep", "w") as report:
     json.dump([(kernel, counters) for kernel in kernels], report)
-"""
+""".replace("{prelude}", PRELUDE)
 WORKLOAD, OTHER = Workload.of({"T": 8}), Workload.of({"T": 3})
 LAUNCHES = tuple(Launch(name, (1, 1, 1), (32, 1, 1)) for name in ("scale", "sum"))
 
@@ -121,13 +104,9 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def put_tool(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def put(*, refused: bool = False, silent: bool = False) -> None:
-        path = tmp_path / "bin" / "ncu"
-        path.parent.mkdir(exist_ok=True)
-        text = TOOL.replace("{python}", sys.executable).replace("{log!r}", repr(str(log)))
-        text = text.replace("{refused}", str(refused)).replace("{silent}", str(silent))
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
-        monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+        put_on_path(
+            "ncu", TOOL, tmp_path, monkeypatch, log=str(log), refused=refused, silent=silent
+        )
 
     return put
 
@@ -148,11 +127,6 @@ def count(opened: NsightCompute) -> Count:
     return count
 
 
-def seen(log: Path) -> list[dict[str, Any]]:
-    """What each process of the tool was given, in order."""
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-
-
 def test_each_launch_has_what_was_asked_for_and_its_samples(count: Count) -> None:
     counted = count("honest", "a__b.sum", "c__d.pct")
     assert counted.reason == ""
@@ -162,28 +136,19 @@ def test_each_launch_has_what_was_asked_for_and_its_samples(count: Count) -> Non
         assert launch.samples == {0x00: 2, 0x10: 6}
 
 
-def test_the_launches_of_a_second_call_are_counted_after_a_first(count: Count, log: Path) -> None:
-    count("honest")
-    given = seen(log)[-1]
-    assert given["jobs"] == 2
-    assert (given["options"]["launch-skip"], given["options"]["launch-count"]) == ("2", "2")
-
-
-def test_clocks_are_left_alone_and_numbers_printed_as_in_english(count: Count, log: Path) -> None:
-    count("honest")
-    options = seen(log)[-1]["options"]
-    assert options["clock-control"] == "none"
-    assert options["cache-control"] == "all"
-    assert options["replay-mode"] == "kernel"
-    assert seen(log)[-1]["environment"]["LC_ALL"] == "C"
-
-
-def test_no_variable_of_the_environment_changes_what_is_counted(
+def test_a_second_call_is_counted_with_the_clocks_left_alone_and_english_numbers(
     count: Count, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NV_COMPUTE_PROFILER_X", "1")
     count("honest")
-    assert seen(log)[-1]["environment"]["NV_COMPUTE_PROFILER_X"] is None
+    given = seen(log)[-1]
+    assert given["jobs"] == 2
+    expected = {
+        **{"launch-skip": "2", "launch-count": "2", "replay-mode": "kernel"},
+        **{"clock-control": "none", "cache-control": "all"},
+    }
+    assert given["options"].items() >= expected.items()
+    assert given["environment"] == {"LC_ALL": "C", "NV_COMPUTE_PROFILER_X": None}
 
 
 def test_it_is_tried_on_a_kernel_once(opened: NsightCompute, count: Count, log: Path) -> None:
@@ -231,19 +196,7 @@ def test_a_hang_is_ended_with_all_that_it_started(
     assert time.monotonic() - started < 60
     group = seen(log)[-1]["pid"]
     # On a busy machine what was killed takes a moment to be gone.
-    wait_until(
-        lambda: not [path for path in Path("/proc").glob("[0-9]*") if in_group(path, group)],
-        "the end of all that it started",
-    )
-
-
-def in_group(process: Path, group: int) -> bool:
-    """Whether a process belongs to a group and is not dead already."""
-    try:
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return False
-    return int(fields[2]) == group and fields[0] != "Z"
+    wait_until(lambda: not alive(group), "the end of all that it started")
 
 
 def test_without_permission_there_is_a_remedy_and_nothing_more_is_run(
@@ -258,24 +211,17 @@ def test_without_permission_there_is_a_remedy_and_nothing_more_is_run(
 
 
 def test_a_tool_that_does_not_start_says_why(
-    put_tool: Callable[..., None], spec: KernelSpec
+    put_tool: Callable[..., None], spec: KernelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_tool(silent=True)
-    counters = NsightCompute(0, spec, {})
-    assert counters.refusal() == (
-        "Nsight Compute did not start: libnvidia-ml.so.1: cannot open shared object file"
-    )
-    counters.close()
-
-
-def test_without_the_tool_the_reason_says_where_it_comes_from(
-    spec: KernelSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    with closing(NsightCompute(0, spec, {})) as counters:
+        assert counters.refusal() == (
+            "Nsight Compute did not start: libnvidia-ml.so.1: cannot open shared object file"
+        )
     monkeypatch.setattr(counters_module, "find_ncu", lambda: None)
-    counters = NsightCompute(0, spec, {})
-    assert "CUDA_HOME" in counters.refusal()
-    assert not counters.count(Program("a", WORKLOAD, LAUNCHES), ["a__b.sum"]).launches
-    counters.close()
+    with closing(NsightCompute(0, spec, {})) as missing:
+        assert "CUDA_HOME" in missing.refusal()
+        assert not missing.count(Program("a", WORKLOAD, LAUNCHES), ["a__b.sum"]).launches
 
 
 def test_the_tool_on_path_comes_first(put_tool: Callable[..., None], tmp_path: Path) -> None:

@@ -59,20 +59,15 @@ def test_a_window_lasts_as_long_as_asked_and_its_power_is_right_whenever_it_begi
 def test_the_gpu_is_fed_all_the_time_and_looked_at():
     gpu = TickingGpu()
     window = gpu.window()
+    window.settle(1.0)
+    assert gpu.now_s == pytest.approx(8.0)
+    assert gpu.fed > 0
+    assert window.sampled == Sampled(), "nothing is sampled while it settles"
     window.take(5.0)
     assert gpu.fed >= 5.0 / 0.05
     assert gpu.longest_pause_s <= 0.05
     assert window.sampled.clock_mhz == 1980, "the median, not the last or the first"
     assert window.sampled.temperature_c == 50
-
-
-def test_nothing_is_sampled_while_it_settles():
-    gpu = TickingGpu()
-    window = gpu.window()
-    window.settle(1.0)
-    assert gpu.now_s == pytest.approx(8.0)
-    assert gpu.fed > 0
-    assert window.sampled == Sampled()
 
 
 def test_a_counter_that_stands_still_is_reported():
@@ -87,24 +82,12 @@ class NvmlError(Exception):
     pass
 
 
-class NotSupportedError(NvmlError):
-    pass
+def raised(name: str, text: str = "", base: type[Exception] = NvmlError) -> Exception:
+    """Make an error of a class that the bindings have."""
+    return type(name, (base,), {})(text)
 
 
-class NoPermissionError(NvmlError):
-    pass
-
-
-class NotFoundError(NvmlError):
-    pass
-
-
-class InvalidArgumentError(NvmlError):
-    pass
-
-
-class DynamicLibNotFoundError(RuntimeError):
-    pass
+NOT_FOUND, INVALID = raised("NotFoundError", "Not Found"), raised("InvalidArgumentError")
 
 
 def returned(value):
@@ -131,7 +114,7 @@ def nvml(monkeypatch):
             "device_get_current_clocks_event_reasons": 0,
         }
         module = ModuleType("cuda.bindings.nvml")
-        for error in (NvmlError, NotFoundError, InvalidArgumentError):
+        for error in (NvmlError, type(NOT_FOUND), type(INVALID)):
             setattr(module, error.__name__, error)
         for name, value in (answers | changes).items():
             setattr(module, name, returned(value))
@@ -151,10 +134,10 @@ def test_what_the_driver_tells_is_noted(nvml):
 
 def test_what_the_driver_does_not_tell_is_left_out(nvml):
     nvml(
-        device_get_mig_mode=NotSupportedError(),
-        device_get_clock_info=NotSupportedError(),
+        device_get_mig_mode=raised("NotSupportedError"),
+        device_get_clock_info=raised("NotSupportedError"),
         device_get_temperature_v=RuntimeError("function not found"),
-        device_get_current_clocks_event_reasons=NoPermissionError(),
+        device_get_current_clocks_event_reasons=raised("NoPermissionError"),
     )
     counter, sampled = NvmlCounter("GPU-1"), Sampled()
     counter.sample(sampled)
@@ -162,49 +145,30 @@ def test_what_the_driver_does_not_tell_is_left_out(nvml):
     assert sampled.clock_mhz is None
 
 
+PARTITIONED = ("the GPU is partitioned (MIG)", "on a GPU that is not partitioned")
+UNREADABLE = "the GPU's energy cannot be read: "
+ENERGY = "device_get_total_energy_consumption"
+NO_LIBRARY = raised("DynamicLibNotFoundError", "libnvidia-ml.so.1", RuntimeError)
+
+
 @pytest.mark.parametrize(
-    ("changes", "message", "remedy"),
+    ("function", "answer", "message", "remedy"),
     [
-        (
-            {"device_get_mig_mode": (1, 1)},
-            "the GPU is partitioned (MIG)",
-            "on a GPU that is not partitioned",
-        ),
-        (
-            {"device_get_handle_by_uuid": NotFoundError("Not Found")},
-            "the GPU is partitioned (MIG)",
-            "on a GPU that is not partitioned",
-        ),
-        (
-            {"device_get_total_energy_consumption": NotSupportedError("Not Supported")},
-            "the GPU's energy cannot be read: Not Supported",
-            "compute capability 7.0 or later",
-        ),
-        (
-            {"device_get_total_energy_consumption": NoPermissionError("Insufficient Permissions")},
-            "the GPU's energy cannot be read: Insufficient Permissions",
-            "ask whoever runs this machine",
-        ),
-        (
-            {"init_v2": DynamicLibNotFoundError("libnvidia-ml.so.1")},
-            "the GPU's energy cannot be read: libnvidia-ml.so.1",
-            "the driver capability `utility`",
-        ),
-        (
-            {"init_v2": NvmlError("Unknown Error")},
-            "the GPU's energy cannot be read: Unknown Error",
-            "`nvidia-smi` tells",
-        ),
+        ("device_get_mig_mode", (1, 1), *PARTITIONED),
+        ("device_get_handle_by_uuid", NOT_FOUND, *PARTITIONED),
+        (ENERGY, raised("NotSupportedError", "no"), f"{UNREADABLE}no", "capability 7.0 or later"),
+        (ENERGY, raised("NoPermissionError", "no"), f"{UNREADABLE}no", "ask whoever runs this"),
+        ("init_v2", NO_LIBRARY, f"{UNREADABLE}libnvidia-ml.so.1", "driver capability `utility`"),
+        ("init_v2", NvmlError("Unknown"), f"{UNREADABLE}Unknown", "`nvidia-smi` tells"),
     ],
 )
-def test_a_counter_that_cannot_be_read_says_what_to_do(nvml, changes, message, remedy):
-    nvml(**changes)
+def test_a_counter_that_cannot_be_read_says_what_to_do(nvml, function, answer, message, remedy):
+    nvml(**{function: answer})
     with pytest.raises(DeviceError) as caught:
         NvmlCounter("GPU-1")
     assert message in caught.value.message
-    assert caught.value.remedy is not None
-    assert remedy in caught.value.remedy
-    assert caught.value.remedy.endswith("--objective time needs no energy")
+    assert remedy in str(caught.value.remedy)
+    assert str(caught.value.remedy).endswith("--objective time needs no energy")
 
 
 def test_bindings_without_nvml_say_which_have_it(monkeypatch):
@@ -234,12 +198,10 @@ def test_a_device_without_energy_is_refused_in_one_line(device, message):
     assert caught.value.remedy == "use a GPU (--device cuda), or --objective time"
 
 
-def test_a_device_with_a_meter_is_its_own():
+def test_a_device_with_a_meter_is_its_own_unless_it_cannot_read():
     device = MeteredDevice(lambda program: 1.0, lambda program: 300.0)
     assert open_meter(device) is device
 
-
-def test_a_meter_that_cannot_read_refuses_at_once():
     class Unreadable(MeteredDevice):
         def require_energy(self) -> None:
             raise DeviceError("the GPU is partitioned (MIG)")

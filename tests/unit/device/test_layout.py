@@ -58,20 +58,13 @@ def test_guards_and_arrays_cover_every_byte_once(layout: Layout) -> None:
         for byte in range(start, stop):
             covered[byte] += 1
     assert set(covered) == {1}
-
-
-def test_every_array_has_a_whole_guard_on_both_sides(layout: Layout) -> None:
     assert len(layout.guards) == len(layout.slots) + 1
     assert all(stop - start >= GUARD_BYTES for start, stop in layout.guards)
 
 
 def test_the_order_is_the_kernels_with_scalars_by_value(layout: Layout) -> None:
     assert layout.order == ("y", ("int32", 15), "x", "state", ("float32", 0.5), "room")
-
-
-def test_slots_are_found_by_role(layout: Layout) -> None:
     assert [slot.name for slot in layout.with_role("output", "inout")] == ["y", "state"]
-    assert [slot.name for slot in layout.with_role("scratch")] == ["room"]
 
 
 @pytest.mark.parametrize(
@@ -93,23 +86,21 @@ def test_a_scalar_has_the_type_that_it_is_declared_with(
     assert type(layout.order[0][1]) is type(passed)
 
 
-@pytest.mark.parametrize(("dtype", "value"), [("int32", "T * 2 ** 30"), ("uint8", "T - 6")])
+@pytest.mark.parametrize(
+    ("dtype", "value", "message"),
+    [
+        ("int32", "T * 2 ** 30", "which int32 cannot hold"),
+        ("uint8", "T - 6", "which uint8 cannot hold"),
+        ("bfloat16", "1.0", "cannot be passed by value"),
+        ("int32", "T / 2", "whole number"),
+    ],
+)
 def test_a_scalar_that_its_type_cannot_hold_is_refused(
-    make_spec: MakeSpec, dtype: str, value: str
+    make_spec: MakeSpec, dtype: str, value: str, message: str
 ) -> None:
-    with pytest.raises(KernelError, match=f"which {dtype} cannot hold") as caught:
+    with pytest.raises((KernelError, ExpressionError), match=message) as caught:
         lay_out(make_spec(("s", dtype, value)), {"T": 5})
-    assert caught.value.line == 12
-
-
-def test_a_half_precision_scalar_is_refused(make_spec: MakeSpec) -> None:
-    with pytest.raises(KernelError, match="cannot be passed by value"):
-        lay_out(make_spec(("s", "bfloat16", "1.0")), {"T": 5})
-
-
-def test_a_fraction_for_an_integer_is_refused(make_spec: MakeSpec) -> None:
-    with pytest.raises(ExpressionError, match="whole number"):
-        lay_out(make_spec(("s", "int32", "T / 2")), {"T": 5})
+    assert isinstance(caught.value, ExpressionError) or caught.value.line == 12
 
 
 @pytest.mark.parametrize("rows", ["T // 8", "T - 9"])
@@ -143,41 +134,26 @@ def all_codes(dtype: str) -> np.ndarray:
     return np.arange(2 ** (8 * storage.itemsize)).astype(storage)
 
 
-def their_values(codes: np.ndarray, dtype: str) -> np.ndarray:
-    with np.errstate(invalid="ignore"):
-        return codes.view(THEIRS[dtype]).astype(np.float64)
-
-
-def their_codes(values: np.ndarray, dtype: str) -> np.ndarray:
-    return values.astype(THEIRS[dtype]).view(storage_dtype(dtype))
-
-
 def our_values(codes: np.ndarray, dtype: str) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         return decode(np, codes, dtype)
 
 
 @pytest.mark.parametrize("dtype", NAMES)
-def test_every_code_has_the_value_that_others_give_it(dtype: str) -> None:
-    codes = all_codes(dtype)
-    ours, theirs = our_values(codes, dtype), their_values(codes, dtype)
-    np.testing.assert_array_equal(ours, theirs)
-    numbers = ~np.isnan(theirs)
-    np.testing.assert_array_equal(np.signbit(ours[numbers]), np.signbit(theirs[numbers]))
-
-
-@pytest.mark.parametrize("dtype", NAMES)
-def test_every_number_comes_back_as_its_code(dtype: str) -> None:
+def test_every_code_has_the_value_that_others_give_it_and_comes_back(dtype: str) -> None:
     codes = all_codes(dtype)
     values = our_values(codes, dtype)
+    with np.errstate(invalid="ignore"):
+        theirs = codes.view(THEIRS[dtype]).astype(np.float64)
+    np.testing.assert_array_equal(values, theirs)
+    numbers = ~np.isnan(theirs)
+    np.testing.assert_array_equal(np.signbit(values[numbers]), np.signbit(theirs[numbers]))
     kept = np.isfinite(values) | (np.isinf(values) & (dtype == "bfloat16"))
     np.testing.assert_array_equal(encode(np, values[kept], dtype), codes[kept])
-
-
-@pytest.mark.parametrize("dtype", NAMES)
-def test_nan_stays_nan(dtype: str) -> None:
-    values = np.array([np.nan, -np.nan, 1.0])
-    assert np.isnan(our_values(encode(np, values, dtype), dtype)).tolist() == [True, True, False]
+    special = np.array([np.nan, -np.nan, 1.0, 0.0, -0.0])
+    back = our_values(encode(np, special, dtype), dtype)
+    assert np.isnan(back).tolist() == [True, True, False, False, False]
+    assert np.signbit(back[3:]).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("dtype", NAMES)
@@ -187,7 +163,8 @@ def test_random_numbers_round_as_others_round_them(dtype: str) -> None:
     inside = values[np.abs(values) <= LARGEST[dtype]]  # false for NaN too
     spread = np.random.default_rng(2).standard_normal(100_000).astype(np.float32) * 100
     for numbers in (inside, spread[np.abs(spread) <= LARGEST[dtype]]):
-        np.testing.assert_array_equal(encode(np, numbers, dtype), their_codes(numbers, dtype))
+        theirs = numbers.astype(THEIRS[dtype]).view(storage_dtype(dtype))
+        np.testing.assert_array_equal(encode(np, numbers, dtype), theirs)
 
 
 @pytest.mark.parametrize("dtype", NAMES)
@@ -210,18 +187,8 @@ def test_fp8_saturates(dtype: str, value: float) -> None:
 
 
 def test_bfloat16_overflows_to_infinity() -> None:
-    values = np.array([3.4e38, -3.4e38, np.inf], np.float32)
-    assert decode(np, encode(np, values, "bfloat16"), "bfloat16").tolist() == [
-        np.inf,
-        -np.inf,
-        np.inf,
-    ]
-
-
-@pytest.mark.parametrize("dtype", NAMES)
-def test_the_sign_of_zero_is_kept(dtype: str) -> None:
-    zeros = decode(np, encode(np, np.array([0.0, -0.0]), dtype), dtype)
-    assert np.signbit(zeros).tolist() == [False, True]
+    stored = encode(np, np.array([3.4e38, -3.4e38, np.inf], np.float32), "bfloat16")
+    assert decode(np, stored, "bfloat16").tolist() == [np.inf, -np.inf, np.inf]
 
 
 @pytest.mark.parametrize("dtype", NAMES)
@@ -250,29 +217,12 @@ def test_integers_round_to_even_and_keep_their_type() -> None:
 
 @pytest.mark.parametrize("dtype", [*NAMES, "float16", "float32"])
 def test_neighbours_are_one_code_apart_across_zero_too(dtype: str) -> None:
-    tiny, one = SMALLEST_NORMAL[dtype], 1.0
-    pairs = [(one, one), (0.0, -0.0), (one, -one)]
-    distance = code_distance(
-        np,
-        encode(np, np.array([a for a, _ in pairs]), dtype),
-        encode(np, np.array([b for _, b in pairs]), dtype),
-        dtype,
-    )
-    assert distance[0] == distance[1] == 0
-    assert distance[2] == 2 * int(encode(np, np.array([one]), dtype).view(distance_bits(dtype))[0])
-    small = encode(np, np.array([tiny]), dtype)
-    assert code_distance(np, small, small + one_code(small), dtype).tolist() == [1]
-
-
-def distance_bits(dtype: str) -> str:
-    return f"u{storage_dtype(dtype).itemsize}"
-
-
-def one_code(stored: np.ndarray) -> np.ndarray:
-    """What to add to a stored number to reach the next one."""
-    if stored.dtype.kind == "f":
-        return np.spacing(stored)
-    return np.ones_like(stored)
+    a, b = (encode(np, np.array(ends), dtype) for ends in ([1.0, 0.0, 1.0], [1.0, -0.0, -1.0]))
+    one = int(a.view(f"u{a.itemsize}")[0])
+    assert code_distance(np, a, b, dtype).tolist() == [0, 0, 2 * one]
+    small = encode(np, np.array([SMALLEST_NORMAL[dtype]]), dtype)
+    following = (small.view(f"u{small.itemsize}") + 1).view(small.dtype)
+    assert code_distance(np, small, following, dtype).tolist() == [1]
 
 
 def test_integers_are_as_far_apart_as_they_differ() -> None:

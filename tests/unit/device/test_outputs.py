@@ -27,9 +27,8 @@ def judged(
 def zeros_would_pass(
     expected: object, dtype: str = "float32", tolerance: Tolerance = TOLERANCE
 ) -> bool:
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        ref = np.atleast_1d(np.asarray(expected, np.float64))
-        return zeros_pass(np, encode(np, ref, dtype), ref, dtype, tolerance)
+    ref = np.atleast_1d(np.asarray(expected, np.float64))
+    return zeros_pass(np, encode(np, ref, dtype), ref, dtype, tolerance)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +79,8 @@ def test_a_wrong_element_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch, c
     assert verdict.describe("out", expected.shape).startswith("out[1, 0, 3] is ")
     assert verdict.worst[2] == expected[1, 0, 3]
     assert verdict.worst[1] == found[1, 0, 3]
+    found[1, 0, 3], found[1, 2, 3] = expected[1, 0, 3], nan
+    assert compare(np, found, expected, "float32", TOLERANCE).worst[0] == 23, "the last one"
 
 
 def test_the_worst_element_is_reported_not_the_first() -> None:
@@ -88,26 +89,19 @@ def test_the_worst_element_is_reported_not_the_first() -> None:
     assert verdict.describe("y", (4,)) == "y[2] is 1.2, expected 1 (18.2 times the tolerance)"
 
 
-def test_the_last_element_of_the_last_chunk_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "CHUNK_ELEMENTS", 8)
-    expected = np.ones(17)
-    found = np.ones(17, np.float32)
-    found[16] = nan
-    assert compare(np, found, expected, "float32", TOLERANCE).worst[0] == 16
-
-
 def test_a_tolerance_that_zeros_pass_is_noticed() -> None:
     small = [1e-4, -5e-4, 9e-4, 0.0, 1e-5]
     assert zeros_would_pass(small)
     assert zeros_would_pass([*small, 1.0]), "for most elements it says nothing"
     assert not zeros_would_pass([*small, 1.0, 2.0, 3.0, 4.0])
     assert not zeros_would_pass([0.0] * 9 + [1.0]), "zeros that are right tell nothing"
-
-
-def test_zeros_do_not_pass_for_nan() -> None:
-    assert not zeros_would_pass([nan, nan])
-    assert not zeros_would_pass([0.0, inf])
-    assert not zeros_would_pass([0.0, nan])
+    for special in ([nan, nan], [0.0, inf], [0.0, nan]):
+        assert not zeros_would_pass(special)
+    assert zeros_would_pass([0, 0], "int32", EXACT)
+    assert not zeros_would_pass([0, 1], "int32", EXACT)
+    tiny = 2.0**-9  # the smallest number of float8_e4m3
+    assert zeros_would_pass([tiny] * 8, "float8_e4m3", Tolerance(codes=1.0))
+    assert not zeros_would_pass(coded("float8_e4m3")[1], "float8_e4m3", Tolerance(codes=1.0))
 
 
 @pytest.mark.parametrize("tolerance", [EXACT, Tolerance(codes=0.0)])
@@ -119,11 +113,6 @@ def test_exact_integers_are_equal_or_wrong(tolerance: Tolerance) -> None:
     verdict = compare(np, found, expected.astype(np.float64), "int32", tolerance)
     assert not verdict.passed
     assert verdict.worst[0] == 7
-
-
-def test_exact_zeros_would_pass_only_for_zeros() -> None:
-    assert zeros_would_pass([0, 0], "int32", EXACT)
-    assert not zeros_would_pass([0, 1], "int32", EXACT)
 
 
 def test_a_reference_of_booleans_or_integers_serves_too() -> None:
@@ -158,19 +147,9 @@ def test_a_share_of_elements_may_be_one_code_off(dtype: str) -> None:
     assert ten.error == pytest.approx(1.0)
     assert ten.passed
     assert not compare(np, shifted(stored, slice(0, 11), -1), expected, dtype, tolerance).passed
-
-
-@pytest.mark.parametrize("dtype", CODED)
-def test_no_element_may_be_two_codes_off(dtype: str) -> None:
-    stored, expected = coded(dtype)
-    verdict = compare(np, shifted(stored, slice(5, 6), 2), expected, dtype, Tolerance(codes=0.5))
-    assert not verdict.passed
-    assert verdict.worst[0] == 5
-
-
-@pytest.mark.parametrize("dtype", CODED)
-def test_a_share_of_zero_allows_no_other_code(dtype: str) -> None:
-    stored, expected = coded(dtype)
+    two = compare(np, shifted(stored, slice(5, 6), 2), expected, dtype, Tolerance(codes=0.5))
+    assert not two.passed, "no element may be two codes off"
+    assert two.worst[0] == 5
     exact = Tolerance(codes=0.0)
     assert compare(np, stored, expected, dtype, exact).passed
     assert not compare(np, shifted(stored, slice(0, 1), 1), expected, dtype, exact).passed
@@ -203,11 +182,3 @@ def test_codes_of_nan_agree_whatever_their_bits() -> None:
     found = np.array([encode(np, np.array([1.0]), "float8_e5m2")[0], 0x7D, 0xFF], np.uint8)
     assert compare(np, found, expected, "float8_e5m2", Tolerance(codes=0.1)).passed
     assert not compare(np, found, np.ones(3), "float8_e5m2", Tolerance(codes=0.9)).passed
-
-
-def test_codes_that_zeros_pass_are_noticed() -> None:
-    tiny = np.full(8, 2.0**-9)  # the smallest number of float8_e4m3
-    stored = encode(np, tiny, "float8_e4m3")
-    assert zeros_pass(np, stored, tiny, "float8_e4m3", Tolerance(codes=1.0))
-    stored, expected = coded("float8_e4m3")
-    assert not zeros_pass(np, stored, expected, "float8_e4m3", Tolerance(codes=1.0))

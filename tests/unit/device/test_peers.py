@@ -16,7 +16,7 @@ import pytest
 from tests.support.fake_torch import FakeTorch
 from tuner.device.cuda import peers
 from tuner.device.cuda.driver import CudaError, LaunchArguments
-from tuner.device.cuda.peers import WARM_UP_CALLS, PeerHome, PeerLaunchers
+from tuner.device.cuda.peers import WARM_UP_CALLS, PeerHome, PeerLauncher, PeerLaunchers
 from tuner.device.layout import lay_out
 from tuner.device.reference import PeerError, chosen_peers, load_peers, peer_program, require_gpu
 from tuner.model.errors import DeviceError, KernelError
@@ -79,58 +79,53 @@ def file(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-class TestReferenceFile:
-    def test_a_file_without_peers_has_none(self, file: Callable[[str], Path]) -> None:
-        assert load_peers(file("x = 1")) == {}
+def test_a_file_without_peers_has_none(file: Callable[[str], Path]) -> None:
+    assert load_peers(file("x = 1")) == {}
+    with pytest.raises(KernelError, match=r"names no peers\n.*leave --peers out"):
+        chosen_peers(file("x = 1"), ())
 
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("\npeers = [1]", "`peers` is a list, not a dict"),
-            ("\npeers = {'a b': print}", "the name 'a b'"),
-            ("\npeers = {1: print}", "the name 1"),
-            ("\npeers: dict = {'a': 1}", "the peer 'a' is a int, no function"),
-        ],
-    )
-    def test_a_mistake_is_told_with_its_line(
-        self, file: Callable[[str], Path], text: str, message: str
-    ) -> None:
-        path = file("x = 1" + text)
-        with pytest.raises(KernelError) as caught:
-            load_peers(path)
-        assert message in caught.value.message
-        assert (caught.value.path, caught.value.line) == (path, 2)
-        assert "peers = {" in str(caught.value.remedy)
 
-    def test_all_are_chosen_or_some_in_the_order_given(self, file: Callable[[str], Path]) -> None:
-        path = file("peers = {'a': print, 'b': print, 'c': print}")
-        assert chosen_peers(path, ()) == ("a", "b", "c")
-        assert chosen_peers(path, ("c", "a", "c")) == ("c", "a")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\npeers = [1]", "`peers` is a list, not a dict"),
+        ("\npeers = {'a b': print}", "the name 'a b'"),
+        ("\npeers = {1: print}", "the name 1"),
+        ("\npeers: dict = {'a': 1}", "the peer 'a' is a int, no function"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(
+    file: Callable[[str], Path], text: str, message: str
+) -> None:
+    path = file("x = 1" + text)
+    with pytest.raises(KernelError) as caught:
+        load_peers(path)
+    assert message in caught.value.message
+    assert (caught.value.path, caught.value.line) == (path, 2)
+    assert "peers = {" in str(caught.value.remedy)
 
-    def test_an_unknown_one_is_refused_with_those_there_are(
-        self, file: Callable[[str], Path]
-    ) -> None:
-        with pytest.raises(KernelError, match=r"example.py:3: has no peer named 'foo'\n.*: a, b"):
-            chosen_peers(file("x = 1\n\npeers = {'a': print, 'b': print}"), ("a", "foo"))
 
-    def test_none_to_choose_from_is_refused(self, file: Callable[[str], Path]) -> None:
-        with pytest.raises(KernelError, match=r"names no peers\n.*leave --peers out"):
-            chosen_peers(file("x = 1"), ())
+def test_all_are_chosen_or_some_in_the_order_given(file: Callable[[str], Path]) -> None:
+    path = file("x = 1\n\npeers = {'a': print, 'b': print, 'c': print}")
+    assert chosen_peers(path, ()) == ("a", "b", "c")
+    assert chosen_peers(path, ("c", "a", "c")) == ("c", "a")
+    with pytest.raises(KernelError, match=r"example.py:3: has no peer named 'foo'\n.*: a, b, c"):
+        chosen_peers(path, ("a", "foo"))
 
-    def test_the_cpu_runs_none(self) -> None:
-        require_gpu("auto")
-        with pytest.raises(DeviceError, match=r"not on --device host\n.*--device cuda"):
-            require_gpu("host")
 
-    def test_a_program_is_known_by_its_name_and_the_files_text(
-        self, file: Callable[[str], Path]
-    ) -> None:
-        path = file("peers = {}")
-        one, other = peer_program("a", path, WORKLOAD), peer_program("b", path, WORKLOAD)
-        assert (one.peer, one.cubin, one.launches) == ("a", b"", ())
-        assert one.key != other.key
-        assert one == peer_program("a", path, WORKLOAD)
-        assert one.key != peer_program("a", file("peers = {1: 2}"), WORKLOAD).key
+def test_the_cpu_runs_none() -> None:
+    require_gpu("auto")
+    with pytest.raises(DeviceError, match=r"not on --device host\n.*--device cuda"):
+        require_gpu("host")
+
+
+def test_a_program_is_known_by_its_name_and_the_files_text(file: Callable[[str], Path]) -> None:
+    path = file("peers = {}")
+    one, other = peer_program("a", path, WORKLOAD), peer_program("b", path, WORKLOAD)
+    assert (one.peer, one.cubin, one.launches) == ("a", b"", ())
+    assert one.key != other.key
+    assert one == peer_program("a", path, WORKLOAD)
+    assert one.key != peer_program("a", file("peers = {1: 2}"), WORKLOAD).key
 
 
 def test_an_error_reaches_the_other_process_with_its_status() -> None:
@@ -167,170 +162,152 @@ class Memory:
             self.freed.append(arguments[0])
 
 
-class TestLauncher:
-    @pytest.fixture(autouse=True)
-    def torch(self, monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
-        torch = FakeTorch()
-        monkeypatch.setitem(sys.modules, "torch", torch)
-        monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
-        return torch
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
+    torch = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    return torch
 
-    @pytest.fixture
-    def memory(self, monkeypatch: pytest.MonkeyPatch) -> Memory:
-        memory = Memory()
-        monkeypatch.setattr(peers, "allocate", memory.allocate)
-        monkeypatch.setattr(peers, "call", memory.call)
-        monkeypatch.setattr(peers, "Graph", memory.capture)
-        return memory
 
-    @pytest.fixture
-    def arena(self, memory: Memory, make_spec: Callable[..., KernelSpec]) -> SimpleNamespace:
-        layout = lay_out(make_spec(*ARGUMENTS), {"T": 8})
-        arena = SimpleNamespace(layout=layout, base=memory.allocate(layout.total_bytes))
-        view(arena, "x", np.float32)[:] = np.arange(8)
-        return arena
+class Stage:
+    """The launchers of `FILE`'s peers, on host memory."""
 
-    @pytest.fixture
-    def home(self, file: Callable[[str], Path]) -> PeerHome:
-        return PeerHome(file(FILE), {"SCALE": "3"})
+    def __init__(self, reference: Path, spec: KernelSpec) -> None:
+        self.memory, self.reference = Memory(), reference
+        self.made = PeerLaunchers(0, STREAM, PeerHome(reference, {"SCALE": "3"}))
+        self.layout = lay_out(spec, {"T": 8})
+        self.arena = self.place(np.arange(8))
 
-    @pytest.fixture
-    def made(self, home: PeerHome) -> PeerLaunchers:
-        return PeerLaunchers(0, STREAM, home)
+    def place(self, x: object) -> SimpleNamespace:
+        """Make arrays of their own with this input."""
+        base = self.memory.allocate(self.layout.total_bytes)
+        place = SimpleNamespace(layout=self.layout, base=base)
+        view(place, "x", np.float32)[:] = x
+        return place
 
-    def program(self, name: str, home: PeerHome):
-        return peer_program(name, home.reference, WORKLOAD)
+    def launcher(self, name: str = "torch") -> PeerLauncher:
+        return self.made.launcher(peer_program(name, self.reference, WORKLOAD), self.arena)
 
-    def test_results_are_copied_only_when_they_are_collected(
-        self, made: PeerLaunchers, home: PeerHome, arena: SimpleNamespace, torch: FakeTorch
-    ) -> None:
-        launcher = made.launcher(self.program("torch", home), arena)
-        arguments = LaunchArguments(arena.layout, arena.base)
-        launcher.issue(arguments)
-        assert not view(arena, "y", np.uint16).any(), "what is returned is not in the outputs"
-        assert (view(arena, "z", np.uint8) == 8).all(), "what is written in place is"
-        launcher.collect(arguments)
-        assert list(view(arena, "y", np.uint16)) == [0, 3, 6, 9, 12, 15, 18, 21]
-        assert set(torch.on_stream) == {STREAM}
+    def arguments(self, place: SimpleNamespace | None = None) -> LaunchArguments:
+        return LaunchArguments(self.layout, (place or self.arena).base)
 
-    def test_it_is_warmed_up_once_on_memory_of_its_own(
-        self, made: PeerLaunchers, home: PeerHome, arena: SimpleNamespace, memory: Memory
-    ) -> None:
-        launcher = made.launcher(self.program("torch", home), arena)
-        assert made.launcher(self.program("torch", home), arena) is launcher
-        assert not view(arena, "state", np.int32).any(), "it was not run on the arrays themselves"
-        (scratch,) = memory.freed
-        assert scratch != arena.base
-        assert memory.captured == [arena.base], "a first capture tells whether others will do"
-        place = SimpleNamespace(layout=arena.layout, base=scratch)
-        assert (view(place, "state", np.int32) == 1).all(), f"{WARM_UP_CALLS} times the same inputs"
 
-    def test_each_set_of_arrays_keeps_its_own_results(
-        self, made: PeerLaunchers, home: PeerHome, arena: SimpleNamespace, memory: Memory
-    ) -> None:
-        launcher = made.launcher(self.program("torch", home), arena)
-        other = SimpleNamespace(layout=arena.layout, base=memory.allocate(arena.layout.total_bytes))
-        view(other, "x", np.float32)[:] = 100
-        places = [LaunchArguments(one.layout, one.base) for one in (arena, other)]
-        for place in places:
-            launcher.issue(place)
-        for place in places:
-            launcher.collect(place)
-        assert view(arena, "y", np.uint16)[1] == 3
-        assert view(other, "y", np.uint16)[1] == 300
+@pytest.fixture
+def stage(
+    file: Callable[[str], Path],
+    make_spec: Callable[..., KernelSpec],
+    monkeypatch: pytest.MonkeyPatch,
+    torch: FakeTorch,
+) -> Stage:
+    stage = Stage(file(FILE), make_spec(*ARGUMENTS))
+    monkeypatch.setattr(peers, "allocate", stage.memory.allocate)
+    monkeypatch.setattr(peers, "call", stage.memory.call)
+    monkeypatch.setattr(peers, "Graph", stage.memory.capture)
+    return stage
 
-    @pytest.mark.parametrize(
-        ("name", "status", "message"),
-        [
-            ("absent", Status.NOT_RECORDED, "No module named 'a_package_that_is_not_installed'"),
-            ("unmeant", Status.CONSTRAINT, "only without SCALE"),
-            ("failing", Status.LAUNCH, "example.py:17: RuntimeError: operation not permitted"),
-            ("listing", Status.LAUNCH, "returns a list"),
-            ("unknown", Status.LAUNCH, "returns 'x', which is none of the outputs y, z, state"),
-            ("plain", Status.LAUNCH, "returns a ndarray for 'y', not a tensor"),
-            ("narrow", Status.INCORRECT, r"as float32 \(8,\) on cuda, not bfloat16 \(8,\) on cuda"),
-            ("gone", Status.LAUNCH, "has no peer named 'gone'"),
-        ],
-    )
-    def test_a_failure_has_a_status_and_a_reason(
-        self,
-        made: PeerLaunchers,
-        home: PeerHome,
-        arena: SimpleNamespace,
-        memory: Memory,
-        name: str,
-        status: Status,
-        message: str,
-    ) -> None:
-        with pytest.raises(PeerError, match=message) as caught:
-            made.launcher(self.program(name, home), arena)
-        assert (caught.value.status, caught.value.sticky) == (status, False)
-        assert len(memory.blocks) == 1 + len(memory.freed), "only the arena is left"
 
-    def test_one_that_harms_the_context_is_not_taken_for_harmless(
-        self,
-        made: PeerLaunchers,
-        home: PeerHome,
-        arena: SimpleNamespace,
-        memory: Memory,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        def harmed(function, *arguments) -> None:
-            if function is not peers.driver.cuMemcpyDtoDAsync:
-                raise CudaError("an illegal address")
-            memory.call(function, *arguments)
+def test_results_are_copied_only_when_they_are_collected(stage: Stage, torch: FakeTorch) -> None:
+    launcher = stage.launcher()
+    launcher.issue(stage.arguments())
+    assert not view(stage.arena, "y", np.uint16).any(), "what is returned is not in the outputs"
+    assert (view(stage.arena, "z", np.uint8) == 8).all(), "what is written in place is"
+    launcher.collect(stage.arguments())
+    assert list(view(stage.arena, "y", np.uint16)) == [0, 3, 6, 9, 12, 15, 18, 21]
+    assert set(torch.on_stream) == {STREAM}
 
-        monkeypatch.setattr(peers, "call", harmed)
-        with pytest.raises(PeerError, match="RuntimeError: operation not permitted") as caught:
-            made.launcher(self.program("failing", home), arena)
-        assert caught.value.sticky
-        with pytest.raises(CudaError, match="an illegal address"):
-            made.launcher(self.program("torch", home), arena)
 
-    def test_one_that_fails_later_may_have_harmed_a_capture(
-        self,
-        made: PeerLaunchers,
-        home: PeerHome,
-        arena: SimpleNamespace,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        launcher = made.launcher(self.program("torch", home), arena)
-        monkeypatch.setattr(launcher, "_function", lambda *given, **more: [])
-        with pytest.raises(PeerError, match="returns a list") as caught:
-            launcher.issue(LaunchArguments(arena.layout, arena.base))
-        assert caught.value.sticky
+def test_it_is_warmed_up_once_on_memory_of_its_own(stage: Stage) -> None:
+    assert stage.launcher() is stage.launcher()
+    arena, memory = stage.arena, stage.memory
+    assert not view(arena, "state", np.int32).any(), "it was not run on the arrays themselves"
+    (scratch,) = memory.freed
+    assert scratch != arena.base
+    assert memory.captured == [arena.base], "a first capture tells whether others will do"
+    place = SimpleNamespace(layout=arena.layout, base=scratch)
+    assert (view(place, "state", np.int32) == 1).all(), f"{WARM_UP_CALLS} times the same inputs"
 
-    def test_without_pytorch_it_is_missing(
-        self,
-        made: PeerLaunchers,
-        home: PeerHome,
-        arena: SimpleNamespace,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "torch", None)
-        with pytest.raises(PeerError, match="torch") as caught:
-            made.launcher(self.program("torch", home), arena)
-        assert caught.value.status is Status.NOT_RECORDED
-        made.clear()
 
-    def test_another_workload_finds_nothing_compiled_for_this_one(
-        self,
-        made: PeerLaunchers,
-        home: PeerHome,
-        arena: SimpleNamespace,
-        torch: FakeTorch,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        made.clear()
-        assert not torch.emptied, "nothing was there"
-        launcher = made.launcher(self.program("torch", home), arena)
-        made.clear()
-        assert (torch.reset, torch.emptied) == (0, 1), "nothing was compiled"
-        monkeypatch.setitem(sys.modules, "torch._dynamo", ModuleType("torch._dynamo"))
-        made.launcher(self.program("torch", home), arena)
-        made.clear()
-        assert (torch.reset, torch.emptied) == (1, 2)
-        assert made.launcher(self.program("torch", home), arena) is not launcher
+def test_each_set_of_arrays_keeps_its_own_results(stage: Stage) -> None:
+    launcher, other = stage.launcher(), stage.place(100)
+    places = [stage.arguments(one) for one in (stage.arena, other)]
+    for place in places:
+        launcher.issue(place)
+    for place in places:
+        launcher.collect(place)
+    assert view(stage.arena, "y", np.uint16)[1] == 3
+    assert view(other, "y", np.uint16)[1] == 300
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "message"),
+    [
+        ("absent", Status.NOT_RECORDED, "No module named 'a_package_that_is_not_installed'"),
+        ("unmeant", Status.CONSTRAINT, "only without SCALE"),
+        ("failing", Status.LAUNCH, "example.py:17: RuntimeError: operation not permitted"),
+        ("listing", Status.LAUNCH, "returns a list"),
+        ("unknown", Status.LAUNCH, "returns 'x', which is none of the outputs y, z, state"),
+        ("plain", Status.LAUNCH, "returns a ndarray for 'y', not a tensor"),
+        ("narrow", Status.INCORRECT, r"as float32 \(8,\) on cuda, not bfloat16 \(8,\) on cuda"),
+        ("gone", Status.LAUNCH, "has no peer named 'gone'"),
+    ],
+)
+def test_a_failure_has_a_status_and_a_reason(
+    stage: Stage, name: str, status: Status, message: str
+) -> None:
+    with pytest.raises(PeerError, match=message) as caught:
+        stage.launcher(name)
+    assert (caught.value.status, caught.value.sticky) == (status, False)
+    assert len(stage.memory.blocks) == 1 + len(stage.memory.freed), "only the arena is left"
+
+
+def test_one_that_harms_the_context_is_not_taken_for_harmless(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def harmed(function, *arguments) -> None:
+        if function is not peers.driver.cuMemcpyDtoDAsync:
+            raise CudaError("an illegal address")
+        stage.memory.call(function, *arguments)
+
+    monkeypatch.setattr(peers, "call", harmed)
+    with pytest.raises(PeerError, match="RuntimeError: operation not permitted") as caught:
+        stage.launcher("failing")
+    assert caught.value.sticky
+    with pytest.raises(CudaError, match="an illegal address"):
+        stage.launcher()
+
+
+def test_one_that_fails_later_may_have_harmed_a_capture(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = stage.launcher()
+    monkeypatch.setattr(launcher, "_function", lambda *given, **more: [])
+    with pytest.raises(PeerError, match="returns a list") as caught:
+        launcher.issue(stage.arguments())
+    assert caught.value.sticky
+
+
+def test_without_pytorch_it_is_missing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(PeerError, match="torch") as caught:
+        stage.launcher()
+    assert caught.value.status is Status.NOT_RECORDED
+    stage.made.clear()
+
+
+def test_another_workload_finds_nothing_compiled_for_this_one(
+    stage: Stage, torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.made.clear()
+    assert not torch.emptied, "nothing was there"
+    launcher = stage.launcher()
+    stage.made.clear()
+    assert (torch.reset, torch.emptied) == (0, 1), "nothing was compiled"
+    monkeypatch.setitem(sys.modules, "torch._dynamo", ModuleType("torch._dynamo"))
+    stage.launcher()
+    stage.made.clear()
+    assert (torch.reset, torch.emptied) == (1, 2)
+    assert stage.launcher() is not launcher
 
 
 def view(place: SimpleNamespace, name: str, dtype: type) -> np.ndarray:

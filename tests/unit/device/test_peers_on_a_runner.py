@@ -45,13 +45,14 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Asked:
-    return Asked()
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    asked = Asked()
+    monkeypatch.setattr("tuner.device.cuda.device.Child", lambda *given: asked)
+    return asked
 
 
 @pytest.fixture
-def runner(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> CudaRunner:
-    monkeypatch.setattr("tuner.device.cuda.device.Child", lambda *given: asked)
+def runner(asked: Asked) -> CudaRunner:
     return CudaRunner(0)
 
 

@@ -50,28 +50,8 @@ class Workers:
         return asked
 
 
-class FakeChild:
-    """A `Child` of the GPU's worker."""
-
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
-        workers.note("start")
-
-    def call(self, method: str, *arguments: Any, timeout_s: float, **options: Any) -> Any:
-        if method == "attach":
-            self._workers.note("map", arguments[0].key)
-        else:
-            if "late" in options:
-                self._workers.late.append(options["late"])
-            self._workers.note("unmap" if method == "detach" else "run")
-        return options.get("late", ([], []))
-
-    def kill(self) -> None:
-        self._workers.note("kill")
-
-
-class FakeHostWorker:
-    """A `HostWorker`."""
+class FakeWorker:
+    """A `Child` of the GPU's worker, and a `HostWorker`."""
 
     limits = ("seccomp",)
 
@@ -79,7 +59,17 @@ class FakeHostWorker:
         self._workers = workers
         workers.note("start")
 
-    def attach(self, arena: Arena, compared: frozenset[str]) -> None:
+    def call(self, method: str, *arguments: Any, timeout_s: float, **options: Any) -> Any:
+        if method == "attach":
+            return self.attach(*arguments)
+        if method == "detach":
+            return self.detach()
+        if "late" in options:
+            self._workers.late.append(options["late"])
+        self._workers.note("run")
+        return options.get("late", ([], []))
+
+    def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
         self._workers.note("map", arena.key)
 
     def detach(self) -> None:
@@ -102,14 +92,14 @@ def workers() -> Workers:
 
 @pytest.fixture
 def cuda(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> CudaRunner:
-    monkeypatch.setattr("tuner.device.cuda.device.Child", lambda *given: FakeChild(workers))
+    monkeypatch.setattr("tuner.device.cuda.device.Child", lambda *given: FakeWorker(workers))
     return CudaRunner(0)
 
 
 @pytest.fixture
 def host(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> HostRunner:
     make = "tuner.device.cpu.device.HostWorker"
-    monkeypatch.setattr(make, lambda *given: FakeHostWorker(workers))
+    monkeypatch.setattr(make, lambda *given: FakeWorker(workers))
     runner = HostRunner(10.0)
     workers.since()
     return runner
@@ -198,15 +188,12 @@ def test_a_worker_that_is_killed_before_it_runs_anything_may_be_tried_again(
     assert workers.since()[-3:] == ["start", "map T=1", "run"]
 
 
-def test_a_closed_runner_has_no_process(attached: Runner, workers: Workers) -> None:
+def test_a_closed_runner_has_no_process_and_starts_no_other(
+    attached: Runner, workers: Workers
+) -> None:
     attached.close()
     attached.close()
     assert workers.since() == ["kill"]
-
-
-def test_a_closed_runner_starts_no_other_process(attached: Runner, workers: Workers) -> None:
-    attached.close()
-    workers.since()
     with pytest.raises(WorkerError, match="was ended"):
         attached.run_once(PROGRAM, 0)
     assert workers.since() == []
@@ -257,15 +244,6 @@ def test_inputs_are_written_late_for_programmatic_launches_but_the_first_time(
     failed = failure(lambda: cuda.run_once(replace(PROGRAM, launches=launches), 1))
     assert failed.status is Status.LAUNCH
     assert "griddepcontrol.wait" in str(failed)
-
-
-def test_a_closed_gpus_worker_is_not_started_again(cuda: CudaRunner, workers: Workers) -> None:
-    cuda.attach(ARENA)
-    cuda.close()
-    workers.since()
-    with pytest.raises((RunFailedError, WorkerError)):
-        cuda.run_once(PROGRAM, 0)
-    assert "start" not in workers.since()
 
 
 def test_a_comparison_on_a_gpu_that_fails_ends_the_worker(

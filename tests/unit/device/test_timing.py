@@ -25,24 +25,29 @@ from tuner.device.timing import (
 MIB = 1 << 20
 L2 = 60 * MIB
 FREE = 100 << 30
+HOT = TimingPolicy(l2_multiple=0.0)
 
 
-def test_the_rotating_buffers_cover_the_l2_four_times() -> None:
-    assert rotation(SEARCH, 10 * MIB, L2, FREE) == Rotation(24, once=False)
-    assert rotation(SEARCH, 7 * MIB, L2, FREE) == Rotation(35, once=False)
-
-
-def test_large_arrays_still_alternate_between_two_sets() -> None:
-    assert rotation(SEARCH, 1000 * MIB, L2, FREE) == Rotation(2, once=False)
-
-
-def test_arrays_too_small_to_cover_the_l2_are_used_once_a_replay() -> None:
-    assert rotation(FINALS, 256, L2, FREE) == Rotation(MAX_CALLS, once=True)
-
-
-def test_a_search_does_not_capture_thousands_of_calls() -> None:
-    assert rotation(SEARCH, MIB // 4, L2, FREE) == Rotation(384, once=True)
-    assert rotation(FINALS, MIB // 4, L2, FREE) == Rotation(960, once=False)
+@pytest.mark.parametrize(
+    ("policy", "footprint", "free", "chosen"),
+    [
+        pytest.param(SEARCH, 10 * MIB, FREE, Rotation(24, once=False), id="the L2 four times"),
+        pytest.param(SEARCH, 7 * MIB, FREE, Rotation(35, once=False), id="rounded up"),
+        pytest.param(SEARCH, 1000 * MIB, FREE, Rotation(2, once=False), id="two sets at least"),
+        pytest.param(FINALS, 256, FREE, Rotation(MAX_CALLS, once=True), id="too small: each once"),
+        pytest.param(SEARCH, MIB // 4, FREE, Rotation(384, once=True), id="a search captures few"),
+        pytest.param(FINALS, MIB // 4, FREE, Rotation(960, once=False), id="finals capture more"),
+        pytest.param(SEARCH, 10 * MIB, 100 * MIB, Rotation(5, once=False), id="scarce memory"),
+        pytest.param(SEARCH, 10 * MIB, 5 * MIB, Rotation(1, once=False), id="no memory"),
+        pytest.param(
+            TimingPolicy(l2_multiple=0.0), 10 * MIB, FREE, Rotation(1, once=False), id="hot"
+        ),
+    ],
+)
+def test_the_rotating_buffers_cover_the_l2_or_are_used_once_a_replay(
+    policy: TimingPolicy, footprint: int, free: int, chosen: Rotation
+) -> None:
+    assert rotation(policy, footprint, L2, free) == chosen
 
 
 @pytest.mark.parametrize(
@@ -60,15 +65,6 @@ def test_the_warm_up_ends_when_the_clocks_are_steady(
     batches: list[float], seconds: float, done: bool
 ) -> None:
     assert steady(SEARCH, batches, seconds) is done
-
-
-def test_scarce_memory_leaves_fewer_sets() -> None:
-    assert rotation(SEARCH, 10 * MIB, L2, 100 * MIB) == Rotation(5, once=False)
-    assert rotation(SEARCH, 10 * MIB, L2, 5 * MIB) == Rotation(1, once=False)
-
-
-def test_a_hot_measurement_has_one_set() -> None:
-    assert rotation(TimingPolicy(l2_multiple=0.0), 10 * MIB, L2, FREE) == Rotation(1, once=False)
 
 
 @given(footprint=st.integers(1, 1 << 36), l2=st.integers(1, 1 << 28), free=st.integers(0, 1 << 38))

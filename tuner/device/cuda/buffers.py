@@ -11,14 +11,7 @@ from typing import Any, Protocol
 
 from cuda.bindings import driver
 
-from tuner.device.cuda.driver import (
-    TURNS,
-    Issuer,
-    LaunchArguments,
-    PtxKernel,
-    allocate,
-    call,
-)
+from tuner.device.cuda.driver import TURNS, Issuer, LaunchArguments, PtxKernel, allocate, call
 from tuner.device.layout import POISONS, Arena
 from tuner.device.timing import Rotation
 from tuner.model.errors import WorkerError
@@ -202,10 +195,7 @@ class Buffers:
         call(driver.cuStreamSynchronize, self._stream)
 
     def spoil(self, byte: int) -> None:
-        """Enqueue what makes every set look as if no call had used it yet.
-
-        Inputs that are written in place are restored, outputs and scratch filled with `byte`.
-        """
+        """Enqueue what makes every set look as if no call had used it; fill outputs with `byte`."""
         if self._pristine:
             base, size_bytes = self._all
             call(driver.cuMemcpyDtoDAsync, base, self._pristine, size_bytes, self._stream)
@@ -224,7 +214,6 @@ class Buffers:
         return self._base, self.size_bytes
 
     def copy_to_arena(self, index: int) -> None:
-        """Put one set where the verifier looks, with its inputs and guards."""
         base = self._base + index * self._size
         call(driver.cuMemcpyDtoDAsync, self._arena.base, base, self._size, self._stream)
         call(driver.cuStreamSynchronize, self._stream)
@@ -313,7 +302,6 @@ class SharedSpoiler:
         call(driver.cuFuncSetAttribute, self._kernel.function, name, shared_bytes)
 
     def issue(self, stream: Any) -> None:
-        """Enqueue the filling, with one of two patterns."""
         word = secrets.choice(POISONS) * 0x01010101
         values = (ctypes.c_uint32(self._shared_bytes), ctypes.c_uint32(word))
         self._kernel.issue(stream, self._blocks, *values, shared_bytes=self._shared_bytes)

@@ -9,7 +9,6 @@ import re
 import secrets
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -76,11 +75,7 @@ PERMISSION_TEXT = (
 
 
 def raw_counters(text: str) -> list[tuple[str, dict[str, float]]]:
-    """Read `--page raw --csv`: the kernel's name and the counters of each launch, in order.
-
-    A counter without a value, `n/a`, is left out. Lines of the tool and of the program that it
-    ran may stand before the table.
-    """
+    """Read `--page raw --csv`: the kernel's name and the counters with a value of each launch."""
     header: Sequence[str] = ()
     launches = []
     for row in csv.reader(_table(text)):
@@ -88,15 +83,14 @@ def raw_counters(text: str) -> list[tuple[str, dict[str, float]]]:
             header = row
         elif header and len(row) == len(header) and row[0]:  # the row of units has no number
             cells = dict(zip(header, row, strict=True))
-            launches.append((cells.get(_NAME_COLUMN, ""), _counters(cells)))
+            read = {name: _number(cell) for name, cell in cells.items() if _COUNTER.match(name)}
+            known = {name: value for name, value in read.items() if value is not None}
+            launches.append((cells.get(_NAME_COLUMN, ""), known))
     return launches
 
 
 def source_samples(text: str) -> list[tuple[str, dict[int, int]]]:
-    """Read `--page source --print-source sass --csv`: samples by offset in the code, a launch each.
-
-    They are those of warps that could not issue.
-    """
+    """Read `--page source --csv`: samples of warps that could not issue, by offset in the code."""
     launches: list[tuple[str, dict[int, int]]] = []
     address = samples = -1
     start = 0
@@ -107,12 +101,9 @@ def source_samples(text: str) -> list[tuple[str, dict[int, int]]]:
         elif _ADDRESS_COLUMN in row:
             address = row.index(_ADDRESS_COLUMN)
             samples = next((row.index(name) for name in _SAMPLES_COLUMNS if name in row), -1)
-        elif (
-            launches
-            and 0 <= address < len(row)
-            and 0 <= samples < len(row)
-            and _PLACE.fullmatch(row[address])
-        ):
+        elif launches and 0 <= min(address, samples) <= max(address, samples) < len(row):
+            if not _PLACE.fullmatch(row[address]):
+                continue
             found = launches[-1][1]
             place = int(row[address], 16)
             start = start if found else place
@@ -134,13 +125,7 @@ def trouble(text: str) -> str:
 
 
 def _table(text: str) -> Iterable[str]:
-    """Leave out `==PROF==` and whatever else was printed between the rows."""
     return (line for line in text.splitlines() if line.startswith('"'))
-
-
-def _counters(cells: Mapping[str, str]) -> dict[str, float]:
-    read = {name: _number(cell) for name, cell in cells.items() if _COUNTER.match(name)}
-    return {name: value for name, value in read.items() if value is not None}
 
 
 def _number(cell: str) -> float | None:
@@ -153,15 +138,6 @@ def _number(cell: str) -> float | None:
 def find_ncu() -> Path | None:
     """Find the tool: on PATH, in the CUDA that the environment or /usr/local names, or alone."""
     return next((path for path in candidates(_NAME) if executable(path)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """What one process of the tool left: its file, None where there is none, and why."""
-
-    file: Path | None
-    text: str
-    reason: str = ""
 
 
 class NsightCompute:
@@ -184,16 +160,19 @@ class NsightCompute:
         """Count each launch of a call once; the same call ran before, on the same inputs."""
         if reason := self.refusal():
             return Counted(reason=reason)
-        layout = self._layout(program.workload)
-        job = Job(program, layout, str(self._arena))
+        workload = program.workload
+        if self._drawn is None or self._drawn[0] != workload:
+            layout = draw_arena(workload, self._spec, self._operators, self._arena)
+            self._drawn = workload, layout
+        job = Job(program, self._drawn[1], str(self._arena))
         wanted = list(names)
         for _ in range(MOST_ATTEMPTS):
-            report = self._report((job, job), wanted, skip=len(program.launches))
-            unknown = set(unknown_counters(report.text)).intersection(wanted)
+            ended, sign = self._run((job, job), wanted, skip=len(program.launches))
+            unknown = set(unknown_counters(ended.text)).intersection(wanted)
             if not unknown:
                 break
             wanted = [name for name in wanted if name not in unknown]
-        return self._counted(report, program.launches, wanted)
+        return self._counted(_reason(ended, sign), program.launches, wanted)
 
     def close(self) -> None:
         self._process.close()
@@ -203,11 +182,9 @@ class NsightCompute:
     def _arena(self) -> Path:
         return Path(self._folder.name, "arena")
 
-    def _layout(self, workload: Workload) -> Layout:
-        if self._drawn is None or self._drawn[0] != workload:
-            layout = draw_arena(workload, self._spec, self._operators, self._arena)
-            self._drawn = workload, layout
-        return self._drawn[1]
+    @property
+    def _file(self) -> Path:
+        return Path(self._folder.name, "report.ncu-rep")
 
     def _tried(self) -> str:
         if self._tool is None:
@@ -215,64 +192,50 @@ class NsightCompute:
                 "Nsight Compute (ncu) was not found: it comes with the CUDA toolkit; put its "
                 "folder on PATH, or set CUDA_HOME"
             )
-        program = Program(
-            "probe", Workload(()), (_PROBE_LAUNCH,), _PROBE, {_PROBE_LAUNCH.kernel: "probe"}
-        )
+        launches = (_PROBE_LAUNCH,)
+        program = Program("probe", Workload(()), launches, _PROBE, {_PROBE_LAUNCH.kernel: "probe"})
         nothing = Path(self._folder.name, "nothing")
         nothing.touch()
         job = Job(program, Layout((), (), 0), str(nothing))
-        report = self._report((job,), [_PROBE_COUNTER], skip=0)
-        return self._counted(report, (_PROBE_LAUNCH,), [_PROBE_COUNTER]).reason
+        ended, sign = self._run((job,), [_PROBE_COUNTER], skip=0)
+        return self._counted(_reason(ended, sign), launches, [_PROBE_COUNTER]).reason
 
-    def _report(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> _Report:
-        folder = Path(self._folder.name)
-        file = folder / "report.ncu-rep"
-        file.unlink(missing_ok=True)
-        launches = len(jobs[-1].program.launches)
+    def _run(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> tuple[Ended, str]:
+        """Run the tool, which makes a report where it can; return the sign of events too."""
+        self._file.unlink(missing_ok=True)
         command = [
             *(str(self._tool), *_OPTIONS, f"--metrics={','.join(names)}"),
-            *(f"--launch-skip={skip}", f"--launch-count={launches}"),
-            f"--export={file.with_suffix('')}",
+            *(f"--launch-skip={skip}", f"--launch-count={len(jobs[-1].program.launches)}"),
+            f"--export={self._file.with_suffix('')}",
         ]
         sign = f"job-{secrets.token_hex(8)}"
         request = Jobs(self._ordinal, sign, jobs)
-        ended = self._process.run(command, request, folder, TIMEOUT_S, _environment())
-        text = f"{ended.said}\n{ended.words}"
-        reason = _reason(ended, sign)
-        return _Report(file if file.is_file() and not reason else None, text, reason)
+        folder = Path(self._folder.name)
+        return self._process.run(command, request, folder, TIMEOUT_S, _environment()), sign
 
-    def _counted(
-        self, report: _Report, launches: Sequence[Launch], names: Sequence[str]
-    ) -> Counted:
-        if report.file is None:
-            return Counted(reason=report.reason or "Nsight Compute made no report")
-        counters = raw_counters(self._page(report.file, "raw"))
+    def _counted(self, reason: str, launches: Sequence[Launch], names: Sequence[str]) -> Counted:
+        if reason or not self._file.is_file():
+            return Counted(reason=reason or "Nsight Compute made no report")
+        counters = raw_counters(self._page("raw"))
         if len(counters) != len(launches):
             short = f"Nsight Compute counted {len(counters)} of {len(launches)} launches"
             return Counted(reason=short)
         if not any(values.keys() & set(names) for _, values in counters):
             return Counted(reason="Nsight Compute gave no values")
-        samples = source_samples(self._page(report.file, "source", "--print-source=sass"))
+        samples = source_samples(self._page("source", "--print-source=sass"))
         if len(samples) != len(launches):
             samples = [("", {})] * len(launches)
-        return Counted(
-            tuple(
-                LaunchCounts(
-                    launch.kernel, {name: values[name] for name in names if name in values}, found
-                )
-                for launch, (_, values), (_, found) in zip(launches, counters, samples, strict=True)
-            )
-        )
+        counted = []
+        for launch, (_, values), (_, found) in zip(launches, counters, samples, strict=True):
+            wanted = {name: values[name] for name in names if name in values}
+            counted.append(LaunchCounts(launch.kernel, wanted, found))
+        return Counted(tuple(counted))
 
-    def _page(self, file: Path, page: str, *options: str) -> str:
-        """Let the tool print one page of a report, "" where it cannot."""
-        command = [
-            *(str(self._tool), f"--import={file}", "--csv", f"--page={page}"),
-            *("--print-units=base", *options),
-        ]
+    def _page(self, page: str, *options: str) -> str:
+        shown = (f"--import={self._file}", "--csv", f"--page={page}", "--print-units=base")
         try:
             ended = subprocess.run(  # noqa: S603 - the tool that was found
-                command,
+                [str(self._tool), *shown, *options],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 env=_environment(),
@@ -292,7 +255,7 @@ def _environment() -> dict[str, str]:
 def _reason(ended: Ended, sign: str) -> str:
     if ended.timed_out:
         return f"Nsight Compute did not end within {TIMEOUT_S:g} s"
-    if said := trouble(f"{ended.said}\n{ended.words}"):
+    if said := trouble(ended.text):
         return said
     lines = (line.partition(sign)[2] for line in ended.said.splitlines() if sign in line)
     events = [json.loads(line) for line in lines]

@@ -62,11 +62,7 @@ EARLY = (
 
 
 class CudaDevice(VerifiedDevice):
-    """Run programs on one NVIDIA GPU, which no other `tune` uses meanwhile.
-
-    The verifier and the worker share the GPU. Raises `DeviceError` where it is in use or does not
-    answer.
-    """
+    """Run programs on one GPU; raise `DeviceError` where another `tune` uses it or it is silent."""
 
     def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
         self._ordinal, self._operators = ordinal, dict(operators)
@@ -84,11 +80,21 @@ class CudaDevice(VerifiedDevice):
             except (ChildDiedError, ChildTimeoutError, MemoryError) as error:
                 raise DeviceError(f"the GPU's processes did not start: {error}") from error
             self._metered = runner
-            super().__init__(_info(facts, streaming, _gpu_state(uuid)), spec, verifier, runner)
+            capability = (facts["major"], facts["minor"])
+            info = DeviceInfo(
+                name=facts["name"],
+                architecture=architecture_for(capability),
+                compute_capability=capability,
+                multiprocessors=facts["multiprocessors"],
+                l2_bytes=facts["l2_bytes"],
+                streaming_gbps=round(streaming, 1),
+                recorded=False,
+                environment={"cuda_driver_api": str(facts["driver"]), **_gpu_state(uuid)},
+            )
+            super().__init__(info, spec, verifier, runner)
             undo.pop_all()
 
     def watchers(self) -> Watchers:
-        """Open compute-sanitizer's tools, where it is installed."""
         kinds = KINDS if find_compute_sanitizer() else ()
         opened = (self._ordinal, self._spec, self._operators)
         tools = tuple(ComputeSanitizer(kind, *opened) for kind in kinds)
@@ -101,12 +107,9 @@ class CudaDevice(VerifiedDevice):
         self._metered.require_energy()
 
     def idle_energy(self, *, seconds: float) -> EnergyWindow:
-        """Read the energy of the GPU with both processes' contexts on it, but without work."""
         return self._metered.idle_energy(seconds)
 
     def energy(self, program: Program, *, seconds: float) -> EnergyWindow | Outcome:
-        """Read the energy over replays of a verified program, and verify its next results."""
-
         def attempt() -> EnergyWindow | Outcome:
             self._enter(program.workload)
             self._ask("prepare", program.workload, NORMAL, fresh_seed())
@@ -142,11 +145,8 @@ class CudaRunner(RestartingWorker[Child]):
         return facts
 
     def run_once(self, program: Program, order: int) -> str:
-        """Launch the program once; the GPU alone decides on the order of blocks and threads.
-
-        All but the first time a programmatic launch begins before its inputs are written.
-        """
-        # The protocol's order says nothing to a GPU but whether this is the first run.
+        """Launch once; all but the first time a pdl launch begins before its inputs are written."""
+        # The GPU alone decides on the order: here it only says whether this is the first run.
         late = order > 0 and any(launch.pdl for launch in program.launches[:1])
         try:
             with self._blamed_on_the_program():
@@ -176,7 +176,6 @@ class CudaRunner(RestartingWorker[Child]):
             self._ready_worker().call("rerun", program, policy, timeout_s=limit_s)
 
     def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
-        """Time programs in alternation; any failure ends the worker."""
         replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
         timeout_s = _limit_s(TIMING_TIMEOUT_S * 5 + replays_s, *programs)
         try:
@@ -230,14 +229,11 @@ class CudaRunner(RestartingWorker[Child]):
     def _own_failures_blamed(self) -> Iterator[None]:
         try:
             yield
-        except CudaError as error:
+        except (CudaError, PeerError) as error:
             if error.sticky:
                 self._drop_worker()
-            raise RunFailedError(Status.LAUNCH, error.message) from error
-        except PeerError as error:
-            if error.sticky:
-                self._drop_worker()
-            raise RunFailedError(error.status, error.message) from error
+            status = error.status if isinstance(error, PeerError) else Status.LAUNCH
+            raise RunFailedError(status, error.message) from error
 
 
 def _limit_s(seconds: float, *programs: Program) -> float:
@@ -247,25 +243,10 @@ def _limit_s(seconds: float, *programs: Program) -> float:
 
 @contextmanager
 def _blamed_on_the_worker() -> Iterator[None]:
-    """Nothing of a candidate ran: the process itself is at fault."""
     try:
         yield
     except (ChildDiedError, ChildTimeoutError) as error:
         raise DeviceError(f"the GPU's process gave no energy: {error}") from error
-
-
-def _info(facts: Mapping[str, Any], streaming_gbps: float, state: Mapping[str, str]) -> DeviceInfo:
-    capability = (facts["major"], facts["minor"])
-    return DeviceInfo(
-        name=facts["name"],
-        architecture=architecture_for(capability),
-        compute_capability=capability,
-        multiprocessors=facts["multiprocessors"],
-        l2_bytes=facts["l2_bytes"],
-        streaming_gbps=round(streaming_gbps, 1),
-        recorded=False,
-        environment={"cuda_driver_api": str(facts["driver"]), **state},
-    )
 
 
 def _lock(ordinal: int, uuid: str) -> FileLock:
@@ -283,7 +264,6 @@ def _lock(ordinal: int, uuid: str) -> FileLock:
 
 
 def _gpu_state(uuid: str) -> dict[str, str]:
-    """Ask nvidia-smi for what the driver API doesn't say; empty where it gives no answer."""
     program = which("nvidia-smi")
     if program is None:
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import uuid
 from collections.abc import Mapping
+from math import prod
 from typing import Any, Protocol
 
 from cuda.bindings import driver
@@ -95,8 +96,7 @@ class LoadedProgram:
                 )
                 for launch in launches
             }
-            for launch in launches:
-                self._permit(launch)
+            self._permit(launches)
         except CudaError:
             driver.cuModuleUnload(self._module)
             raise
@@ -107,16 +107,16 @@ class LoadedProgram:
     def unload(self) -> None:
         call(driver.cuModuleUnload, self._module)
 
-    def _permit(self, launch: Launch) -> None:
+    def _permit(self, launches: tuple[Launch, ...]) -> None:
         attributes = driver.CUfunction_attribute
-        function = self._functions[launch.kernel]
-        if launch.shared_bytes > DEFAULT_SHARED_BYTES:
-            name = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            call(driver.cuFuncSetAttribute, function, name, launch.shared_bytes)
-        x, y, z = launch.cluster or (1, 1, 1)
-        if x * y * z > PORTABLE_CLUSTER_BLOCKS:
-            name = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            call(driver.cuFuncSetAttribute, function, name, 1)
+        for launch in launches:
+            function = self._functions[launch.kernel]
+            if launch.shared_bytes > DEFAULT_SHARED_BYTES:
+                name = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                call(driver.cuFuncSetAttribute, function, name, launch.shared_bytes)
+            if prod(launch.cluster or ()) > PORTABLE_CLUSTER_BLOCKS:
+                name = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+                call(driver.cuFuncSetAttribute, function, name, 1)
 
 
 class LaunchArguments:
@@ -131,10 +131,7 @@ class LaunchArguments:
             else SCALARS[item[0]](item[1])
             for item in layout.order
         ]
-        pointers = (ctypes.c_void_p * len(self._values))()
-        for index, value in enumerate(self._values):
-            pointers[index] = ctypes.addressof(value)
-        self._pointers = pointers
+        self._pointers = (ctypes.c_void_p * len(self._values))(*map(ctypes.addressof, self._values))
 
     @property
     def address(self) -> int:
@@ -154,7 +151,7 @@ class Issuer(Protocol):
 
 
 class Launcher:
-    """One operator call: every launch of a program, configured once and issued many times."""
+    """Every launch of a program, configured once and issued many times."""
 
     relaxed = False
 

@@ -15,6 +15,7 @@ from tuner.device.cuda.buffers import Graph
 from tuner.device.cuda.driver import CudaError, call
 from tuner.device.timing import FINALS
 from tuner.model.errors import DeviceError
+from tuner.model.trial import EnergyWindow
 
 # Longer replays than for timing: the pauses between them, of microseconds, cost power too.
 ENERGY = replace(FINALS, min_replay_us=2000.0)
@@ -62,14 +63,6 @@ class Sampled:
         return median_low(self.clocks_mhz) if self.clocks_mhz else None
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The energy between two ticks of the counter."""
-
-    energy_j: float
-    seconds: float
-
-
 class Counter(Protocol):
     """What a window needs of a GPU; `NvmlCounter` but for tests."""
 
@@ -77,14 +70,21 @@ class Counter(Protocol):
         """Read the energy since the driver was loaded."""
 
     def sample(self, sampled: Sampled) -> None:
-        """Add clock, temperature and limits as they are now."""
+        """Add clock, temperature and limits as they are now; leave what is not told."""
 
 
 class NvmlCounter:
     """The counter of one GPU; raise `DeviceError` with a remedy where it cannot be read."""
 
     def __init__(self, uuid: str) -> None:
-        self._nvml = nvml = _library()
+        try:
+            from cuda.bindings import nvml
+        except ImportError as error:
+            raise DeviceError(
+                "this version of cuda-bindings has no NVML, which reads the GPU's energy",
+                remedy=f"pip install --upgrade 'cuda-bindings>=13.2,<14'; {_WITHOUT}",
+            ) from error
+        self._nvml: Any = nvml
         with _explained(nvml):
             nvml.init_v2()
             self._gpu = _gpu(nvml, uuid)
@@ -95,7 +95,6 @@ class NvmlCounter:
             return int(self._nvml.device_get_total_energy_consumption(self._gpu))
 
     def sample(self, sampled: Sampled) -> None:
-        """Add what the driver tells; what it does not tell is left as it was."""
         nvml, gpu = self._nvml, self._gpu
         clock = _told(nvml, lambda: nvml.device_get_clock_info(gpu, CLOCK_SM))
         if clock is not None:
@@ -124,12 +123,18 @@ class Window:
     def settle(self, seconds: float) -> None:
         self._pass(self._clock_s() + seconds)
 
-    def take(self, seconds: float) -> Span:
-        """Wait for a tick, for `seconds`, and for another tick."""
+    def take(self, seconds: float) -> EnergyWindow:
+        """Wait for a tick, for `seconds`, and for another tick: the energy between the two."""
         started_s, before_mj = self._tick()
         self._pass(started_s + seconds, self.sampled)
         ended_s, after_mj = self._tick()
-        return Span((after_mj - before_mj) * 1e-3, ended_s - started_s)
+        return EnergyWindow(
+            energy_j=(after_mj - before_mj) * 1e-3,
+            seconds=ended_s - started_s,
+            temperature_c=self.sampled.temperature_c,
+            clock_mhz=self.sampled.clock_mhz,
+            limited_by=tuple(sorted(self.sampled.limited_by)),
+        )
 
     def _pass(self, until_s: float, sampled: Sampled | None = None) -> None:
         while (left_s := until_s - self._clock_s()) > 0:
@@ -139,7 +144,6 @@ class Window:
             self._pause(min(left_s, SAMPLE_S))
 
     def _tick(self) -> tuple[float, int]:
-        """Wait until the counter changes; return when, and what it says then."""
         last_mj, until_s = self._counter.energy_mj(), self._clock_s() + LONGEST_TICK_S
         while self._clock_s() < until_s:
             self._keep_busy()
@@ -157,8 +161,7 @@ class QueuedReplays:
     """Replays of one graph, enqueued ahead, so that the GPU never waits for this process."""
 
     def __init__(self, graph: Graph, replays: int, stream: Any) -> None:
-        self._graph, self._stream = graph, stream
-        self._replays = replays
+        self._graph, self._replays, self._stream = graph, replays, stream
         # One at the end of each batch of replays, in order.
         self._ends: list[Any] = []
         self._done = 0
@@ -195,17 +198,6 @@ class QueuedReplays:
             driver.cuEventDestroy(end)
 
 
-def _library() -> Any:
-    try:
-        from cuda.bindings import nvml
-    except ImportError as error:
-        raise DeviceError(
-            "this version of cuda-bindings has no NVML, which reads the GPU's energy",
-            remedy=f"pip install --upgrade 'cuda-bindings>=13.2,<14'; {_WITHOUT}",
-        ) from error
-    return nvml
-
-
 def _gpu(nvml: Any, uuid: str) -> Any:
     """Find the GPU, which must not be partitioned: the counter is that of all of it."""
     try:
@@ -222,7 +214,6 @@ def _gpu(nvml: Any, uuid: str) -> Any:
 
 
 def _told(nvml: Any, ask: Callable[[], Any]) -> Any:
-    """Ask what not every driver tells; None where it does not."""
     try:
         return ask()
     except (nvml.NvmlError, RuntimeError):  # the latter where the driver is too old for it

@@ -17,7 +17,7 @@ from cuda.bindings import driver
 from tuner.device.base import Program
 from tuner.device.cuda.buffers import Graph, MappedArena
 from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
-from tuner.device.layout import Layout, Slot
+from tuner.device.layout import Slot
 from tuner.device.reference import PeerError, PeerFunction, line_in, load_peers
 from tuner.model.errors import KernelError, WorkerError
 from tuner.model.trial import Status
@@ -59,7 +59,9 @@ class PeerLaunchers:
                     _warm_up(launcher, arena, self._stream)
             except PeerError as error:
                 # No graph was being captured: to start PyTorch once more would take longer.
-                error.sticky = not self._unharmed()
+                with suppress(CudaError):
+                    call(driver.cuStreamSynchronize, self._stream)
+                    error.sticky = False
                 raise
             # On the arrays themselves: what is captured does not run.
             place = _Place([LaunchArguments(arena.layout, arena.base)])
@@ -79,13 +81,6 @@ class PeerLaunchers:
                 # Else a second shape would be compiled for any shape, and some more not at all.
                 torch.compiler.reset()
 
-    def _unharmed(self) -> bool:
-        try:
-            call(driver.cuStreamSynchronize, self._stream)
-        except CudaError:
-            return False
-        return True
-
     def _made(self, program: Program) -> PeerLauncher:
         # One process compiles: the worker may be killed, and others would survive it.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -102,10 +97,7 @@ class PeerLaunchers:
 
 
 class PeerLauncher:
-    """One operator call of a peer; what it returns is kept until the next call on the same arrays.
-
-    So each set of buffers has results of its own, as with a kernel that writes its outputs.
-    """
+    """One operator call of a peer; each set of arrays keeps what its last call returned."""
 
     # A peer may allocate and load modules, which stricter captures forbid.
     relaxed = True
@@ -120,8 +112,7 @@ class PeerLauncher:
     ) -> None:
         self._torch, self._function, self._stream = torch, function, stream
         self._axes, self._home = dict(axes), home
-        # By the address of the arrays.
-        self._tensors: dict[int, dict[str, Any]] = {}
+        self._tensors: dict[int, dict[str, Any]] = {}  # by the address of the arrays
         self._returned: dict[int, Mapping[str, Any]] = {}
 
     def issue(self, arguments: LaunchArguments) -> None:
@@ -131,7 +122,6 @@ class PeerLauncher:
             self._returned[arguments.base] = _checked(self._torch, returned, tensors, arguments)
 
     def collect(self, arguments: LaunchArguments) -> None:
-        """Copy what the last call there returned into the outputs, for the verifier to see."""
         with self._running():
             tensors = self._views(arguments)
             for name, result in self._returned.get(arguments.base, {}).items():
@@ -152,12 +142,11 @@ class PeerLauncher:
             yield
 
     def _views(self, arguments: LaunchArguments) -> dict[str, Any]:
-        known = self._tensors.get(arguments.base)
-        if known is None:
-            slots, base = arguments.layout.slots, arguments.base
-            known = {slot.name: _tensor(self._torch, slot, base, self._stream) for slot in slots}
-            self._tensors[arguments.base] = known
-        return known
+        slots, base = arguments.layout.slots, arguments.base
+        if base not in self._tensors:
+            made = {slot.name: _tensor(self._torch, slot, base, self._stream) for slot in slots}
+            self._tensors[base] = made
+        return self._tensors[base]
 
 
 @dataclass(slots=True)
@@ -168,8 +157,6 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Memory on the GPU that belongs to somebody else."""
-
     address: int
     size: int
 
@@ -197,24 +184,19 @@ def _checked(
     if not isinstance(returned, Mapping):
         kind = type(returned).__name__
         raise PeerError(f"returns a {kind}: neither None nor a dict of outputs by name")
-    outputs = _outputs(arguments.layout)
+    outputs = [slot.name for slot in arguments.layout.with_role("output", "inout")]
     for name, result in returned.items():
         if name not in outputs:
             raise PeerError(f"returns {name!r}, which is none of the outputs {', '.join(outputs)}")
         if not isinstance(result, torch.Tensor):
             raise PeerError(f"returns a {type(result).__name__} for {name!r}, not a tensor")
-        found, wanted = _kind(result), _kind(tensors[name])
+        found, wanted = (
+            f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device.type}"
+            for tensor in (result, tensors[name])
+        )
         if found != wanted:
             raise PeerError(f"returns {name!r} as {found}, not {wanted}", status=Status.INCORRECT)
     return returned
-
-
-def _outputs(layout: Layout) -> tuple[str, ...]:
-    return tuple(slot.name for slot in layout.with_role("output", "inout"))
-
-
-def _kind(tensor: Any) -> str:
-    return f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device.type}"
 
 
 def _warm_up(launcher: PeerLauncher, arena: MappedArena, stream: Any) -> None:

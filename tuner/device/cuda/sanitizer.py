@@ -15,7 +15,7 @@ from typing import Any
 
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Outcome, Program
-from tuner.device.cuda.tool_process import Job, Jobs, ToolProcess, environment, jobs_of
+from tuner.device.cuda.tool_process import Ended, Job, Jobs, ToolProcess, environment, jobs_of
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
@@ -69,18 +69,13 @@ _FOUND = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What the tool's lines and the watched program's lines begin with.
-
-    A kernel that knew them could print what looks like a verdict.
-    """
+    """What lines of the tool and of the program begin with: a kernel must not know them."""
 
     tool: str = "========="
     program: str = "job:"
 
 
 class State(Enum):
-    """How far a job came."""
-
     WAITING = "waiting"
     STARTED = "started"
     DONE = "done"
@@ -89,10 +84,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class JobReport:
-    """One job: what was found while it ran, and why it failed if it did.
-
-    `shortage` says that memory or registers did not suffice, of which the tool takes its share.
-    """
+    """One job, what was found in it and why it failed; a `shortage` may be the tool's fault."""
 
     state: State = State.WAITING
     error: str = ""
@@ -138,7 +130,7 @@ def read(text: str, kind: str, jobs: int, signs: Signs | None = None) -> Report:
 
 
 def _blocks(text: str, signs: Signs) -> Iterator[list[str] | dict[str, Any]]:
-    """Split into the tool's messages (a line and the indented ones below it) and events."""
+    """Split into the tool's messages, with their indented lines, and events."""
     block: list[str] = []
     meanwhile: list[dict[str, Any]] = []
     for line in [*text.splitlines(), signs.tool]:
@@ -175,87 +167,59 @@ def _note_event(report: Report, event: dict[str, Any], running: int | None) -> i
 
 
 def _note_block(report: Report, block: list[str], kind: str, running: int | None) -> None:
-    title = block[0]
+    title, *details = block
     if match := _SUMMARY.match(title) or _RACE_SUMMARY.match(title):
         report.errors = int(match[1].replace(",", ""))
-    if title.startswith(_NOTES) or _is_warning_of_race(title):
+    of_race = _RACE in title or "hazard detected" in title
+    if title.startswith(_NOTES) or (of_race and title.lower().startswith("warning")):
         return
-    if not _is_finding(block):
+    placed = any(line.startswith(("at ", "by thread", "Device Frame")) for line in details)
+    internal = title.startswith(("Internal", "Warning"))
+    if internal or not (placed or _FOUND.match(title)):
         report.troubles.append(" ".join(block))
         return
     arrays = () if running is None else report.jobs[running].arrays
-    found = _described(block, kind, {name: (start, size) for name, start, size in arrays})
+    found = _described(title, details, kind, arrays)
     (report.stray if running is None else report.jobs[running].findings).append(found)
 
 
-def _is_warning_of_race(title: str) -> bool:
-    return title.lower().startswith("warning") and (_RACE in title or "hazard detected" in title)
-
-
-def _is_finding(block: list[str]) -> bool:
-    if block[0].startswith(("Internal", "Warning")):
-        return False
-    placed = any(line.startswith(("at ", "by thread", "Device Frame")) for line in block[1:])
-    return placed or _FOUND.match(block[0]) is not None
-
-
-def _described(block: list[str], kind: str, arrays: Mapping[str, tuple[int, int]]) -> str:
-    details = _without_host(block[1:])
+def _described(
+    title: str, details: list[str], kind: str, arrays: Sequence[tuple[str, int, int]]
+) -> str:
+    host = (n for n, line in enumerate(details) if line.startswith(("Saved host", "Host Frame")))
+    details = details[: next(host, None)]
     lines = [named for line in details if (named := _PLACE.search(line))]
-    if _RACE in block[0]:
-        return _race(block[0], details, kind)
+    title = title.removeprefix("Error: ")
+    if _RACE in title:
+        return _race(title, [line for line in details if line.startswith("and ")], kind)
     said = [line for line in details if not line.startswith(("at ", "Device Frame"))]
     if not lines:  # the place is not in the source that was compiled: quote all there is
         said = [line.removeprefix("Device Frame:").strip() for line in details]
-    what = block[0].removeprefix("Error: ").rstrip(".:")
-    text = _with_names(_sentence([what, *said]), arrays)
+    text = title.rstrip(".:")
+    for part in said:  # the tool broke it into lines: a comma where no word of its own goes on
+        text += f" {part}" if part.startswith(("by ", "and ", "at ", "in ")) else f", {part}"
+    text = _ADDRESS.sub(lambda match: _array_at(match[0], arrays), text)
     return f"{UNIT}({lines[0][1]}): {kind}: {text}" if lines else f"{kind}: {text}"
 
 
-def _sentence(parts: list[str]) -> str:
-    """Join what the tool broke into lines: a comma where no word of its own goes on."""
-    text = parts[0]
-    for part in parts[1:]:
-        text += f" {part}" if part.startswith(("by ", "and ", "at ", "in ")) else f", {part}"
+def _race(title: str, others: list[str], kind: str) -> str:
+    place = _PLACE.search(title)
+    text = _POSITION.sub("", title).strip()
+    said = [f"{UNIT}({place[1]}): {kind}: {text}" if place else f"{kind}: {title}"]
+    for line in others:
+        place = _PLACE.search(line)
+        at_line = f"{_POSITION.sub('', line).strip()} at line {place[1]} of {UNIT}" if place else ""
+        said.append(f"  {at_line or line}")
+    return "\n".join(said)
+
+
+def _array_at(text: str, arrays: Sequence[tuple[str, int, int]]) -> str:
+    address = int(text, 16)
+    for name, start, size in arrays:
+        if start <= address < start + size:
+            offset = address - start
+            return f"`{name}` + {offset} bytes" if offset else f"`{name}`"
     return text
-
-
-def _race(title: str, details: list[str], kind: str) -> str:
-    first, *others = [
-        title.removeprefix("Error: "),
-        *(line for line in details if line.startswith("and ")),
-    ]
-    place = _PLACE.search(first)
-    text = _POSITION.sub("", first).strip()
-    head = f"{UNIT}({place[1]}): {kind}: {text}" if place else f"{kind}: {first}"
-    return "\n".join([head, *map(_other_side, others)])
-
-
-def _other_side(line: str) -> str:
-    place = _PLACE.search(line)
-    if place is None:
-        return f"  {line}"
-    return f"  {_POSITION.sub('', line).strip()} at line {place[1]} of {UNIT}"
-
-
-def _without_host(details: list[str]) -> list[str]:
-    for index, line in enumerate(details):
-        if line.startswith(("Saved host", "Host Frame")):
-            return details[:index]
-    return details
-
-
-def _with_names(text: str, arrays: Mapping[str, tuple[int, int]]) -> str:
-
-    def named(match: re.Match[str]) -> str:
-        address = int(match[0], 16)
-        for name, (start, size) in arrays.items():
-            if start <= address < start + size:
-                offset = address - start
-                return f"`{name}` + {offset} bytes" if offset else f"`{name}`"
-        return match[0]
-
-    return _ADDRESS.sub(named, text)
 
 
 def find_compute_sanitizer() -> Path | None:
@@ -270,21 +234,6 @@ def _works(path: Path) -> bool:
     folder = path.resolve().parent
     lone = folder.name == "bin" and (folder / "libsanitizer-collection.so").is_file()
     return not lone or (folder / "TreeLauncherSubreaper").is_file()
-
-
-@dataclass(frozen=True, slots=True)
-class SanitizerRun:
-    """One process of the tool: what it reported and how it ended."""
-
-    report: Report
-    exit_code: int
-    timeout_s: float
-    timed_out: bool
-    last_words: str
-
-    @property
-    def clean(self) -> bool:
-        return self.report.clean and self.exit_code == 0 and not self.timed_out
 
 
 class ComputeSanitizer:
@@ -325,29 +274,20 @@ class ComputeSanitizer:
                 group = waiting.popleft()
                 if not group:
                     continue
-                run = self._run([jobs[index] for index in group], Path(folder))
-                if run.clean or len(group) == 1 or not run.report.ready:
-                    outcomes |= {index: _outcome(run, self.kind) for index in group}
+                report, ended = self._run([jobs[index] for index in group], Path(folder))
+                outcome = _outcome(report, ended, self.kind)
+                if outcome.status is Status.CORRECT or len(group) == 1 or not report.ready:
+                    outcomes |= dict.fromkeys(group, outcome)
                 else:
-                    waiting += _smaller(group, run.report)
+                    waiting += _smaller(group, report)
         return [outcomes[index] for index in range(len(programs))]
 
     def close(self) -> None:
         self._process.close()
 
-    def _run(self, jobs: Sequence[Job], folder: Path) -> SanitizerRun:
+    def _run(self, jobs: Sequence[Job], folder: Path) -> tuple[Report, Ended]:
         secret = secrets.token_hex(8)
         signs = Signs(f"tool-{secret}", f"job-{secret}")
-        timeout_s = START_TIMEOUT_S + JOB_TIMEOUT_S * len(jobs)
-        written_only = self.kind == "initcheck"
-        request = Jobs(self._ordinal, signs.program, tuple(jobs), written_only)
-        ended = self._process.run(
-            self._command(signs), request, folder, timeout_s, environment(_VARIABLES)
-        )
-        report = read(ended.said, self.kind, len(jobs), signs)
-        return SanitizerRun(report, ended.exit_code, timeout_s, ended.timed_out, ended.last_words)
-
-    def _command(self, signs: Signs) -> list[str]:
         options = {
             "--tool": self.kind,
             "--prefix": signs.tool,
@@ -359,12 +299,19 @@ class ComputeSanitizer:
             "--error-exitcode": str(_FOUND_SOMETHING),
         }
         listed = [text for option in options.items() for text in option]
-        return [str(self._tool), *listed, *_OPTIONS[self.kind]]
+        ended = self._process.run(
+            [str(self._tool), *listed, *_OPTIONS[self.kind]],
+            Jobs(self._ordinal, signs.program, tuple(jobs), self.kind == "initcheck"),
+            folder,
+            START_TIMEOUT_S + JOB_TIMEOUT_S * len(jobs),
+            environment(_VARIABLES),
+        )
+        return read(ended.said, self.kind, len(jobs), signs), ended
 
 
 def _smaller(group: Sequence[int], report: Report) -> list[list[int]]:
-    pairs = list(zip(group, report.jobs, strict=True))
     odd = (State.STARTED, State.FAILED)
+    pairs = zip(group, report.jobs, strict=True)
     suspects = [index for index, job in pairs if job.findings or job.state in odd]
     if not suspects:
         middle = len(group) // 2
@@ -373,38 +320,30 @@ def _smaller(group: Sequence[int], report: Report) -> list[list[int]]:
     return [*([index] for index in suspects), others]
 
 
-def _outcome(run: SanitizerRun, kind: str) -> Outcome:
-    report = run.report
-    if run.clean:
+def _outcome(report: Report, ended: Ended, kind: str) -> Outcome:
+    if report.clean and ended.exit_code == 0 and not ended.timed_out:
         return Outcome(Status.CORRECT)
+    limit = f"within {ended.timeout_s:g} s"
     if not report.ready:
-        return Outcome(Status.NOT_RECORDED, _without_start(run, kind))
-    if report.findings:
-        return Outcome(Status.INCORRECT, _with_count(report))
+        words = "; ".join(filter(None, [*report.troubles, ended.last_words]))
+        why = f": {words or f'exit code {ended.exit_code}'}"
+        why = f" {limit}" if ended.timed_out else why
+        return Outcome(Status.NOT_RECORDED, f"{kind} did not start{why}")
+    if found := report.findings:
+        others = max(report.errors or 0, len(found)) - 1
+        more = f"\n(and {others} more)" if others else ""
+        return Outcome(Status.INCORRECT, found[0] + more)
     if report.errors:
         return Outcome(Status.INCORRECT, f"{kind}: {report.errors} errors, which are not described")
-    if run.timed_out:
-        return Outcome(Status.TIMEOUT, f"{kind}: no end within {run.timeout_s:g} s")
+    if ended.timed_out:
+        return Outcome(Status.TIMEOUT, f"{kind}: no end {limit}")
     if report.troubles:
         return Outcome(Status.NOT_RECORDED, f"{kind} gave no verdict: {'; '.join(report.troubles)}")
-    (job,) = report.jobs
-    if job.state is State.FAILED:
-        status = Status.NOT_RECORDED if job.shortage else Status.LAUNCH
-        return Outcome(status, f"{kind}: {job.error}")
-    ended = f"exit code {run.exit_code} {run.last_words}".rstrip()
-    if job.state is not State.DONE:
-        return Outcome(Status.LAUNCH, f"{kind}: the process ended before the kernel did: {ended}")
-    return Outcome(Status.NOT_RECORDED, f"{kind} gave no verdict: {ended}")
-
-
-def _without_start(run: SanitizerRun, kind: str) -> str:
-    if run.timed_out:
-        return f"{kind} did not start within {run.timeout_s:g} s"
-    words = "; ".join([*run.report.troubles, *filter(None, [run.last_words])])
-    return f"{kind} did not start: {words or f'exit code {run.exit_code}'}"
-
-
-def _with_count(report: Report) -> str:
-    first = report.findings[0]
-    others = max(report.errors or 0, len(report.findings)) - 1
-    return f"{first}\n(and {others} more)" if others else first
+    for job in report.jobs:
+        if job.state is State.FAILED:
+            status = Status.NOT_RECORDED if job.shortage else Status.LAUNCH
+            return Outcome(status, f"{kind}: {job.error}")
+    last = f"exit code {ended.exit_code} {ended.last_words}".rstrip()
+    if any(job.state is not State.DONE for job in report.jobs):
+        return Outcome(Status.LAUNCH, f"{kind}: the process ended before the kernel did: {last}")
+    return Outcome(Status.NOT_RECORDED, f"{kind} gave no verdict: {last}")

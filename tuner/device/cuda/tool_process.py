@@ -75,7 +75,12 @@ class Ended:
     said: str
     words: str
     exit_code: int
+    timeout_s: float
     timed_out: bool
+
+    @property
+    def text(self) -> str:
+        return f"{self.said}\n{self.words}"
 
     @property
     def last_words(self) -> str:
@@ -114,22 +119,22 @@ class ToolProcess:
                     env=dict(environment),
                     start_new_session=True,
                 )
-                process = self._process
-                timed_out = _ended_late(process, timeout_s)
+                process, timed_out = self._process, False
+                try:
+                    process.wait(timeout_s)
+                except subprocess.TimeoutExpired:
+                    timed_out = True
+                finally:
+                    _kill(process)
         self._process = None
-        return Ended(
-            said.read_text(errors="replace"),
-            words.read_text(errors="replace"),
-            process.returncode,
-            timed_out,
-        )
+        output_text, error_text = (path.read_text(errors="replace") for path in (said, words))
+        return Ended(output_text, error_text, process.returncode, timeout_s, timed_out)
 
     def close(self) -> None:
         """End what runs; another thread that waits for it, or asks for more, fails."""
         self._closed = True
-        process = self._process
-        if process is not None:
-            kill(process)
+        if process := self._process:
+            _kill(process)
 
 
 def jobs_of(
@@ -148,7 +153,7 @@ def jobs_of(
 def draw_arena(
     workload: Workload, spec: KernelSpec, operators: Mapping[str, str], path: Path
 ) -> Layout:
-    """Write fresh inputs of a workload to a file, outputs poisoned, and say what lies where."""
+    """Write fresh inputs of a workload to a file, with outputs poisoned."""
     layout = lay_out(spec, workload.values)
     memory = HostMemory()
     verifier = Verifier(memory, spec, operators)
@@ -166,20 +171,10 @@ def environment(without: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _ended_late(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
-        kill(process)
-    return False
 
 
 def main(path: str) -> None:
@@ -199,9 +194,8 @@ def main(path: str) -> None:
         try:
             _run(index, job, jobs.written_only, stream, voice)
         except (CudaError, MemoryError) as error:
-            text = str(error)
-            shortage = any(name in text for name in SHORTAGES)
-            voice.say("failed", job=index, error=text, shortage=shortage)
+            shortage = any(name in str(error) for name in SHORTAGES)
+            voice.say("failed", job=index, error=str(error), shortage=shortage)
             if isinstance(error, CudaError) and error.sticky:
                 return
         else:
@@ -213,8 +207,7 @@ class Voice:
     """Standard output for events alone: what a kernel prints goes nowhere."""
 
     def __init__(self, sign: str) -> None:
-        self._sign = sign
-        self._file = os.dup(1)
+        self._sign, self._file = sign, os.dup(1)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.close(nowhere)
@@ -259,16 +252,16 @@ def _fill(job: Job, placed: list[Slot], written_only: bool) -> None:
 
 def _end_with(leash: int) -> None:
     """End when whoever started the tool is gone: its end of the pipe closes with it."""
+
+    def wait_for_the_end() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
     with suppress(OSError):
         status = os.fstat(0)
         if stat.S_ISFIFO(status.st_mode) and status.st_ino == leash:
-            threading.Thread(target=_wait_for_the_end, daemon=True).start()
-
-
-def _wait_for_the_end() -> None:
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGKILL)
+            threading.Thread(target=wait_for_the_end, daemon=True).start()
 
 
 if __name__ == "__main__":

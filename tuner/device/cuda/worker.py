@@ -38,7 +38,6 @@ from tuner.device.cuda.energy import (
     LOADED_SETTLE_S,
     NvmlCounter,
     QueuedReplays,
-    Span,
     Window,
 )
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
@@ -118,17 +117,16 @@ class CudaWorker:
             self._arena = None
 
     def run_once(self, program: Program, *, late: bool = False) -> bool:
-        """Launch the program once on the arena and wait for it.
-
-        With `late` it follows a launch that has yet to write what the arena holds. Returns
-        whether there was memory for that.
-        """
+        """Launch it once and wait; tell whether that was after a launch that writes inputs late."""
         arena = self._mapped
         self._unload_oldest()
         arena.pull()
         launcher, arguments = self._launcher(program), LaunchArguments(arena.layout, arena.base)
         self._shared.issue(self._stream)
-        overlaps = late and self._written_late(arena)
+        overlaps = False
+        if late:
+            self._late = self._late or LateWriter(self._attribute("MULTIPROCESSOR_COUNT"))
+            overlaps = self._late.issue(arena.base, arena.layout.total_bytes, self._stream)
         try:
             launcher.issue(arguments)
             launcher.collect(arguments)
@@ -136,10 +134,6 @@ class CudaWorker:
             call(driver.cuStreamSynchronize, self._stream)
         arena.push()
         return overlaps
-
-    def _written_late(self, arena: MappedArena) -> bool:
-        self._late = self._late or LateWriter(self._attribute("MULTIPROCESSOR_COUNT"))
-        return self._late.issue(arena.base, arena.layout.total_bytes, self._stream)
 
     def time(
         self, program: Program, policy: TimingPolicy, incumbent_us: float | None = None
@@ -158,7 +152,6 @@ class CudaWorker:
     def _sample(
         self, graph: Graph, policy: TimingPolicy, buffers: Buffers, incumbent_us: float | None
     ) -> tuple[list[float], float]:
-        """Replay in batches until that is enough; return times and the least wall ratio."""
         times: list[float] = []
         ratios: list[float] = []
         started = time.perf_counter()
@@ -177,15 +170,11 @@ class CudaWorker:
     def compare(
         self, programs: Sequence[Program], policy: TimingPolicy, rounds: int, seed: int
     ) -> tuple[list[list[float]], list[float | None]]:
-        """Time several programs interleaved: `rounds` rows in the order of `programs`, in us.
-
-        Each round replays every program once, in random order. The second list holds, for
-        programs with programmatic dependent launch, the median time without it.
-        """
+        """Time programs interleaved: rows in us, in their order, and the medians without pdl."""
         buffers = self._renewed(policy)
         reset_persisting_l2()
         # All first: what a peer allocates to stay may not lie where a captured one works.
-        launchers = [self._launcher(program) for program in programs]
+        launchers = list(map(self._launcher, programs))
         graphs = [self._graph(launcher, policy, buffers, None) for launcher in launchers]
         self._warm_up(graphs[0], policy, buffers)
         self._replay(graphs, buffers)
@@ -221,17 +210,13 @@ class CudaWorker:
         self._counter = self._counter or NvmlCounter(gpu_uuid(self._ordinal))
 
     def idle_energy(self, seconds: float) -> EnergyWindow:
-        """Read the energy of the GPU with its contexts, memory and graphs, but without work."""
         call(driver.cuCtxSynchronize)
         window = self._window(lambda: None)
         window.settle(IDLE_SETTLE_S)
-        return _window_of(window, window.take(seconds))
+        return window.take(seconds)
 
     def energy(self, program: Program, policy: TimingPolicy, seconds: float) -> EnergyWindow:
-        """Read the energy while the program is replayed without a pause over rotating buffers.
-
-        Between replays nothing is spoiled or scrubbed, which would cost energy too.
-        """
+        """Read the energy of replays without a pause; spoiling or scrubbing would cost some too."""
         self._unload_oldest()
         buffers = self._renewed(policy)
         reset_persisting_l2()
@@ -243,11 +228,10 @@ class CudaWorker:
                 window = self._window(load.keep_up)
                 window.settle(LOADED_SETTLE_S)
                 first = _once_past(load, 0)
-                span = window.take(seconds)
+                found = window.take(seconds)
                 time_us = load.time_us(first, _once_past(load, first))
         covered = buffers.sets * self._mapped.layout.footprint_bytes
         cold = covered >= policy.l2_multiple * self._attribute("L2_CACHE_SIZE")
-        found = _window_of(window, span)
         return replace(found, time_us=time_us, buffer_sets=buffers.sets, cold=cold)
 
     def _window(self, keep_busy: Callable[[], None]) -> Window:
@@ -256,8 +240,7 @@ class CudaWorker:
         return Window(self._counter, keep_busy)
 
     def _show(self, launcher: Issuer, buffers: Buffers, used: Sequence[int]) -> None:
-        """Put a set where the verifier looks, chosen so that no kernel can know which."""
-        chosen = secrets.choice(used)
+        chosen = secrets.choice(used)  # no kernel can know which
         launcher.collect(buffers.arguments[chosen])
         buffers.copy_to_arena(chosen)
         self._mapped.push()
@@ -288,16 +271,9 @@ class CudaWorker:
             self._loaded.popitem(last=False)[1].unload()
 
     def _renewed(self, policy: TimingPolicy) -> Buffers:
-        buffers = self._rotating(policy)
-        self._mapped.pull()
-        buffers.renew()
-        return buffers
-
-    def _rotating(self, policy: TimingPolicy) -> Buffers:
         layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")
         free_bytes, _ = call(driver.cuMemGetInfo)
-        held_bytes = sum(buffers.held_bytes for buffers in self._buffers.values())
-        free_bytes += held_bytes
+        free_bytes += sum(buffers.held_bytes for buffers in self._buffers.values())
         if layout.with_role("inout"):
             free_bytes //= 2  # they are kept twice
         chosen = rotation(policy, layout.footprint_bytes, l2_bytes, free_bytes)
@@ -306,6 +282,8 @@ class CudaWorker:
             self._scrub = Scrub(size_bytes, self._attribute("MULTIPROCESSOR_COUNT"))
         if chosen not in self._buffers:
             self._buffers[chosen] = Buffers(self._mapped, chosen, self._stream)
+        self._mapped.pull()
+        self._buffers[chosen].renew()
         return self._buffers[chosen]
 
     def _graph(
@@ -365,14 +343,3 @@ def _once_past(load: QueuedReplays, batches: int) -> int:
         load.keep_up()
         time.sleep(1e-3)
     return done
-
-
-def _window_of(window: Window, span: Span) -> EnergyWindow:
-    sampled = window.sampled
-    return EnergyWindow(
-        energy_j=span.energy_j,
-        seconds=span.seconds,
-        temperature_c=sampled.temperature_c,
-        clock_mhz=sampled.clock_mhz,
-        limited_by=tuple(sorted(sampled.limited_by)),
-    )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from typing import Any
 
-from tuner.device.layout import LARGEST, Array, code_distance, decode, encode
+import numpy as np
+
+from tuner.device.layout import LARGEST, Array, code_distance, decode, encode, storage_dtype
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 
 # Keeps the float64 temporaries of one comparison near 128 MB each.
@@ -48,32 +52,15 @@ def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolera
     """Compare an output's stored bits with float64 reference values of the same shape."""
     out, ref = raw.reshape(-1), reference.reshape(-1)
     if xp.__name__ == "cupy" and tolerance.codes is None:
-        from tuner.device.cuda.comparison import largest_error
-
         error = largest_error(out, ref, dtype, tolerance)
         if error <= 1.0:
             return Verdict(error)
-    return _compared(xp, out, ref, dtype, tolerance)
-
-
-def zeros_pass(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> bool:
-    """Tell whether zeros in an output stored like `raw` would mostly pass: a worthless check.
-
-    That is so if they pass for over half of the elements that are not zero, of up to a million.
-    """
-    step = max(1, raw.size // ZEROS_SAMPLE)
-    ref = reference.reshape(-1)[::step]
-    error = _errors(xp, xp.zeros_like(raw.reshape(-1)[::step]), ref, dtype, tolerance)
-    telling = ref != 0.0  # NaN too
-    passing = telling & (error <= 1.0)
-    return bool(2 * passing.sum() > telling.sum()) or not bool(telling.any())
-
-
-def _compared(xp: Any, out: Array, ref: Array, dtype: str, tolerance: Tolerance) -> Verdict:
-    parts = []
+    parts, changed = [], 0
     for start in range(0, out.size, CHUNK_ELEMENTS):
         piece = slice(start, start + CHUNK_ELEMENTS)
         error = _errors(xp, out[piece], ref[piece], dtype, tolerance)
+        if tolerance.codes is not None:
+            changed += int((error > 0).sum())
         worst = xp.argmax(error)
         parts.append(xp.stack([error[worst], worst + float(start)]))
     table = xp.stack(parts)
@@ -82,9 +69,9 @@ def _compared(xp: Any, out: Array, ref: Array, dtype: str, tolerance: Tolerance)
     worst = table[table[:, 0].argmax()]
     error = float(worst[0])
     if tolerance.codes is not None:
-        changed = _share_of_changed_codes(xp, out, ref, dtype)
         # Within the share that may differ, one code apart counts as right.
-        share = changed / tolerance.codes if tolerance.codes else inf if changed else 0.0
+        changed_share = changed / int(out.size)
+        share = changed_share / tolerance.codes if tolerance.codes else inf if changed else 0.0
         error = max(error - 1.0, 0.0) + share
     if error <= 1.0:
         return Verdict(error)
@@ -93,8 +80,17 @@ def _compared(xp: Any, out: Array, ref: Array, dtype: str, tolerance: Tolerance)
     return Verdict(error, (index, found, float(ref[index])))
 
 
+def zeros_pass(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> bool:
+    """Tell whether zeros would pass for most elements that are not zero: a worthless check."""
+    step = max(1, raw.size // ZEROS_SAMPLE)
+    ref = reference.reshape(-1)[::step]
+    error = _errors(xp, xp.zeros_like(raw.reshape(-1)[::step]), ref, dtype, tolerance)
+    telling = ref != 0.0  # NaN too
+    passing = telling & (error <= 1.0)
+    return bool(2 * passing.sum() > telling.sum()) or not bool(telling.any())
+
+
 def _errors(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> Array:
-    """Errors of the output in units of the tolerance; NaN where a number belongs is infinite."""
     if tolerance.codes is not None:
         # One code apart is within the tolerance; how many may be is checked over the whole.
         return _codes_apart(xp, raw, reference, dtype)
@@ -122,14 +118,6 @@ def _same_overflow(xp: Any, out: Array, reference: Array, dtype: str) -> Array:
     return both_nan | same
 
 
-def _share_of_changed_codes(xp: Any, raw: Array, reference: Array, dtype: str) -> float:
-    changed = 0
-    for start in range(0, raw.size, CHUNK_ELEMENTS):
-        piece = slice(start, start + CHUNK_ELEMENTS)
-        changed += int((_codes_apart(xp, raw[piece], reference[piece], dtype) > 0).sum())
-    return changed / int(raw.size)
-
-
 def _codes_apart(xp: Any, raw: Array, reference: Array, dtype: str) -> Array:
     stored = encode(xp, reference, dtype)
     distance = code_distance(xp, raw, stored, dtype).astype(xp.float64)
@@ -140,3 +128,171 @@ def _codes_apart(xp: Any, raw: Array, reference: Array, dtype: str) -> Array:
     other_kind = (xp.isnan(out) != xp.isnan(ref)) | (xp.isinf(out) != xp.isinf(ref))
     distance = xp.where(other_kind, xp.inf, distance)
     return xp.where(xp.isnan(out) & xp.isnan(ref), 0.0, distance)
+
+
+_BLOCKS, _THREADS = 1056, 256
+# CuPy compiles with denormals flushed to zero, so floats are taken apart as integers.
+_SOURCE = """
+#define kInfinity __longlong_as_double(0x7ff0000000000000ll)
+
+__device__ double decoded(unsigned long long bits, int exponent_bits, int mantissa_bits) {
+  const unsigned long long mantissa = bits & ((1ull << mantissa_bits) - 1);
+  const int top = (1 << exponent_bits) - 1, bias = top >> 1;
+  const int exponent = static_cast<int>(bits >> mantissa_bits) & top;
+  const bool negative = bits >> (exponent_bits + mantissa_bits) & 1;
+  // In e4m3 only the last code is no number, and there is no infinity (OCP 8-bit floating point).
+  const bool e4m3 = exponent_bits == 4 && mantissa_bits == 3;
+  if (e4m3 ? (bits & 0x7f) == 0x7f : exponent == top && mantissa) return nan("");
+  double value;
+  if (exponent == top && !e4m3) {
+    value = kInfinity;
+  } else if (exponent) {
+    value = ldexp(static_cast<double>(mantissa | 1ull << mantissa_bits),
+                  exponent - bias - mantissa_bits);
+  } else {
+    value = ldexp(static_cast<double>(mantissa), 1 - bias - mantissa_bits);
+  }
+  return negative ? -value : value;
+}
+
+__device__ double error_of(double out, double ref, double absolute, double relative,
+                           double largest) {
+  if (isnan(out) && isnan(ref)) return 0.0;
+  if (fabs(ref) >= largest * (1 - 1.0 / 512) && signbit(out) == signbit(ref) &&
+      fabs(out) >= largest * (1 - 1.0 / 128) && (!CHECK_INFINITY || !isinf(ref) || isinf(out)))
+    return 0.0;
+  double error;
+  if (absolute == 0.0 && relative == 0.0) {
+    error = out == ref ? 0.0 : kInfinity;
+  } else {
+    double allowed = absolute + relative * fabs(ref);
+    if (!isfinite(allowed)) allowed = 1.0;
+    error = fabs(out - ref) / fmax(allowed, 1e-300);
+  }
+  return isnan(error) ? kInfinity : error;
+}
+
+extern "C" __global__ void largest_error(const STORED* raw, const double* reference,
+                                         long long count, double absolute, double relative,
+                                         double largest, unsigned long long* worst) {
+  double error = 0.0;
+  const long long stride = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < count;
+       i += stride)
+    error = fmax(error, error_of(DECODED(raw[i]), reference[i], absolute, relative, largest));
+  for (int lanes = 16; lanes > 0; lanes /= 2)
+    error = fmax(error, __shfl_down_sync(0xffffffff, error, lanes));
+  // Positive doubles are ordered as their bits are.
+  if (threadIdx.x % 32 == 0 && error > 0.0) atomicMax(worst, __double_as_longlong(error));
+}
+"""
+_UNTOUCHED = """
+extern "C" __global__ void count_others(const unsigned char* data, const long long* ranges,
+                                        int expected, unsigned int* others) {
+  const long long start = ranges[2 * blockIdx.x], stop = ranges[2 * blockIdx.x + 1];
+  bool other = false;
+  for (long long i = start + threadIdx.x; i < stop; i += blockDim.x) other |= data[i] != expected;
+  if (other) atomicAdd(others, 1u);
+}
+
+extern "C" __global__ void count_changes(const WORD* bytes, const WORD* before, long long words,
+                                         unsigned int* changes) {
+  const long long stride = static_cast<long long>(gridDim.x) * blockDim.x;
+  bool changed = false;
+  for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < words;
+       i += stride)
+    changed |= bytes[i] != before[i];
+  if (changed) atomicAdd(changes, 1u);
+}
+"""
+# Bits of exponent and mantissa.
+_FLOATS = {
+    "float32": (8, 23),
+    "bfloat16": (8, 7),
+    "float16": (5, 10),
+    "float8_e4m3": (4, 3),
+    "float8_e5m2": (5, 2),
+}
+_STORED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output as it is stored, its reference, and how far apart they may be."""
+
+    raw: Array
+    reference: Array
+    dtype: str
+    tolerance: Tolerance
+
+
+def look(
+    data: Array,
+    guards: Array,
+    guard: int,
+    pairs: Iterable[tuple[Array, Array]],
+    outputs: Sequence[Output],
+) -> tuple[bool, tuple[float, ...]]:
+    """Verify everything at once, with one answer fetched from the GPU.
+
+    The first part tells whether all bytes of `data` in the ranges `guards` are `guard`, and each
+    pair of arrays has equal bytes; the second is each output's `largest_error`.
+    """
+    import cupy
+
+    found = cupy.zeros(1 + len(outputs), cupy.float64)
+    changes = found.view(cupy.uint32)
+    numbers = (guards, np.int32(guard), changes)
+    _counting(_STORED[1], "count_others")((len(guards),), (1024,), (data, *numbers))
+    for now, before in pairs:
+        wide = now.nbytes % 8 == 0
+        words = np.int64(now.nbytes // 8 if wide else now.nbytes)
+        kernel = _counting(_STORED[8] if wide else _STORED[1], "count_changes")
+        kernel((_BLOCKS,), (_THREADS,), (now, before, words, changes))
+    for index, output in enumerate(outputs, start=1):
+        _find_largest(output, found[index:])
+    answer = found.get()
+    return int(answer.view(np.uint32)[0]) == 0, tuple(map(float, answer[1:]))
+
+
+def largest_error(raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> float:
+    """Find the largest error in units of the tolerance, as `verify.compare` defines it."""
+    import cupy
+
+    worst = cupy.zeros(1, cupy.float64)
+    _find_largest(Output(raw, reference, dtype, tolerance), worst)
+    return float(worst.get()[0])
+
+
+def _find_largest(output: Output, worst: Array) -> None:
+    dtype, tolerance = output.dtype, output.tolerance
+    largest = LARGEST[dtype] if dtype in FLOAT_DTYPES else inf  # no integer overflows to it
+    bounds = (tolerance.absolute, tolerance.relative, largest)
+    numbers = (np.int64(output.raw.size), *map(np.float64, bounds))
+    _kernel(dtype)((_BLOCKS,), (_THREADS,), (output.raw, output.reference, *numbers, worst))
+
+
+@cache
+def _kernel(dtype: str) -> Any:
+    import cupy
+
+    stored = np.dtype(storage_dtype(dtype))
+    if dtype in _FLOATS:
+        kind = _STORED[stored.itemsize]
+        decoded = "decoded(bits, {}, {})".format(*_FLOATS[dtype])
+    else:
+        kind = "double" if dtype == "float64" else _STORED[stored.itemsize]
+        if stored.kind == "i":
+            kind = kind.replace("unsigned", "signed")
+        decoded = "static_cast<double>(bits)"
+    # An 8-bit float saturates: its largest number stands for infinity.
+    infinity = int(dtype in FLOAT_DTYPES and not dtype.startswith("float8"))
+    head = f"#define STORED {kind}\n#define CHECK_INFINITY {infinity}\n#define DECODED(bits) "
+    return cupy.RawKernel(head + decoded + _SOURCE, "largest_error")
+
+
+@cache
+def _counting(word: str, kernel: str) -> Any:
+    import cupy
+
+    return cupy.RawModule(code=f"#define WORD {word}\n{_UNTOUCHED}").get_function(kernel)

@@ -35,8 +35,6 @@ class RunFailedError(Exception):
 
 
 class Killable(Protocol):
-    """A worker process as its parent holds it."""
-
     def kill(self) -> None: ...
 
 
@@ -76,9 +74,7 @@ class RestartingWorker(ABC, Generic[_W]):
 
     @abstractmethod
     def rerun(self, program: Program, *, full_verification: bool) -> None:
-        """Run the program on what the arena holds now, in the process and the memory it was timed
-        in; the result that is verified is left in the arena.
-        """
+        """Run it where it was timed, on what the arena holds now; leave the result there."""
 
     @abstractmethod
     def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
@@ -107,8 +103,7 @@ class RestartingWorker(ABC, Generic[_W]):
         self._drop_worker()
 
     @abstractmethod
-    def _start(self) -> _W:
-        """Start a worker; `unless_killed` makes of its failures what they are."""
+    def _start(self) -> _W: ...
 
     @abstractmethod
     def _map(self, worker: _W, arena: Arena) -> None: ...
@@ -117,8 +112,7 @@ class RestartingWorker(ABC, Generic[_W]):
     def _unmap(self, worker: _W) -> None: ...
 
     @abstractmethod
-    def _own_failures_blamed(self) -> AbstractContextManager[None]:
-        """Raise `RunFailedError` in place of the error in which a worker reports a program's."""
+    def _own_failures_blamed(self) -> AbstractContextManager[None]: ...
 
     @contextmanager
     def _blamed_on_the_program(self) -> Iterator[None]:
@@ -134,7 +128,6 @@ class RestartingWorker(ABC, Generic[_W]):
             raise RunFailedError(Status.LAUNCH, reason, killed=error.killed) from error
 
     def _ready_worker(self) -> _W:
-        """Return the worker with the verifier's memory mapped; a replaced one maps it again."""
         worker = self._live_worker()
         if self._arena is not None and not self._attached:
             self._map(worker, self._arena)
@@ -173,10 +166,7 @@ def unless_killed(
 
 
 class VerifiedDevice:
-    """Verify and time programs of one kernel; see `Device` for the contract.
-
-    The verifier process owns inputs, reference and verdict, and no candidate's code runs in it.
-    """
+    """Verify and time programs of one kernel: no candidate's code runs in the verifier process."""
 
     def __init__(
         self, info: DeviceInfo, spec: KernelSpec, verifier: Child, runner: RestartingWorker[Any]
@@ -194,14 +184,11 @@ class VerifiedDevice:
         incumbent_us: float | None = None,
         full_verification: bool = False,
     ) -> Outcome:
-        """Verify, then time, then verify what the last timed call left behind."""
         return self._outcome_of(
             program, lambda: self._run(program, incumbent_us, full_verification)
         )
 
     def verify(self, program: Program) -> Outcome:
-        """Verify with every kind of input and twice, without timing."""
-
         def attempt() -> Outcome:
             self._enter(program.workload)
             return _outcome(self._verdict(program, full_verification=True))
@@ -209,7 +196,6 @@ class VerifiedDevice:
         return self._outcome_of(program, attempt)
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
-        """Time verified programs interleaved."""
         workload = programs[0].workload
 
         def attempt() -> ComparisonRounds:
@@ -224,7 +210,6 @@ class VerifiedDevice:
             raise DeviceError(f"a verified program failed when timed again: {error}") from error
 
     def close(self) -> None:
-        """End both processes."""
         self._runner.close()
         with suppress(ChildTimeoutError, ChildDiedError):  # memory may outlive a killed verifier
             self._verifier.call("close_arena", timeout_s=CLOSING_TIMEOUT_S)
@@ -258,7 +243,6 @@ class VerifiedDevice:
         return Outcome(Status.CORRECT, "", measurement, before)
 
     def _fault(self, program: Program) -> str:
-        """Say what is wrong with a program's results now that it has been timed."""
         self._ask("touch")
         try:
             self._runner.rerun(program, full_verification=True)
@@ -270,8 +254,7 @@ class VerifiedDevice:
     def _verdict(self, program: Program, full_verification: bool) -> Correctness:
         """Check kinds of input, `normal` last so that its inputs are the ones that are timed."""
         others = self._input_kinds[1:]
-        if not full_verification:
-            others = (secrets.choice(others),)
+        others = others if full_verification else (secrets.choice(others),)
         # Peers are not out to deceive: they may share inputs, and need not repeat their bits.
         workload, cached = program.workload, not full_verification or bool(program.peer)
         known: bool = self._ask("prepare", workload, others[0], fresh_seed(), cached)
@@ -295,7 +278,6 @@ class VerifiedDevice:
         return _merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
 
     def _run_with_reference(self, program: Program, order: int, known: bool) -> str:
-        """Run the program, while the verifier computes the reference unless it is known."""
         if known:
             return self._runner.run_once(program, order)
         with _blamed_on_verifier():
@@ -313,8 +295,7 @@ class VerifiedDevice:
         over, and only the next call can be verified.
         """
         assert self._arena is not None
-        in_place = bool(self._arena.layout.with_role("inout"))
-        if not in_place:
+        if not self._arena.layout.with_role("inout"):
             left: Correctness = self._ask("check")
             if not (left.passed and full_verification):
                 return left
@@ -328,7 +309,6 @@ class VerifiedDevice:
             return self._verifier.call(method, *arguments, timeout_s=VERIFIER_TIMEOUT_S)
 
     def _enter(self, workload: Workload) -> None:
-        """Make both processes ready for one workload."""
         if self._opened != workload:
             self._opened = None
             # The worker lets go first: the verifier may not free what another process has mapped.
@@ -378,13 +358,12 @@ def _once_more_if_killed(workload: Workload, attempt: Callable[[], _T]) -> _T:
 
 
 def _merged(verdicts: Sequence[Correctness]) -> Correctness:
-    """Put verdicts of several kinds of input, all passed, into one: each output's worst error."""
     worst: dict[str, float] = {}
+    kinds: dict[str, None] = {}
     for verdict in verdicts:
-        for name, error in verdict.errors:
-            worst[name] = max(error, worst.get(name, 0.0))
-    kinds = tuple(dict.fromkeys(kind for verdict in verdicts for kind in verdict.input_kinds))
-    return Correctness(True, kinds, tuple(worst.items()))
+        kinds |= dict.fromkeys(verdict.input_kinds)
+        worst |= {name: max(error, worst.get(name, 0.0)) for name, error in verdict.errors}
+    return Correctness(True, tuple(kinds), tuple(worst.items()))
 
 
 def _order(index: int) -> int:

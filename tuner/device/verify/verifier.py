@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import shared_memory
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tuner.device.layout import (
     storage_dtype,
 )
 from tuner.device.reference import blamed_on, load_reference
-from tuner.device.verify.outputs import compare, zeros_pass
+from tuner.device.verify.outputs import Output, compare, look, zeros_pass
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Correctness
@@ -36,22 +36,24 @@ PROBE_BYTES = 1 << 29
 PROBE_REPEATS = 20
 
 
-class ArenaMemory(Protocol):
-    """Bytes that the verifier fills and reads and that a kernel is launched on.
+class HostMemory:
+    """Bytes that the verifier fills and reads and that a kernel is launched on: here the process's.
 
     `xp` is the array library of `data`, which exists between `open` and `close`; `cache_bytes`
-    is what the verifier may keep beside it.
+    is what the verifier may keep beside it. This is enough to check a reference without a GPU.
     """
 
-    xp: Any
-    data: Array
-    cache_bytes: int
+    def __init__(self, xp: Any = np, cache_bytes: int = 0) -> None:
+        self.xp, self.cache_bytes = xp, cache_bytes
+        self.data: Array = None
 
     def open(self, key: str, layout: Layout) -> Arena:
         """Allocate for one workload, releasing what was open, and say how to reach it."""
+        self.data = np.zeros(layout.total_bytes, np.uint8)
+        return Arena(key, layout, None, None)
 
     def close(self) -> None:
-        """Release the memory."""
+        self.data = None
 
     def push(self) -> None:
         """Make what was written visible to the launching process."""
@@ -63,45 +65,17 @@ class ArenaMemory(Protocol):
         """Wait for the array library's work."""
 
 
-class HostMemory:
-    """Memory of this process, for NumPy: enough to check a reference without a GPU."""
-
-    def __init__(self) -> None:
-        self.xp: Any = np
-        self.data: Array = None
-        self.cache_bytes = 0
-
-    def open(self, key: str, layout: Layout) -> Arena:
-        self.data = np.zeros(layout.total_bytes, np.uint8)
-        return Arena(key, layout, None, None)
-
-    def close(self) -> None:
-        self.data = None
-
-    def push(self) -> None:
-        """Nothing to do: there is one memory."""
-
-    def pull(self) -> None:
-        """Nothing to do: there is one memory."""
-
-    def synchronize(self) -> None:
-        """Nothing to do: NumPy has finished when it returns."""
-
-
-class CudaMemory:
+class CudaMemory(HostMemory):
     """Memory of one GPU, shared by CUDA IPC, or through host memory where there is none."""
 
     def __init__(self, ordinal: int) -> None:
         import cupy
 
         cupy.cuda.Device(ordinal).use()
-        self.xp: Any = cupy
-        self.data: Array = None
-        self.cache_bytes = cupy.cuda.Device(ordinal).mem_info[1] // CACHE_SHARE
+        super().__init__(cupy, cupy.cuda.Device(ordinal).mem_info[1] // CACHE_SHARE)
         self._host: shared_memory.SharedMemory | None = None
 
     def open(self, key: str, layout: Layout) -> Arena:
-        """Allocate on the GPU; the handle stays valid until `close`."""
         self.close()
         cupy = self.xp
         # Not from CuPy's pool: an IPC handle covers a whole cudaMalloc allocation.
@@ -131,13 +105,11 @@ class CudaMemory:
         self.xp.get_default_memory_pool().free_all_blocks()
 
     def push(self) -> None:
-        """Copy to host memory where the GPU's is not shared; wait for all that was enqueued."""
         if self._host is not None:
             self.data.get(out=np.ndarray(self.data.shape, np.uint8, self._host.buf))
         self.synchronize()
 
     def pull(self) -> None:
-        """Copy back from host memory where the GPU's is not shared."""
         if self._host is not None:
             self.data.set(np.ndarray(self.data.shape, np.uint8, self._host.buf))
 
@@ -159,10 +131,9 @@ class Verifier:
     worker reaches only the arena: reference values and the copies of the inputs stay here.
     """
 
-    def __init__(self, memory: ArenaMemory, spec: KernelSpec, operators: Mapping[str, str]) -> None:
+    def __init__(self, memory: HostMemory, spec: KernelSpec, operators: Mapping[str, str]) -> None:
         self._memory, self._xp = memory, memory.xp
-        self._spec = spec
-        self._operators = dict(operators)
+        self._spec, self._operators = spec, dict(operators)
         self._reference = load_reference(spec.reference)
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
@@ -183,10 +154,9 @@ class Verifier:
         self._memory.close()
 
     def prepare(self, workload: Workload, kind: str, seed: int, cached: bool = False) -> bool:
-        """Put inputs into the arena, poison outputs and scratch, renew the guards.
+        """Put inputs into the arena, poison the rest; tell whether their reference is known.
 
-        `cached` allows inputs that other configs were checked with; true where their reference is
-        known already.
+        `cached` allows inputs that other configs were checked with.
         """
         prepared = self._cache.take(kind) if cached else None
         if prepared is None:
@@ -272,50 +242,38 @@ class Verifier:
         return self._checked(self._changed_output)
 
     def streaming_gbps(self) -> float:
-        """Measure the rate of reading two large arrays and writing one, in GB/s.
-
-        The better of 8 and 16 bytes an access: which of them is depends on the GPU.
-        """
-        return max(self._probe(dtype) for dtype in ("float64", "complex128"))
-
-    def _probe(self, dtype: str) -> float:
+        """Measure the rate of reading two large arrays and writing one, in GB/s."""
         cupy = self._xp
-        a, b, c = (cupy.ones(PROBE_BYTES // cupy.dtype(dtype).itemsize, dtype) for _ in range(3))
-        times = []
-        for _ in range(PROBE_REPEATS):
-            start, stop = cupy.cuda.Event(), cupy.cuda.Event()
-            start.record()
-            cupy.add(a, b, out=c)
-            stop.record()
-            stop.synchronize()
-            times.append(cupy.cuda.get_elapsed_time(start, stop))
-        return 3 * PROBE_BYTES / float(np.median(times[3:])) / 1e6
+
+        def rate(dtype: str) -> float:
+            count = PROBE_BYTES // cupy.dtype(dtype).itemsize
+            a, b, c = (cupy.ones(count, dtype) for _ in range(3))
+            times = []
+            for _ in range(PROBE_REPEATS):
+                start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+                start.record()
+                cupy.add(a, b, out=c)
+                stop.record()
+                stop.synchronize()
+                times.append(cupy.cuda.get_elapsed_time(start, stop))
+            return 3 * PROBE_BYTES / float(np.median(times[3:])) / 1e6
+
+        # 8 or 16 bytes an access: which of them is better depends on the GPU.
+        return max(map(rate, ("float64", "complex128")))
 
     def _use(self, prepared: Prepared) -> None:
         for slot in self._layout.with_role("input"):
             self._view(slot)[...] = prepared.inputs[slot.name]
-        prepared.first_output = None
-        self._prepared = prepared
+        prepared.first_output, self._prepared = None, prepared
         self.poison()
 
     def _drawn(self, workload: Workload, kind: str, seed: int) -> Prepared:
         rng = generator(self._xp, seed)
-        given = self._given_inputs(rng, workload, kind)
-        inputs: dict[str, Array] = {}
-        for slot in self._layout.with_role("input", "inout"):
-            values = given.get(slot.name)
-            if values is None:
-                argument = self._spec.argument(slot.name)
-                values = draw_values(self._xp, rng, argument, kind, slot.shape)
-            inputs[slot.name] = encode(self._xp, values, slot.dtype).reshape(slot.shape)
-        return Prepared(workload, kind, seed, inputs)
-
-    def _given_inputs(self, rng: Any, workload: Workload, kind: str) -> Mapping[str, Array]:
-        if self._reference.inputs is None:
-            return {}
-        with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
-            given = self._reference.inputs(self._xp, rng, workload.values, kind)
         slots = {slot.name: slot for slot in self._layout.with_role("input", "inout")}
+        given: Mapping[str, Array] = {}
+        if self._reference.inputs is not None:
+            with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
+                given = self._reference.inputs(self._xp, rng, workload.values, kind)
         for name, values in given.items():
             if name in slots and tuple(values.shape) == slots[name].shape:
                 continue
@@ -325,20 +283,24 @@ class Verifier:
                 path=self._spec.reference,
                 remedy=f"inputs: {', '.join(slots)}",
             )
-        return given
+        inputs: dict[str, Array] = {}
+        for name, slot in slots.items():
+            values = given.get(name)
+            if values is None:
+                values = draw_values(self._xp, rng, self._spec.argument(name), kind, slot.shape)
+            inputs[name] = encode(self._xp, values, slot.dtype).reshape(slot.shape)
+        return Prepared(workload, kind, seed, inputs)
 
     def _checked(self, then: Callable[[], str] = lambda: "") -> Correctness:
-        """Verify the outputs, and `then` whatever else there is to say where they are right."""
         self._memory.pull()
         self.compute_reference()
-        prepared = self._current
+        kind, seed = self._current.kind, self._current.seed
         # NumPy would warn of what wrong outputs hold; the verdict says it.
         with np.errstate(all="ignore"):
             errors, reason = self._compared()
-        reason = reason or then()
-        if reason:
-            reason = f"with inputs '{prepared.kind}' (seed {prepared.seed}): {reason}"
-        return Correctness(not reason, (prepared.kind,), errors, reason)
+        if reason := reason or then():
+            reason = f"with inputs '{kind}' (seed {seed}): {reason}"
+        return Correctness(not reason, (kind,), errors, reason)
 
     def _compared(self) -> tuple[tuple[tuple[str, float], ...], str]:
         outputs = self._layout.with_role("output", "inout")
@@ -346,7 +308,7 @@ class Verifier:
         stored = self._stored(outputs)
         if errors := self._all_right(outputs, stored, expected):
             return errors, ""
-        reason = self._broken_guard() or self._changed_input()
+        reason = self._changed_elsewhere()
         for slot in outputs:
             name, tolerance = slot.name, self._spec.tolerances[slot.name]
             verdict = compare(self._xp, stored[name], expected[name], slot.dtype, tolerance)
@@ -356,18 +318,12 @@ class Verifier:
         return errors, reason
 
     def _all_right(
-        self,
-        outputs: Sequence[Slot],
-        stored: Mapping[str, Array],
-        expected: Mapping[str, Array],
+        self, outputs: Sequence[Slot], stored: Mapping[str, Array], expected: Mapping[str, Array]
     ) -> tuple[tuple[str, float], ...]:
-        """Give the errors where nothing is wrong, found with few questions to a GPU; else none."""
         tolerances = self._spec.tolerances
         in_codes = any(tolerances[slot.name].codes is not None for slot in outputs)
         if self._xp.__name__ != "cupy" or in_codes:
             return ()
-        from tuner.device.cuda.comparison import Output, look
-
         kept = self._current.inputs
         pairs = [(self._bytes(s), kept[s.name]) for s in self._layout.with_role("input")]
         compared = [
@@ -414,15 +370,12 @@ class Verifier:
                     raise TypeError(f"{name!r} has shape {values.shape} and is {values.dtype}")
         return {**stored, **ordered}
 
-    def _broken_guard(self) -> str:
+    def _changed_elsewhere(self) -> str:
         for index, (start, stop) in enumerate(self._layout.guards):
             if not bool((self._memory.data[start:stop] == self._guard).all()):
                 names = [slot.name for slot in self._layout.slots]
                 near = f"before {names[index]}" if index < len(names) else f"after {names[-1]}"
                 return f"wrote outside its buffers ({near})"
-        return ""
-
-    def _changed_input(self) -> str:
         for slot in self._layout.with_role("input"):
             if not self._equal_bits(slot, self._current.inputs[slot.name]):
                 return f"changed its input {slot.name!r}"
