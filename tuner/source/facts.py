@@ -192,10 +192,14 @@ class SourceFile:
         bare = bare_name(name)
         found = [kernel for kernel in self.kernels if kernel.name == bare]
         if not found:
-            raise self._no_kernel(bare)
-        if len({_types(kernel) for kernel in found}) > 1:
-            return replace(found[0], parameters_known=False)
-        return found[0]
+            names = [kernel.name for kernel in self.kernels]
+            close = get_close_matches(bare, names, 1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            message = f"no __global__ function named {bare!r}"
+            remedy = f"{hint}kernels in it: {', '.join(names)}"
+            raise KernelError(message, path=self.path, remedy=remedy)
+        types = {tuple((p.c_type, p.pointers, p.const) for p in k.parameters) for k in found}
+        return replace(found[0], parameters_known=False) if len(types) > 1 else found[0]
 
     def reachable(self, kernels: Iterable[KernelFunction]) -> tuple[Span, ...]:
         """List the pieces of code that `kernels` are made of: themselves and all they refer to."""
@@ -212,16 +216,6 @@ class SourceFile:
             for name in set(IDENTIFIER.findall(self.masked, *span)):
                 pending += by_name.get(name, ())
         return tuple(seen)
-
-    def _no_kernel(self, name: str) -> KernelError:
-        names = [kernel.name for kernel in self.kernels]
-        close = get_close_matches(name, names, 1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        return KernelError(
-            f"no __global__ function named {name!r}",
-            path=self.path,
-            remedy=f"{hint}kernels in it: {', '.join(names)}",
-        )
 
 
 class LineIndex:
@@ -245,7 +239,3 @@ class LineIndex:
 def bare_name(name: str) -> str:
     """Strip namespaces and template arguments: `ns::k<a::b>` becomes `k`."""
     return name.split("<", 1)[0].rsplit("::", 1)[-1].strip()
-
-
-def _types(kernel: KernelFunction) -> tuple[tuple[str, int, bool], ...]:
-    return tuple((p.c_type, p.pointers, p.const) for p in kernel.parameters)
