@@ -34,6 +34,10 @@ class Change:
     text: str
     header: str = ""
 
+    def applied(self, text: str) -> str:
+        """Make the change to a source."""
+        return text[: self.start] + self.text + text[self.end :]
+
 
 @dataclass(frozen=True, slots=True)
 class MutatedSource:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.model.errors import SpaceError
-from tuner.mutation.marks import Marks, default_path, entry, read_marks
-from tuner.mutation.subject import MutationSubject
+from tuner.mutation.subject import Marks, MutationSubject, default_path, entry, read_marks
 
 
 def marks_of(subject: MutationSubject, text: str) -> Marks:
