@@ -101,43 +101,34 @@ def _hides_from_nvrtc(node: Node) -> bool:
 
 
 def _is_host(item: Node, source: SourceFile, reached: tuple[Span, ...]) -> bool:
-    text = text_of(item, source.masked)
-    kind = item.type
+    text, kind = text_of(item, source.masked), item.type
     if kind == "preproc_include":
         return _HOST_HEADER.search(text_of(item, source.text)) is not None
     if kind.startswith("preproc_") or kind == "comment":
         return False
-    head = text.split("{", 1)[0]
     if kind == "ERROR":
         return "<<<" in text and "__global__" not in text
-    if _is_class(item):
-        return _LAUNCHES.search(text) is not None or (
-            not _marked(text, source)
-            and not _within(item, reached)
-            and any(
-                node.type in ("function_definition", "function_declarator") for node in walk(item)
-            )
-        )
-    if _marked(head, source):
+    launches = _LAUNCHES.search(text) is not None
+    inside = item.named_children if kind == "template_declaration" else [item]
+    if any(child.type in _CLASSES for child in inside):
+        kept = _marked(text, source) or _within(item, reached)
+        return launches or (not kept and _has_function(item))
+    if _marked(text.split("{", 1)[0], source):
         return False
-    if _LAUNCHES.search(text) or (kind == "expression_statement"):
+    if launches or kind == "expression_statement":
         return True
-    return not _within(item, reached) and _unusable(item, text)
-
-
-def _is_class(item: Node) -> bool:
-    if item.type == "template_declaration":
-        return any(child.type in _CLASSES for child in item.named_children)
-    return item.type in _CLASSES
-
-
-def _unusable(item: Node, text: str) -> bool:
-    if item.type in _NAMES:
-        return _HOST_NAMES.search(text) is not None
-    if any(node.type in ("function_definition", "function_declarator") for node in walk(item)):
-        return True
+    if _within(item, reached):
+        return False
+    host_names = _HOST_NAMES.search(text) is not None
+    if kind in _NAMES or _has_function(item):
+        return host_names or kind not in _NAMES
     constant = re.search(r"\b(?:constexpr|const|using|enum)\b", text) is not None
-    return item.type == "declaration" and not (constant and not _HOST_NAMES.search(text))
+    return kind == "declaration" and (host_names or not constant)
+
+
+def _has_function(item: Node) -> bool:
+    kinds = ("function_definition", "function_declarator")
+    return any(node.type in kinds for node in walk(item))
 
 
 def _marked(text: str, source: SourceFile) -> bool:

@@ -127,30 +127,21 @@ class Template:
         operators = {operator.name for operator in spec.operators}
         known = {*space.names, *spec.axes, *operators}
         for name in sorted(self.uses - known, key=lambda name: self._places[name]):
-            raise TemplateError(
-                f"`{name}` is not declared",
-                path=self.path,
-                line=self._places[name],
-                remedy=f"declare it under `parameters` in {spec.path.name}; "
-                f"declared: {', '.join(sorted(known))}",
-            )
+            remedy = f"declare it under `parameters` in {spec.path.name}; "
+            remedy += f"declared: {', '.join(sorted(known))}"
+            message, line = f"`{name}` is not declared", self._places[name]
+            raise TemplateError(message, path=self.path, line=line, remedy=remedy)
         for name in sorted(known & self._assigned.keys()):
-            raise TemplateError(
-                f"`{name}` is declared in {spec.path.name} and set again here",
-                path=self.path,
-                line=self._assigned[name],
-                remedy="choose another name for the variable or macro",
-            )
+            remedy = "choose another name for the variable or macro"
+            message = f"`{name}` is declared in {spec.path.name} and set again here"
+            raise TemplateError(message, path=self.path, line=self._assigned[name], remedy=remedy)
         launched = {n for launch in spec.launch for e in launch.expressions() for n in e.names}
         for parameter in space.parameters:
             if parameter.name not in self.uses | launched:
-                raise TemplateError(
-                    f"the parameter `{parameter.name}` changes nothing: neither {self.path.name} "
-                    "nor a launch uses it",
-                    path=spec.path,
-                    line=parameter.line,
-                    remedy=f"write @{{ {parameter.name} }}@ in the template, or delete it here",
-                )
+                message = f"the parameter `{parameter.name}` changes nothing: "
+                message += f"neither {self.path.name} nor a launch uses it"
+                remedy = f"write @{{ {parameter.name} }}@ in the template, or delete it here"
+                raise TemplateError(message, path=spec.path, line=parameter.line, remedy=remedy)
 
     def line_of(self, name: str) -> int | None:
         """Find the first line that uses a name; None where the template doesn't use it."""
@@ -179,13 +170,10 @@ class Template:
         message = message[:MAX_MESSAGE] or type(error).__name__
         if isinstance(error, RecursionError):
             message = "a macro calls itself without end"
-        remedy = f"known names: {', '.join(sorted(names))}"
-        return TemplateError(
-            f"does not render: {message}; found {_found(self.text, line)}",
-            path=self.path,
-            line=line,
-            remedy=remedy if isinstance(error, jinja2.UndefinedError) else None,
-        )
+        message = f"does not render: {message}; found {_found(self.text, line)}"
+        known = f"known names: {', '.join(sorted(names))}"
+        remedy = known if isinstance(error, jinja2.UndefinedError) else None
+        return TemplateError(message, path=self.path, line=line, remedy=remedy)
 
 
 def map_errors(text: str, rendered: Rendered, path: Path, *, unit: str) -> str:
@@ -279,9 +267,8 @@ def _refusal(node: nodes.Node) -> tuple[str, str] | None:
         return None
     remedy = "statements: if, for, set, macro"
     if isinstance(node, nodes.Expr | nodes.Helper):
-        remedy = (
-            "values: numbers, texts, lists of them, and what operators and filters make of them"
-        )
+        remedy = "values: numbers, texts, lists of them, and what operators and filters make of "
+        remedy += "them"
     return f"`{type(node).__name__.lower()}` is not allowed in a template", remedy
 
 
@@ -556,16 +543,12 @@ def _bits(value: object) -> int:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {**FUNCTIONS, "range": _range}
 _FILTERS: dict[str, Callable[..., Any]] = {
-    "abs": _counted(abs),
-    "float": _counted(float),
-    "int": _counted(int),
     "join": _join,
     "length": _counted(len),
     "lower": _counted(str.lower),
-    "max": _counted(max),
-    "min": _counted(min),
     "round": _counted(_round),
     "upper": _counted(str.upper),
+    **{function.__name__: _counted(function) for function in (abs, float, int, max, min)},
 }
 _HIDDEN_FILTERS: dict[str, Callable[..., Any]] = {
     "(compare)": _compared,
