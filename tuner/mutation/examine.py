@@ -53,7 +53,6 @@ class MutantVerdict:
 
     @property
     def mark_is_wrong(self) -> bool:
-        """Whether the user marked it equivalent, and it was caught."""
         return self.mark is not None and self.fate is Fate.KILLED
 
 
@@ -72,7 +71,6 @@ class Compilations:
         return self._originals[request]
 
     def submit(self, text: str, workload: Workload) -> Future[CompileResult]:
-        """Start compiling a source."""
         return self._compiler.submit(self._subject.request(text, workload))
 
 
@@ -250,7 +248,6 @@ class MutationScore(BaseModel):
 
     @property
     def examined(self) -> int:
-        """How many mutants were tried."""
         return self.killed + self.survived + self.equivalent + self.stillborn
 
     @property
@@ -263,7 +260,6 @@ class MutationScore(BaseModel):
 def score_of(
     subject: MutationSubject, verdicts: Sequence[MutantVerdict], date: str
 ) -> MutationScore:
-    """Count the verdicts."""
     counts = Counter(verdict.fate for verdict in verdicts)
     survivors = (v.mutant.identity for v in verdicts if v.fate is Fate.SURVIVED)
     return MutationScore(
@@ -337,7 +333,6 @@ class MutationReport:
 
     @property
     def survivors(self) -> tuple[MutantVerdict, ...]:
-        """The verdicts on mutants that the check did not catch."""
         return tuple(v for v in self.verdicts if v.fate is Fate.SURVIVED)
 
 

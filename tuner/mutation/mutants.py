@@ -62,7 +62,6 @@ class Mutant:
 
     @property
     def after(self) -> str:
-        """What stands in place of `before`."""
         return self.change.text
 
     def applied(self, text: str) -> str:
@@ -71,7 +70,6 @@ class Mutant:
         return f"#include <{header}>\n#line 1\n{changed}" if header else changed
 
     def diff(self, text: str, name: str) -> str:
-        """Write the change as a unified diff."""
         before, after = text.splitlines(), self.change.applied(text).splitlines()
         lines = unified_diff(before, after, f"a/{name}", f"b/{name}", lineterm="", n=1)
         return "\n".join(lines)

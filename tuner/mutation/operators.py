@@ -35,7 +35,6 @@ class Change:
     header: str = ""
 
     def applied(self, text: str) -> str:
-        """Make the change to a source."""
         return text[: self.start] + self.text + text[self.end :]
 
 
@@ -62,7 +61,6 @@ Operator = Callable[[Node, MutatedSource], Iterator[Change]]
 
 
 def replaced(operator: str, node: Node, text: str, *, header: str = "") -> Change:
-    """Make the change that puts `text` in a node's place."""
     return Change(operator, node.start_byte, node.end_byte, text, header)
 
 

@@ -47,7 +47,6 @@ class MutationSubject:
 
     @property
     def name(self) -> str:
-        """`baseline`, or the config."""
         return "baseline" if self.config is None else str(self.config)
 
     @property
@@ -82,7 +81,6 @@ class MutationSubject:
 
     @cached_property
     def reached(self) -> tuple[Mutant, ...]:
-        """The mutants of code that the launches reach."""
         launches = [launch for workload in self.workloads for launch in self.launches(workload)]
         kernels = dict.fromkeys(launch.kernel for launch in launches)
         return reached(self.mutants, self._parsed(self.workloads[0]), kernels, self.operators)
@@ -94,7 +92,6 @@ class MutationSubject:
         return tuple(small) or self.workloads[:1]
 
     def text(self, workload: Workload) -> str:
-        """Return the unchanged source for one workload."""
         return self._compiled(self._parsed(workload).text)
 
     def mutated(self, workload: Workload, mutant: Mutant) -> str | None:
@@ -122,18 +119,15 @@ class MutationSubject:
         return mutant.diff(self._parsed(self.workloads[0]).text, name)
 
     def launches(self, workload: Workload) -> tuple[Launch, ...]:
-        """Resolve the launches for one workload."""
         names = self._target.names(workload)
         if self.config is None:
             return self.spec.baseline_launches(names)
         return self.spec.candidate_launches({**names, **self.config})
 
     def request(self, text: str, workload: Workload) -> CompileRequest:
-        """Make the request that compiles `text` for a workload's launches."""
         return self._target.request(text, self.launches(workload))
 
     def program(self, text: str, workload: Workload, result: CompileResult) -> Program:
-        """Make what the device verifies of `text` once it is compiled."""
         return self._target.program(text, workload, self.launches(workload), result)
 
     @cached_property
@@ -220,7 +214,6 @@ class EquivalenceMark(StrictModel):
 
     @property
     def identity(self) -> Identity:
-        """The mutant that is marked."""
         return Identity(self.operator, self.line, self.change, self.occurrence)
 
 

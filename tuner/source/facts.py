@@ -34,7 +34,6 @@ class KernelParameter:
 
     @property
     def declaration(self) -> str:
-        """The parameter as C++ writes it, for messages."""
         const = "const " if self.const else ""
         return f"{const}{self.c_type}{'*' * self.pointers} {self.name}".rstrip()
 
@@ -52,7 +51,6 @@ class TemplateParameter:
 
     @property
     def is_type(self) -> bool:
-        """Whether it stands for a type, not for a value."""
         return self.kind in ("typename", "class")
 
 
@@ -225,11 +223,9 @@ class LineIndex:
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def at(self, offset: int) -> int:
-        """Give the line of an offset, counted from 1."""
         return bisect_right(self._starts, offset)
 
     def start(self, line: int) -> int:
-        """Give the offset where a line starts."""
         return self._starts[line - 1]
 
     def __len__(self) -> int:

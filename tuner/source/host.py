@@ -35,6 +35,7 @@ _HOST_HEADER = re.compile(
     r"|numeric|exception|stdexcept|optional|variant|cstring|cstdlib|ctime|algorithm)[>\"]"
 )
 
+_SEMICOLON = re.compile(r"[ \t]*;")
 # what nvcc's own first include brings, or a framework's header: names, and other headers with them
 _IMPLICIT = {
     "cstdint": (r"u?int(?:8|16|32|64|ptr)_t", ("stdint.h",)),
@@ -78,8 +79,8 @@ def host_edits(source: SourceFile) -> tuple[Edit, ...]:
     """List the edits that `hide_host_code` makes, none for a source that NVRTC takes as it is."""
     reached = source.reachable(source.kernels)
     items = tuple(_items(parse_tree(source.masked)))
-    spans = [_whole(item, source) for item in items if _is_host(item, source, reached)]
-    guards = [edit for span in _merged(spans, source.masked) for edit in _guard(span, source)]
+    host = [item for item in items if _is_host(item, source, reached)]
+    guards = [edit for span in _merged(host, source.masked) for edit in _guard(span, source)]
     included = tuple(_includes(source, reached))
     taken_out = _taken_out(included, guards, source)
     return (*included, *guards, *taken_out, *_annotations(items, source, reached))
@@ -157,16 +158,13 @@ def _annotations(
             yield Edit(inner.start_byte, inner.start_byte, "__host__ __device__ ")
 
 
-def _whole(item: Node, source: SourceFile) -> Span:
-    start, end = item.start_byte, item.end_byte
-    end = start + len(source.masked[start:end].rstrip())
-    match = re.compile(r"[ \t]*;").match(source.masked, end)
-    return start, match.end() if match else end
-
-
-def _merged(spans: list[Span], masked: str) -> list[Span]:
+def _merged(items: list[Node], masked: str) -> list[Span]:
     merged: list[Span] = []
-    for start, end in spans:
+    for item in items:
+        start, end = item.start_byte, item.end_byte
+        end = start + len(masked[start:end].rstrip())
+        semicolon = _SEMICOLON.match(masked, end)
+        end = semicolon.end() if semicolon else end
         if merged and not masked[merged[-1][1] : start].strip():
             merged[-1] = (merged[-1][0], end)
         else:

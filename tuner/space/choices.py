@@ -182,9 +182,11 @@ def chosen_operators(spec: KernelSpec, asked: Mapping[str, str]) -> Mapping[str,
     return {name: asked.get(name, values[0]) for name, values in known.items()}
 
 
-def bound_spec(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
+def bound(
+    spec: KernelSpec, space: SearchSpace, operators: Mapping[str, str]
+) -> tuple[KernelSpec, SearchSpace]:
     """Put a choice of operators into every expression and dtype; a choice made before gives way."""
-    return replace(
+    bound_spec = replace(
         spec,
         arguments=tuple(_argument(argument, operators) for argument in spec.arguments),
         min_bytes=spec.min_bytes.bind(operators),
@@ -192,11 +194,7 @@ def bound_spec(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
         baseline=tuple(_launch(launch, operators) for launch in spec.baseline),
         launch=tuple(_launch(launch, operators) for launch in spec.launch),
     )
-
-
-def bound_space(space: SearchSpace, operators: Mapping[str, str]) -> SearchSpace:
-    """Put a choice of operators into every constraint; a choice made before gives way."""
-    return replace(space, constraints=_all(space.constraints, operators))
+    return bound_spec, replace(space, constraints=_all(space.constraints, operators))
 
 
 def _argument(argument: Argument, operators: Mapping[str, str]) -> Argument:

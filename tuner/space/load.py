@@ -26,8 +26,7 @@ from tuner.model.kernel import (
     Workload,
 )
 from tuner.space.choices import (
-    bound_space,
-    bound_spec,
+    bound,
     check_names,
     chosen_operators,
     expression,
@@ -60,7 +59,7 @@ class Definition:
     def chosen(self, operators: Mapping[str, str]) -> Definition:
         """Make another choice; of what `operators` leaves out, the default."""
         chosen = chosen_operators(self.spec, operators)
-        return Definition(bound_spec(self.spec, chosen), bound_space(self.space, chosen))
+        return Definition(*bound(self.spec, self.space, chosen))
 
 
 def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> Definition:

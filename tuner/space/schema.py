@@ -63,8 +63,6 @@ class StrictModel(BaseModel):
 
 
 class ArgumentModel(StrictModel):
-    """One kernel parameter."""
-
     name: str = Field(description="the argument's name, `x`")
     dtype: Dtype = Field(
         description="its type, `bfloat16`, or one for each choice of the operator, "
@@ -91,16 +89,12 @@ def _workloads(size: int) -> str:
 
 
 class WorkloadsModel(StrictModel):
-    """The problem sizes."""
-
     tuned: list[dict[str, Size]] = Field(min_length=1, description=_workloads(1))
     held_out: list[dict[str, Size]] = Field(default=[], description=_workloads(3))
     edge_cases: list[dict[str, Size]] = Field(default=[], description=_workloads(127))
 
 
 class LaunchModel(StrictModel):
-    """One launch of one kernel."""
-
     kernel: str = Field(description="a function, `scale_rows` or `scale_rows<8>`")
     grid: Sizes = Field(description="a list of 1 to 3 expressions, `[T]`")
     block: Sizes = Field(description="a list of 1 to 3 expressions, `[256]`")
@@ -113,16 +107,12 @@ class LaunchModel(StrictModel):
 
 
 class BaselineModel(StrictModel):
-    """How the source is launched."""
-
     launch: list[LaunchModel] = Field(
         min_length=1, description="a list of launches, `[{kernel: f, grid: [T], block: [64]}]`"
     )
 
 
 class LimitsModel(StrictModel):
-    """What the compiled kernel may use."""
-
     max_registers: int | None = Field(
         default=None, ge=1, le=255, description="registers per thread, 1 to 255"
     )
@@ -134,8 +124,6 @@ class LimitsModel(StrictModel):
 
 
 class ToleranceModel(StrictModel):
-    """How far one output may be from the reference."""
-
     relative: NonNegative | None = Field(default=None, description="0 or more, `4.0e-3`")
     absolute: NonNegative | None = Field(default=None, description="0 or more, `1.0e-6`")
     codes: Share | None = Field(
@@ -144,8 +132,6 @@ class ToleranceModel(StrictModel):
 
 
 class SpaceModel(StrictModel):
-    """A whole search-space file."""
-
     version: int = Field(ge=VERSION, le=VERSION, description="the number 1")
     kernel: str = Field(description="a name, `scale_rows`")
     source: str = Field(description="the baseline's .cu, from this file's folder")

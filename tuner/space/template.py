@@ -364,7 +364,6 @@ class RenderBudget:
             raise TemplateRuntimeError(f"over {MAX_SECONDS:g} s")
 
     def spend_on(self, value: object) -> None:
-        """Pay for looking at all of a value."""
         items = value if isinstance(value, list | range) else (value,)
         self.spend(characters=sum(len(i) if isinstance(i, str) else 1 for i in items))
 
@@ -390,19 +389,16 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Give what a loop knows of itself; nothing else has attributes."""
         if not isinstance(obj, LoopContext | Undefined):
             raise SecurityError(f"the attribute {attribute!r} is not allowed")
         return getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Index a list, without Jinja's detour to attributes."""
         if not isinstance(obj, list | Undefined):
             raise SecurityError(f"a {type(obj).__name__} has no items")
         return obj[argument]
 
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a macro or a function of ours, and count it."""
         if not isinstance(obj, Macro) and obj not in _FUNCTIONS.values():
             raise SecurityError(f"a {type(obj).__name__} cannot be called")
         context.budget.spend(steps=1)
@@ -411,7 +407,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Compute with numbers of bounded size; `+` also joins two texts."""
         if isinstance(left, Undefined) or isinstance(right, Undefined):
             return super().call_binop(context, operator, left, right)
         if isinstance(left, str) and isinstance(right, str) and operator == "+":
