@@ -22,7 +22,7 @@ from tuner.search.pool import Pool, valid_configs
 from tuner.source import check_arguments, parse_source
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
-from tuner.space.sections import rewritten
+from tuner.space.schema import rewritten
 from tuner.space.template import Template
 from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending

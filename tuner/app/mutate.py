@@ -25,9 +25,8 @@ from tuner.mutation.examine import (
     save_score,
     score_of,
 )
-from tuner.mutation.marks import default_path, read_marks
 from tuner.mutation.mutants import Mutant, sampled
-from tuner.mutation.subject import MutationSubject
+from tuner.mutation.subject import MutationSubject, default_path, read_marks
 from tuner.space.choices import chosen_operators
 
 # A mutant that never ends is found out in this time.

@@ -6,7 +6,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
-from tuner.device.base import Device
+from tuner.device.base import Device, Outcome
 from tuner.model.errors import DeviceError, KernelError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
-from tuner.mutation.marks import entry
 from tuner.mutation.mutants import Mutant
-from tuner.mutation.subject import MutationSubject
+from tuner.mutation.subject import MutationSubject, entry
 from tuner.process.files import atomic_write
 from tuner.session.records import file_sha
 from tuner.session.session import Session
@@ -54,7 +53,6 @@ class MutantVerdict:
 
     @property
     def mark_is_wrong(self) -> bool:
-        """Whether the user marked it equivalent, and it was caught."""
         return self.mark is not None and self.fate is Fate.KILLED
 
 
@@ -73,7 +71,6 @@ class Compilations:
         return self._originals[request]
 
     def submit(self, text: str, workload: Workload) -> Future[CompileResult]:
-        """Start compiling a source."""
         return self._compiler.submit(self._subject.request(text, workload))
 
 
@@ -92,20 +89,17 @@ class Bench(Compilations):
 
     def require_correct(self) -> None:
         """Raise `KernelError` unless the unchanged kernel passes on every workload."""
+        path = self._subject.path
         for workload in self.workloads:
             result = self.original(workload)
             if not result.ok:
-                raise KernelError(
-                    f"does not compile for the `host` device:\n{result.error}",
-                    path=self._subject.path,
-                )
-            status, reason = self._verified(self._subject.text(workload), workload, result)
-            if status is not Status.CORRECT:
-                raise KernelError(
-                    f"fails unchanged on {workload}: {status}: {reason}",
-                    path=self._subject.path,
-                    remedy="a check that the kernel itself does not pass tells nothing of mutants",
-                )
+                message = f"does not compile for the `host` device:\n{result.error}"
+                raise KernelError(message, path=path)
+            found = self._verified(self._subject.text(workload), workload, result)
+            if found.status is not Status.CORRECT:
+                message = f"fails unchanged on {workload}: {found.status}: {found.reason}"
+                remedy = "a check that the kernel itself does not pass tells nothing of mutants"
+                raise KernelError(message, path=path, remedy=remedy)
 
     def verdict(
         self, mutant: Mutant, first: CompileResult | None = None
@@ -131,14 +125,14 @@ class Bench(Compilations):
             if result.cubin == self.original(workload).cubin:
                 continue
             same = False
-            status, reason = self._verified(text, workload, result)
-            if status is not Status.CORRECT:
-                return MutantVerdict(mutant, Fate.KILLED, f"{status}: {reason}", workload), False
+            found = self._verified(text, workload, result)
+            if found.status is not Status.CORRECT:
+                reason = f"{found.status}: {found.reason}"
+                return MutantVerdict(mutant, Fate.KILLED, reason, workload), False
         return None, same
 
-    def _verified(self, text: str, workload: Workload, result: CompileResult) -> tuple[Status, str]:
-        outcome = self._device.verify(self._subject.program(text, workload, result))
-        return outcome.status, outcome.reason
+    def _verified(self, text: str, workload: Workload, result: CompileResult) -> Outcome:
+        return self._device.verify(self._subject.program(text, workload, result))
 
 
 class Examiner:
@@ -166,18 +160,15 @@ class Examiner:
         """Give each mutant's verdict in turn; `marks` are the equivalent ones with the reasons."""
         ahead = 2 * len(os.sched_getaffinity(0))
         pending: deque[tuple[Mutant, Future[CompileResult]]] = deque()
+        first = self._plain.workloads[0]
         for mutant in mutants:
-            pending.append((mutant, self._start(mutant)))
+            text = self._subject.mutated(first, mutant)
+            assert text is not None
+            pending.append((mutant, self._plain.submit(text, first)))
             if len(pending) > ahead:
                 yield self._verdict(*pending.popleft(), marks)
         while pending:
             yield self._verdict(*pending.popleft(), marks)
-
-    def _start(self, mutant: Mutant) -> Future[CompileResult]:
-        first = self._plain.workloads[0]
-        text = self._subject.mutated(first, mutant)
-        assert text is not None
-        return self._plain.submit(text, first)
 
     def _verdict(
         self, mutant: Mutant, compilation: Future[CompileResult], marks: Mapping[Mutant, str]
@@ -188,7 +179,7 @@ class Examiner:
         harmless = verdict.fate is Fate.SURVIVED or verdict.reason.startswith(f"{Status.TIMEOUT}:")
         if mark is not None and harmless:
             return MutantVerdict(mutant, Fate.EQUIVALENT, mark, mark=mark)
-        return MutantVerdict(mutant, verdict.fate, verdict.reason, verdict.workload, mark)
+        return replace(verdict, mark=mark)
 
     def _judged(self, mutant: Mutant, first: CompileResult) -> MutantVerdict:
         verdict, same_on_host = self._plain.verdict(mutant, first)
@@ -257,7 +248,6 @@ class MutationScore(BaseModel):
 
     @property
     def examined(self) -> int:
-        """How many mutants were tried."""
         return self.killed + self.survived + self.equivalent + self.stillborn
 
     @property
@@ -270,7 +260,6 @@ class MutationScore(BaseModel):
 def score_of(
     subject: MutationSubject, verdicts: Sequence[MutantVerdict], date: str
 ) -> MutationScore:
-    """Count the verdicts."""
     counts = Counter(verdict.fate for verdict in verdicts)
     survivors = (v.mutant.identity for v in verdicts if v.fate is Fate.SURVIVED)
     return MutationScore(
@@ -297,17 +286,14 @@ def require_same_sources(folder: Path, subject: MutationSubject) -> None:
     changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
     if changed or dict(manifest.config.operators) != dict(subject.operators):
         different = ", ".join(changed) or "the operator's choices"
-        raise SessionError(
-            f"the session is of another kernel than the one to mutate: {different} differ",
-            path=folder,
-            remedy="leave out --session, or name a session of these files",
-        )
+        message = f"the session is of another kernel than the one to mutate: {different} differ"
+        remedy = "leave out --session, or name a session of these files"
+        raise SessionError(message, path=folder, remedy=remedy)
 
 
 def save_score(folder: Path, score: MutationScore) -> None:
     """Write the score into a session's folder, in place of an earlier one."""
-    text = score.model_dump_json(indent=1) + "\n"
-    atomic_write(folder / FILE, text)
+    atomic_write(folder / FILE, score.model_dump_json(indent=1) + "\n")
 
 
 def load_score(folder: Path) -> MutationScore | None:
@@ -322,11 +308,8 @@ def load_score(folder: Path) -> MutationScore | None:
     try:
         return MutationScore.model_validate_json(text)
     except ValidationError as error:
-        raise SessionError(
-            "is not the score of `tune mutate`",
-            path=path,
-            remedy="delete it, and run `tune mutate --session` again",
-        ) from error
+        remedy = "delete it, and run `tune mutate --session` again"
+        raise SessionError("is not the score of `tune mutate`", path=path, remedy=remedy) from error
 
 
 _REASON = "why no result can differ"
@@ -350,7 +333,6 @@ class MutationReport:
 
     @property
     def survivors(self) -> tuple[MutantVerdict, ...]:
-        """The verdicts on mutants that the check did not catch."""
         return tuple(v for v in self.verdicts if v.fate is Fate.SURVIVED)
 
 
@@ -367,12 +349,7 @@ def as_object(found: MutationReport) -> dict[str, object]:
         "share": score.share,
         "mutants": score.mutants,
         "examined": score.examined,
-        "counts": {
-            "killed": score.killed,
-            "survived": score.survived,
-            "equivalent": score.equivalent,
-            "stillborn": score.stillborn,
-        },
+        "counts": {fate.value: getattr(score, fate) for fate in Fate},
         "workloads": [workload.values for workload in subject.workloads],
         "unsanitized": found.unsanitized,
         "seconds": round(found.seconds, 1),
@@ -396,29 +373,18 @@ def as_object(found: MutationReport) -> dict[str, object]:
 
 def as_text(found: MutationReport) -> Iterator[str]:
     """Lay the findings out for a terminal: the survivors first, the share at the end."""
-    subject = found.subject
+    subject, score = found.subject, found.score
     for verdict in found.survivors:
         mutant = verdict.mutant
         why = f" ({verdict.reason})" if verdict.reason else ""
-        yield f"survived: {_place(verdict, subject)}: {mutant.identity.operator}{why}"
+        place = f"{subject.path}:{subject.place(mutant)}"
+        yield f"survived: {place}: {mutant.identity.operator}{why}"
         yield subject.diff(mutant)
         yield f"If no result can differ, put this under `{subject.group}:` in {found.marks}:"
         yield f"{entry(mutant.identity, _REASON)}\n"
     for verdict in found.verdicts:
         if verdict.mark_is_wrong:
             yield f"marked equivalent, but caught: {verdict.mutant.identity}\n  {verdict.reason}"
-    yield from _summary(found)
-
-
-def share_text(score: MutationScore) -> str:
-    """Write the share: `97.1 %`; never 100 % where a mutant survived."""
-    if score.share is None:
-        return "no share"
-    return f"{min(100 * score.share, 99.9) if score.survived else 100:.1f} %"
-
-
-def _summary(found: MutationReport) -> Iterator[str]:
-    subject, score = found.subject, found.score
     what = "the baseline" if subject.config is None else f"the template at {subject.name}"
     caught = f"{score.killed} of {score.killed + score.survived} mutants caught"
     yield f"{score.kernel}, {what}, on the host device: {caught} ({share_text(score)})"
@@ -432,8 +398,11 @@ def _summary(found: MutationReport) -> Iterator[str]:
         yield f"survivors were not run under the sanitizers: {found.unsanitized}"
 
 
-def _place(verdict: MutantVerdict, subject: MutationSubject) -> str:
-    return f"{subject.path}:{subject.place(verdict.mutant)}"
+def share_text(score: MutationScore) -> str:
+    """Write the share: `97.1 %`; never 100 % where a mutant survived."""
+    if score.share is None:
+        return "no share"
+    return f"{min(100 * score.share, 99.9) if score.survived else 100:.1f} %"
 
 
 def _mutant(verdict: MutantVerdict, subject: MutationSubject) -> dict[str, object]:

@@ -10,7 +10,7 @@ from difflib import unified_diff
 
 from tuner.compiler.base import normalized
 from tuner.mutation.operators import OPERATORS, Change, MutatedSource
-from tuner.source.facts import LineIndex, SourceFile, Span, Symbol
+from tuner.source.facts import LineIndex, SourceFile
 from tuner.source.syntax import Node, fold, parse_tree
 
 # Declarations that change no result, checks of the compiler's, and what is no code of the kernel's.
@@ -62,21 +62,16 @@ class Mutant:
 
     @property
     def after(self) -> str:
-        """What stands in place of `before`."""
         return self.change.text
 
     def applied(self, text: str) -> str:
         """Make the mutant's source; a header that it needs comes before everything."""
-        changed = text[: self.change.start] + self.change.text + text[self.change.end :]
-        header = self.change.header
+        changed, header = self.change.applied(text), self.change.header
         return f"#include <{header}>\n#line 1\n{changed}" if header else changed
 
     def diff(self, text: str, name: str) -> str:
-        """Write the change as a unified diff."""
-        changed = text[: self.change.start] + self.change.text + text[self.change.end :]
-        lines = unified_diff(
-            text.splitlines(), changed.splitlines(), f"a/{name}", f"b/{name}", lineterm="", n=1
-        )
+        before, after = text.splitlines(), self.change.applied(text).splitlines()
+        lines = unified_diff(before, after, f"a/{name}", f"b/{name}", lineterm="", n=1)
         return "\n".join(lines)
 
 
@@ -97,10 +92,20 @@ def reached(
     mutants: Iterable[Mutant], source: SourceFile, kernels: Iterable[str], macros: Mapping[str, str]
 ) -> tuple[Mutant, ...]:
     """Keep the mutants of code that `kernels` reach where `macros` are defined from outside."""
-    defined = tuple(_defined(source.definitions, macros))
-    found = replace(source, definitions=defined)
+    defined = []
+    for definition in source.definitions:
+        if definition.kind == "macro" and definition.name in macros:
+            continue
+        # what a macro stands for takes the place of the source's own definition of it
+        names = (name for name, value in macros.items() if value == definition.name)
+        defined += [definition, *(replace(definition, name=name) for name in names)]
+    found = replace(source, definitions=tuple(defined))
     spans = found.reachable(source.kernel(name) for name in kernels)
-    return tuple(m for m in mutants if _within(m.change, spans))
+    return tuple(
+        mutant
+        for mutant in mutants
+        if any(a <= mutant.change.start and mutant.change.end <= b for a, b in spans)
+    )
 
 
 def sampled(mutants: Sequence[Mutant], limit: int | None, seed: int) -> tuple[Mutant, ...]:
@@ -128,7 +133,7 @@ def _nodes(root: Node) -> Iterator[Node]:
 def _distinct(changes: Iterable[Change], text: str) -> Iterator[Change]:
     seen = {normalized(text)}
     for change in changes:
-        changed = normalized(text[: change.start] + change.text + text[change.end :])
+        changed = normalized(change.applied(text))
         if changed not in seen:
             seen.add(changed)
             yield change
@@ -153,18 +158,3 @@ def _shortened(text: str) -> str:
         return folded
     half = _LONGEST_CHANGE // 2
     return f"{folded[:half]}...{folded[-half:]}"
-
-
-def _defined(definitions: Iterable[Symbol], macros: Mapping[str, str]) -> Iterator[Symbol]:
-    """Put what a macro stands for in place of the source's own definition of it."""
-    for definition in definitions:
-        if definition.kind == "macro" and definition.name in macros:
-            continue
-        yield definition
-        for name, value in macros.items():
-            if value == definition.name:
-                yield replace(definition, name=name)
-
-
-def _within(change: Change, spans: Iterable[Span]) -> bool:
-    return any(start <= change.start and change.end <= end for start, end in spans)

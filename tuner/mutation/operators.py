@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tuner.source.syntax import Node, ancestors, fold, text_of, walk
+from tuner.source.syntax import Node, ancestors, fold, integer, part, text_of, walk
 
 # What binds at least as tightly as a call: no parentheses are needed around it.
 _TIGHT = frozenset(
@@ -34,6 +34,9 @@ class Change:
     text: str
     header: str = ""
 
+    def applied(self, text: str) -> str:
+        return text[: self.start] + self.text + text[self.end :]
+
 
 @dataclass(frozen=True, slots=True)
 class MutatedSource:
@@ -45,7 +48,7 @@ class MutatedSource:
     text: str
     rendered: bool = False
 
-    def of(self, node: Node) -> str:
+    def of(self, node: Node | None) -> str:
         return text_of(node, self.text)
 
     def operand(self, node: Node) -> str:
@@ -58,12 +61,7 @@ Operator = Callable[[Node, MutatedSource], Iterator[Change]]
 
 
 def replaced(operator: str, node: Node, text: str, *, header: str = "") -> Change:
-    """Make the change that puts `text` in a node's place."""
     return Change(operator, node.start_byte, node.end_byte, text, header)
-
-
-def operator_of(node: Node) -> Node | None:
-    return node.child_by_field_name("operator")
 
 
 _SYMMETRIC = re.compile(
@@ -91,6 +89,9 @@ _ROUNDING = {
 }
 
 
+_VALUED = ("declaration", "init_declarator", "assignment_expression", "return_statement")
+
+
 def arguments(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Swap neighbouring arguments of a call that is not symmetric in them."""
     called, given = _call(node, code)
@@ -103,15 +104,12 @@ def arguments(node: Node, code: MutatedSource) -> Iterator[Change]:
 
 def cast(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Remove a conversion of a value."""
-    value = None
-    if node.type == "cast_expression":
-        value = node.child_by_field_name("value")
-    elif node.type == "call_expression":
-        called, given = _call(node, code)
-        function = node.child_by_field_name("function")
-        primitive = function is not None and function.type == "primitive_type"
-        if len(given) == 1 and (primitive or called.startswith("static_cast<")):
-            value = given[0]
+    value = part(node, "value") if node.type == "cast_expression" else None
+    called, given = _call(node, code)
+    function = part(node, "function")
+    if function is not None and len(given) == 1:
+        converts = function.type == "primitive_type" or called.startswith("static_cast<")
+        value = given[0] if converts else None
     if value is not None:
         yield replaced("cast", node, f"({code.of(value)})")
 
@@ -120,7 +118,7 @@ def shuffle(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Shuffle by another distance, in another direction, or among half of the lanes."""
     called, given = _call(node, code)
     match = _SHUFFLE.fullmatch(called)
-    function = node.child_by_field_name("function")
+    function = part(node, "function")
     if match is None or function is None or len(given) < 3:
         return
     yield replaced("shuffle", given[0], _LOW_LANES)
@@ -131,51 +129,58 @@ def shuffle(node: Node, code: MutatedSource) -> Iterator[Change]:
 
 def narrowed(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Declare a local variable in a narrower type, and round floats to half the bits."""
-    if node.type == "declaration" and _in_function(node):
-        kind = node.child_by_field_name("type")
-        name = fold(code.of(kind)) if kind is not None else ""
-        if kind is not None and name in _NARROWER:
-            yield replaced("narrowed", kind, _NARROWER[name])
-    if node.type == "init_declarator" and _declared_float(node, code):
-        value = node.child_by_field_name("value")
-        if value is not None and value.type not in ("number_literal", "initializer_list"):
-            yield _rounded(value, code.of(value), code)
+    function = _function(node) if node.type in _VALUED else None
+    if function is None:
+        return
+    kind, value = part(node, "type"), part(node, "value")
+    if node.type == "declaration" and kind is not None and fold(code.of(kind)) in _NARROWER:
+        yield replaced("narrowed", kind, _NARROWER[fold(code.of(kind))])
     if node.type == "assignment_expression":
-        yield from _narrowed_assignment(node, code)
-    if node.type == "return_statement" and node.named_children and _in_float_function(node, code):
-        yield _rounded(node.named_children[0], code.of(node.named_children[0]), code)
+        yield from _narrowed_assignment(node, function, code)
+    if node.type == "init_declarator" and value is not None:
+        name = part(node, "declarator")
+        is_float = code.of(part(node.parent, "type")) == "float"
+        literal = value.type in ("number_literal", "initializer_list")
+        if is_float and name is not None and name.type == "identifier" and not literal:
+            yield _rounded(value, code.of(value), code)
+    if node.type == "return_statement" and node.named_children:
+        kinds = {child.type for child in function.named_children}
+        by_value = kinds.isdisjoint(("pointer_declarator", "reference_declarator"))
+        if code.of(part(function, "type")) == "float" and by_value:
+            yield _rounded(node.named_children[0], code.of(node.named_children[0]), code)
 
 
-def _narrowed_assignment(node: Node, code: MutatedSource) -> Iterator[Change]:
-    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-    sign = operator_of(node)
-    if left is None or right is None or sign is None or left.type != "identifier":
+def _narrowed_assignment(node: Node, function: Node, code: MutatedSource) -> Iterator[Change]:
+    left, sign, right = part(node, "left"), code.of(part(node, "operator")), part(node, "right")
+    if left is None or right is None or left.type != "identifier":
         return
-    if code.of(left) not in _float_names(node, code):
+    declared = (
+        code.of(part(child, "declarator") or child)
+        for inner in walk(function)
+        if inner.type == "declaration" and code.of(part(inner, "type")) == "float"
+        for child in inner.named_children
+        if (part(child, "declarator") or child).type == "identifier"
+    )
+    name = code.of(left)
+    if name not in declared:
         return
-    if sign.type == "=":
+    if sign == "=":
         yield _rounded(right, code.of(right), code)
-    elif sign.type in ("+=", "-=", "*=", "/="):
-        name = code.of(left)
-        text = _rounding(f"{name} {sign.type[0]} {code.operand(right)}", code)
-        yield replaced("narrowed", node, f"{name} = {text[0]}", header=text[1])
+    elif sign in ("+=", "-=", "*=", "/="):
+        text = f"{name} {sign[0]} {code.operand(right)}"
+        yield _rounded(node, text, code, start=f"{name} = ")
 
 
-def _rounded(node: Node, text: str, code: MutatedSource) -> Change:
-    rounded, header = _rounding(text, code)
-    return replaced("narrowed", node, rounded, header=header)
-
-
-def _rounding(text: str, code: MutatedSource) -> tuple[str, str]:
+def _rounded(node: Node, text: str, code: MutatedSource, *, start: str = "") -> Change:
     for header, pattern in _ROUNDING.items():
         if re.search(rf"#\s*include\s*<{re.escape(header)}>", code.text):
-            return pattern.format(text), ""
-    return _ROUNDING["cuda_fp16.h"].format(text), "cuda_fp16.h"
+            return replaced("narrowed", node, start + pattern.format(text))
+    header = "cuda_fp16.h"
+    return replaced("narrowed", node, start + _ROUNDING[header].format(text), header=header)
 
 
 def _call(node: Node, code: MutatedSource) -> tuple[str, list[Node]]:
-    function = node.child_by_field_name("function")
-    given = node.child_by_field_name("arguments")
+    function, given = part(node, "function"), part(node, "arguments")
     if node.type != "call_expression" or function is None or given is None:
         return "", []
     return code.of(function), [child for child in given.named_children if child.type != "comment"]
@@ -184,45 +189,6 @@ def _call(node: Node, code: MutatedSource) -> tuple[str, list[Node]]:
 def _function(node: Node) -> Node | None:
     functions = ("function_definition", "lambda_expression")
     return next((around for around in ancestors(node) if around.type in functions), None)
-
-
-def _in_function(node: Node) -> bool:
-    return _function(node) is not None
-
-
-def _in_float_function(node: Node, code: MutatedSource) -> bool:
-    function = _function(node)
-    kind = function.child_by_field_name("type") if function is not None else None
-    pointer = function is not None and any(
-        child.type in ("pointer_declarator", "reference_declarator")
-        for child in function.named_children
-    )
-    return kind is not None and code.of(kind) == "float" and not pointer
-
-
-def _declared_float(node: Node, code: MutatedSource) -> bool:
-    declaration = node.parent
-    declared = node.child_by_field_name("declarator")
-    if declaration is None or declared is None or declared.type != "identifier":
-        return False
-    kind = declaration.child_by_field_name("type")
-    return kind is not None and code.of(kind) == "float" and _in_function(node)
-
-
-def _float_names(node: Node, code: MutatedSource) -> frozenset[str]:
-    function = _function(node)
-    if function is None:
-        return frozenset()
-    names = set()
-    for inner in walk(function):
-        kind = inner.child_by_field_name("type") if inner.type == "declaration" else None
-        if kind is None or code.of(kind) != "float":
-            continue
-        for child in inner.named_children:
-            declared = child.child_by_field_name("declarator") or child
-            if declared.type == "identifier":
-                names.add(code.of(declared))
-    return frozenset(names)
 
 
 _ARITHMETIC = {
@@ -275,7 +241,7 @@ _SWAPS: dict[str, tuple[tuple[str, Mapping[str, tuple[str, ...]]], ...]] = {
 
 def swapped(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Swap an operator for another: arithmetic, comparisons, logic, assignments; drop `!`."""
-    sign = operator_of(node)
+    sign = part(node, "operator")
     if sign is None:
         return
     for name, others in _SWAPS.get(node.type, ()):
@@ -285,31 +251,33 @@ def swapped(node: Node, code: MutatedSource) -> Iterator[Change]:
 
 def bound(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Make a bound one stricter or wider, where the comparison alone does not do the same."""
-    sign = operator_of(node) if node.type == "binary_expression" else None
-    right = node.child_by_field_name("right")
-    if sign is None or right is None or sign.type not in _BOUND:
+    sign, right = part(node, "operator"), part(node, "right")
+    if node.type != "binary_expression" or sign is None or right is None:
         return
-    if not _INTEGER.fullmatch(code.of(right)):  # which the operator on constants changes
+    # the operator on constants changes integers
+    if sign.type in _BOUND and not _INTEGER.fullmatch(code.of(right)):
         yield replaced("bound", right, f"{code.operand(right)} {_BOUND[sign.type]} 1")
 
 
 def constant(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Change whole numbers by one and to zero; scale floats by 1 % and negate them."""
     if node.type == "preproc_def":
-        node = node.child_by_field_name("value") or node
+        node = part(node, "value") or node
         if node.type != "preproc_arg" or code.rendered:
             return
     elif node.type not in ("number_literal", "true", "false"):
         return
-    if code.rendered and _is_setting(node):
-        return
-    for text in _other_values(code.of(node).strip()):
-        yield replaced("constant", node, text)
+    around = node.parent
+    # the whole value of a constant outside functions
+    setting = around is not None and around.type == "init_declarator" and _function(around) is None
+    if not (code.rendered and setting):
+        for text in _other_values(code.of(node).strip()):
+            yield replaced("constant", node, text)
 
 
 def axis(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Take another index variable, another of its axes, or another component of a vector."""
-    value, field = node.child_by_field_name("argument"), node.child_by_field_name("field")
+    value, field = part(node, "argument"), part(node, "field")
     if node.type != "field_expression" or value is None or field is None:
         return
     name, letter = code.of(value), code.of(field)
@@ -319,34 +287,21 @@ def axis(node: Node, code: MutatedSource) -> Iterator[Change]:
         yield replaced("axis" if name in _AXES else "component", field, _NEXT[letter])
 
 
-def _is_setting(node: Node) -> bool:
-    """Tell a constant outside functions whose whole value is this literal."""
-    declarator = node.parent
-    if declarator is None or declarator.type != "init_declarator":
-        return False
-    return _function(declarator) is None
-
-
 def _other_values(literal: str) -> Iterator[str]:
     if literal in ("true", "false"):
         yield "false" if literal == "true" else "true"
     elif match := _INTEGER.fullmatch(literal):
-        yield from _other_integers(match[1].replace("'", ""), match[2])
+        value, suffix = integer(match[1]), match[2]
+        write = hex if literal[:2] in ("0x", "0X") else str
+        if value < _LARGEST:
+            yield f"{write(value + 1)}{suffix}"
+        if value > 0:
+            yield f"{write(value - 1)}{suffix}"
+        if value > 1:
+            yield f"0{suffix}"
     elif (match := _FLOAT.fullmatch(literal)) and any(map(str.isdigit, match[1])):
-        value = float(match[1].replace("'", ""))
-        yield from (f"{value * 1.01!r}{match[2]}", f"(-{literal})") if value else ("1.0f",)
-
-
-def _other_integers(digits: str, suffix: str) -> Iterator[str]:
-    octal = re.fullmatch(r"0[0-7]+", digits) is not None
-    value = int(digits, 8) if octal else int(digits, 0)
-    write = hex if digits[:2] in ("0x", "0X") else str
-    if value < _LARGEST:
-        yield f"{write(value + 1)}{suffix}"
-    if value > 0:
-        yield f"{write(value - 1)}{suffix}"
-    if value > 1:
-        yield f"0{suffix}"
+        number = float(match[1].replace("'", ""))
+        yield from (f"{number * 1.01!r}{match[2]}", f"(-{literal})") if number else ("1.0f",)
 
 
 _BRANCHES = ("if_statement", "while_statement", "do_statement", "conditional_expression")
@@ -369,7 +324,7 @@ def guard(node: Node, code: MutatedSource) -> Iterator[Change]:
     constexpr = any(child.type == "constexpr" for child in node.children)
     if asked is None or constexpr or node.type in _LOOPS:
         return
-    if any((sign := operator_of(n)) and sign.type in _ORDERS for n in walk(asked)):
+    if any((sign := part(n, "operator")) and sign.type in _ORDERS for n in walk(asked)):
         yield replaced("guard", asked, "true")
         yield replaced("guard", asked, "false")
 
@@ -377,14 +332,12 @@ def guard(node: Node, code: MutatedSource) -> Iterator[Change]:
 def tail(node: Node, code: MutatedSource) -> Iterator[Change]:
     """Let a loop with a stride leave out its last step."""
     asked = _condition(node) if node.type == "for_statement" else None
-    update = node.child_by_field_name("update")
-    if asked is None or update is None or update.type != "assignment_expression":
+    update = part(node, "update")
+    left, step = part(asked, "left"), part(update, "right")
+    if left is None or update is None or step is None or update.type != "assignment_expression":
         return
-    left, sign = asked.child_by_field_name("left"), operator_of(asked)
-    step, by = update.child_by_field_name("right"), operator_of(update)
-    if left is None or sign is None or step is None or by is None:
-        return
-    if sign.type in ("<", "<=") and by.type == "+=":
+    sign, by = code.of(part(asked, "operator")), code.of(part(update, "operator"))
+    if sign in ("<", "<=") and by == "+=":
         yield replaced("tail", left, f"{code.operand(left)} + {code.operand(step)}")
 
 
@@ -403,25 +356,13 @@ def removal(node: Node, code: MutatedSource) -> Iterator[Change]:
 def _condition(node: Node) -> Node | None:
     if node.type != "for_statement" and node.type not in _BRANCHES:
         return None
-    asked = node.child_by_field_name("condition")
+    asked = part(node, "condition")
     if asked is not None and asked.type in ("condition_clause", "parenthesized_expression"):
         asked = asked.named_children[0] if len(asked.named_children) == 1 else None
-    if asked is None or asked.type == "declaration":
-        return None
-    return asked
+    return None if asked is None or asked.type == "declaration" else asked
 
 
 OPERATORS: tuple[Operator, ...] = (
-    swapped,
-    bound,
-    constant,
-    axis,
-    condition,
-    guard,
-    tail,
-    removal,
-    arguments,
-    cast,
-    shuffle,
-    narrowed,
+    *(swapped, bound, constant, axis, condition, guard, tail, removal),
+    *(arguments, cast, shuffle, narrowed),
 )

@@ -1,11 +1,17 @@
-"""What is mutated: the baseline's source, or the template rendered at one config."""
+"""What is mutated, the baseline or the template at a config, and its mutants marked equivalent."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.device.base import CompileTarget, DeviceInfo, Program
@@ -14,7 +20,9 @@ from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.mutation.mutants import Identity, Mutant, all_mutants, reached
 from tuner.source import SourceFile, hide_host_code, parse_source, read_source
+from tuner.space.schema import StrictModel, checked
 from tuner.space.template import Rendered, Template
+from tuner.space.yaml import Document, read
 
 # The host device would take long over more; edge cases are there to be verified.
 LARGEST_BYTES = 16 << 20
@@ -39,7 +47,6 @@ class MutationSubject:
 
     @property
     def name(self) -> str:
-        """`baseline`, or the config."""
         return "baseline" if self.config is None else str(self.config)
 
     @property
@@ -53,12 +60,19 @@ class MutationSubject:
 
         Raises `SpaceError` where the config is valid on none of them.
         """
-        spec = self.spec
-        found = [w for kind in (spec.tuned, spec.held_out) for w in self._smallest(kind)]
-        found += [w for w in spec.edge_cases if self._usable(w, LARGEST_EDGE_CASE_BYTES)]
-        if not found:
-            raise self._no_workload()
-        return tuple(sorted(dict.fromkeys(found), key=spec.footprint_bytes))
+        found = [w for kind in (self.spec.tuned, self.spec.held_out) for w in self._smallest(kind)]
+        found += [w for w in self.spec.edge_cases if self._usable(w, LARGEST_EDGE_CASE_BYTES)]
+        if found:
+            return tuple(sorted(dict.fromkeys(found), key=self.spec.footprint_bytes))
+        first, config = self.spec.tuned[0], self.config
+        message = f"no workload is small enough for the `host` device: {LARGEST_BYTES >> 20} MiB"
+        remedy = "add a small one to `edge_cases`, which is verified and never timed"
+        broken = config and self.space.violated(config, self._target.names(first))
+        if broken:
+            message = f"{self.name} breaks `{broken.text}` on {first}"
+            message += ", and is valid on no small workload"
+            remedy = "choose another config"
+        raise SpaceError(message, path=self.spec.path, remedy=remedy)
 
     @cached_property
     def mutants(self) -> tuple[Mutant, ...]:
@@ -67,7 +81,6 @@ class MutationSubject:
 
     @cached_property
     def reached(self) -> tuple[Mutant, ...]:
-        """The mutants of code that the launches reach."""
         launches = [launch for workload in self.workloads for launch in self.launches(workload)]
         kernels = dict.fromkeys(launch.kernel for launch in launches)
         return reached(self.mutants, self._parsed(self.workloads[0]), kernels, self.operators)
@@ -79,7 +92,6 @@ class MutationSubject:
         return tuple(small) or self.workloads[:1]
 
     def text(self, workload: Workload) -> str:
-        """Return the unchanged source for one workload."""
         return self._compiled(self._parsed(workload).text)
 
     def mutated(self, workload: Workload, mutant: Mutant) -> str | None:
@@ -90,7 +102,9 @@ class MutationSubject:
         source = self._parsed(workload)
         if source.text == self._parsed(self.workloads[0]).text:
             return self._compiled(mutant.applied(source.text))
-        found = self._by_place(workload).get(self._places[mutant.identity])
+        if workload not in self._placed:
+            self._placed[workload] = _placed(self._mutants(workload))
+        found = self._placed[workload].get(self._places[mutant.identity])
         return None if found is None else self._compiled(found.applied(source.text))
 
     def place(self, mutant: Mutant) -> int:
@@ -105,18 +119,15 @@ class MutationSubject:
         return mutant.diff(self._parsed(self.workloads[0]).text, name)
 
     def launches(self, workload: Workload) -> tuple[Launch, ...]:
-        """Resolve the launches for one workload."""
         names = self._target.names(workload)
         if self.config is None:
             return self.spec.baseline_launches(names)
         return self.spec.candidate_launches({**names, **self.config})
 
     def request(self, text: str, workload: Workload) -> CompileRequest:
-        """Make the request that compiles `text` for a workload's launches."""
         return self._target.request(text, self.launches(workload))
 
     def program(self, text: str, workload: Workload, result: CompileResult) -> Program:
-        """Make what the device verifies of `text` once it is compiled."""
         return self._target.program(text, workload, self.launches(workload), result)
 
     @cached_property
@@ -141,23 +152,18 @@ class MutationSubject:
     def _places(self) -> Mapping[Identity, tuple[str, int, int]]:
         return {m.identity: place for place, m in _placed(self.mutants).items()}
 
-    def _by_place(self, workload: Workload) -> Mapping[tuple[str, int, int], Mutant]:
-        if workload not in self._placed:
-            self._placed[workload] = _placed(self._mutants(workload))
-        return self._placed[workload]
-
     def _mutants(self, workload: Workload) -> tuple[Mutant, ...]:
         return all_mutants(self._parsed(workload), rendered=self.config is not None)
 
     def _parsed(self, workload: Workload) -> SourceFile:
-        if workload not in self._sources:
-            if self.config is None:
-                known = next(iter(self._sources.values()), None)
-                source = known or read_source(self.path)
-            else:
-                source = parse_source(self._rendered(workload).source, self.path)
-            self._sources[workload] = source
-        return self._sources[workload]
+        key = self.workloads[0] if self.config is None else workload
+        if key not in self._sources:
+            self._sources[key] = (
+                read_source(self.path)
+                if self.config is None
+                else parse_source(self._rendered(key).source, self.path)
+            )
+        return self._sources[key]
 
     def _rendered(self, workload: Workload) -> Rendered:
         assert self.config is not None
@@ -165,25 +171,7 @@ class MutationSubject:
         return self._template.render(names)
 
     def _compiled(self, text: str) -> str:
-        if self.config is not None:
-            return text
-        return hide_host_code(parse_source(text, self.path))
-
-    def _no_workload(self) -> SpaceError:
-        first = self.spec.tuned[0]
-        config = self.config
-        broken = config and self.space.violated(config, self._target.names(first))
-        if broken:
-            return SpaceError(
-                f"{self.name} breaks `{broken.text}` on {first}, and is valid on no small workload",
-                path=self.spec.path,
-                remedy="choose another config",
-            )
-        return SpaceError(
-            f"no workload is small enough for the `host` device: {LARGEST_BYTES >> 20} MiB",
-            path=self.spec.path,
-            remedy="add a small one to `edge_cases`, which is verified and never timed",
-        )
+        return text if self.config is not None else hide_host_code(parse_source(text, self.path))
 
     def _smallest(self, workloads: tuple[Workload, ...]) -> list[Workload]:
         usable = [workload for workload in workloads if self._usable(workload, LARGEST_BYTES)]
@@ -192,18 +180,129 @@ class MutationSubject:
     def _usable(self, workload: Workload, largest_bytes: int) -> bool:
         if self.spec.footprint_bytes(workload) > largest_bytes:
             return False
-        if self.config is None:
-            return bool(self.launches(workload))
-        broken = self.space.violated(self.config, self._target.names(workload))
-        return broken is None and bool(self.launches(workload))
+        names = self._target.names(workload)
+        if self.config is not None and self.space.violated(self.config, names) is not None:
+            return False
+        return bool(self.launches(workload))
 
 
 def _placed(mutants: tuple[Mutant, ...]) -> dict[tuple[str, int, int], Mutant]:
     """Number the mutants of each operator in each line: equal in all renderings of a template."""
-    counted: dict[tuple[str, int], int] = {}
+    counted: Counter[tuple[str, int]] = Counter()
     places = {}
     for mutant in mutants:
         key = mutant.identity.operator, mutant.line
-        counted[key] = counted.get(key, 0) + 1
+        counted[key] += 1
         places[(*key, counted[key])] = mutant
     return places
+
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class EquivalenceMark(StrictModel):
+    """A mutant said to be equivalent where the config has these values."""
+
+    operator: Text = Field(description="the operator's name, `constant`")
+    line: Text = Field(description="the text of the line that is changed")
+    change: Text = Field(description="what is changed, `32 -> 33`")
+    reason: Text = Field(description="why no result can differ")
+    occurrence: int = Field(default=1, ge=1, description="which of equal ones, counted from 1")
+    config: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="parameters with their values, `{threads: 32}`"
+    )
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.operator, self.line, self.change, self.occurrence)
+
+
+class MarksModel(StrictModel):
+    """A whole file of marks."""
+
+    version: Literal[1] = Field(description="the number 1")
+    baseline: list[EquivalenceMark] = Field(default=[], description="a list of marks")
+    template: list[EquivalenceMark] = Field(default=[], description="a list of marks")
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """All marks of one file."""
+
+    document: Document
+    model: MarksModel
+
+    def matched(self, subject: MutationSubject) -> Mapping[Mutant, str]:
+        """Find the marked mutants of a subject, with the reasons.
+
+        Raises `SpaceError` for a mark of this subject that no mutant has.
+        """
+        known = {mutant.identity: mutant for mutant in subject.mutants}
+        config = subject.config
+        marks = self.model.baseline if config is None else self.model.template
+        found = {}
+        for number, mark in enumerate(marks):
+            if config is not None and any(config[n] != v for n, v in mark.config.items()):
+                continue
+            if mark.identity not in known:
+                names = {str(identity): identity for identity in known}
+                near = get_close_matches(str(mark.identity), names, 1, cutoff=0.0)
+                message = f"no mutant of the {subject.group} is {mark.identity}"
+                remedy = "there is none"
+                if near:
+                    remedy = f"the nearest is:\n{entry(names[near[0]], 'your reason')}"
+                raise self.document.error(message, subject.group, number, remedy=remedy)
+            found[known[mark.identity]] = mark.reason
+        return found
+
+
+def default_path(space: Path) -> Path:
+    """Name the file beside a space: `silu_and_mul.mutants.yaml`."""
+    return space.with_name(f"{space.stem}.mutants.yaml")
+
+
+def read_marks(path: Path, space: SearchSpace) -> Marks:
+    """Read a file of marks; raise `SpaceError` with its line for what is wrong."""
+    document = read(path)
+    model = checked(document, MarksModel)
+    for group, marks in (("baseline", model.baseline), ("template", model.template)):
+        seen: dict[tuple[object, ...], int] = {}
+        for number, mark in enumerate(marks):
+            key = mark.identity, tuple(mark.config.items())
+            if key in seen:
+                line = document.line(group, seen[key])
+                message = f"{mark.identity} is marked twice: line {line} has it too"
+                raise document.error(message, group, number, remedy="keep one of the two")
+            seen[key] = number
+        for number, mark in enumerate(marks):
+            for name, value in mark.config.items():
+                if wrong := _wrong_value(group, name, value, space):
+                    where = (group, number, "config", name)
+                    raise document.error(wrong[0], *where, remedy=wrong[1])
+    return Marks(document, model)
+
+
+def entry(identity: Identity, reason: str) -> str:
+    """Write a mark to paste into the file."""
+    # JSON's strings are YAML's too
+    line, change, why = (
+        json.dumps(text, ensure_ascii=False) for text in (identity.line, identity.change, reason)
+    )
+    occurrence = f"    occurrence: {identity.occurrence}\n" if identity.occurrence > 1 else ""
+    return (
+        f"  - operator: {identity.operator}\n    line: {line}\n    change: {change}\n"
+        f"{occurrence}    reason: {why}"
+    )
+
+
+def _wrong_value(
+    group: str, name: str, value: bool | int | float | str, space: SearchSpace
+) -> tuple[str, str] | None:
+    values = {parameter.name: parameter.values for parameter in space.parameters}
+    if group == "baseline":
+        return "the baseline has no config", "delete `config`"
+    if name not in values:
+        return f"no parameter named {name!r}", f"parameters: {', '.join(values)}"
+    if any(value == known and type(value) is type(known) for known in values[name]):
+        return None
+    return f"{name} cannot be {value!r}", f"values: {', '.join(map(str, values[name]))}"

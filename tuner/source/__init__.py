@@ -6,12 +6,9 @@ from tuner.source.facts import (
     Constant,
     KernelFunction,
     KernelParameter,
-    LaunchBounds,
     LaunchSite,
-    SharedArray,
     SourceFile,
     TemplateParameter,
-    Unroll,
 )
 from tuner.source.host import Edit, apply_edits, hide_host_code, host_edits, implied_headers
 from tuner.source.kernels import check_arguments
@@ -22,12 +19,9 @@ __all__ = [
     "Edit",
     "KernelFunction",
     "KernelParameter",
-    "LaunchBounds",
     "LaunchSite",
-    "SharedArray",
     "SourceFile",
     "TemplateParameter",
-    "Unroll",
     "apply_edits",
     "check_arguments",
     "hide_host_code",

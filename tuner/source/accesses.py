@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, Span
-from tuner.source.syntax import Node, ancestors, closing, fold, parse_tree, text_of, walk
+from tuner.source.syntax import Node, ancestors, closing, fold, parse_tree, part, text_of, walk
 
 _ASSIGNED = re.compile(r"(?<![\w.>])([A-Za-z_][\w.]*)\s*=(?!=)\s*([^;{}]+|\w*\s*\{[^;{}]*\})\s*;")
 _CONSTRUCTED = re.compile(r"\b(?:dim3|cudaLaunchConfig_t)\s+(?:const\s+)?(\w+)\s*(?=[({])")
@@ -63,78 +63,6 @@ class Bound:
     limit: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Reads the bounds in a function whose body starts at the offset `start`."""
-
-    masked: str
-    start: int
-
-    def at(self, node: Node) -> Iterator[Bound]:
-        """Yield what holds where a node is evaluated, the innermost condition first."""
-        for child, parent in pairwise((node, *ancestors(node))):
-            if parent.start_byte < self.start:
-                return
-            yield from self._by(parent, child)
-
-    def _by(self, parent: Node, child: Node) -> Iterator[Bound]:
-        condition = parent.child_by_field_name("condition")
-        if parent.type == "compound_statement":
-            # what has returned or gone on already
-            for sibling in reversed(parent.named_children):
-                if sibling.start_byte < child.start_byte:
-                    yield from self._survived(sibling)
-        elif operator_of(parent, self.masked) == "&&" and child == parent.child_by_field_name(
-            "right"
-        ):
-            left = parent.child_by_field_name("left")
-            if left is not None:
-                yield from self._holding(left)
-        elif condition is None or child == condition:
-            return
-        elif parent.type in ("for_statement", "while_statement"):
-            if child != parent.child_by_field_name("initializer"):
-                yield from self._holding(condition)
-        elif parent.type in ("if_statement", "conditional_expression"):
-            if child == parent.child_by_field_name("consequence"):
-                yield from self._holding(condition)
-            elif child == parent.child_by_field_name("alternative"):
-                yield from self._holding(condition, negated=True)
-
-    def _survived(self, statement: Node) -> Iterator[Bound]:
-        if statement.type != "if_statement" or statement.child_by_field_name("alternative"):
-            return
-        body = statement.child_by_field_name("consequence")
-        while body is not None and body.type == "compound_statement":
-            body = body.named_children[-1] if body.named_children else None
-        condition = statement.child_by_field_name("condition")
-        if body is not None and body.type in _LEAVES and condition is not None:
-            yield from self._holding(condition, negated=True)
-
-    def _holding(self, condition: Node, *, negated: bool = False) -> Iterator[Bound]:
-        condition = _inner(condition)
-        sign = operator_of(condition, self.masked)
-        if sign == ("||" if negated else "&&"):
-            for side in ("left", "right"):
-                inside = condition.child_by_field_name(side)
-                if inside is not None:
-                    yield from self._holding(inside, negated=negated)
-        elif sign in _FLIPPED:
-            yield from self._compared(condition, _FLIPPED[sign] if negated else sign)
-
-    def _compared(self, condition: Node, sign: str) -> Iterator[Bound]:
-        left, right = (condition.child_by_field_name(side) for side in ("left", "right"))
-        if left is None or right is None:
-            return
-        small, large = (left, right) if sign in ("<", "<=") else (right, left)
-        limit = self._text(large)
-        more = sign in ("<=", ">=")
-        yield Bound(bare(self._text(small)), f"({limit}) + 1" if more else limit)
-
-    def _text(self, node: Node) -> str:
-        return fold(text_of(node, self.masked))
-
-
 def bare(text: str) -> str:
     """Write an expression without spaces and the parentheses around the whole, to compare it."""
     text = re.sub(r"\s+", "", text)
@@ -143,22 +71,71 @@ def bare(text: str) -> str:
     return text
 
 
-def operator_of(node: Node, masked: str) -> str:
-    """Return the operator of a binary expression; "" for any other node."""
-    sign = node.child_by_field_name("operator") if node.type == "binary_expression" else None
-    return text_of(sign, masked) if sign is not None else ""
+def _conditions(node: Node, start: int, masked: str) -> Iterator[tuple[Node, bool]]:
+    """Yield the conditions known where a node is evaluated, and whether they are false there.
+
+    The innermost comes first; those before the offset `start` belong to another function.
+    """
+    for child, parent in pairwise((node, *ancestors(node))):
+        if parent.start_byte < start:
+            return
+        condition, left = part(parent, "condition"), part(parent, "left")
+        if parent.type == "compound_statement":
+            for sibling in reversed(parent.named_children):
+                gone = _left_on(sibling) if sibling.start_byte < child.start_byte else None
+                if gone is not None:
+                    yield gone, True
+        elif left is not None and _sign(parent, masked) == "&&" and child == part(parent, "right"):
+            yield left, False
+        elif condition is None or child == condition:
+            continue
+        elif parent.type in ("for_statement", "while_statement"):
+            if child != part(parent, "initializer"):
+                yield condition, False
+        elif parent.type not in ("if_statement", "conditional_expression"):
+            continue
+        elif child in (part(parent, "consequence"), part(parent, "alternative")):
+            yield condition, child == part(parent, "alternative")
 
 
-def _inner(condition: Node) -> Node:
+def _left_on(statement: Node) -> Node | None:
+    # the condition on which it returns or goes on
+    if statement.type != "if_statement" or part(statement, "alternative"):
+        return None
+    body = part(statement, "consequence")
+    while body is not None and body.type == "compound_statement":
+        body = body.named_children[-1] if body.named_children else None
+    return part(statement, "condition") if body is not None and body.type in _LEAVES else None
+
+
+def _bounds(condition: Node, negated: bool, masked: str) -> Iterator[Bound]:
     while condition.type in ("condition_clause", "parenthesized_expression"):
-        value = condition.child_by_field_name("value") or next(iter(condition.named_children), None)
+        value = part(condition, "value") or next(iter(condition.named_children), None)
         if value is None:
             break
         condition = value
-    return condition
+    sign = _sign(condition, masked)
+    left, right = part(condition, "left"), part(condition, "right")
+    if left is None or right is None:
+        return
+    if sign == ("||" if negated else "&&"):
+        yield from _bounds(left, negated, masked)
+        yield from _bounds(right, negated, masked)
+    elif sign in _FLIPPED:
+        sign = _FLIPPED[sign] if negated else sign
+        small, large = (left, right) if sign in ("<", "<=") else (right, left)
+        limit = fold(text_of(large, masked))
+        what = bare(fold(text_of(small, masked)))
+        yield Bound(what, f"({limit}) + 1" if sign in ("<=", ">=") else limit)
+
+
+def _sign(node: Node, masked: str) -> str:
+    return text_of(part(node, "operator"), masked) if node.type == "binary_expression" else ""
 
 
 _PARTS = ("field_expression", "parenthesized_expression", "subscript_expression")
+_ELEMENTS = ("subscript_expression", "pointer_expression", "argument_list")
+_LOOPS = ("for_statement", "while_statement", "do_statement")
 # `x + i` in them is an element, elsewhere a pointer that is handed on
 _ELEMENT_CALLS = re.compile(r"__ld\w+|__st\w+|atomic\w+")
 
@@ -182,165 +159,138 @@ class Access:
 def accesses_of(source: SourceFile, kernel: KernelFunction) -> tuple[Access, ...]:
     """List the accesses of the arrays that the kernel is handed, through local pointers too."""
     arrays = {p.name for p in kernel.parameters if p.pointers == 1 and p.name}
-    return tuple(_AccessReader(source, kernel, LineIndex(source.text)).accesses(arrays))
+    return tuple(_AccessReader(source.masked, *kernel.body).accesses(arrays))
 
 
 @dataclass(frozen=True, slots=True)
 class _AccessReader:
-    source: SourceFile
-    kernel: KernelFunction
-    lines: LineIndex
+    masked: str
+    start: int
+    end: int
 
     def accesses(self, arrays: set[str]) -> Iterator[Access]:
-        start, end = self.kernel.body
-        bounds = Bounds(self.source.masked, start)
+        lines = LineIndex(self.masked)
         # a local pointer stands for an array and an offset
         pointers = {name: (name, "0") for name in arrays}
-        for node in walk(parse_tree(self.source.masked)):
-            if node.type != "identifier" or not start <= node.start_byte < end:
+        for node in walk(parse_tree(self.masked)):
+            if node.type != "identifier" or not self.start <= node.start_byte < self.end:
                 continue
-            name = self.text(node)
-            if name not in pointers or self.is_declared(node):
+            name, parent = self.text(node), node.parent
+            if name not in pointers or parent is None:
+                continue
+            if parent.type in ("pointer_declarator", "parameter_declaration"):
                 continue
             array, offset = pointers[name]
-            moved = self.moved(node)
-            if moved is not None:
+            if moved := self.moved(node, parent):
                 pointers[name] = array, _sum(offset, moved)
                 continue
-            alias = self.alias(node)
-            if alias is not None and alias[0] not in pointers:
-                pointers[alias[0]] = array, _sum(offset, alias[1])
+            alias, further = self.alias(node, parent)
+            if alias and alias not in pointers:
+                pointers[alias] = array, _sum(offset, further)
                 continue
-            index = self.index(node)
-            reads, writes = (True, True) if index is None else self.use(node)
+            index = self.index(node, parent)
+            conditions = _conditions(node, self.start, self.masked)
+            reads, writes = (True, True) if index is None else self.use(parent)
             yield Access(
                 array=array,
                 index=None if index is None else _sum(offset, index),
-                bounds=tuple(bounds.at(node)),
+                bounds=tuple(b for known in conditions for b in _bounds(*known, self.masked)),
                 at=node.start_byte,
-                line=self.lines.at(node.start_byte),
+                line=lines.at(node.start_byte),
                 reads=reads,
                 writes=writes,
             )
 
-    def text(self, node: Node) -> str:
-        return fold(text_of(node, self.source.masked))
+    def text(self, node: Node | None) -> str:
+        return fold(text_of(node, self.masked))
 
-    def is_declared(self, node: Node) -> bool:
-        parent = node.parent
-        return parent is not None and parent.type in ("pointer_declarator", "parameter_declaration")
-
-    def moved(self, node: Node) -> str | None:
+    def moved(self, node: Node, parent: Node) -> str:
         # array += offset; once, not in a loop
-        parent = node.parent
-        if parent is None or parent.type != "assignment_expression":
-            return None
-        sign, right = (parent.child_by_field_name(f) for f in ("operator", "right"))
-        if sign is None or right is None or self.text(sign) != "+=" or right == node:
-            return None
-        loops = ("for_statement", "while_statement", "do_statement")
-        inside = (n for n in ancestors(parent) if n.start_byte >= self.kernel.body[0])
-        return None if any(around.type in loops for around in inside) else self.text(right)
+        right = part(parent, "right")
+        if parent.type != "assignment_expression" or right == node:
+            return ""
+        inside = (around for around in ancestors(parent) if around.start_byte >= self.start)
+        if self.text(part(parent, "operator")) != "+=" or any(n.type in _LOOPS for n in inside):
+            return ""
+        return self.text(right)
 
-    def alias(self, node: Node) -> tuple[str, str] | None:
+    def alias(self, node: Node, parent: Node | None) -> tuple[str, str]:
         # const T* row = array + offset;  const T* row = &array[offset];
         value, offset = node, "0"
-        parent = node.parent
         if parent is not None and parent.type == "subscript_expression":
             offset = self.indices(parent)
             value, parent = parent, parent.parent
             if parent is None or parent.type != "pointer_expression":
-                return None
+                return "", ""
             value, parent = parent, parent.parent
-        elif parent is not None and operator_of(parent, self.source.masked) == "+":
+        elif parent is not None and _sign(parent, self.masked) == "+":
             offset = self.other(parent, node)
             value, parent = parent, parent.parent
+        declared = part(parent, "declarator")
         if parent is None or parent.type != "init_declarator":
-            return None
-        declared = parent.child_by_field_name("declarator")
+            return "", ""
         if declared is None or declared == value or "pointer" not in declared.type:
-            return None
+            return "", ""
         name = re.search(r"(\w+)$", self.text(declared))
-        return (name[1], offset) if name else None
+        return (name[1], offset) if name else ("", "")
 
-    def index(self, node: Node) -> str | None:
-        parent = node.parent
-        if parent is None:
-            return None
+    def index(self, node: Node, parent: Node) -> str | None:
         if parent.type == "subscript_expression":
-            return self.indices(parent) if self.is_kept(parent) else None
-        if parent.type == "pointer_expression" and self.text(parent).startswith("*"):
+            # `&x[i]` for whoever is not known to touch only that element
+            around = parent.parent
+            handed_on = around is not None and around.type == "pointer_expression"
+            if around is None or not handed_on or self.is_dereference(around):
+                return self.indices(parent)
+            return self.indices(parent) if self.called(around.parent) else None
+        if self.is_dereference(parent) or self.called(parent):
             return "0"
-        if self.called(parent) is not None:
-            return "0"
-        if operator_of(parent, self.source.masked) != "+":
+        if _sign(parent, self.masked) != "+":
             return None
         around = parent.parent
         if around is not None and around.type == "parenthesized_expression":
             around = around.parent
-        dereferenced = (
-            around is not None
-            and around.type == "pointer_expression"
-            and self.text(around).startswith("*")
-        )
-        return self.other(parent, node) if dereferenced or self.called(around) else None
+        touched = self.is_dereference(around) or self.called(around)
+        return self.other(parent, node) if touched else None
 
-    def is_kept(self, subscript: Node) -> bool:
-        # `&x[i]` for whoever is not known to touch only that element
-        around = subscript.parent
-        if around is None or around.type != "pointer_expression":
-            return True
-        return self.text(around).startswith("*") or self.called(around.parent) is not None
+    def is_dereference(self, node: Node | None) -> bool:
+        pointer = node is not None and node.type == "pointer_expression"
+        return pointer and self.text(node).startswith("*")
 
-    def use(self, node: Node) -> tuple[bool, bool]:
-        element: Node | None = node.parent
-        while element is not None and element.type not in (
-            "subscript_expression",
-            "pointer_expression",
-            "argument_list",
-        ):
+    def use(self, element: Node | None) -> tuple[bool, bool]:
+        while element is not None and element.type not in _ELEMENTS:
             element = element.parent
         if element is None:
             return True, True
-        call = self.called(element)
-        around = element.parent
+        call, around = self.called(element), element.parent
         if around is not None and around.type == "pointer_expression":
-            if not self.text(around).startswith("&"):
-                return True, True
             call, around = self.called(around.parent), around.parent
-            if call is None:
+            if not call or not self.text(element.parent).startswith("&"):
                 return True, True
-        if call is not None:
+        if call:
             return not call.startswith("__st"), not call.startswith("__ld")
         while around is not None and around.type in _PARTS:
             element, around = around, around.parent
-        if around is None or around.type == "update_expression" or self.is_swap(around):
+        if around is None or around.type == "update_expression":
             return True, True
-        if around.type == "assignment_expression" and around.child_by_field_name("left") == element:
-            sign = around.child_by_field_name("operator")
-            return sign is None or self.text(sign) != "=", True
+        if around.type == "argument_list":
+            return True, self.text(part(around.parent, "function")).endswith("swap")
+        if around.type == "assignment_expression" and part(around, "left") == element:
+            return self.text(part(around, "operator")) != "=", True
         return True, False
 
-    def is_swap(self, arguments: Node) -> bool:
-        call = arguments.parent if arguments.type == "argument_list" else None
-        function = call.child_by_field_name("function") if call is not None else None
-        return function is not None and self.text(function).endswith("swap")
-
-    def called(self, arguments: Node | None) -> str | None:
+    def called(self, arguments: Node | None) -> str:
         if arguments is None or arguments.type != "argument_list":
-            return None
-        function = arguments.parent and arguments.parent.child_by_field_name("function")
-        name = self.text(function) if function is not None else ""
-        return name if _ELEMENT_CALLS.fullmatch(name) else None
+            return ""
+        name = self.text(part(arguments.parent, "function"))
+        return name if _ELEMENT_CALLS.fullmatch(name) else ""
 
     def indices(self, subscript: Node) -> str:
-        inside = subscript.child_by_field_name("indices")
+        inside = part(subscript, "indices")
         return self.text(inside)[1:-1].strip() if inside is not None else "0"
 
     def other(self, binary: Node, node: Node) -> str:
-        left, right = (binary.child_by_field_name(side) for side in ("left", "right"))
-        chosen = right if left == node else left
-        return self.text(chosen) if chosen is not None else "0"
+        left = part(binary, "left")
+        return self.text(part(binary, "right") if left == node else left) or "0"
 
 
 def _sum(offset: str, index: str) -> str:

@@ -34,7 +34,6 @@ class KernelParameter:
 
     @property
     def declaration(self) -> str:
-        """The parameter as C++ writes it, for messages."""
         const = "const " if self.const else ""
         return f"{const}{self.c_type}{'*' * self.pointers} {self.name}".rstrip()
 
@@ -52,7 +51,6 @@ class TemplateParameter:
 
     @property
     def is_type(self) -> bool:
-        """Whether it stands for a type, not for a value."""
         return self.kind in ("typename", "class")
 
 
@@ -192,10 +190,14 @@ class SourceFile:
         bare = bare_name(name)
         found = [kernel for kernel in self.kernels if kernel.name == bare]
         if not found:
-            raise self._no_kernel(bare)
-        if len({_types(kernel) for kernel in found}) > 1:
-            return replace(found[0], parameters_known=False)
-        return found[0]
+            names = [kernel.name for kernel in self.kernels]
+            close = get_close_matches(bare, names, 1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            message = f"no __global__ function named {bare!r}"
+            remedy = f"{hint}kernels in it: {', '.join(names)}"
+            raise KernelError(message, path=self.path, remedy=remedy)
+        types = {tuple((p.c_type, p.pointers, p.const) for p in k.parameters) for k in found}
+        return replace(found[0], parameters_known=False) if len(types) > 1 else found[0]
 
     def reachable(self, kernels: Iterable[KernelFunction]) -> tuple[Span, ...]:
         """List the pieces of code that `kernels` are made of: themselves and all they refer to."""
@@ -213,16 +215,6 @@ class SourceFile:
                 pending += by_name.get(name, ())
         return tuple(seen)
 
-    def _no_kernel(self, name: str) -> KernelError:
-        names = [kernel.name for kernel in self.kernels]
-        close = get_close_matches(name, names, 1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        return KernelError(
-            f"no __global__ function named {name!r}",
-            path=self.path,
-            remedy=f"{hint}kernels in it: {', '.join(names)}",
-        )
-
 
 class LineIndex:
     """Turn character offsets into line numbers."""
@@ -231,11 +223,9 @@ class LineIndex:
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def at(self, offset: int) -> int:
-        """Give the line of an offset, counted from 1."""
         return bisect_right(self._starts, offset)
 
     def start(self, line: int) -> int:
-        """Give the offset where a line starts."""
         return self._starts[line - 1]
 
     def __len__(self) -> int:
@@ -245,7 +235,3 @@ class LineIndex:
 def bare_name(name: str) -> str:
     """Strip namespaces and template arguments: `ns::k<a::b>` becomes `k`."""
     return name.split("<", 1)[0].rsplit("::", 1)[-1].strip()
-
-
-def _types(kernel: KernelFunction) -> tuple[tuple[str, int, bool], ...]:
-    return tuple((p.c_type, p.pointers, p.const) for p in kernel.parameters)

@@ -35,6 +35,7 @@ _HOST_HEADER = re.compile(
     r"|numeric|exception|stdexcept|optional|variant|cstring|cstdlib|ctime|algorithm)[>\"]"
 )
 
+_SEMICOLON = re.compile(r"[ \t]*;")
 # what nvcc's own first include brings, or a framework's header: names, and other headers with them
 _IMPLICIT = {
     "cstdint": (r"u?int(?:8|16|32|64|ptr)_t", ("stdint.h",)),
@@ -78,8 +79,8 @@ def host_edits(source: SourceFile) -> tuple[Edit, ...]:
     """List the edits that `hide_host_code` makes, none for a source that NVRTC takes as it is."""
     reached = source.reachable(source.kernels)
     items = tuple(_items(parse_tree(source.masked)))
-    spans = [_whole(item, source) for item in items if _is_host(item, source, reached)]
-    guards = [edit for span in _merged(spans, source.masked) for edit in _guard(span, source)]
+    host = [item for item in items if _is_host(item, source, reached)]
+    guards = [edit for span in _merged(host, source.masked) for edit in _guard(span, source)]
     included = tuple(_includes(source, reached))
     taken_out = _taken_out(included, guards, source)
     return (*included, *guards, *taken_out, *_annotations(items, source, reached))
@@ -101,43 +102,34 @@ def _hides_from_nvrtc(node: Node) -> bool:
 
 
 def _is_host(item: Node, source: SourceFile, reached: tuple[Span, ...]) -> bool:
-    text = text_of(item, source.masked)
-    kind = item.type
+    text, kind = text_of(item, source.masked), item.type
     if kind == "preproc_include":
         return _HOST_HEADER.search(text_of(item, source.text)) is not None
     if kind.startswith("preproc_") or kind == "comment":
         return False
-    head = text.split("{", 1)[0]
     if kind == "ERROR":
         return "<<<" in text and "__global__" not in text
-    if _is_class(item):
-        return _LAUNCHES.search(text) is not None or (
-            not _marked(text, source)
-            and not _within(item, reached)
-            and any(
-                node.type in ("function_definition", "function_declarator") for node in walk(item)
-            )
-        )
-    if _marked(head, source):
+    launches = _LAUNCHES.search(text) is not None
+    inside = item.named_children if kind == "template_declaration" else [item]
+    if any(child.type in _CLASSES for child in inside):
+        kept = _marked(text, source) or _within(item, reached)
+        return launches or (not kept and _has_function(item))
+    if _marked(text.split("{", 1)[0], source):
         return False
-    if _LAUNCHES.search(text) or (kind == "expression_statement"):
+    if launches or kind == "expression_statement":
         return True
-    return not _within(item, reached) and _unusable(item, text)
-
-
-def _is_class(item: Node) -> bool:
-    if item.type == "template_declaration":
-        return any(child.type in _CLASSES for child in item.named_children)
-    return item.type in _CLASSES
-
-
-def _unusable(item: Node, text: str) -> bool:
-    if item.type in _NAMES:
-        return _HOST_NAMES.search(text) is not None
-    if any(node.type in ("function_definition", "function_declarator") for node in walk(item)):
-        return True
+    if _within(item, reached):
+        return False
+    host_names = _HOST_NAMES.search(text) is not None
+    if kind in _NAMES or _has_function(item):
+        return host_names or kind not in _NAMES
     constant = re.search(r"\b(?:constexpr|const|using|enum)\b", text) is not None
-    return item.type == "declaration" and not (constant and not _HOST_NAMES.search(text))
+    return kind == "declaration" and (host_names or not constant)
+
+
+def _has_function(item: Node) -> bool:
+    kinds = ("function_definition", "function_declarator")
+    return any(node.type in kinds for node in walk(item))
 
 
 def _marked(text: str, source: SourceFile) -> bool:
@@ -166,16 +158,13 @@ def _annotations(
             yield Edit(inner.start_byte, inner.start_byte, "__host__ __device__ ")
 
 
-def _whole(item: Node, source: SourceFile) -> Span:
-    start, end = item.start_byte, item.end_byte
-    end = start + len(source.masked[start:end].rstrip())
-    match = re.compile(r"[ \t]*;").match(source.masked, end)
-    return start, match.end() if match else end
-
-
-def _merged(spans: list[Span], masked: str) -> list[Span]:
+def _merged(items: list[Node], masked: str) -> list[Span]:
     merged: list[Span] = []
-    for start, end in spans:
+    for item in items:
+        start, end = item.start_byte, item.end_byte
+        end = start + len(masked[start:end].rstrip())
+        semicolon = _SEMICOLON.match(masked, end)
+        end = semicolon.end() if semicolon else end
         if merged and not masked[merged[-1][1] : start].strip():
             merged[-1] = (merged[-1][0], end)
         else:

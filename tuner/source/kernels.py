@@ -63,14 +63,15 @@ def dtype_of(c_type: str, aliases: Mapping[str, str]) -> str | None:
     """Name the dtype of a scalar C++ type, or None where it is not one for certain."""
     name = " ".join(_QUALIFIER.sub(" ", c_type).split())
     for _ in range(_MAX_ALIASES):
-        if name not in aliases:
-            break
-        name = " ".join(_QUALIFIER.sub(" ", aliases[name]).split())
+        name = " ".join(_QUALIFIER.sub(" ", aliases.get(name, name)).split())
     name = _NAMESPACES.sub("", name.replace(" ::", "::").replace(":: ", "::"))
     words = name.split()
-    if words and _INTEGER_WORDS.issuperset(words):
-        return _integer(words)
-    return _DTYPES.get(name)
+    if not words or not _INTEGER_WORDS.issuperset(words):
+        return _DTYPES.get(name)
+    # `long` has 64 bits on every system where CUDA 13 runs but Windows
+    sizes = {"char": 8, "short": 16, "long": 64}
+    bits = next((size for word, size in sizes.items() if word in words), 32)
+    return f"{'u' if 'unsigned' in words else ''}int{bits}"
 
 
 def element_dtype(c_type: str, aliases: Mapping[str, str]) -> str | None:
@@ -80,16 +81,6 @@ def element_dtype(c_type: str, aliases: Mapping[str, str]) -> str | None:
         return dtype
     name = aliases.get(c_type, c_type)
     return _VECTORS.get(name) or _VECTORS.get(name[:-1] if name[-1:] in "234" else "")
-
-
-def _integer(words: list[str]) -> str:
-    unsigned = "u" if "unsigned" in words else ""
-    if "char" in words:
-        return f"{unsigned}int8"
-    if "short" in words:
-        return f"{unsigned}int16"
-    # 64 bits on every system where CUDA 13 runs but Windows
-    return f"{unsigned}int64" if "long" in words else f"{unsigned}int32"
 
 
 _TEMPLATE = re.compile(r"\s*template\s*(?=<)")
@@ -270,92 +261,55 @@ def check_arguments(spec: KernelSpec, kernel: KernelFunction) -> None:
     if not kernel.parameters_known:
         return
     arguments, parameters = spec.arguments, kernel.parameters
-    if len(arguments) != len(parameters):
-        raise _wrong_count(spec, kernel)
+    place = f"{kernel.path}:{kernel.line}"
     declared, own = [a.name for a in arguments], [p.name for p in parameters]
-    if declared != own and sorted(declared) == sorted(own):
-        raise KernelError(
-            f"the arguments are in another order than in kernel {kernel.name!r} ({_place(kernel)})",
-            path=spec.path,
-            line=_first_line(spec),
-            remedy="write them in the kernel's order: " + ", ".join(own),
-        )
+    message = None
+    if len(arguments) != len(parameters):
+        message = f"{len(arguments)} arguments, but kernel {kernel.name!r} ({place}) has "
+        message += f"{len(parameters)} parameters"
+        remedy = "the kernel takes: " + ", ".join(p.declaration for p in parameters)
+    elif declared != own and sorted(declared) == sorted(own):
+        message = f"the arguments are in another order than in kernel {kernel.name!r} ({place})"
+        remedy = "write them in the kernel's order: " + ", ".join(own)
+    if message is not None:
+        line = arguments[0].line if arguments else None
+        raise KernelError(message, path=spec.path, line=line, remedy=remedy)
     for argument, parameter in zip(arguments, parameters, strict=True):
-        found = _mismatch(argument, parameter)
-        if found is not None:
-            message, remedy = found
+        if found := _mismatch(argument, parameter):
             raise KernelError(
-                f"argument {argument.name!r} {message}: kernel {kernel.name!r} takes "
-                f"`{parameter.declaration}` ({_place(kernel, parameter.line)})",
+                f"argument {argument.name!r} {found[0]}: kernel {kernel.name!r} takes "
+                f"`{parameter.declaration}` ({kernel.path}:{parameter.line or kernel.line})",
                 path=spec.path,
                 line=argument.line,
-                remedy=remedy,
+                remedy=found[1],
             )
 
 
 def _mismatch(argument: Argument, parameter: KernelParameter) -> tuple[str, str] | None:
-    if parameter.pointers:
-        return _pointer_mismatch(argument, parameter)
-    if parameter.dtype is None:
-        return None
-    if not argument.is_scalar:
-        return "is an array", f"give it `dtype: {parameter.dtype}` and a `value`, not a shape"
-    if _same_bits(argument.dtype, parameter.dtype):
-        return None
-    return f"is {argument.dtype}", f"write `dtype: {parameter.dtype}`"
-
-
-def _pointer_mismatch(argument: Argument, parameter: KernelParameter) -> tuple[str, str] | None:
-    if argument.is_scalar:
-        return None if _is_null(argument) else ("is a scalar", "give it a shape and a role")
-    if parameter.const and argument.role in ("output", "inout"):
+    if parameter.pointers and argument.is_scalar:
+        # an optional pointer is passed as a 64-bit zero
+        null = argument.value is not None and argument.value.text == "0"
+        fits = null and argument.dtype in ("int64", "uint64")
+        return None if fits else ("is a scalar", "give it a shape and a role")
+    if parameter.pointers and parameter.const and argument.role in ("output", "inout"):
         return f"has role {argument.role}", "write `role: input`, or take another argument"
     if parameter.pointers > 1 or parameter.dtype is None:
         return None
-    if _same_bits(argument.dtype, parameter.dtype) or _raw(argument.dtype, parameter.dtype):
+    if not parameter.pointers and not argument.is_scalar:
+        return "is an array", f"give it `dtype: {parameter.dtype}` and a `value`, not a shape"
+    if _same_bits(argument.dtype, parameter.dtype, raw=parameter.pointers > 0):
         return None
     return f"is {argument.dtype}", f"write `dtype: {parameter.dtype}`"
 
 
-def _same_bits(declared: str, own: str) -> bool:
+def _same_bits(declared: str, own: str, *, raw: bool) -> bool:
     # signedness aside: a kernel may take `int*` where the data is thought of as unsigned
-    return declared == own or (
-        _is_integer(declared) and _is_integer(own) and DTYPE_BYTES[declared] == DTYPE_BYTES[own]
-    )
-
-
-def _raw(declared: str, own: str) -> bool:
-    # kernels take fp8, half and bfloat16 as bytes or as unsigned short, and cast inside
+    integers = [_is_integer(declared), _is_integer(own)]
     size = DTYPE_BYTES[own]
-    return size <= 2 and size == DTYPE_BYTES[declared] and _is_integer(own)
+    # and fp8, half and bfloat16 as bytes or as unsigned short, which it casts inside
+    fits = all(integers) or (raw and integers[1] and size <= 2)
+    return declared == own or (fits and size == DTYPE_BYTES[declared])
 
 
 def _is_integer(dtype: str) -> bool:
     return "int" in dtype or dtype == "bool"
-
-
-def _is_null(argument: Argument) -> bool:
-    # an optional pointer is passed as a 64-bit zero
-    return (
-        argument.dtype in ("int64", "uint64")
-        and argument.value is not None
-        and argument.value.text == "0"
-    )
-
-
-def _wrong_count(spec: KernelSpec, kernel: KernelFunction) -> KernelError:
-    return KernelError(
-        f"{len(spec.arguments)} arguments, but kernel {kernel.name!r} ({_place(kernel)}) has "
-        f"{len(kernel.parameters)} parameters",
-        path=spec.path,
-        line=_first_line(spec),
-        remedy="the kernel takes: " + ", ".join(p.declaration for p in kernel.parameters),
-    )
-
-
-def _first_line(spec: KernelSpec) -> int | None:
-    return spec.arguments[0].line if spec.arguments else None
-
-
-def _place(kernel: KernelFunction, line: int | None = None) -> str:
-    return f"{kernel.path}:{line or kernel.line}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tuner.source.accesses import Assigned, assigned
-from tuner.source.facts import LaunchSite, LineIndex, SourceFile, Span
+from tuner.source.facts import LaunchSite, LineIndex, SourceFile, Span, bare_name
 from tuner.source.kernels import read_kernel
 from tuner.source.syntax import (
     closing,
@@ -16,6 +16,7 @@ from tuner.source.syntax import (
     number,
     opening,
     parse_tree,
+    part,
     span_of,
     split_list,
     text_of,
@@ -41,105 +42,100 @@ def find_launches(
 ) -> tuple[LaunchSite, ...]:
     """List all launches in the order of the text; `functions` bound the search for variables."""
     # a launch inside a macro is one like any other, but for the line ends
-    masked = masked.replace("\\\n", " \n")
-    sites = [
-        *_chevrons(masked, lines, functions),
-        *_runtime(masked, lines, functions),
-        *_helped(masked, lines, functions),
-    ]
+    finder = _Finder(masked.replace("\\\n", " \n"), lines, functions)
+    sites = [*finder.chevrons(), *finder.runtime(), *finder.helped()]
     return tuple(sorted(sites, key=lambda site: site.line))
 
 
-def _chevrons(masked: str, lines: LineIndex, functions: tuple[Span, ...]) -> Iterator[LaunchSite]:
-    for match in re.finditer("<<<", masked):
-        end = _end_of_config(masked, match.end())
-        called = _called(masked, match.start())
-        if end is None or called is None:
-            continue
-        name, arguments, start = called
-        config = [fold(piece) for piece, _ in split_list(masked[match.end() : end])]
-        passed = listed(masked, end + 3) if masked.startswith("(", end + 3) else []
-        yield _site(
-            (name, arguments),
-            config,
-            passed,
-            (start, lines.at(start)),
-            _definitions(masked, functions, start),
-        )
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    masked: str
+    lines: LineIndex
+    functions: tuple[Span, ...]
 
-
-def _runtime(masked: str, lines: LineIndex, functions: tuple[Span, ...]) -> Iterator[LaunchSite]:
-    for match in _RUNTIME.finditer(masked):
-        pieces = _passed(masked, match.end())
-        known = _definitions(masked, functions, match.start())
-        place = match.start(), lines.at(match.start())
-        if "Ex" in match[0]:
-            if len(pieces) < 2 or (called := _callee(pieces[1], known)) is None:
+    def chevrons(self) -> Iterator[LaunchSite]:
+        masked = self.masked
+        for match in re.finditer("<<<", masked):
+            end = _end_of_config(masked, match.end())
+            called = _called(masked, match.start())
+            if end is None or called is None:
                 continue
-            config = _config(pieces[0].lstrip("& "), known)
-            yield _site(called, config, pieces[2:], place, known)
-        elif len(pieces) >= 3 and (called := _callee(pieces[0], known)) is not None:
-            yield _site(called, [*pieces[1:3], *pieces[4:5]], [], place, known)
+            config = [fold(piece) for piece, _ in split_list(masked[match.end() : end])]
+            passed = listed(masked, end + 3) if masked.startswith("(", end + 3) else []
+            yield self.site(called[:2], config, passed, called[2], self.known(called[2]))
 
+    def runtime(self) -> Iterator[LaunchSite]:
+        for match in _RUNTIME.finditer(self.masked):
+            pieces, known = self.passed(match.end()), self.known(match.start())
+            if "Ex" in match[0]:
+                if len(pieces) < 2 or (called := _callee(pieces[1], known)) is None:
+                    continue
+                config = _config(pieces[0].lstrip("& "), known)
+                yield self.site(called, config, pieces[2:], match.start(), known)
+            elif len(pieces) >= 3 and (called := _callee(pieces[0], known)) is not None:
+                config = [*pieces[1:3], *pieces[4:5]]
+                yield self.site(called, config, [], match.start(), known)
 
-def _helped(masked: str, lines: LineIndex, functions: tuple[Span, ...]) -> Iterator[LaunchSite]:
-    for match in _HELPER.finditer(masked):
-        end = closing(masked, match.end())
-        config = listed(masked, match.end())
-        while end is not None and (chained := _CHAINED.match(masked, end)):
-            end = closing(masked, chained.end())
-        if end is None or len(config) < 2 or not masked[end:].lstrip().startswith("("):
-            continue
-        pieces = _passed(masked, masked.index("(", end))
-        known = _members(masked, functions) | _definitions(masked, functions, match.start())
-        called = _callee(pieces[0], known) if pieces else None
-        if called is not None:
-            place = match.start(), lines.at(match.start())
-            yield _site(called, [*config[:2], *config[3:4]], pieces[1:], place, known)
+    def helped(self) -> Iterator[LaunchSite]:
+        masked = self.masked
+        for match in _HELPER.finditer(masked):
+            end = closing(masked, match.end())
+            config = listed(masked, match.end())
+            while end is not None and (chained := _CHAINED.match(masked, end)):
+                end = closing(masked, chained.end())
+            if end is None or len(config) < 2 or not masked[end:].lstrip().startswith("("):
+                continue
+            pieces = self.passed(masked.index("(", end))
+            known = self.members() | self.known(match.start())
+            if pieces and (called := _callee(pieces[0], known)) is not None:
+                config = [*config[:2], *config[3:4]]
+                yield self.site(called, config, pieces[1:], match.start(), known)
 
+    def passed(self, start: int) -> list[str]:
+        # commas of a kernel's template arguments separate none of the launch's
+        joined: list[str] = []
+        for piece in listed(self.masked, start):
+            if joined and joined[-1].count("<") > joined[-1].count(">"):
+                joined[-1] += f", {piece}"
+            else:
+                joined.append(piece)
+        return joined
 
-def _passed(masked: str, start: int) -> list[str]:
-    # commas of a kernel's template arguments separate none of the launch's
-    joined: list[str] = []
-    for piece in listed(masked, start):
-        if joined and joined[-1].count("<") > joined[-1].count(">"):
-            joined[-1] += f", {piece}"
-        else:
-            joined.append(piece)
-    return joined
+    def known(self, end: int) -> dict[str, str]:
+        values = assigned(self.masked, self.functions, end)
+        return {name: value.text for name, value in values.items()}
 
+    def members(self) -> dict[str, str]:
+        # `static constexpr auto kernel = scale<T, 8>;` in the class that launches it
+        found: dict[str, set[str]] = {}
+        for match in _MEMBER.finditer(self.masked):
+            if not any(start <= match.start() < end for start, end in self.functions):
+                found.setdefault(match[1], set()).add(fold(match[2]))
+        return {name: values.pop() for name, values in found.items() if len(values) == 1}
 
-def _members(masked: str, functions: tuple[Span, ...]) -> dict[str, str]:
-    # `static constexpr auto kernel = scale<T, 8>;` in the class that launches it
-    found: dict[str, set[str]] = {}
-    for match in _MEMBER.finditer(masked):
-        if not any(start <= match.start() < end for start, end in functions):
-            found.setdefault(match[1], set()).add(fold(match[2]))
-    return {name: values.pop() for name, values in found.items() if len(values) == 1}
-
-
-def _site(
-    called: tuple[str, tuple[str, ...]],
-    config: list[str],
-    arguments: list[str],
-    place: tuple[int, int],
-    known: Mapping[str, str],
-) -> LaunchSite:
-    grid, block, shared = [*config, "", "", ""][:3]
-    name, template_arguments = called
-    if not template_arguments:
-        name, template_arguments = _callee(name, known) or called
-    return LaunchSite(
-        kernel=name,
-        template_arguments=template_arguments,
-        grid=_extents(grid, known, named=True),
-        block=_extents(block, known),
-        shared=shared or "0",
-        arguments=tuple(arguments),
-        line=place[1],
-        definitions=known,
-        at=place[0],
-    )
+    def site(
+        self,
+        called: tuple[str, tuple[str, ...]],
+        config: list[str],
+        arguments: list[str],
+        at: int,
+        known: Mapping[str, str],
+    ) -> LaunchSite:
+        grid, block, shared = [*config, "", "", ""][:3]
+        name, template_arguments = called
+        if not template_arguments:
+            name, template_arguments = _callee(name, known) or called
+        return LaunchSite(
+            kernel=name,
+            template_arguments=template_arguments,
+            grid=_extents(grid, known, named=True),
+            block=_extents(block, known),
+            shared=shared or "0",
+            arguments=tuple(arguments),
+            line=self.lines.at(at),
+            definitions=known,
+            at=at,
+        )
 
 
 def _end_of_config(masked: str, start: int) -> int | None:
@@ -170,15 +166,18 @@ def _called(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | None:
     return re.sub(r"\s", "", match[1]), arguments, end - len(match[0])
 
 
-def _callee(text: str, known: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
+def _resolved(text: str, known: Mapping[str, str]) -> str:
     for _ in range(_MAX_HOPS):
-        if text not in known:
-            break
-        text = known[text]
+        text = known.get(text, text)
+    return text
+
+
+def _callee(text: str, known: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
+    text = _resolved(text, known)
     text = re.sub(r"^\(\s*(?:const\s+)?void\s*\*\s*\)|^reinterpret_cast<.*?>\s*", "", text)
     bare = text.strip("&() ")
     found = _called(bare, len(bare))
-    return found and (found[0], found[1])
+    return found and found[:2]
 
 
 def _config(name: str, known: Mapping[str, str]) -> list[str]:
@@ -189,25 +188,17 @@ def _config(name: str, known: Mapping[str, str]) -> list[str]:
     return [known.get(f"{name}.{field}", "") for field in fields]
 
 
-def _extents(text: str, known: Mapping[str, str], *, named: bool = False) -> tuple[str, ...]:
-    name = text
-    for _ in range(_MAX_HOPS):
-        if text not in known:
-            break
-        text = known[text]
-    if named and not _DIM3.match(text) and (number(text) is not None or _ASKED.search(text)):
+def _extents(name: str, known: Mapping[str, str], *, named: bool = False) -> tuple[str, ...]:
+    text = _resolved(name, known)
+    match = _DIM3.match(text)
+    if named and not match and (number(text) is not None or _ASKED.search(text)):
         # a size that the problem may have a name for
         return (name,)
     if f"{text}.x" in known:
         return tuple(known[f"{text}.{axis}"] for axis in "xyz" if f"{text}.{axis}" in known)
-    match = _DIM3.match(text)
     if match and closing(text, match.end()) == len(text):
         return tuple(listed(text, match.end()))
     return (text,) if text else ()
-
-
-def _definitions(masked: str, functions: tuple[Span, ...], end: int) -> dict[str, str]:
-    return {name: value.text for name, value in assigned(masked, functions, end).items()}
 
 
 _MALLOC = re.compile(r"\bcuda(?:Malloc(?:Managed|Async|Host)?|HostAlloc)\s*(?:<[^<>()]*>)?(?=\()")
@@ -257,23 +248,17 @@ class Allocation:
 
 def functions_of(source: SourceFile) -> tuple[HostFunction, ...]:
     """List the functions that the file defines."""
-    lines = LineIndex(source.text)
-    found = []
+    lines, found = LineIndex(source.text), []
     for node in walk(parse_tree(source.masked)):
-        body = node.child_by_field_name("body") if node.type == "function_definition" else None
+        body = part(node, "body") if node.type == "function_definition" else None
         if body is None:
             continue
+        span, inside = span_of(node), (body.start_byte, body.end_byte)
         read = read_kernel(
-            source.masked,
-            span_of(node),
-            (body.start_byte, body.end_byte),
-            path=source.path,
-            lines=lines,
-            aliases=source.aliases,
+            source.masked, span, inside, path=source.path, lines=lines, aliases=source.aliases
         )
         if read is not None and read.parameters_known:
-            names = tuple(parameter.name for parameter in read.parameters)
-            found.append(HostFunction(read.name, names, span_of(node)))
+            found.append(HostFunction(read.name, tuple(p.name for p in read.parameters), span))
     return tuple(found)
 
 
@@ -281,13 +266,12 @@ def calls_of(source: SourceFile) -> tuple[CallSite, ...]:
     """List the plain calls in the file, launches aside."""
     lines, found = LineIndex(source.text), []
     for node in walk(parse_tree(source.masked)):
-        function = node.child_by_field_name("function")
-        arguments = node.child_by_field_name("arguments")
+        function, arguments = part(node, "function"), part(node, "arguments")
         if node.type != "call_expression" or function is None or arguments is None:
             continue
         if any(child.type == "kernel_call_syntax" for child in node.named_children):
             continue
-        name = text_of(function, source.masked).split("<", 1)[0].rsplit("::", 1)[-1].strip()
+        name = bare_name(text_of(function, source.masked))
         texts = split_list(text_of(arguments, source.masked)[1:-1], angles=True)
         passed = tuple(fold(text) for text, _ in texts)
         found.append(CallSite(name, passed, node.start_byte, lines.at(node.start_byte)))
@@ -298,30 +282,22 @@ def allocations_in(
     source: SourceFile, span: Span, variables: dict[str, Assigned]
 ) -> tuple[Allocation, ...]:
     """List the allocations in a piece of host code, those that `variables` are set to too."""
-    lines = LineIndex(source.text)
-    heap = (
-        found
-        for name, value in variables.items()
-        if (found := _on_heap(name, value.text, lines.at(value.at))) is not None
-    )
-    return (*_from_cuda(source.masked, span, lines), *_contained(source.masked, span, lines), *heap)
-
-
-def _from_cuda(masked: str, span: Span, lines: LineIndex) -> Iterator[Allocation]:
+    masked, lines = source.masked, LineIndex(source.text)
+    found: list[Allocation | None] = []
     for match in _MALLOC.finditer(masked, *span):
         pieces = listed(masked, match.end())
         target = _POINTER.search(pieces[0]) if len(pieces) > 1 else None
         if target is not None:
             how = re.sub(r"\s*<.*", "", match[0]).strip()
-            yield Allocation(target[1], pieces[1], True, how, lines.at(match.start()))
-
-
-def _contained(masked: str, span: Span, lines: LineIndex) -> Iterator[Allocation]:
+            found.append(Allocation(target[1], pieces[1], True, how, lines.at(match.start())))
     for match in _CONTAINER.finditer(masked, *span):
         pieces = listed(masked, match.end())
         # braces list the elements where there are several
         if pieces and (masked[match.end()] == "(" or len(pieces) == 1):
-            yield Allocation(match[2], pieces[0], False, "the vector", lines.at(match.start()))
+            line = lines.at(match.start())
+            found.append(Allocation(match[2], pieces[0], False, "the vector", line))
+    found += [_on_heap(n, value.text, lines.at(value.at)) for n, value in variables.items()]
+    return tuple(allocation for allocation in found if allocation is not None)
 
 
 def _on_heap(name: str, text: str, line: int) -> Allocation | None:

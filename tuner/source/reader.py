@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.model.errors import KernelError
@@ -18,6 +19,7 @@ from tuner.source.facts import (
     Symbol,
     SymbolKind,
     Unroll,
+    bare_name,
 )
 from tuner.source.kernels import read_kernel
 from tuner.source.launches import find_launches
@@ -27,9 +29,9 @@ from tuner.source.syntax import (
     closing,
     fold,
     mask,
-    namespace_of,
     number,
     parse_tree,
+    part,
     span_of,
     text_of,
     walk,
@@ -40,79 +42,7 @@ _SHARED = re.compile(
     r"(?P<extern>\bextern\b[^;{}]*?)?\b__shared__\b(?P<type>[^;{}=\[]*?)"
     r"\b(?P<name>\w+)\s*(?:\[[^\]]*\]\s*)*[;,=]"
 )
-
-
-def find_constants(nodes: tuple[Node, ...], masked: str, lines: LineIndex) -> Iterator[Constant]:
-    for node in nodes:
-        if node.type == "preproc_def":
-            name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-            if name is not None and value is not None and text_of(value, masked).strip():
-                yield _constant(name, value, masked, lines, "define")
-        elif node.type == "init_declarator" and node.parent is not None:
-            yield from _declared(node, node.parent, masked, lines)
-        elif node.type == "field_declaration":
-            name, value = (node.child_by_field_name(f) for f in ("declarator", "default_value"))
-            qualifiers = masked[node.start_byte : name.start_byte] if name is not None else ""
-            if name is not None and value is not None and "constexpr" in qualifiers.split():
-                yield _constant(name, value, masked, lines, "constexpr")
-
-
-def _declared(node: Node, declaration: Node, masked: str, lines: LineIndex) -> Iterator[Constant]:
-    name, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
-    first = next((c for c in declaration.named_children if c.type.endswith("declarator")), node)
-    words = masked[declaration.start_byte : first.start_byte].split()
-    if name is None or value is None or name.type != "identifier":
-        return
-    if "constexpr" in words or "const" in words:
-        kind: ConstantKind = "constexpr" if "constexpr" in words else "const"
-        yield _constant(name, value, masked, lines, kind)
-
-
-def _constant(
-    name: Node,
-    value: Node,
-    masked: str,
-    lines: LineIndex,
-    kind: ConstantKind,
-) -> Constant:
-    raw = text_of(value, masked)
-    if value.type == "initializer_list":
-        raw = raw[1:-1]
-    stripped = raw.strip()
-    start = masked.index(stripped, value.start_byte)
-    return Constant(
-        name=text_of(name, masked),
-        kind=kind,
-        value=stripped,
-        span=(start, start + len(stripped)),
-        line=lines.at(name.start_byte),
-        number=number(fold(stripped)),
-    )
-
-
-def find_unrolls(nodes: tuple[Node, ...], masked: str, lines: LineIndex) -> Iterator[Unroll]:
-    for node in nodes:
-        if node.type != "preproc_call" or "pragma" not in text_of(node, masked)[:12]:
-            continue
-        match = _UNROLL.search(masked, node.start_byte, node.end_byte)
-        if match is not None:
-            factor = match[1] or None
-            yield Unroll(lines.at(node.start_byte), factor, match.span(1) if factor else None)
-
-
-def find_shared(masked: str, lines: LineIndex) -> Iterator[SharedArray]:
-    for match in _SHARED.finditer(masked):
-        yield SharedArray(
-            name=match["name"],
-            dynamic=match["extern"] is not None or "extern" in match["type"].split(),
-            line=lines.at(match.start()),
-            at=match.start(),
-        )
-
-
 _CLASSES = ("class_specifier", "struct_specifier", "union_specifier")
-
-
 _ALIASES = {
     "alias_declaration": ("name", "type"),
     "type_definition": ("declarator", "type"),
@@ -125,50 +55,6 @@ _SYMBOLS: dict[str, tuple[str, SymbolKind]] = {
     "preproc_function_def": ("name", "macro"),
     **dict.fromkeys(_CLASSES, ("name", "class")),
 }
-
-
-def find_aliases(nodes: tuple[Node, ...], masked: str) -> dict[str, str]:
-    values: dict[str, set[str]] = {}
-    for node in nodes:
-        fields = _ALIASES.get(node.type, ("", ""))
-        name, kind = (node.child_by_field_name(field) for field in fields)
-        if name is not None and kind is not None:
-            values.setdefault(text_of(name, masked), set()).add(fold(text_of(kind, masked)))
-    # defined twice (in the two halves of an #if, say), it has no single meaning
-    return {name: found.pop() for name, found in values.items() if len(found) == 1}
-
-
-def find_symbols(nodes: tuple[Node, ...], masked: str) -> Iterator[Symbol]:
-    for node in nodes:
-        if node.type == "function_definition":
-            yield from _function(node, masked)
-        elif node.type == "init_declarator" and not _in_function(node):
-            name = node.child_by_field_name("declarator")
-            if name is not None and node.parent is not None:
-                yield Symbol(text_of(name, masked), "constant", span_of(node.parent))
-        elif node.type not in _CLASSES or node.child_by_field_name("body") is not None:
-            field, kind = _SYMBOLS.get(node.type, ("", "macro"))
-            name = node.child_by_field_name(field)
-            if name is not None:
-                yield Symbol(text_of(name, masked).split("<")[0].strip(), kind, span_of(node))
-
-
-def _function(node: Node, masked: str) -> Iterator[Symbol]:
-    declarator = node.child_by_field_name("declarator")
-    while declarator is not None and declarator.type != "function_declarator":
-        declarator = declarator.child_by_field_name("declarator") or next(
-            (c for c in declarator.named_children if c.type == "function_declarator"), None
-        )
-    named = declarator.child_by_field_name("declarator") if declarator is not None else None
-    if named is not None:
-        name = text_of(named, masked).split("<")[0].rsplit("::", 1)[-1].strip()
-        yield Symbol(name, "function", span_of(node))
-
-
-def _in_function(node: Node) -> bool:
-    return any(around.type == "function_definition" for around in ancestors(node))
-
-
 _GLOBAL_MACRO = re.compile(r"#\s*define\s+(\w+)[ \t]+(?!.*##).*\b__global__\b")
 
 
@@ -179,28 +65,22 @@ def read_source(path: Path) -> SourceFile:
 
 def source_text(path: Path) -> str:
     """Read a file as text; raise `KernelError` where it is none."""
+    remedy = "give the path of a .cu file"
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise KernelError(
-            "no such file", path=path, remedy="give the path of a .cu file"
-        ) from error
+        raise KernelError("no such file", path=path, remedy=remedy) from error
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise KernelError(
-            f"cannot be read: {reason.lower()}", path=path, remedy="give the path of a .cu file"
-        ) from error
+        message = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        raise KernelError(message, path=path, remedy=remedy) from error
     if b"\0" in data:
         raise KernelError("is a binary file", path=path, remedy="give the path of CUDA source text")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise KernelError(
-            f"is not UTF-8: byte 0x{data[error.start]:02x}",
-            path=path,
-            line=data.count(b"\n", 0, error.start) + 1,
-            remedy="save it as UTF-8",
-        ) from error
+        message = f"is not UTF-8: byte 0x{data[error.start]:02x}"
+        line = data.count(b"\n", 0, error.start) + 1
+        raise KernelError(message, path=path, line=line, remedy="save it as UTF-8") from error
 
 
 def parse_source(text: str, path: Path) -> SourceFile:
@@ -208,59 +88,159 @@ def parse_source(text: str, path: Path) -> SourceFile:
     if not text.strip():
         raise KernelError("is empty", path=path, remedy="give a file with a __global__ function")
     masked = mask(text)
-    root = parse_tree(masked)
-    lines = LineIndex(text)
-    nodes = tuple(walk(root))
-    aliases = find_aliases(nodes, masked)
-    kernels = _kernels(nodes, masked, path, lines, aliases)
+    nodes = tuple(walk(parse_tree(masked)))
+    reader = _Reader(path, masked, nodes, LineIndex(text))
+    aliases = reader.aliases()
+    kernels = tuple(reader.kernels(aliases))
     if not kernels:
-        raise _no_kernel(masked, path)
+        message, remedy = "has no __global__ function", "give the file that defines the kernel"
+        if "__global__" in masked:
+            message = "has `__global__`, but no kernel with a body that can be read"
+            remedy += ", and write out a kernel that a macro makes"
+        raise KernelError(message, path=path, remedy=remedy)
     functions = tuple(span_of(node) for node in nodes if node.type == "function_definition")
     return SourceFile(
         path=path,
         text=text,
         masked=masked,
         kernels=kernels,
-        definitions=tuple(find_symbols(nodes, masked)),
-        constants=tuple(find_constants(nodes, masked, lines)),
-        unrolls=tuple(find_unrolls(nodes, masked, lines)),
-        shared=tuple(find_shared(masked, lines)),
-        launches=find_launches(masked, lines, functions),
+        definitions=tuple(reader.symbols()),
+        constants=tuple(reader.constants()),
+        unrolls=tuple(reader.unrolls()),
+        shared=tuple(reader.shared()),
+        launches=find_launches(masked, reader.lines, functions),
         aliases=aliases,
     )
 
 
-def _kernels(
-    nodes: tuple[Node, ...],
-    masked: str,
-    path: Path,
-    lines: LineIndex,
-    aliases: Mapping[str, str],
-) -> tuple[KernelFunction, ...]:
-    marks = "|".join(["__global__", *_GLOBAL_MACRO.findall(masked)])
-    mark = re.compile(rf"\b(?:{marks})\b")
-    directives = [
-        span_of(node) for node in nodes if node.type in ("preproc_def", "preproc_function_def")
-    ]
-    pieces: list[tuple[Span, Span, tuple[str, ...]]] = []
-    for node in nodes:
-        body = node.child_by_field_name("body") if node.type == "function_definition" else None
-        start, end = span_of(node)
-        if body is not None and mark.search(masked, start, body.start_byte):
-            pieces.append(((start, end), (body.start_byte, body.end_byte), namespace_of(node)))
-    for match in mark.finditer(masked):
-        taken = [span for span, _, _ in pieces] + directives
-        if not any(a <= match.start() < b for a, b in taken):
-            missed = _scan(masked, match.start())
-            if missed is not None:
-                pieces.append((*missed, ()))
-    read = (
-        read_kernel(
-            masked, span, body, path=path, lines=lines, aliases=aliases, namespace=namespace
-        )
-        for span, body, namespace in sorted(pieces)
-    )
-    return tuple(kernel for kernel in read if kernel is not None)
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    path: Path
+    masked: str
+    nodes: tuple[Node, ...]
+    lines: LineIndex
+
+    def text(self, node: Node | None) -> str:
+        return text_of(node, self.masked)
+
+    def constants(self) -> Iterator[Constant]:
+        for node in self.nodes:
+            if node.type == "preproc_def":
+                yield from self.constant(part(node, "name"), part(node, "value"), ["define"])
+            elif node.type == "field_declaration":
+                name = part(node, "declarator")
+                words = self.masked[node.start_byte : name.start_byte].split() if name else []
+                if "constexpr" in words:
+                    yield from self.constant(name, part(node, "default_value"), words)
+            elif node.type == "init_declarator" and node.parent is not None:
+                name, children = part(node, "declarator"), node.parent.named_children
+                first = next((c for c in children if c.type.endswith("declarator")), node)
+                words = self.masked[node.parent.start_byte : first.start_byte].split()
+                if name is not None and name.type == "identifier":
+                    yield from self.constant(name, part(node, "value"), words)
+
+    def constant(
+        self, name: Node | None, value: Node | None, words: list[str]
+    ) -> Iterator[Constant]:
+        kinds: tuple[ConstantKind, ...] = ("define", "constexpr", "const")
+        kind = next((kind for kind in kinds if kind in words), None)
+        written = self.text(value)
+        if value is not None and value.type == "initializer_list":
+            written = written[1:-1]
+        written = written.strip()
+        if name is None or value is None or kind is None or (kind == "define" and not written):
+            return
+        start = self.masked.index(written, value.start_byte)
+        span = start, start + len(written)
+        line, known = self.lines.at(name.start_byte), number(fold(written))
+        yield Constant(self.text(name), kind, written, span, line, known)
+
+    def unrolls(self) -> Iterator[Unroll]:
+        for node in self.nodes:
+            if node.type != "preproc_call" or "pragma" not in self.text(node)[:12]:
+                continue
+            if match := _UNROLL.search(self.masked, node.start_byte, node.end_byte):
+                factor = match[1] or None
+                line = self.lines.at(node.start_byte)
+                yield Unroll(line, factor, match.span(1) if factor else None)
+
+    def shared(self) -> Iterator[SharedArray]:
+        for match in _SHARED.finditer(self.masked):
+            dynamic = match["extern"] is not None or "extern" in match["type"].split()
+            line = self.lines.at(match.start())
+            yield SharedArray(match["name"], dynamic, line, match.start())
+
+    def aliases(self) -> dict[str, str]:
+        values: dict[str, set[str]] = {}
+        for node in self.nodes:
+            name, kind = (part(node, field) for field in _ALIASES.get(node.type, ("", "")))
+            if name is not None and kind is not None:
+                values.setdefault(self.text(name), set()).add(fold(self.text(kind)))
+        # defined twice (in the two halves of an #if, say), it has no single meaning
+        return {name: found.pop() for name, found in values.items() if len(found) == 1}
+
+    def symbols(self) -> Iterator[Symbol]:
+        for node in self.nodes:
+            if node.type == "function_definition":
+                declarator = part(node, "declarator")
+                while declarator is not None and declarator.type != "function_declarator":
+                    declarator = part(declarator, "declarator") or next(
+                        (c for c in declarator.named_children if c.type == "function_declarator"),
+                        None,
+                    )
+                if named := part(declarator, "declarator"):
+                    yield Symbol(bare_name(self.text(named)), "function", span_of(node))
+            elif node.type == "init_declarator" and not _in_function(node):
+                name = part(node, "declarator")
+                if name is not None and node.parent is not None:
+                    yield Symbol(self.text(name), "constant", span_of(node.parent))
+            elif node.type not in _CLASSES or part(node, "body") is not None:
+                field, kind = _SYMBOLS.get(node.type, ("", "macro"))
+                if name := part(node, field):
+                    yield Symbol(self.text(name).split("<")[0].strip(), kind, span_of(node))
+
+    def kernels(self, aliases: dict[str, str]) -> Iterator[KernelFunction]:
+        marks = "|".join(["__global__", *_GLOBAL_MACRO.findall(self.masked)])
+        mark = re.compile(rf"\b(?:{marks})\b")
+        defines = ("preproc_def", "preproc_function_def")
+        directives = [span_of(node) for node in self.nodes if node.type in defines]
+        pieces: list[tuple[Span, Span, tuple[str, ...]]] = []
+        for node in self.nodes:
+            body = part(node, "body") if node.type == "function_definition" else None
+            start, end = span_of(node)
+            if body is not None and mark.search(self.masked, start, body.start_byte):
+                pieces.append(((start, end), (body.start_byte, body.end_byte), _namespace(node)))
+        for match in mark.finditer(self.masked):
+            taken = [span for span, _, _ in pieces] + directives
+            if not any(a <= match.start() < b for a, b in taken):
+                missed = _scan(self.masked, match.start())
+                if missed is not None:
+                    pieces.append((*missed, ()))
+        for span, body_span, namespace in sorted(pieces):
+            kernel = read_kernel(
+                self.masked,
+                span,
+                body_span,
+                path=self.path,
+                lines=self.lines,
+                aliases=aliases,
+                namespace=namespace,
+            )
+            if kernel is not None:
+                yield kernel
+
+
+def _in_function(node: Node) -> bool:
+    return any(around.type == "function_definition" for around in ancestors(node))
+
+
+def _namespace(node: Node) -> tuple[str, ...]:
+    names: list[str] = []
+    for around in ancestors(node):
+        name = part(around, "name")
+        if around.type == "namespace_definition" and name is not None and name.text is not None:
+            names = [*name.text.decode().replace(" ", "").split("::"), *names]
+    return tuple(names)
 
 
 def _scan(masked: str, mark: int) -> tuple[Span, Span] | None:
@@ -276,15 +256,3 @@ def _scan(masked: str, mark: int) -> tuple[Span, Span] | None:
     start += before[-1] if before else 0
     start += len(masked[start:mark]) - len(masked[start:mark].lstrip())
     return (start, end), (position, end)
-
-
-def _no_kernel(masked: str, path: Path) -> KernelError:
-    if "__global__" not in masked:
-        return KernelError(
-            "has no __global__ function", path=path, remedy="give the file that defines the kernel"
-        )
-    return KernelError(
-        "has `__global__`, but no kernel with a body that can be read",
-        path=path,
-        remedy="give the file that defines the kernel, and write out a kernel that a macro makes",
-    )

@@ -92,9 +92,7 @@ def split_list(text: str, *, angles: bool = False) -> list[tuple[str, int]]:
 def listed(text: str, start: int) -> list[str]:
     """List what the bracket at `start` holds between its commas; nothing where it never closes."""
     end = closing(text, start)
-    return (
-        [] if end is None else [fold(piece) for piece, _ in split_list(text[start + 1 : end - 1])]
-    )
+    return [fold(piece) for piece, _ in split_list(text[start + 1 : end - 1])] if end else []
 
 
 def fold(text: str) -> str:
@@ -106,7 +104,7 @@ def number(text: str) -> int | bool | None:
     """Compute a C expression made of integer literals alone; None for anything else."""
     if text in ("true", "false"):
         return text == "true"
-    plain = _NUMBER.sub(lambda match: str(_integer(match[1])), text)
+    plain = _NUMBER.sub(lambda match: str(integer(match[1])), text)
     if re.search(r"[A-Za-z_.\"',]", plain):
         return None
     try:
@@ -116,7 +114,8 @@ def number(text: str) -> int | bool | None:
     return value if isinstance(value, int) else None
 
 
-def _integer(literal: str) -> int:
+def integer(literal: str) -> int:
+    """Read an integer literal of C without its suffix."""
     digits = literal.replace("'", "")
     if not digits.isdigit():
         return int(digits, 0)
@@ -148,10 +147,16 @@ def walk(root: Node) -> Iterator[Node]:
 
 def ancestors(node: Node) -> Iterator[Node]:
     """Go up from a node's parent to the root."""
-    parent = node.parent
-    while parent is not None:
+    while parent := node.parent:
         yield parent
-        parent = parent.parent
+        node = parent
+
+
+def part(node: Node | None, *fields: str) -> Node | None:
+    """Go down by the fields' names; None where there is no such part."""
+    for field in fields:
+        node = node.child_by_field_name(field) if node is not None else None
+    return node
 
 
 def span_of(node: Node) -> Span:
@@ -161,14 +166,5 @@ def span_of(node: Node) -> Span:
     return node.start_byte, node.end_byte
 
 
-def text_of(node: Node, masked: str) -> str:
-    return masked[node.start_byte : node.end_byte]
-
-
-def namespace_of(node: Node) -> tuple[str, ...]:
-    names: list[str] = []
-    for around in ancestors(node):
-        name = around.child_by_field_name("name")
-        if around.type == "namespace_definition" and name is not None and name.text is not None:
-            names = [*name.text.decode().replace(" ", "").split("::"), *names]
-    return tuple(names)
+def text_of(node: Node | None, masked: str) -> str:
+    return masked[node.start_byte : node.end_byte] if node is not None else ""

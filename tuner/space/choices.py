@@ -23,12 +23,12 @@ def expression(
 ) -> Expression:
     """Parse the value at `location` and check its names."""
     text = value if isinstance(value, bool | int | float) else str(value)
-    if boolean := _boolean_word(document, known, *location):
-        raise document.error(
-            f"`{text}` is a name here, not a boolean", *location, remedy=f"write {boolean}"
-        )
-    line = document.line(*location)
-    parsed = Expression.parse(text, path=document.path, line=line)
+    word = document.plain(*location)
+    if word is not None and word not in known and word.lower() in _BOOLEAN_WORDS:
+        remedy = f"write {_BOOLEAN_WORDS[word.lower()]}"
+        message = f"`{text}` is a name here, not a boolean"
+        raise document.error(message, *location, remedy=remedy)
+    parsed = Expression.parse(text, path=document.path, line=document.line(*location))
     parsed.require(frozenset(known))
     return parsed
 
@@ -146,7 +146,9 @@ def _config(
             message = f"{what} gives no value for `{parameter.name}`"
             raise document.error(message, *here, remedy="give every parameter one value")
         value = values[parameter.name]
-        same = [other for other in parameter.values if _equal(value, other)]
+        boolean = isinstance(value, bool)
+        alike = [other for other in parameter.values if isinstance(other, bool) is boolean]
+        same = [other for other in alike if value == other]
         if not same:
             message = f"{what} has {parameter.name}: {_written(value)}"
             remedy = f"values of `{parameter.name}`: {', '.join(map(_written, parameter.values))}"
@@ -162,17 +164,8 @@ def _config(
     return config
 
 
-def _equal(value: Value, other: Value) -> bool:
-    return value == other and isinstance(value, bool) is isinstance(other, bool)
-
-
 def _written(value: Value) -> str:
     return repr(value) if isinstance(value, str) else format_value(value)
-
-
-def _boolean_word(document: Document, known: Collection[str], *location: str | int) -> str | None:
-    word = document.plain(*location)
-    return None if word is None or word in known else _BOOLEAN_WORDS.get(word.lower())
 
 
 def chosen_operators(spec: KernelSpec, asked: Mapping[str, str]) -> Mapping[str, str]:
@@ -180,24 +173,20 @@ def chosen_operators(spec: KernelSpec, asked: Mapping[str, str]) -> Mapping[str,
     known = {operator.name: operator.values for operator in spec.operators}
     for name, value in asked.items():
         if name not in known:
-            listed = ", ".join(known) or "it has none"
-            raise KernelError(
-                f"{spec.name} has no operator choice named {name!r}",
-                path=spec.path,
-                remedy=f"choices: {listed}",
-            )
+            message = f"{spec.name} has no operator choice named {name!r}"
+            remedy = f"choices: {', '.join(known) or 'it has none'}"
+            raise KernelError(message, path=spec.path, remedy=remedy)
         if value not in known[name]:
-            raise KernelError(
-                f"{name} cannot be {value!r}",
-                path=spec.path,
-                remedy=f"{name} is one of {', '.join(known[name])}",
-            )
+            remedy = f"{name} is one of {', '.join(known[name])}"
+            raise KernelError(f"{name} cannot be {value!r}", path=spec.path, remedy=remedy)
     return {name: asked.get(name, values[0]) for name, values in known.items()}
 
 
-def bound_spec(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
+def bound(
+    spec: KernelSpec, space: SearchSpace, operators: Mapping[str, str]
+) -> tuple[KernelSpec, SearchSpace]:
     """Put a choice of operators into every expression and dtype; a choice made before gives way."""
-    return replace(
+    bound_spec = replace(
         spec,
         arguments=tuple(_argument(argument, operators) for argument in spec.arguments),
         min_bytes=spec.min_bytes.bind(operators),
@@ -205,11 +194,7 @@ def bound_spec(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
         baseline=tuple(_launch(launch, operators) for launch in spec.baseline),
         launch=tuple(_launch(launch, operators) for launch in spec.launch),
     )
-
-
-def bound_space(space: SearchSpace, operators: Mapping[str, str]) -> SearchSpace:
-    """Put a choice of operators into every constraint; a choice made before gives way."""
-    return replace(space, constraints=_all(space.constraints, operators))
+    return bound_spec, replace(space, constraints=_all(space.constraints, operators))
 
 
 def _argument(argument: Argument, operators: Mapping[str, str]) -> Argument:

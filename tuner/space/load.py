@@ -26,8 +26,7 @@ from tuner.model.kernel import (
     Workload,
 )
 from tuner.space.choices import (
-    bound_space,
-    bound_spec,
+    bound,
     check_names,
     chosen_operators,
     expression,
@@ -37,7 +36,7 @@ from tuner.space.choices import (
     search_space,
 )
 from tuner.space.schema import LARGEST, ArgumentModel, LaunchModel, SpaceModel, validated
-from tuner.space.yaml import Document, Location, read
+from tuner.space.yaml import Document, read
 
 Names = frozenset[str]
 
@@ -60,7 +59,7 @@ class Definition:
     def chosen(self, operators: Mapping[str, str]) -> Definition:
         """Make another choice; of what `operators` leaves out, the default."""
         chosen = chosen_operators(self.spec, operators)
-        return Definition(bound_spec(self.spec, chosen), bound_space(self.space, chosen))
+        return Definition(*bound(self.spec, self.space, chosen))
 
 
 def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> Definition:
@@ -68,45 +67,48 @@ def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> D
 
     `operators` are choices of the operator's variants; the others are the defaults.
     """
-    return definition_of(read(path), operators)
-
-
-def definition_of(document: Document, operators: Mapping[str, str] | None = None) -> Definition:
-    """Check what was read; its paths start from the folder of `document.path`."""
+    document = read(path)
     model = validated(document)
     check_names(document, model)
     space = search_space(document, model)
     spec = _spec(document, model, space)
     chosen = Definition(spec, space).chosen(operators or {})
     spec, space = chosen.spec, chosen.space
-    for key, group in _groups(spec):
+    groups = {"tuned": spec.tuned, "held_out": spec.held_out, "edge_cases": spec.edge_cases}
+    for key, group in groups.items():
         for index, workload in enumerate(group):
-            _check_workload(document, spec, space, workload, ("workloads", key, index))
+            _check_sizes(spec, workload)
+            for limit in space.constraints:
+                if limit.names <= set(spec.axes) and not limit.evaluate(workload.values):
+                    message = f"the workload {workload} breaks the constraint `{limit.text}`"
+                    remedy = f"change the workload, or the constraint on line {limit.line}"
+                    raise document.error(message, "workloads", key, index, remedy=remedy)
     return chosen
 
 
 def workload_from_text(spec: KernelSpec, text: str) -> Workload:
     """Read `T=1024,D=14336`; raise `KernelError` unless it gives every axis a positive number."""
-    remedy = f"write {','.join(f'{axis}=1' for axis in spec.axes)}, with numbers of your own"
     sizes: dict[str, int] = {}
+    wrong = ""
     for part in text.split(","):
         axis, equals, number = (piece.strip() for piece in part.partition("="))
         if not equals:
-            raise KernelError(f"workload {text!r}: {part!r} is not name=number", remedy=remedy)
-        if axis not in spec.axes:
-            raise KernelError(f"workload {text!r}: no axis is named {axis!r}", remedy=remedy)
-        if axis in sizes:
-            raise KernelError(f"workload {text!r}: {axis} is given twice", remedy=remedy)
-        if not re.fullmatch("[1-9][0-9]*", number):
-            message = f"workload {text!r}: {axis} is {number!r}, not a positive whole number"
-            raise KernelError(message, remedy=remedy)
-        if len(number) > len(str(LARGEST)) or int(number) > LARGEST:
-            message = f"workload {text!r}: {axis} is over {LARGEST}, the largest size"
-            raise KernelError(message, remedy=remedy)
+            wrong = f": {part!r} is not name=number"
+        elif axis not in spec.axes:
+            wrong = f": no axis is named {axis!r}"
+        elif axis in sizes:
+            wrong = f": {axis} is given twice"
+        elif not re.fullmatch("[1-9][0-9]*", number):
+            wrong = f": {axis} is {number!r}, not a positive whole number"
+        elif len(number) > len(str(LARGEST)) or int(number) > LARGEST:
+            wrong = f": {axis} is over {LARGEST}, the largest size"
+        if wrong:
+            break
         sizes[axis] = int(number)
     missing = [axis for axis in spec.axes if axis not in sizes]
-    if missing:
-        message = f"workload {text!r} gives no value for {', '.join(missing)}"
+    if wrong or missing:
+        message = f"workload {text!r}" + (wrong or f" gives no value for {', '.join(missing)}")
+        remedy = f"write {','.join(f'{axis}=1' for axis in spec.axes)}, with numbers of your own"
         raise KernelError(message, remedy=remedy)
     workload = Workload.of({axis: sizes[axis] for axis in spec.axes})
     _check_sizes(spec, workload)
@@ -117,6 +119,15 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     axes = frozenset({*model.axes, *model.operator})
     names = axes | DEVICE_NAMES
     arguments = _arguments(document, model, axes)
+    folders = [(document.path.parent / folder).resolve() for folder in model.include]
+    for i, path in enumerate(folders):
+        if not path.is_dir():
+            remedy = f"looked at {path}; a path starts from the folder of this file"
+            message = f"`include`: {model.include[i]!r} is no folder"
+            raise document.error(message, "include", i, remedy=remedy)
+    for i, option in enumerate(model.options):
+        if wrong := refusal(option):
+            raise document.error(wrong[0], "options", i, remedy=wrong[1])
     tuned = _workloads(document, model, "tuned", ())
     held_out = _workloads(document, model, "held_out", tuned)
     return KernelSpec(
@@ -132,13 +143,19 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         edge_cases=_workloads(document, model, "edge_cases", (*tuned, *held_out)),
         min_bytes=expression(document, model.min_bytes, axes, "min_bytes"),
         operations=optional(document, model.operations, axes, "operations"),
-        baseline=_launches(document, model.baseline.launch, names, "baseline", "launch"),
-        launch=_launches(document, model.launch, names | set(space.names), "launch"),
+        baseline=tuple(
+            _launch(document, item, names, "baseline", "launch", i)
+            for i, item in enumerate(model.baseline.launch)
+        ),
+        launch=tuple(
+            _launch(document, item, names | set(space.names), "launch", i)
+            for i, item in enumerate(model.launch)
+        ),
         tolerances=_tolerances(document, model, arguments),
         limits=Limits(**model.limits.model_dump()),
         operators=tuple(Operator(n, tuple(values)) for n, values in model.operator.items()),
-        include_dirs=_folders(document, model.include),
-        compile_options=_options(document, model.options),
+        include_dirs=tuple(folders),
+        compile_options=tuple(model.options),
     )
 
 
@@ -149,23 +166,6 @@ def _file(document: Document, text: str, key: str) -> Path:
         remedy = f"looked at {path}; a path starts from the folder of this file"
         raise document.error(f"`{key}`: {text!r} is {found}", key, remedy=remedy)
     return path
-
-
-def _folders(document: Document, folders: Sequence[str]) -> tuple[Path, ...]:
-    paths = tuple((document.path.parent / folder).resolve() for folder in folders)
-    for i, path in enumerate(paths):
-        if not path.is_dir():
-            remedy = f"looked at {path}; a path starts from the folder of this file"
-            message = f"`include`: {folders[i]!r} is no folder"
-            raise document.error(message, "include", i, remedy=remedy)
-    return paths
-
-
-def _options(document: Document, options: Sequence[str]) -> tuple[str, ...]:
-    for i, option in enumerate(options):
-        if wrong := refusal(option):
-            raise document.error(wrong[0], "options", i, remedy=wrong[1])
-    return tuple(options)
 
 
 def _arguments(document: Document, model: SpaceModel, axes: Names) -> tuple[Argument, ...]:
@@ -193,7 +193,11 @@ def _argument(
     dtype_by = _dtype_choice(document, model, item, i)
     dtypes = [item.dtype] if dtype_by is None else [*dtype_by.dtypes.values()]
     for dtype in dtypes:
-        _check_dtype(document, dtype, i)
+        if dtype not in DTYPE_BYTES:
+            near = get_close_matches(dtype, DTYPE_BYTES, n=1)
+            remedy = f"did you mean `{near[0]}`? " if near else ""
+            remedy += f"dtypes: {', '.join(DTYPE_BYTES)}"
+            raise document.error(f"`{dtype}` is not a dtype", *here, "dtype", remedy=remedy)
     if (item.shape is None) == (item.value is None):
         both = "both a `shape` and a `value`" if item.shape else "neither a `shape` nor a `value`"
         remedy = "an array has `shape: [T, K]`, a scalar has `value: K`"
@@ -201,9 +205,7 @@ def _argument(
     if item.shape is None and role != "input":
         remedy = "delete the role; what the kernel writes is an array with a shape"
         raise document.error(f"the scalar `{name}` cannot be {role}", *here, "role", remedy=remedy)
-    if item.fill is not None:
-        _check_fill(document, item, role, i)
-    _check_promises(document, item, role, dtypes, i)
+    _check_content(document, item, role, dtypes, i)
     sizes = enumerate(item.shape or ())
     return Argument(
         name=name,
@@ -236,43 +238,26 @@ def _dtype_choice(
     return DtypeChoice(operator, {value: dtypes[value] for value in model.operator[operator]})
 
 
-def _check_dtype(document: Document, dtype: str, i: int) -> None:
-    if dtype in DTYPE_BYTES:
-        return
-    near = get_close_matches(dtype, DTYPE_BYTES, n=1)
-    remedy = f"did you mean `{near[0]}`? " if near else ""
-    remedy += f"dtypes: {', '.join(DTYPE_BYTES)}"
-    message = f"`{dtype}` is not a dtype"
-    raise document.error(message, "arguments", i, "dtype", remedy=remedy)
-
-
-def _check_promises(
+def _check_content(
     document: Document, item: ArgumentModel, role: str, dtypes: Sequence[str], i: int
 ) -> None:
     read, written = role in ("input", "inout"), role in ("output", "inout")
     floats = FLOAT_DTYPES.issuperset(dtypes)
-    if item.nonfinite is not None and not (read and item.shape and floats):
-        raise document.error(
-            f"`{item.name}` has no NaN or infinity to read",
-            *("arguments", i, "nonfinite"),
-            remedy="`nonfinite` is for an input array of floating-point numbers: delete it",
-        )
-    if item.deterministic is not None and not (written and item.shape):
-        raise document.error(
-            f"`{item.name}` is not written by the kernel",
-            *("arguments", i, "deterministic"),
-            remedy="`deterministic` is for an array of role output or inout: delete it",
-        )
-
-
-def _check_fill(document: Document, item: ArgumentModel, role: str, i: int) -> None:
-    here = ("arguments", i, "fill")
-    if item.shape is None or role not in ("input", "inout"):
+    if item.fill is not None and (item.shape is None or not read):
         what = "a scalar" if item.shape is None else f"of role {role}"
-        message = f"`{item.name}` is {what}: nothing fills it"
-        raise document.error(message, *here, remedy="delete `fill`")
-    if not _FILL.fullmatch(str(item.fill)):
-        raise document.error(f"{item.fill!r} is not a fill", *here, remedy="write `fill: normal`")
+        message, key = f"`{item.name}` is {what}: nothing fills it", "fill"
+        remedy = "delete `fill`"
+    elif item.fill is not None and not _FILL.fullmatch(item.fill):
+        message, key, remedy = f"{item.fill!r} is not a fill", "fill", "write `fill: normal`"
+    elif item.nonfinite is not None and not (read and item.shape and floats):
+        message, key = f"`{item.name}` has no NaN or infinity to read", "nonfinite"
+        remedy = "`nonfinite` is for an input array of floating-point numbers: delete it"
+    elif item.deterministic is not None and not (written and item.shape):
+        message, key = f"`{item.name}` is not written by the kernel", "deterministic"
+        remedy = "`deterministic` is for an array of role output or inout: delete it"
+    else:
+        return
+    raise document.error(message, "arguments", i, key, remedy=remedy)
 
 
 def _workloads(
@@ -296,12 +281,6 @@ def _workloads(
             raise document.error(message, *here, remedy=_ALONE.get(key, "delete one"))
         workloads.append(workload)
     return tuple(workloads)
-
-
-def _launches(
-    document: Document, launches: Sequence[LaunchModel], names: Names, *key: str
-) -> tuple[LaunchSpec, ...]:
-    return tuple(_launch(document, item, names, *key, i) for i, item in enumerate(launches))
 
 
 def _launch(document: Document, item: LaunchModel, names: Names, *here: str | int) -> LaunchSpec:
@@ -349,21 +328,6 @@ def _tolerances(
         name: Tolerance(item.relative or 0.0, item.absolute or 0.0, item.codes)
         for name, item in model.tolerance.items()
     }
-
-
-def _groups(spec: KernelSpec) -> tuple[tuple[str, tuple[Workload, ...]], ...]:
-    return (("tuned", spec.tuned), ("held_out", spec.held_out), ("edge_cases", spec.edge_cases))
-
-
-def _check_workload(
-    document: Document, spec: KernelSpec, space: SearchSpace, workload: Workload, here: Location
-) -> None:
-    _check_sizes(spec, workload)
-    for constraint in space.constraints:
-        if constraint.names <= set(spec.axes) and not constraint.evaluate(workload.values):
-            message = f"the workload {workload} breaks the constraint `{constraint.text}`"
-            remedy = f"change the workload, or the constraint on line {constraint.line}"
-            raise document.error(message, *here, remedy=remedy)
 
 
 def _check_sizes(spec: KernelSpec, workload: Workload) -> None:

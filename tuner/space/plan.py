@@ -24,7 +24,6 @@ class Plan:
 
     @property
     def tuned(self) -> tuple[Workload, ...]:
-        """The workloads to search."""
         return tuple(workload for workload in self.config.workloads if not workload.held_out)
 
     @property

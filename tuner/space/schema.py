@@ -1,8 +1,13 @@
-"""The shape of a search-space file, and its mistakes told in the file's own words."""
+"""The shape of a search-space file, its mistakes in its own words, and whose each section is."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+from dataclasses import fields
 from difflib import get_close_matches
+from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -10,11 +15,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import PydanticCustomError
 
 from tuner.model.errors import SpaceError
+from tuner.model.kernel import Limits
+from tuner.space.yaml import Document, Location, parse
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
-
-    from tuner.space.yaml import Document, Location
 
 Model = TypeVar("Model", bound=BaseModel)
 VERSION = 1
@@ -58,8 +63,6 @@ class StrictModel(BaseModel):
 
 
 class ArgumentModel(StrictModel):
-    """One kernel parameter."""
-
     name: str = Field(description="the argument's name, `x`")
     dtype: Dtype = Field(
         description="its type, `bfloat16`, or one for each choice of the operator, "
@@ -81,25 +84,17 @@ class ArgumentModel(StrictModel):
     value: Scalar = Field(default=None, description="a scalar's value, `K`")
 
 
-class WorkloadsModel(StrictModel):
-    """The problem sizes."""
+def _workloads(size: int) -> str:
+    return f"a list of workloads, `[{{T: {size}, K: 7168}}]`, in whole numbers"
 
-    tuned: list[dict[str, Size]] = Field(
-        min_length=1, description="a list of workloads, `[{T: 1, K: 7168}]`, in whole numbers"
-    )
-    held_out: list[dict[str, Size]] = Field(
-        default_factory=list,
-        description="a list of workloads, `[{T: 3, K: 7168}]`, in whole numbers",
-    )
-    edge_cases: list[dict[str, Size]] = Field(
-        default_factory=list,
-        description="a list of workloads, `[{T: 127, K: 7168}]`, in whole numbers",
-    )
+
+class WorkloadsModel(StrictModel):
+    tuned: list[dict[str, Size]] = Field(min_length=1, description=_workloads(1))
+    held_out: list[dict[str, Size]] = Field(default=[], description=_workloads(3))
+    edge_cases: list[dict[str, Size]] = Field(default=[], description=_workloads(127))
 
 
 class LaunchModel(StrictModel):
-    """One launch of one kernel."""
-
     kernel: str = Field(description="a function, `scale_rows` or `scale_rows<8>`")
     grid: Sizes = Field(description="a list of 1 to 3 expressions, `[T]`")
     block: Sizes = Field(description="a list of 1 to 3 expressions, `[256]`")
@@ -112,16 +107,12 @@ class LaunchModel(StrictModel):
 
 
 class BaselineModel(StrictModel):
-    """How the source is launched."""
-
     launch: list[LaunchModel] = Field(
         min_length=1, description="a list of launches, `[{kernel: f, grid: [T], block: [64]}]`"
     )
 
 
 class LimitsModel(StrictModel):
-    """What the compiled kernel may use."""
-
     max_registers: int | None = Field(
         default=None, ge=1, le=255, description="registers per thread, 1 to 255"
     )
@@ -133,8 +124,6 @@ class LimitsModel(StrictModel):
 
 
 class ToleranceModel(StrictModel):
-    """How far one output may be from the reference."""
-
     relative: NonNegative | None = Field(default=None, description="0 or more, `4.0e-3`")
     absolute: NonNegative | None = Field(default=None, description="0 or more, `1.0e-6`")
     codes: Share | None = Field(
@@ -143,8 +132,6 @@ class ToleranceModel(StrictModel):
 
 
 class SpaceModel(StrictModel):
-    """A whole search-space file."""
-
     version: int = Field(ge=VERSION, le=VERSION, description="the number 1")
     kernel: str = Field(description="a name, `scale_rows`")
     source: str = Field(description="the baseline's .cu, from this file's folder")
@@ -152,7 +139,7 @@ class SpaceModel(StrictModel):
     template: str = Field(description="the .cu.j2 template, from this file's folder")
     axes: list[str] = Field(min_length=1, description="a list of names, `[T, K]`")
     operator: dict[str, list[str]] = Field(
-        default_factory=dict,
+        default={},
         description="macros, each with its choices, `{ACTIVATION: [silu, gelu]}`",
     )
     arguments: list[ArgumentModel] = Field(
@@ -169,12 +156,12 @@ class SpaceModel(StrictModel):
     parameters: dict[str, list[Scalar]] = Field(
         min_length=1, description="names, each with a list of values, `block_size: [128, 256]`"
     )
-    constraints: list[Scalar] = Field(default_factory=list, description="a list of expressions")
+    constraints: list[Scalar] = Field(default=[], description="a list of expressions")
     default: dict[str, Scalar] | None = Field(
         default=None, description="one value for every parameter, `{block_size: 128}`"
     )
     suggestions: list[dict[str, Scalar]] = Field(
-        default_factory=list,
+        default=[],
         max_length=MOST_SUGGESTIONS,
         description=f"a list of at most {MOST_SUGGESTIONS} configs, `[{{block_size: 512}}]`",
     )
@@ -185,11 +172,9 @@ class SpaceModel(StrictModel):
     tolerance: dict[str, ToleranceModel] = Field(
         description="an entry for every output, `{out: {relative: 4.0e-3}}`"
     )
-    include: list[str] = Field(
-        default_factory=list, description="a list of folders from this file's folder"
-    )
+    include: list[str] = Field(default=[], description="a list of folders from this file's folder")
     options: list[str] = Field(
-        default_factory=list, description="a list of compiler options, `[--use_fast_math]`"
+        default=[], description="a list of compiler options, `[--use_fast_math]`"
     )
 
 
@@ -223,25 +208,22 @@ def _first(document: Document, root: type[BaseModel], mistakes: list[ErrorDetail
     misspelt = {(*loc[:-1], _nearest(*_model_and_key(root, loc))) for loc in unknown}
     mistakes = [m for m in mistakes if m["type"] != "missing" or m["loc"] not in misspelt]
     first = min(mistakes, key=order)
-    message, remedy = _described(document, root, first)
-    if len(mistakes) > 1:
-        remedy += f"\n  and {len(mistakes) - 1} more in this file"
-    return document.error(message, *first["loc"], remedy=remedy)
-
-
-def _described(document: Document, root: type[BaseModel], mistake: ErrorDetails) -> tuple[str, str]:
-    location, kind, given = mistake["loc"], mistake["type"], mistake["input"]
+    location, kind, given = first["loc"], first["type"], first["input"]
     model, key = _model_and_key(root, location)
     where = f" in `{_named(location[:-1])}`" if len(location) > 1 else ""
     needed = model.model_fields[key].description if key in model.model_fields else None
+    remedy = f"needed: {needed if kind == 'missing' else needed or first['msg']}"
     if kind == "missing":
-        return f"the key `{location[-1]}` is missing{where}", f"needed: {needed}"
-    if kind == "extra_forbidden":
-        return f"unknown key `{key}`{where}", _unknown_key(model, key, given)
-    found = _found(given, document.plain(*location))
-    if kind in ("too_short", "too_long"):
-        found = f"a list of {len(given)}" if given else "empty"
-    return f"`{_named(location)}` is {found}", f"needed: {needed or mistake['msg']}"
+        message = f"the key `{location[-1]}` is missing{where}"
+    elif kind == "extra_forbidden":
+        message, remedy = f"unknown key `{key}`{where}", _unknown_key(model, key, given)
+    elif kind in ("too_short", "too_long"):
+        message = f"`{_named(location)}` is {f'a list of {len(given)}' if given else 'empty'}"
+    else:
+        message = f"`{_named(location)}` is {_found(given, document.plain(*location))}"
+    if len(mistakes) > 1:
+        remedy += f"\n  and {len(mistakes) - 1} more in this file"
+    return document.error(message, *location, remedy=remedy)
 
 
 def _unknown_key(model: type[BaseModel], key: str, given: object) -> str:
@@ -298,3 +280,100 @@ def _found(value: object, plain: str | None) -> str:
         return f"the text {value!r}"
     kind = "the boolean" if isinstance(value, bool) else "the number"
     return f"{kind} {plain if plain is not None else value}"
+
+
+# What belongs to the refactoring. All else says what the kernel is and how it is judged.
+OWN_SECTIONS = ("parameters", "constraints", "default", "suggestions", "launch", "limits")
+# The default is what the refactoring is worth without a search.
+NEEDED_SECTIONS = ("parameters", "default", "launch")
+_FILES = ("source", "reference", "template")
+# The user's limits stay where the answer has none.
+_REPLACED = frozenset(OWN_SECTIONS) - {"limits"}
+
+
+def rewritten(original: Document, answer: Document, path: Path, template: str) -> str:
+    """Put an answer's own sections into the user's file.
+
+    The result is for `path`, from whose folder its paths start, and names `template`. Raises
+    `SpaceError` where the answer changes anything else, asks for looser limits than the user's,
+    or lacks a section.
+    """
+    _require_same_elsewhere(original, answer)
+    _require_no_looser_limits(original, answer)
+    for key in NEEDED_SECTIONS:
+        if key not in answer.data:
+            remedy = f"write {', '.join(NEEDED_SECTIONS)}, and what else is needed of "
+            remedy += ", ".join(OWN_SECTIONS)
+            message = f"the section `{key}` is missing"
+            raise SpaceError(message, path=answer.path, line=1, remedy=remedy)
+    kept = {k: text for k, text in _sections(original).items() if k not in _REPLACED}
+    kept |= {k: text for k, text in _sections(answer).items() if k in OWN_SECTIONS}
+    folder = original.path.parent
+    for key in _FILES:
+        named = template if key == "template" else _relative(folder / str(original.data[key]), path)
+        kept[key] = f"{key}: {named}\n"
+    folders = original.data.get("include")
+    if isinstance(folders, list):
+        moved = ", ".join(_relative(folder / str(one), path) for one in folders)
+        kept["include"] = f"include: [{moved}]\n"
+    text = "".join(body if body.endswith("\n") else f"{body}\n" for body in kept.values())
+    made = parse(text, path).data
+    for key, value in {**original.data, **answer.data}.items():
+        if key in kept and key not in (*_FILES, "include") and made.get(key) != value:
+            raise answer.error(f"`{key}` reads differently once the sections are put together", key)
+    return text
+
+
+def _require_same_elsewhere(original: Document, answer: Document) -> None:
+    remedy = f"write {', '.join(OWN_SECTIONS)} only: all else belongs to the user"
+    for key, value in answer.data.items():
+        if key in OWN_SECTIONS or (key == "template" and isinstance(value, str)):
+            continue
+        if key not in original.data:
+            raise answer.error(f"`{key}` is not in the user's file", key, remedy=remedy)
+        if value == original.data[key]:
+            continue
+        if key not in (*_FILES, "include") or _paths(key, original) != _paths(key, answer):
+            raise answer.error(f"`{key}` has been changed", key, remedy=remedy)
+
+
+def _paths(key: str, document: Document) -> list[Path]:
+    names = document.data[key]
+    listed = names if isinstance(names, list) else [names]
+    return [(document.path.parent / str(name)).resolve() for name in listed]
+
+
+def _require_no_looser_limits(original: Document, answer: Document) -> None:
+    limits, asked = original.data.get("limits"), answer.data.get("limits")
+    if not isinstance(limits, dict) or not isinstance(asked, dict):
+        return
+    for name in (field.name for field in fields(Limits)):
+        before, after = limits.get(name), asked.get(name)
+        if name == "spills":
+            looser = before == "forbid" and after != "forbid"
+        elif not isinstance(before, int | float) or not isinstance(after, int | float):
+            looser = before is not None
+        else:
+            looser = after < before if name == "min_occupancy" else after > before
+        if looser:
+            message = f"`limits.{name}` is looser than the user's {before}"
+            remedy = "keep the user's limits, or ask for stricter ones"
+            raise answer.error(message, "limits", remedy=remedy)
+
+
+def _sections(document: Document) -> dict[str, str]:
+    """Cut a file in block style into the texts of its keys, each with its trailing comments."""
+    starts = [document.places[key,].at for key in document.data]
+    for key, start in zip(document.data, starts, strict=True):
+        if start > 0 and document.text[start - 1] not in "\r\n":
+            message = f"`{key}` does not begin a line of its own"
+            remedy = "write the file in block style, one key a line"
+            raise document.error(message, key, remedy=remedy)
+    ends = [*starts[1:], len(document.text)]
+    pieces = zip(document.data, starts, ends, strict=True)
+    return {key: document.text[start:end] for key, start, end in pieces}
+
+
+def _relative(file: Path, path: Path) -> str:
+    named = Path(os.path.relpath(file.resolve(), path.resolve().parent)).as_posix()
+    return json.dumps(named, ensure_ascii=False) if re.search(r"[^\w./-]", named) else named

@@ -127,30 +127,21 @@ class Template:
         operators = {operator.name for operator in spec.operators}
         known = {*space.names, *spec.axes, *operators}
         for name in sorted(self.uses - known, key=lambda name: self._places[name]):
-            raise TemplateError(
-                f"`{name}` is not declared",
-                path=self.path,
-                line=self._places[name],
-                remedy=f"declare it under `parameters` in {spec.path.name}; "
-                f"declared: {', '.join(sorted(known))}",
-            )
+            remedy = f"declare it under `parameters` in {spec.path.name}; "
+            remedy += f"declared: {', '.join(sorted(known))}"
+            message, line = f"`{name}` is not declared", self._places[name]
+            raise TemplateError(message, path=self.path, line=line, remedy=remedy)
         for name in sorted(known & self._assigned.keys()):
-            raise TemplateError(
-                f"`{name}` is declared in {spec.path.name} and set again here",
-                path=self.path,
-                line=self._assigned[name],
-                remedy="choose another name for the variable or macro",
-            )
+            remedy = "choose another name for the variable or macro"
+            message = f"`{name}` is declared in {spec.path.name} and set again here"
+            raise TemplateError(message, path=self.path, line=self._assigned[name], remedy=remedy)
         launched = {n for launch in spec.launch for e in launch.expressions() for n in e.names}
         for parameter in space.parameters:
             if parameter.name not in self.uses | launched:
-                raise TemplateError(
-                    f"the parameter `{parameter.name}` changes nothing: neither {self.path.name} "
-                    "nor a launch uses it",
-                    path=spec.path,
-                    line=parameter.line,
-                    remedy=f"write @{{ {parameter.name} }}@ in the template, or delete it here",
-                )
+                message = f"the parameter `{parameter.name}` changes nothing: "
+                message += f"neither {self.path.name} nor a launch uses it"
+                remedy = f"write @{{ {parameter.name} }}@ in the template, or delete it here"
+                raise TemplateError(message, path=spec.path, line=parameter.line, remedy=remedy)
 
     def line_of(self, name: str) -> int | None:
         """Find the first line that uses a name; None where the template doesn't use it."""
@@ -179,13 +170,10 @@ class Template:
         message = message[:MAX_MESSAGE] or type(error).__name__
         if isinstance(error, RecursionError):
             message = "a macro calls itself without end"
-        remedy = f"known names: {', '.join(sorted(names))}"
-        return TemplateError(
-            f"does not render: {message}; found {_found(self.text, line)}",
-            path=self.path,
-            line=line,
-            remedy=remedy if isinstance(error, jinja2.UndefinedError) else None,
-        )
+        message = f"does not render: {message}; found {_found(self.text, line)}"
+        known = f"known names: {', '.join(sorted(names))}"
+        remedy = known if isinstance(error, jinja2.UndefinedError) else None
+        return TemplateError(message, path=self.path, line=line, remedy=remedy)
 
 
 def map_errors(text: str, rendered: Rendered, path: Path, *, unit: str) -> str:
@@ -279,9 +267,8 @@ def _refusal(node: nodes.Node) -> tuple[str, str] | None:
         return None
     remedy = "statements: if, for, set, macro"
     if isinstance(node, nodes.Expr | nodes.Helper):
-        remedy = (
-            "values: numbers, texts, lists of them, and what operators and filters make of them"
-        )
+        remedy = "values: numbers, texts, lists of them, and what operators and filters make of "
+        remedy += "them"
     return f"`{type(node).__name__.lower()}` is not allowed in a template", remedy
 
 
@@ -377,7 +364,6 @@ class RenderBudget:
             raise TemplateRuntimeError(f"over {MAX_SECONDS:g} s")
 
     def spend_on(self, value: object) -> None:
-        """Pay for looking at all of a value."""
         items = value if isinstance(value, list | range) else (value,)
         self.spend(characters=sum(len(i) if isinstance(i, str) else 1 for i in items))
 
@@ -403,19 +389,16 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Give what a loop knows of itself; nothing else has attributes."""
         if not isinstance(obj, LoopContext | Undefined):
             raise SecurityError(f"the attribute {attribute!r} is not allowed")
         return getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Index a list, without Jinja's detour to attributes."""
         if not isinstance(obj, list | Undefined):
             raise SecurityError(f"a {type(obj).__name__} has no items")
         return obj[argument]
 
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a macro or a function of ours, and count it."""
         if not isinstance(obj, Macro) and obj not in _FUNCTIONS.values():
             raise SecurityError(f"a {type(obj).__name__} cannot be called")
         context.budget.spend(steps=1)
@@ -424,7 +407,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Compute with numbers of bounded size; `+` also joins two texts."""
         if isinstance(left, Undefined) or isinstance(right, Undefined):
             return super().call_binop(context, operator, left, right)
         if isinstance(left, str) and isinstance(right, str) and operator == "+":
@@ -556,16 +538,12 @@ def _bits(value: object) -> int:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {**FUNCTIONS, "range": _range}
 _FILTERS: dict[str, Callable[..., Any]] = {
-    "abs": _counted(abs),
-    "float": _counted(float),
-    "int": _counted(int),
     "join": _join,
     "length": _counted(len),
     "lower": _counted(str.lower),
-    "max": _counted(max),
-    "min": _counted(min),
     "round": _counted(_round),
     "upper": _counted(str.upper),
+    **{function.__name__: _counted(function) for function in (abs, float, int, max, min)},
 }
 _HIDDEN_FILTERS: dict[str, Callable[..., Any]] = {
     "(compare)": _compared,

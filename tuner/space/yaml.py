@@ -125,23 +125,18 @@ def parse(text: str, path: Path) -> Document:
 
 def _check_characters(text: str, path: Path) -> None:
     for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith("%"):
-            raise SpaceError(
-                "a YAML directive", path=path, line=number, remedy="delete it: nothing needs one"
-            )
+        hidden = [c for c in line.rstrip("\r") if not c.isprintable() and c != "\t"]
         indent = line[: len(line) - len(line.lstrip())]
-        if "\t" in indent and line.strip():
-            raise SpaceError(
-                "a tab in the indentation", path=path, line=number, remedy="indent with spaces"
-            )
-        for character in line.rstrip("\r"):
-            if not character.isprintable() and character != "\t":
-                raise SpaceError(
-                    f"the character U+{ord(character):04X} is not printable",
-                    path=path,
-                    line=number,
-                    remedy="delete it, or write a plain space",
-                )
+        if line.startswith("%"):
+            message, remedy = "a YAML directive", "delete it: nothing needs one"
+        elif "\t" in indent and line.strip():
+            message, remedy = "a tab in the indentation", "indent with spaces"
+        elif hidden:
+            message = f"the character U+{ord(hidden[0]):04X} is not printable"
+            remedy = "delete it, or write a plain space"
+        else:
+            continue
+        raise SpaceError(message, path=path, line=number, remedy=remedy)
 
 
 def _events(text: str, path: Path) -> list[Event]:
@@ -198,9 +193,8 @@ class _Builder:
         if not starts:
             raise SpaceError("the file is empty", path=self.path, line=1, remedy=_START)
         if len(starts) > 1:
-            self._fail(
-                "a second document starts here", starts[1], "keep one; delete what follows `---`"
-            )
+            remedy = "keep one; delete what follows `---`"
+            self._fail("a second document starts here", starts[1], remedy)
         self.position = self.events.index(starts[0]) + 1
         first = self._next()
         if not isinstance(first, MappingStartEvent):
@@ -308,9 +302,8 @@ class _Builder:
         if anchor:
             self._fail(f"`&{anchor}` (an anchor) is not allowed", event, "write each value out")
         if tag:
-            self._fail(
-                f"`{tag}` (a tag) is not allowed", event, "delete the tag; quotes make a text"
-            )
+            remedy = "delete the tag; quotes make a text"
+            self._fail(f"`{tag}` (a tag) is not allowed", event, remedy)
         return event
 
     def _fail(self, found: str, event: Event, remedy: str) -> NoReturn:

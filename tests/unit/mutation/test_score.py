@@ -36,15 +36,14 @@ def test_the_share_leaves_out_equivalent_and_stillborn_mutants(score: MutationSc
     assert score.mutants > score.examined
 
 
-def test_no_counted_mutant_gives_no_share(score: MutationScore) -> None:
-    none = score.model_copy(update={"killed": 0, "survived": 0})
-    assert none.share is None
-    assert share_text(none) == "no share"
-
-
-def test_a_share_with_a_survivor_never_reads_as_all(score: MutationScore) -> None:
-    assert share_text(score.model_copy(update={"killed": 9999, "survived": 1})) == "99.9 %"
-    assert share_text(score.model_copy(update={"killed": 9999, "survived": 0})) == "100.0 %"
+@pytest.mark.parametrize(
+    ("killed", "survived", "text"),
+    [(0, 0, "no share"), (9999, 1, "99.9 %"), (9999, 0, "100.0 %")],
+)
+def test_a_share_with_a_survivor_never_reads_as_all(
+    score: MutationScore, killed: int, survived: int, text: str
+) -> None:
+    assert share_text(score.model_copy(update={"killed": killed, "survived": survived})) == text
 
 
 def test_a_score_comes_back_from_its_folder(score: MutationScore, tmp_path: Path) -> None:

@@ -96,19 +96,19 @@ def test_what_nvcc_defines_without_being_asked_is_included() -> None:
     ]
 
 
-@pytest.mark.parametrize("header", ["<stdint.h>", "<cstdint>"])
-def test_what_is_included_already_is_not_included_again(header: str) -> None:
-    text = f"#include {header}\n__global__ void k(int64_t n) {{ }}\n"
-    assert hidden(text) == text
-
-
-def test_functions_that_a_macro_marks_as_device_code_stay() -> None:
-    text = "MY_DEVICE_INLINE float one() { return 1; }\n__device__ float two();\n" + KERNEL
-    assert hidden(text) == text
-
-
-def test_a_guard_that_is_there_already_is_enough() -> None:
-    text = f"{KERNEL}#ifndef __CUDACC_RTC__\nint main() {{ return 0; }}\n#endif\n"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#include <stdint.h>\n__global__ void k(int64_t n) { }\n",
+        "#include <cstdint>\n__global__ void k(int64_t n) { }\n",
+        f"MY_DEVICE_INLINE float one() {{ return 1; }}\n__device__ float two();\n{KERNEL}",
+        f"{KERNEL}#ifndef __CUDACC_RTC__\nint main() {{ return 0; }}\n#endif\n",
+        "#ifndef __CUDA_ON_HOST__\n#include <cuda/std/limits>\n#else\n#include <algorithm>\n"
+        f"#endif\n{KERNEL}",
+    ],
+    ids=["stdint", "cstdint", "device macro", "guarded", "chosen for the CPU"],
+)
+def test_what_needs_no_guard_or_header_is_not_changed(text: str) -> None:
     assert hidden(text) == text
 
 
@@ -131,8 +131,3 @@ def test_kernels_keep_their_lines_in_real_files(name: str, moved: int) -> None:
             p.declaration for p in before.parameters
         ]
     assert hide_host_code(again) == again.text
-
-
-def test_what_is_chosen_for_the_cpu_is_left_to_whoever_chose_it() -> None:
-    text = "#ifndef __CUDA_ON_HOST__\n#include <cuda/std/limits>\n#else\n#include <algorithm>\n"
-    assert hidden(f"{text}#endif\n{KERNEL}") == f"{text}#endif\n{KERNEL}"

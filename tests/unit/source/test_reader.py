@@ -17,13 +17,9 @@ def parse(text: str) -> SourceFile:
     return parse_source(text, PATH)
 
 
-def only(text: str) -> list[str]:
-    return [parameter.declaration for parameter in parse(text).kernels[0].parameters]
-
-
-def test_a_plain_kernel_has_its_parameters_with_dtypes_and_lines() -> None:
+def test_a_plain_kernel_and_its_launch_are_read() -> None:
     source = read_source(DATA / "saxpy.cu")
-    (kernel,) = source.kernels
+    (kernel,), (site,) = source.kernels, source.launches
     assert (kernel.name, kernel.line) == ("saxpy", 6)
     assert [(p.name, p.dtype, p.pointers, p.const) for p in kernel.parameters] == [
         ("n", "int32", 0, False),
@@ -32,10 +28,6 @@ def test_a_plain_kernel_has_its_parameters_with_dtypes_and_lines() -> None:
         ("y", "float32", 1, False),
     ]
     assert kernel.builtins == {"blockIdx.x", "blockDim.x", "threadIdx.x"}
-
-
-def test_a_launch_is_read_with_its_configuration_and_arguments() -> None:
-    (site,) = read_source(DATA / "saxpy.cu").launches
     assert (site.kernel, site.grid, site.block) == ("saxpy", ("(n + 255) / 256",), ("256",))
     assert (site.shared, site.line) == ("0", 22)
     assert site.arguments == ("n", "2.0f", "x", "y")
@@ -51,14 +43,10 @@ def test_a_kernel_in_framework_style_is_read_whole() -> None:
     ]
     assert kernel.bounds is not None
     assert (kernel.bounds.max_threads, kernel.bounds.min_blocks) == ("kMaxThreads", "1")
-    assert [p.dtype for p in kernel.parameters] == [
-        None,
-        None,
-        None,
-        "bfloat16",
-        "int64",
-        "float32",
-    ]
+    dtypes = [p.dtype for p in kernel.parameters]
+    assert dtypes == [None, None, None, "bfloat16", "int64", "float32"]
+    names = [p.name for p in source.kernel("ops::norm::scale_rows_kernel<x>").parameters]
+    assert names == ["out", "in", "residual", "weight", "hidden", "eps"]
     assert {c.name: c.number for c in source.constants if c.number is not None} == {
         "kWarpSize": 32,
         "kVecSize": 8,
@@ -71,17 +59,13 @@ def test_a_kernel_in_framework_style_is_read_whole() -> None:
     assert site.grid == ("tokens",)
 
 
-def test_an_aligned_extern_array_does_not_hide_the_kernel() -> None:
+def test_shared_arrays_are_static_or_dynamic_and_hide_no_kernel() -> None:
     source = read_source(DATA / "block_reduce.cu")
     assert [kernel.name for kernel in source.kernels] == ["row_sum"]
-    (array,) = source.shared
-    assert (array.name, array.dynamic) == ("scratch", True)
     assert [(unroll.line, unroll.factor) for unroll in source.unrolls] == [(13, None)]
-
-
-def test_static_shared_arrays_are_told_from_dynamic_ones() -> None:
-    arrays = read_source(DATA / "tiled_sgemm.cu").shared
-    assert [(array.name, array.dynamic) for array in arrays] == [("As", False), ("Bs", False)]
+    arrays = (*source.shared, *read_source(DATA / "tiled_sgemm.cu").shared)
+    found = [(array.name, array.dynamic) for array in arrays]
+    assert found == [("scratch", True), ("As", False), ("Bs", False)]
 
 
 @pytest.mark.parametrize(
@@ -132,8 +116,7 @@ def test_parameters_are_read_in_every_spelling(
 @pytest.mark.parametrize("parameters", ["", "void", " "])
 def test_an_empty_parameter_list_is_known_to_be_empty(parameters: str) -> None:
     (kernel,) = parse(f"__global__ void k({parameters}) {{ }}").kernels
-    assert kernel.parameters == ()
-    assert kernel.parameters_known
+    assert (kernel.parameters, kernel.parameters_known) == ((), True)
 
 
 @pytest.mark.parametrize(
@@ -145,30 +128,28 @@ def test_a_list_with_macros_packs_or_conditionals_is_not_known(parameters: str) 
     assert not kernel.parameters_known
 
 
-def test_aliases_resolve_and_ambiguous_ones_do_not() -> None:
+def test_aliases_resolve_and_ambiguous_or_hidden_ones_do_not() -> None:
     source = parse(
         "using bf16 = __nv_bfloat16;\ntypedef bf16 element;\n#define INDEX long long\n"
         "#ifdef HALF\nusing real = half;\n#else\nusing real = float;\n#endif\n"
-        "__global__ void k(element* a, INDEX n, real* b) { }\n"
+        "template <class bf16> __global__ void k(element* a, INDEX n, real* b, bf16* c) { }\n"
     )
-    assert [p.dtype for p in source.kernels[0].parameters] == ["bfloat16", "int64", None]
-
-
-def test_a_template_parameter_hides_an_alias_of_its_name() -> None:
-    (kernel,) = parse("using T = float;\ntemplate <class T> __global__ void k(T* x) { }").kernels
-    assert kernel.parameters[0].dtype is None
+    assert [p.dtype for p in source.kernels[0].parameters][1:] == ["int64", None, None]
+    (kernel,) = parse("using T = half;\ntypedef T E;\n__global__ void k(E* x) { }").kernels
+    assert kernel.parameters[0].dtype == "float16"
 
 
 def test_template_parameters_have_kinds_and_defaults() -> None:
     (kernel,) = parse(
-        "template <typename T, int V = 4, bool B = (2 > 1), class U = Pair<int, 3>>\n"
-        "__global__ void k(T* x) { }"
+        "template <typename T, int V = 4, bool B = (2 > 1), class U = Pair<int, 3>,"
+        " T (*Op)(const T&)>\n__global__ void k(T* x) { }"
     ).kernels
     assert [(t.name, t.kind, t.default) for t in kernel.template] == [
         ("T", "typename", None),
         ("V", "int", "4"),
         ("B", "bool", "(2 > 1)"),
         ("U", "class", "Pair<int, 3>"),
+        ("Op", "T (*)(const T&)", None),
     ]
 
 
@@ -200,28 +181,21 @@ def test_offsets_hold_after_characters_outside_ascii() -> None:
     assert source.text[slice(*source.kernels[0].span)] == "__global__ void k(int n) { }"
 
 
-def test_comments_and_strings_hold_no_kernels() -> None:
-    source = parse(
-        "// __global__ void old(int n) { }\n/* k<<<1, 2>>>(); */\n"
-        'const char* text = "__global__ void quoted() { }";\n__global__ void k() { }\n'
-    )
-    assert [kernel.name for kernel in source.kernels] == ["k"]
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('// __global__ void a() { }\n/* k<<<1, 2>>>(); */\n'
+         'const char* text = "__global__ void b() { }";\n__global__ void k() { }\n', 4),
+        ('#define KERNEL extern "C" __global__\nKERNEL void k(float* x) { }', 2),
+        ("struct { int a\n\n__global__ void k(float* x) { x[0] = 1; }\n}}}} )\n", 3),
+        ("__global__ void k(int n);\n__global__ void k(int n) { }\n", 2),
+    ],
+    ids=["comments and strings", "macro", "broken code", "prototype"],
+)  # fmt: skip
+def test_only_the_kernel_is_found_whatever_is_around_it(text: str, line: int) -> None:
+    source = parse(text)
+    assert [(kernel.name, kernel.line) for kernel in source.kernels] == [("k", line)]
     assert source.launches == ()
-
-
-def test_a_macro_for_the_qualifiers_is_seen_through() -> None:
-    (kernel,) = parse('#define KERNEL extern "C" __global__\nKERNEL void k(float* x) { }').kernels
-    assert (kernel.name, kernel.parameters[0].dtype) == ("k", "float32")
-
-
-def test_a_kernel_inside_broken_code_is_still_found() -> None:
-    source = parse("struct { int a\n\n__global__ void k(float* x) { x[0] = 1; }\n}}}} )\n")
-    assert [kernel.name for kernel in source.kernels] == ["k"]
-
-
-def test_prototypes_are_no_kernels() -> None:
-    source = parse("__global__ void k(int n);\n__global__ void k(int n) { }\n")
-    assert [kernel.line for kernel in source.kernels] == [2]
 
 
 LAUNCHES = {
@@ -246,25 +220,24 @@ def test_launches_are_read_in_every_form(name: str) -> None:
     assert (site.kernel, site.grid, site.block) == ("k", ("(n + 3) / 4",), ("32", "4"))
 
 
-def test_a_variable_assigned_twice_stands_for_nothing() -> None:
-    source = parse(
-        "__global__ void k(int n) { }\nvoid f(int n) { int t = 128; if (n > 9) t = 256;\n"
-        "k<<<n, t>>>(n); }\n"
-    )
-    assert source.launches[0].block == ("t",)
-
-
-def test_launch_variables_come_from_the_same_function() -> None:
-    source = parse(
-        "__global__ void k(int n) { }\nvoid f(int n) { int t = 128; k<<<n, t>>>(n); }\n"
-        "void g(int n) { int t = 512; k<<<n, t>>>(n); }\n"
-    )
-    assert [site.block for site in source.launches] == [("128",), ("512",)]
-
-
-def test_a_grid_keeps_the_name_of_a_number() -> None:
-    text = "__global__ void k(int n) { }\nvoid f() { int rows = 9; dim3 g(3); k<<<%s, 1>>>(1); }\n"
-    assert [parse(text % grid).launches[0].grid for grid in ("rows", "g")] == [("rows",), ("3",)]
+@pytest.mark.parametrize(
+    ("functions", "found"),
+    [
+        ("void f(int n) { int t = 128; if (n > 9) t = 256; k<<<n, t>>>(n); }", [("n", "t")]),
+        (
+            "void f(int n) { int t = 1; k<<<n, t>>>(n); } void g() { int t = 5; k<<<n, t>>>(n); }",
+            [("n", "1"), ("n", "5")],
+        ),
+        ("void f() { int rows = 9; dim3 g(3); k<<<rows, 1>>>(1); }", [("rows", "1")]),
+        ("void f() { int rows = 9; dim3 g(3); k<<<g, 1>>>(1); }", [("3", "1")]),
+    ],
+    ids=["assigned twice", "same function", "named number", "dim3"],
+)
+def test_a_launch_variable_stands_for_its_one_value(
+    functions: str, found: list[tuple[str, str]]
+) -> None:
+    sites = parse(f"__global__ void k(int n) {{ }}\n{functions}\n").launches
+    assert [(*site.grid, *site.block) for site in sites] == found
 
 
 def test_template_arguments_of_a_launch_may_nest() -> None:
@@ -276,22 +249,9 @@ def test_template_arguments_of_a_launch_may_nest() -> None:
     assert (site.kernel, site.template_arguments) == ("ns::k", ("Pair<int, Box<float>>", "4"))
 
 
-def test_a_signature_is_found_by_the_name_that_a_launch_states() -> None:
-    kernel = read_source(DATA / "framework_norm.cu").kernel("ops::norm::scale_rows_kernel<x>")
-    assert [p.name for p in kernel.parameters] == [
-        "out",
-        "in",
-        "residual",
-        "weight",
-        "hidden",
-        "eps",
-    ]
-
-
 def test_an_unknown_kernel_is_named_with_those_there_are() -> None:
-    with pytest.raises(
-        KernelError, match=r"saxpy\.cu: no __global__ function named 'saxpi'"
-    ) as info:
+    message = r"saxpy\.cu: no __global__ function named 'saxpi'"
+    with pytest.raises(KernelError, match=message) as info:
         read_source(DATA / "saxpy.cu").kernel("saxpi")
     assert info.value.remedy == "did you mean 'saxpy'? kernels in it: saxpy"
 
@@ -361,11 +321,3 @@ def test_template_arguments_are_none_of_cuda_launch_kernel_ex() -> None:
     )
     (site,) = parse(text).launches
     assert (site.template_arguments, site.arguments) == (("float", "8"), ("x", "1 < 2"))
-
-
-def test_a_template_parameter_may_be_a_function() -> None:
-    source = parse("template <typename T, T (*Op)(const T&)> __global__ void k(T* x) {}\n")
-    assert [(p.name, p.kind) for p in source.kernels[0].template] == [
-        ("T", "typename"),
-        ("Op", "T (*)(const T&)"),
-    ]

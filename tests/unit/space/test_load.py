@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from tuner.model.errors import InputError, KernelError, SpaceError
 from tuner.model.kernel import Limits, Operator, Tolerance, Workload
 from tuner.space.load import Definition, load_definition, workload_from_text
+from tuner.space.schema import SpaceModel
 from tuner.space.yaml import parse
 
 DOCS = Path(__file__).parents[3] / "docs" / "search-spaces.md"
@@ -123,11 +124,7 @@ def test_every_fragment_of_the_documentation_is_true(folder: Path, fragment: str
 
 
 def test_the_documentation_shows_every_key() -> None:
-    from tuner.space.schema import SpaceModel
-
-    shown = set(parse(COMPLETE, DOCS).data)
-    for fragment in FRAGMENTS:
-        shown |= set(parse(fragment, DOCS).data)
+    shown = {key for text in (COMPLETE, *FRAGMENTS) for key in parse(text, DOCS).data}
     assert shown == set(SpaceModel.model_fields)
 
 
@@ -170,26 +167,21 @@ def test_floats_keep_the_value_that_is_written(folder: Path) -> None:
     assert load(folder, text).space.parameters[3].values == (1e-3, 5.0, 0.5, -200.0)
 
 
-def test_the_default_takes_the_values_of_the_list(folder: Path) -> None:
-    text = (
-        COMPLETE
-        + "default: {block_size: 64.0, vector_bytes: 4, rows_per_block: 1, keep_row: false}"
-    )
-    default = load(folder, text).space.default
-    assert default is not None
-    assert default["block_size"] == 64
-    assert type(default["block_size"]) is int
-
-
-def test_what_a_suggestion_leaves_out_is_the_defaults(folder: Path) -> None:
-    text = (
-        COMPLETE
-        + "default: {block_size: 64, vector_bytes: 4, rows_per_block: 1, keep_row: false}\n"
-        "suggestions: [{block_size: 256.0}, {vector_bytes: 8, keep_row: true}]\n"
-    )
-    first, second = load(folder, text).space.suggestions
-    assert str(first) == "block_size=256 vector_bytes=4 rows_per_block=1 keep_row=false"
-    assert str(second) == "block_size=64 vector_bytes=8 rows_per_block=1 keep_row=true"
+def test_configs_take_values_of_the_list_and_suggestions_the_rest_of_the_default(
+    folder: Path,
+) -> None:
+    text = f"""{COMPLETE}
+default: {{block_size: 64.0, vector_bytes: 4, rows_per_block: 1, keep_row: false}}
+suggestions: [{{block_size: 256.0}}, {{vector_bytes: 8, keep_row: true}}]
+"""
+    space = load(folder, text).space
+    assert [str(config) for config in (space.default, *space.suggestions)] == [
+        "block_size=64 vector_bytes=4 rows_per_block=1 keep_row=false",
+        "block_size=256 vector_bytes=4 rows_per_block=1 keep_row=false",
+        "block_size=64 vector_bytes=8 rows_per_block=1 keep_row=true",
+    ]
+    assert space.default is not None
+    assert type(space.default["block_size"]) is int
 
 
 @pytest.mark.parametrize(
@@ -212,10 +204,9 @@ def test_a_suggestion_that_cannot_be_is_refused_with_its_line(
     folder: Path, suggestions: str, message: str
 ) -> None:
     text = f"{COMPLETE}suggestions: {suggestions}\n"
-    with pytest.raises(SpaceError) as caught:
-        load(folder, text)
-    assert message in str(caught.value)
-    assert caught.value.line == len(text.splitlines())
+    error = refusal(folder, text)
+    assert message in str(error)
+    assert error.line == len(text.splitlines())
 
 
 def test_commas_inside_parentheses_do_not_end_an_item(folder: Path) -> None:
@@ -310,14 +301,10 @@ def test_a_workload_is_read_in_the_order_of_the_axes(folder: Path) -> None:
         ("T=1,K=2,Z=3", "no axis is named 'Z'"),
         ("T=1,T=2,K=1", "T is given twice"),
         ("T=0,K=1", "T is '0', not a positive whole number"),
-        ("T=-1,K=1", "not a positive whole number"),
-        ("T=1.5,K=1", "not a positive whole number"),
         ("T=1e3,K=1", "not a positive whole number"),
         ("T=٣,K=1", "not a positive whole number"),
-        ("T=,K=1", "not a positive whole number"),
         ("T", "'T' is not name=number"),
         ("", "'' is not name=number"),
-        ("T=1,K=1,", "'' is not name=number"),
     ],
 )
 def test_a_workload_that_does_not_fit_is_told(folder: Path, text: str, found: str) -> None:

@@ -123,31 +123,25 @@ def test_every_line_knows_where_it_came_from() -> None:
     ]
 
 
-def test_text_that_a_macro_returns_is_only_text_to_the_template() -> None:
-    text = (
-        "//% macro two()\n"
-        "a\n"
-        "b\n"
-        "//% endmacro\n"
-        "//% set kept = two()\n"
-        "@{ kept|length }@ @{ kept == 'a\\nb\\n' }@ @{ two()|upper }@"
-    )
-    assert lines(text) == [(6, "4 true A"), (6, "B")]
-
-
-def test_macros_inside_macros_keep_their_lines() -> None:
-    text = (
-        "//% macro inner(i)\n"
-        "inner @{ i }@\n"
-        "//% endmacro\n"
-        "//% macro outer()\n"
-        "//% for i in range(2)\n"
-        "@{ inner(i) }@\n"
-        "//% endfor\n"
-        "//% endmacro\n"
-        "@{ outer() }@end\n"
-    )
-    assert [line for line, found in lines(text) if found.startswith("inner")] == [2, 2]
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "//% macro two()\na\nb\n//% endmacro\n//% set kept = two()\n"
+            "@{ kept|length }@ @{ kept == 'a\\nb\\n' }@ @{ two()|upper }@",
+            [(6, "4 true A"), (6, "B")],
+        ),
+        (
+            "//% macro inner(i)\ninner @{ i }@\n//% endmacro\n"
+            "//% macro outer()\n//% for i in range(2)\n@{ inner(i) }@\n//% endfor\n"
+            "//% endmacro\n@{ outer() }@end\n",
+            [(2, "inner 0"), (6, ""), (2, "inner 1"), (6, ""), (9, "end")],
+        ),
+    ],
+    ids=["kept as text", "macro in a macro"],
+)
+def test_what_a_macro_writes_has_its_lines(text: str, found: list[tuple[int, str]]) -> None:
+    assert lines(text) == found
 
 
 @settings(deadline=None)
@@ -303,33 +297,40 @@ def check(text: str, *names: str, launch: str = "1") -> None:
     Template.from_text(text, PATH).check(search_space(*names), kernel_spec(launch=launch))
 
 
-def test_a_template_may_use_parameters_axes_and_operator_macros() -> None:
-    check("@{ rows }@ @{ K }@ @{ ACTIVATION }@ @{ max(T, 1) }@", "rows")
+@pytest.mark.parametrize(
+    ("text", "launch"),
+    [
+        ("@{ rows }@ @{ K }@ @{ ACTIVATION }@ @{ max(T, 1) }@", "1"),
+        ("//% macro f(x)\n@{ x }@\n//% endmacro\n//% set y = rows\n//% for z in range(y)\n"
+         "@{ f(z) }@ @{ loop.index }@\n//% endfor", "1"),
+        ("", "rows * 4"),
+    ],
+    ids=["axes and macros", "its own names", "only a launch"],
+)  # fmt: skip
+def test_a_template_may_use_what_is_declared_and_its_own_names(text: str, launch: str) -> None:
+    check(text, "rows", launch=launch)
 
 
-def test_names_of_the_templates_own_need_no_declaration() -> None:
-    check("//% macro f(x)\n@{ x }@\n//% endmacro\n//% set y = rows\n//% for z in range(y)\n"
-          "@{ f(z) }@ @{ loop.index }@\n//% endfor", "rows")  # fmt: skip
-
-
-def test_a_name_that_is_not_declared_is_told_with_its_line() -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "@{ rows }@\n\n@{ colums }@",
+            f"{PATH}:3: `colums` is not declared\n  declare it under `parameters` in space.yaml; "
+            "declared: ACTIVATION, K, T, columns, rows",
+        ),
+        (
+            "@{ rows }@ {{ columns }}",
+            "space.yaml:11: the parameter `columns` changes nothing: neither scale_rows.cu.j2 "
+            "nor a launch uses it\n  write @{ columns }@ in the template, or delete it here",
+        ),
+    ],
+    ids=["undeclared", "unused"],
+)
+def test_a_name_that_only_one_side_knows_is_told_with_its_line(text: str, told: str) -> None:
     with pytest.raises(TemplateError) as caught:
-        check("@{ rows }@\n\n@{ colums }@", "rows", "columns")
-    assert str(caught.value).startswith(f"{PATH}:3: `colums` is not declared\n")
-    assert "declared: ACTIVATION, K, T, columns, rows" in str(caught.value)
-
-
-def test_a_parameter_that_nothing_uses_is_told_at_its_declaration() -> None:
-    with pytest.raises(TemplateError) as caught:
-        check("@{ rows }@ {{ columns }}", "rows", "columns")
-    assert str(caught.value) == (
-        "space.yaml:11: the parameter `columns` changes nothing: neither scale_rows.cu.j2 "
-        "nor a launch uses it\n  write @{ columns }@ in the template, or delete it here"
-    )
-
-
-def test_a_parameter_may_be_used_by_a_launch_only() -> None:
-    check("@{ rows }@", "rows", "columns", launch="columns * 4")
+        check(text, "rows", "columns")
+    assert str(caught.value) == told
 
 
 @pytest.mark.parametrize(
@@ -345,17 +346,16 @@ def test_a_template_is_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "k.cu.j2"
     path.write_bytes("\ufeffint a = @{ n }@; // ünder\n".encode())
     assert Template.load(path).render({"n": 1}).source == "int a = 1; // ünder\n"
-
-
-def test_a_file_that_is_no_template_is_told(tmp_path: Path) -> None:
-    with pytest.raises(TemplateError, match="no such template"):
-        Template.load(tmp_path / "nope.j2")
-    with pytest.raises(TemplateError, match="cannot be read"):
-        Template.load(tmp_path)
-    (tmp_path / "latin.j2").write_bytes(b"a\nb\xe9\n")
+    path.write_bytes(b"a\nb\xe9\n")
     with pytest.raises(TemplateError, match="not UTF-8 text") as caught:
-        Template.load(tmp_path / "latin.j2")
+        Template.load(path)
     assert caught.value.line == 2
+    for wrong, message in (
+        (tmp_path / "nope.j2", "no such template"),
+        (tmp_path, "cannot be read"),
+    ):
+        with pytest.raises(TemplateError, match=message):
+            Template.load(wrong)
 
 
 def test_a_value_with_a_control_character_is_refused() -> None:
@@ -401,24 +401,19 @@ def test_compiler_messages_name_the_template(text: str, found: str) -> None:
 
 def test_the_trace_of_an_instantiation_is_mapped_too() -> None:
     text = (
-        "kernel.cu(1): error: static assertion failed\n"
+        "unit.cu(1): error: static assertion failed\n"
         '    instantiation of class "A<N>" at line 2\n'
         "h.h(7): error: static assertion failed\n"
         '    instantiation of class "A<N>" at line 2\n'
-        '    instantiation of class "B<N>" at line 3 of kernel.cu\n'
+        '    instantiation of class "B<N>" at line 3 of unit.cu\n'
     )
-    assert map_errors(text, RENDERED, Path("k.j2"), unit="kernel.cu") == (
+    assert map_errors(text, RENDERED, Path("k.j2"), unit="unit.cu") == (
         "k.j2:4: error: static assertion failed\n"
         '    instantiation of class "A<N>" at k.j2:10\n'
         "h.h(7): error: static assertion failed\n"
         '    instantiation of class "A<N>" at line 2\n'
         '    instantiation of class "B<N>" at k.j2:12\n'
     )
-
-
-def test_another_name_of_the_unit_can_be_given() -> None:
-    text = map_errors("unit.cu(1): error: x", RENDERED, Path("k.j2"), unit="unit.cu")
-    assert text == "k.j2:4: error: x"
 
 
 def test_the_compilers_own_errors_reach_the_template() -> None:
