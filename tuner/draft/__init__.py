@@ -11,7 +11,7 @@ from tuner.draft.drafting import (
     require_one,
     restore_template,
 )
-from tuner.draft.files import Blank, Drafted, blanks, require_filled
+from tuner.draft.space import Blank, Drafted, blanks, require_filled
 
 __all__ = [
     "Asked",

@@ -11,11 +11,10 @@ from pathlib import Path
 from tuner.compiler.base import Compiler, CompileRequest
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract import Extraction, extract, failure, is_plain, parsed_include, relocated
-from tuner.draft.files import UNWRITTEN, Drafted, blanks_in, write, write_new
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
-from tuner.draft.space import space_yaml
+from tuner.draft.space import UNWRITTEN, Drafted, blanks_in, space_yaml, write, write_new
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
 from tuner.source import (

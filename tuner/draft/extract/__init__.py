@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.draft.extract.extraction import Extraction, extract, failure
-from tuner.draft.extract.headers import is_plain, parsed_include
+from tuner.draft.extract.reading import is_plain, parsed_include
 from tuner.draft.extract.unit import relocated
 
 __all__ = [

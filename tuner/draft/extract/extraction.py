@@ -8,16 +8,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tuner.draft.extract.headers import Include
-from tuner.draft.extract.instances import (
-    HostCode,
-    Instance,
-    chosen,
-    split_asked,
-    substituted,
-)
+from tuner.draft.extract.instances import HostCode, Instance, chosen, split_asked, substituted
 from tuner.draft.extract.items import SourceItem, is_marked, items_of
-from tuner.draft.extract.reading import Reading, read_all
+from tuner.draft.extract.reading import Include, Reading, read_all
 from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
 from tuner.draft.extract.unit import (
     SourcePlace,

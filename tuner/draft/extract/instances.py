@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product, repeat
 
-from tuner.draft.extract.headers import dispatched_types
 from tuner.draft.extract.items import listed, template_end
+from tuner.draft.extract.reading import dispatched_types
 from tuner.draft.extract.rewriting import Macro, expanded
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import wrap
 
-from tuner.draft.extract.headers import Include
 from tuner.draft.extract.items import SourceItem, chunks, is_function, is_marked, says_host
-from tuner.draft.extract.reading import REMOVED, WRITTEN, Reading
+from tuner.draft.extract.reading import REMOVED, WRITTEN, Include, Reading
 from tuner.source import implied_headers
 from tuner.source.facts import IDENTIFIER
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.extract.headers import is_plain, resolved
 from tuner.draft.extract.items import items_of
-from tuner.draft.extract.reading import PREDEFINED, holds, read_all
+from tuner.draft.extract.reading import PREDEFINED, holds, is_plain, read_all, resolved
 from tuner.model.errors import KernelError
 
 
