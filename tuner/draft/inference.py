@@ -1,4 +1,4 @@
-"""The shape of an array: from how the kernel indexes it, and from the memory it is given."""
+"""What the source says of sizes, shapes, values and roles, each with the line that says it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ Shape = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Indexing:
-    """What indices of one kernel mean: its sizes as axes, and the extents of its launch.
-
-    `tunable` names what the search will change: no shape may depend on it.
-    """
+    """What indices of one kernel mean; no shape may depend on what is `tunable`."""
 
     launch: HostLaunch
     scope: Scope
@@ -44,9 +41,8 @@ class Indexing:
     def of(
         cls, launch: HostLaunch, axes: Axes, tuned: LaunchDraft, choices: Sequence[TunableConstant]
     ) -> Indexing:
-        """Take the extents of the template's launch."""
-        constants = {constant.name for constant in launch.source.constants}
-        own = {parameter.name for parameter in launch.kernel.parameters} | constants
+        own = {parameter.name for parameter in launch.kernel.parameters}
+        own |= {constant.name for constant in launch.source.constants}
         values = {name: axis for name, axis in axes.names.items() if name in own}
         values |= {c.origin: c.name for c in choices if c.origin is not None}
         scope = Scope(values=values, definitions=launch.constants, types=launch.types())
@@ -58,18 +54,14 @@ class Indexing:
         """Find the dimensions that an index runs over; None where something is not bounded."""
         if access.index is None:
             return None
-        site = _Site(self, access.bounds, self._variables(access.at))
-        found = site.dimensions(access.index, 0)
+        variables = assigned(self.launch.source.masked, (self.launch.kernel.body,), access.at)
+        known = {name: value.text for name, value in variables.items()}
+        found = _Site(self, access.bounds, known).dimensions(access.index, 0)
         if found is None:
             return None
         shape = tuple(_undivided(found))
         named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
         return None if named & self.tunable else shape
-
-    def _variables(self, at: int) -> Mapping[str, str]:
-        source, body = self.launch.source, self.launch.kernel.body
-        found = assigned(source.masked, (body,), at)
-        return {name: value.text for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +81,14 @@ class _Site:
         if text in self.variables:
             return self.dimensions(self.variables[text], depth + 1)
         if match := _BUILTIN.fullmatch(bare(text)):
-            return self.builtin(match[1], "xyz".index(match[2]))
+            # a number of threads is a choice, not a size
+            of_grid, axis = match[1] == "blockIdx", "xyz".index(match[2])
+            extents = (self.kernel.grid if of_grid else self.kernel.block)[axis : axis + 1]
+            return extents if extents and (of_grid or IDENTIFIER.search(extents[0])) else None
         if text == "0":
             return ("1",)
-        return self.sum(_terms(text), depth)
-
-    def builtin(self, name: str, axis: int) -> Shape | None:
-        extents = self.kernel.grid if name == "blockIdx" else self.kernel.block
-        extent = extents[axis] if axis < len(extents) else None
-        # a number of threads is a choice, not a size
-        if extent is None or (name == "threadIdx" and not IDENTIFIER.search(extent)):
-            return None
-        return (extent,)
+        parsed = parse_expression(text)
+        return self.sum([text] if parsed is None else _flat(*parsed, "+"), depth)
 
     def sum(self, terms: list[str], depth: int) -> Shape | None:
         # A * B + c, where c runs over B
@@ -111,7 +99,8 @@ class _Site:
                 if within is None:
                     continue
                 minor = (within,) if not rest else self.dimensions(" + ".join(rest), depth + 1)
-                if minor is None or not _same(minor, within):
+                factors = sorted(" * ".join(minor).split(" * ")) if minor is not None else []
+                if minor is None or factors != sorted(within.split(" * ")):
                     continue
                 major = self.dimensions(outer, depth + 1)
                 if major is not None:
@@ -132,16 +121,6 @@ def _undivided(shape: Shape) -> Iterator[str]:
         if extents and first.endswith(f" // {extents[0]}"):
             first = first.removesuffix(f" // {extents.pop(0)}")
         yield first
-
-
-def _same(minor: Shape, whole: str) -> bool:
-    factors = [part for extent in minor for part in extent.split(" * ")]
-    return sorted(factors) == sorted(whole.split(" * "))
-
-
-def _terms(text: str) -> list[str]:
-    parsed = parse_expression(text)
-    return [text] if parsed is None else list(_flat(*parsed, "+"))
 
 
 def _flat(source: str, node: Node, sign: str) -> list[str]:
@@ -166,10 +145,7 @@ def _products(term: str) -> list[tuple[str, str]]:
 
 
 def accessed_shape(accesses: Sequence[Access], kernel: Indexing) -> tuple[Shape, int] | None:
-    """Find the one shape that all accesses of an array agree on, and the line of the first.
-
-    None where they differ, or one of them cannot be told.
-    """
+    """Find the one shape that all accesses of an array agree on, and the line of the first."""
     telling = [access for access in accesses if access.index != "0"] or accesses
     shapes = {kernel.shape(access) for access in telling}
     shape = shapes.pop() if len(shapes) == 1 else None
@@ -198,10 +174,7 @@ def pointer_text(text: str) -> str:
 def allocated_shape(
     host: Host, text: str, axes: Mapping[str, str], element_bytes: int
 ) -> tuple[Shape, str] | None:
-    """Find the dimensions of what a pointer in the launch points to, and where they come from.
-
-    `axes` maps texts of the launch's own function to axes.
-    """
+    """Find the dimensions of what a pointer in the launch points to, and where they come from."""
     level, known = 0, dict(axes)
     for _ in range(_MAX_HOPS):
         frame = host.path[level]
@@ -209,17 +182,14 @@ def allocated_shape(
         values = {n: plain(frame.variables[n].text) for n in known if n in frame.variables}
         known |= {value: known[n] for n, value in values.items() if IDENTIFIER.fullmatch(value)}
         text = pointer_text(text)
-        memory = [
-            allocation
-            for allocation in allocations_in(host.source, frame.span, dict(frame.variables))
-            if allocation.target == text
-        ]
+        found = allocations_in(host.source, frame.span, dict(frame.variables))
+        memory = [allocation for allocation in found if allocation.target == text]
         if memory:
             definitions = {constant.name: constant.value for constant in host.source.constants}
             definitions |= {name: value.text for name, value in frame.variables.items()}
             scope = Scope(values=known, definitions=definitions, types=host.source.aliases)
-            found = {_extents(one, scope, element_bytes) for one in memory}
-            shape = found.pop() if len(found) == 1 else None
+            shapes = {_extents(one, scope, element_bytes) for one in memory}
+            shape = shapes.pop() if len(shapes) == 1 else None
             return None if shape is None else (shape, f"{memory[0].how}, line {memory[0].line}")
         if text in frame.variables:
             text = frame.variables[text].text
@@ -242,7 +212,8 @@ def _extents(memory: Allocation, scope: Scope, element_bytes: int) -> Shape | No
     elif memory.in_bytes:
         leading = memory.size.lstrip("( ").startswith("sizeof")
         places = list(range(len(factors))) if leading else list(reversed(range(len(factors))))
-        place = next((i for i in places if _divisible(factors[i], element_bytes)), None)
+        divisible = (i for i in places if factors[i].isdigit() and int(factors[i]) > 0)
+        place = next((i for i in divisible if int(factors[i]) % element_bytes == 0), None)
         if place is None:
             return None
         left = int(factors[place]) // element_bytes
@@ -254,10 +225,6 @@ def _factors(node: ast.expr) -> list[str]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return [*_factors(node.left), *_factors(node.right)]
     return [ast.unparse(node)]
-
-
-def _divisible(factor: str, element_bytes: int) -> bool:
-    return factor.isdigit() and int(factor) % element_bytes == 0 and int(factor) > 0
 
 
 _NULL = ("nullptr", "NULL", "0")
@@ -309,10 +276,7 @@ def infer(
     choices: Sequence[TunableConstant],
     hosts: Sequence[Host],
 ) -> Inference:
-    """Find out what can be known of the kernel's arguments and workloads.
-
-    `tuned` is the template's launch, and `choices` are what the search will change.
-    """
+    """Find out what can be known of arguments and workloads; `tuned` is the template's launch."""
     reading = _Reading(launch, axes, Indexing.of(launch, axes, tuned, choices), hosts)
     distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
     for sizes in reading.sizes:
@@ -345,10 +309,9 @@ class _Reading:
             elif p.pointers:
                 shape, origin = shapes.get(p.name, (None, ""))
                 argument = DraftArgument(p, dtype, self.role(p), shape, origin=origin)
-            elif p.name in self.axes.names:
-                argument = DraftArgument(p, dtype, value=self.axes.names[p.name])
             else:
-                told = self.value(p)
+                axis = self.axes.names.get(p.name)
+                told = (axis, "") if axis is not None else self.value(p)
                 argument = DraftArgument(p, dtype, None, None, *(told or (None, "")))
             found.append(argument)
         return tuple(found)
@@ -413,13 +376,13 @@ class _Reading:
         if "float" not in dtype:
             return None
         if literal := _FLOAT.fullmatch(text):
-            return _plain_float(literal[1]), origin
+            return repr(float(literal[1])), origin
         if (quotient := _QUOTIENT.fullmatch(text)) and level == 0:
             scope = self.indexing.scope
             values = {**scope.values, **self.axes.texts(self.launch)}
             divisor = translate(quotient[2], Scope(values, scope.definitions))
             if divisor is not None:
-                return f"{_plain_float(quotient[1])} / ({divisor})", origin
+                return f"{float(quotient[1])!r} / ({divisor})", origin
         return None
 
     def absent(self, parameter: KernelParameter) -> Stated | None:
@@ -432,18 +395,13 @@ class _Reading:
         return "0", f"a null pointer, line {self.hosts[0].path[0].line}"
 
     def role(self, parameter: KernelParameter) -> str:
-        if not parameter.name:
-            return "output"
-        if parameter.const:
-            return "input"
+        if parameter.const or not parameter.name:
+            return "input" if parameter.name else "output"
         accesses = self.accesses.get(parameter.name, [])
-        if any(access.index is None for access in accesses):
-            return self._role_by_text(parameter)
-        if accesses and not any(access.writes for access in accesses):
-            return "input"
-        return "inout" if any(access.reads for access in accesses) else "output"
-
-    def _role_by_text(self, parameter: KernelParameter) -> str:
+        if all(access.index is not None for access in accesses):
+            if accesses and not any(access.writes for access in accesses):
+                return "input"
+            return "inout" if any(access.reads for access in accesses) else "output"
         body = self.launch.source.masked[slice(*self.launch.kernel.body)]
         element = rf"\b{re.escape(parameter.name)}\s*\[(?:[^\[\]]|\[[^\]]*\])*\]"
         touched = re.findall(rf"{element}\s*(=(?!=)|\S)", body)
@@ -468,7 +426,3 @@ def _count(shape: Shape, sizes: Mapping[str, Number]) -> int | None:
     if any(extent.names - set(values) for extent in extents):
         return None
     return prod(extent.integer(values) for extent in extents)
-
-
-def _plain_float(text: str) -> str:
-    return repr(float(text))

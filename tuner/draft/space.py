@@ -1,4 +1,4 @@
-"""The files of a draft: written where they belong, never over others unasked, with their blanks."""
+"""The files of a draft: the text of the search space, their blanks, and where they are written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tuner.draft.choices import MAX_THREADS, Proposals, TunableConstant
 from tuner.draft.host_values import HostLaunch
 from tuner.draft.inference import DraftArgument, Inference
-from tuner.draft.launches import LaunchDraft, baseline_launch, exact_divisions
+from tuner.draft.launches import Axes, LaunchDraft, exact_divisions, launch_draft
 from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
 from tuner.model.expressions import Expression
@@ -78,19 +78,16 @@ def blanks(text: str) -> list[tuple[int, str]]:
     return found
 
 
-def reference_blanks(text: str) -> list[tuple[int, str]]:
-    """List the line of a drafted reference whose body is not written yet."""
-    rows = enumerate(text.splitlines(), start=1)
-    return [(n, "the body of reference(), in float64") for n, row in rows if UNWRITTEN in row]
-
-
 def blanks_in(path: Path) -> list[Blank]:
     """List the blanks of one file, by its name a reference or another; none of one not there."""
     # What cannot be read or decoded is told by whoever reads it next, and better.
     if not path.is_file():
         return []
     text = path.read_text(encoding="utf-8", errors="replace")
-    found = reference_blanks(text) if path.suffix == ".py" else blanks(text)
+    if path.suffix == ".py":
+        rows, what = enumerate(text.splitlines(), start=1), "the body of reference(), in float64"
+        return [Blank(path, line, what) for line, row in rows if UNWRITTEN in row]
+    found = blanks(text)
     return [Blank(path, line, what) for line, what in found]
 
 
@@ -159,7 +156,8 @@ def space_yaml(
 ) -> str:
     """Write the whole file; `files` are those that it names, by their keys in it."""
     axes, arguments = inference.axes, inference.arguments
-    baseline = baseline_launch(launch, axes)
+    default = ", ".join(f"{c.name}: {format_value(c.default)}" for c in proposals.choices)
+    baseline = launch_draft(launch, axes, launch.instance)
     lines = [
         f"# Drafted from {launch.source.path.name}; what it does not say is marked FILL IN.",
         "version: 1",
@@ -167,7 +165,7 @@ def space_yaml(
         *(f"{key}: {_quoted(path)}" for key, path in files.items()),
         *([f"options: [{', '.join(options)}]"] if options else []),
         "",
-        _axes(inference),
+        _axes(axes),
         "arguments:",
         *map(_argument, arguments),
         *_workloads(inference),
@@ -179,20 +177,20 @@ def space_yaml(
         "",
         *_parameters(proposals, arguments),
         *_constraints(launch, proposals.choices, tuned, inference),
-        *_default(proposals.choices),
+        *([f"default: {{{default}}}  # the source as it is"] if default else []),
         "launch:",
         *_launch(tuned, "  "),
         "limits: {spills: allow}",
-        *_tolerances(arguments, inference),
+        *_tolerances(inference),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _axes(inference: Inference) -> str:
-    names = ", ".join(inference.axes.names.values())
+def _axes(axes: Axes) -> str:
+    names = ", ".join(axes.names.values())
     if not names:
         return f"axes: [{BLANK}]  {MARK} the names of the sizes, such as [T, D]"
-    fixed = [f"{c.name} in line {c.line}" for c in inference.axes.fixed.values()]
+    fixed = [f"{c.name} in line {c.line}" for c in axes.fixed.values()]
     return f"axes: [{names}]" + (f"  # fixed in the source: {', '.join(fixed)}" if fixed else "")
 
 
@@ -242,18 +240,16 @@ def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
         )
     bytes_of: dict[str, int] = {}
     for argument in arrays:
-        elements = " * ".join(_factor(extent) for extent in argument.shape or ())
+        elements = " * ".join(
+            e if e.isidentifier() or e.isdigit() or e.startswith("ceil_div(") else f"({e})"
+            for e in argument.shape or ()
+        )
         size = DTYPE_BYTES[argument.dtype or ""] * (2 if argument.role == "inout" else 1)
         bytes_of[elements] = bytes_of.get(elements, 0) + size
     total = " + ".join(f"{elements} * {size}" for elements, size in bytes_of.items())
     twice = any(argument.role == "inout" for argument in arrays)
     what = "read or written once" + (", what is changed in place both" if twice else "")
     return f"min_bytes: {total}  # every array {what}"
-
-
-def _factor(extent: str) -> str:
-    simple = extent.isidentifier() or extent.isdigit() or extent.startswith("ceil_div(")
-    return extent if simple else f"({extent})"
 
 
 def _launch(launch: LaunchDraft, indent: str) -> Iterator[str]:
@@ -317,14 +313,8 @@ def _constraints(
         yield "constraints: []"
 
 
-def _default(choices: Sequence[TunableConstant]) -> Iterator[str]:
-    values = ", ".join(f"{choice.name}: {format_value(choice.default)}" for choice in choices)
-    if values:
-        yield f"default: {{{values}}}  # the source as it is"
-
-
-def _tolerances(arguments: Sequence[DraftArgument], inference: Inference) -> Iterator[str]:
-    outputs = [argument for argument in arguments if argument.role in ("output", "inout")]
+def _tolerances(inference: Inference) -> Iterator[str]:
+    outputs = [a for a in inference.arguments if a.role in ("output", "inout")]
     if not outputs:
         blank = f"{{{BLANK}: {{relative: {BLANK}}}}}"
         yield f"tolerance: {blank}  {MARK} the outputs, how exact each is"
@@ -337,39 +327,29 @@ def _tolerances(arguments: Sequence[DraftArgument], inference: Inference) -> Ite
         elif dtype.startswith("float8"):
             yield f"  {name}: {{codes: {_CODES}}}  # a default: of them one code off"
         elif dtype in _RELATIVE:
-            yield f"  {name}: {_floating(output, dtype, arguments, inference)}"
+            terms, over = _summed(output, inference)
+            relative, absolute = _number(_RELATIVE[dtype]), _number(_ABSOLUTE[dtype] * terms)
+            why = f"a default for {dtype}"
+            if over:
+                why += f"; the absolute one for sums of {terms} terms, over {' and '.join(over)}"
+            yield f"  {name}: {{relative: {relative}, absolute: {absolute}}}  # {why}"
         else:
             what = f"how far {name} may be from the reference, such as 1.0e-5"
             yield f"  {name}: {{relative: {BLANK}}}  {MARK} {what}"
 
 
-def _floating(
-    output: DraftArgument, dtype: str, arguments: Sequence[DraftArgument], inference: Inference
-) -> str:
-    terms, over = _summed(output, arguments, inference)
-    relative, absolute = _RELATIVE[dtype], _ABSOLUTE[dtype] * terms
-    why = f"a default for {dtype}"
-    if over:
-        why += f"; the absolute one for sums of {terms} terms, over {' and '.join(over)}"
-    return f"{{relative: {_number(relative)}, absolute: {_number(absolute)}}}  # {why}"
-
-
-def _summed(
-    output: DraftArgument, arguments: Sequence[DraftArgument], inference: Inference
-) -> tuple[int, Sequence[str]]:
+def _summed(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[str]]:
     # Where the inputs have a dimension that an output lacks, its elements are taken for sums over
     # it, whose rounding grows with their number.
     if output.shape is None or not inference.complete_sizes:
         return 1, ()
-    inputs = [a.shape or () for a in arguments if a.role in ("input", "inout")]
+    inputs = [a.shape or () for a in inference.arguments if a.role in ("input", "inout")]
     named = {name for extent in output.shape for name in Expression.parse(extent).names}
-    extents = (extent for shape in inputs for extent in shape if extent not in output.shape)
-    over = [e for e in dict.fromkeys(extents) if Expression.parse(e).names - named]
-    workloads = (
-        {axis: number.value for axis, number in sizes.items()} for sizes in inference.complete_sizes
-    )
-    terms = (prod(Expression.parse(e).integer(sizes) for e in over) for sizes in workloads)
-    return max(terms), over
+    others = (extent for shape in inputs for extent in shape if extent not in output.shape)
+    over = [e for e in dict.fromkeys(others) if Expression.parse(e).names - named]
+    extents = [Expression.parse(extent) for extent in over]
+    sizes = ({axis: n.value for axis, n in known.items()} for known in inference.complete_sizes)
+    return max(prod(extent.integer(values) for extent in extents) for values in sizes), over
 
 
 def _number(value: float) -> str:
