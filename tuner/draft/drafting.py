@@ -75,7 +75,6 @@ class Draft:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the proposed parameters."""
         return tuple(self.default)
 
 
@@ -101,10 +100,7 @@ def draft(
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
 
-    `options` are those that the compiler needs for it.
-
-    `kernel` may be left out where the file has one kernel, or launches only one of them; raises
-    `KernelError` with the list otherwise.
+    Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
     launch = HostLaunch.of(source, _chosen(source, kernel))
     hosts = [Host(source, path) for path in paths_to(launch)]

@@ -1,4 +1,4 @@
-"""Where an #include leads: to a file of the project, to the toolkit, or to what is not there."""
+"""Read a source and the project's headers that it includes, as a CUDA compiler would see them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ _TOOLKIT = re.compile(
     r"|cuda/.*|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
     r"|c(?:assert|float|limits|math|stddef|stdint|stdio)|(?:sm_\d+|device)_\w+\.h(?:pp)?"
 )
-# cub's own list of everything, which NVRTC refuses
-_WHOLE = ("cub/cub.cuh",)
+
 _FRAMEWORK = re.compile(
     r"(?:torch|ATen|c10|pybind11|tvm|dlpack|cutlass|cute|thrust|nccl\w*|nvToolsExt)\b"
     r"|Python\.h|\w*extension\w*\.h|cu(?:blas|sparse|dnn|fft)\w*\.h"
@@ -62,32 +61,28 @@ def parsed_include(directive: str) -> tuple[str, bool] | None:
 
 
 def resolved(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...]) -> Include:
-    """Find out where an #include leads.
-
-    Looked in are the includer's folder, `folders`, and each `include` beside a folder above.
-    """
+    """Look in the includer's folder, `folders`, and each `include` beside a folder above."""
     places = _places(includer, quoted, folders)
     found = next((place / name for place in places if (place / name).is_file()), None)
     if found is not None:
         shown = found if includer.is_absolute() else Path(os.path.relpath(found))
         return Include(name, quoted, "own", shown)
+    origin: Origin = "missing"
     if _TOOLKIT.fullmatch(name):
-        return Include(name, quoted, "toolkit")
-    if _FRAMEWORK.match(name):
-        return Include(name, quoted, "framework")
-    if not quoted and _HOST.fullmatch(name):
-        return Include(name, quoted, "host")
-    return Include(name, quoted, "missing")
+        origin = "toolkit"
+    elif _FRAMEWORK.match(name):
+        origin = "framework"
+    elif not quoted and _HOST.fullmatch(name):
+        origin = "host"
+    return Include(name, quoted, origin)
 
 
 def is_plain(name: str, quoted: bool) -> bool:
     """Whether a header is the toolkit's or the host compiler's, as plain CUDA files have them."""
-    if re.fullmatch(r"helper_\w+\.h", name):
-        # of CUDA's samples, for their host code
-        return True
-    whole = name in _WHOLE
-    host = not quoted and _HOST.fullmatch(name) is not None
-    return not whole and (host or _TOOLKIT.fullmatch(name) is not None)
+    # helper_*.h are of CUDA's samples, for their host code; NVRTC refuses cub's list of everything
+    plain = re.fullmatch(r"helper_\w+\.h", name) or _TOOLKIT.fullmatch(name)
+    host = not quoted and _HOST.fullmatch(name)
+    return name != "cub/cub.cuh" and bool(plain or host)
 
 
 def _places(includer: Path, quoted: bool, folders: tuple[Path, ...]) -> Iterator[Path]:
@@ -148,15 +143,11 @@ _MACROS = {
 
 
 def replaced(text: str, masked: str, own: frozenset[str]) -> str:
-    """Write CUDA's names for the frameworks' types and macros; lines keep their numbers.
-
-    `masked` is the code of `text`, `own` what the project's files define themselves.
-    """
+    """Write CUDA's names for frameworks' types and macros that are not `own`; lines stay."""
     pieces, at = [], 0
     found = [(m.span(), _TYPES[m[1]]) for m in _TYPE.finditer(masked)]
     found += [(m.span(), "float") for m in _COMPUTING.finditer(masked)]
-    found += _expanded(masked, own)
-    for (start, end), name in sorted(found):
+    for (start, end), name in sorted([*found, *_expanded(masked, own)]):
         pieces += [text[at:start], name]
         at = end
     return "".join([*pieces, text[at:]])
@@ -199,18 +190,11 @@ PREDEFINED = {"__CUDACC__": "1", "CUDA_VERSION": "13000", "CUDART_VERSION": "130
 _DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|\s(\w+))")
 _NUMBER = re.compile(r"\b(0[xX][\da-fA-F]+|\d+)[uUlL]*\b")
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop], Callable[[int, int], int]] = {
-    ast.Add: operators.add,
-    ast.Sub: operators.sub,
-    ast.Mult: operators.mul,
-    ast.FloorDiv: operators.floordiv,
-    ast.Mod: operators.mod,
-    ast.Eq: operators.eq,
-    ast.NotEq: operators.ne,
-    ast.Lt: operators.lt,
-    ast.LtE: operators.le,
-    ast.Gt: operators.gt,
-    ast.GtE: operators.ge,
-}
+    ast.Add: operators.add, ast.Sub: operators.sub, ast.Mult: operators.mul,
+    ast.FloorDiv: operators.floordiv, ast.Mod: operators.mod,
+    ast.Eq: operators.eq, ast.NotEq: operators.ne,
+    ast.Lt: operators.lt, ast.LtE: operators.le, ast.Gt: operators.gt, ast.GtE: operators.ge,
+}  # fmt: skip
 _MAX_DEPTH = 8
 
 
@@ -219,8 +203,14 @@ def holds(condition: str, macros: Mapping[str, str | None]) -> bool | None:
 
     `macros` maps what is defined to its text, or to None where that is not certain.
     """
-    text = " ".join(condition.split())
-    text = _DEFINED.sub(lambda match: _defined(match[1] or match[2], macros), text)
+
+    def defined(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if _OPEN.fullmatch(name) or (name in macros and macros[name] is None):
+            return name
+        return "1" if name in macros else "0"
+
+    text = _DEFINED.sub(defined, " ".join(condition.split()))
     text = text.replace("&&", " and ").replace("||", " or ")
     text = re.sub(r"!(?!=)", " not ", text).replace("/", "//")
     try:
@@ -230,24 +220,13 @@ def holds(condition: str, macros: Mapping[str, str | None]) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _defined(name: str, macros: Mapping[str, str | None]) -> str:
-    if _OPEN.fullmatch(name) or (name in macros and macros[name] is None):
-        return name
-    return "1" if name in macros else "0"
-
-
 def _evaluated(text: str, macros: Mapping[str, str | None], depth: int) -> int | None:
-    plain = _NUMBER.sub(lambda match: str(_integer(match[1])), text).strip()
+    # Python writes an octal number in another way, and has no suffixes
+    plain = _NUMBER.sub(lambda match: re.sub(r"^0(?=[0-7]+$)", "0o", match[1]), text).strip()
     try:
         return _value(ast.parse(plain, mode="eval").body, macros, depth)
     except (SyntaxError, ValueError):
         return None
-
-
-def _integer(digits: str) -> int:
-    if digits[:2] in ("0x", "0X"):
-        return int(digits, 16)
-    return int(digits, 8 if re.fullmatch("0[0-7]+", digits) else 10)
 
 
 def _value(node: ast.expr, macros: Mapping[str, str | None], depth: int) -> int | None:
@@ -299,8 +278,7 @@ WRITTEN = "\v"
 class SourceCode:
     """One file without the branches that do not hold; lines keep their numbers.
 
-    `included` maps the lines of its #includes to where they lead; a file of the project is there
-    only where it was read for the first time.
+    `included` maps lines to #includes, of a file of the project the first that is read.
     """
 
     path: Path
@@ -308,13 +286,13 @@ class SourceCode:
     masked: str
     included: dict[int, Include]
 
+    def line(self, at: int) -> int:
+        return self.text.count("\n", 0, at) + 1
+
 
 @dataclass(slots=True)
 class Reading:
-    """All files that a source consists of, the source itself last to be complete.
-
-    `dropped` are the conditions that do not hold, with their places.
-    """
+    """All files of a source, itself the last; `dropped` are the conditions that do not hold."""
 
     folders: tuple[Path, ...]
     files: dict[Path, SourceCode] = field(default_factory=dict)
@@ -341,10 +319,7 @@ class _Group:
 
 
 def read_all(path: Path, folders: tuple[Path, ...] = ()) -> Reading:
-    """Read a source and what it includes from its project.
-
-    Raises `KernelError` for what cannot be read and for headers that include each other for ever.
-    """
+    """Read a source and its headers; raise `KernelError` for what cannot be read or has no end."""
     for folder in folders:
         if not folder.is_dir():
             raise KernelError(
@@ -374,10 +349,6 @@ class _Preprocessor:
     @property
     def is_live(self) -> bool:
         return all(group.live for group in self.groups)
-
-    @property
-    def is_certain(self) -> bool:
-        return not any(group.is_open for group in self.groups)
 
     def read(self) -> None:
         at = 0
@@ -409,7 +380,8 @@ class _Preprocessor:
             self.include(at)
         elif name == "define" and (defined := _DEFINE.match(rest)):
             value = defined[3].strip() if not defined[2] else ""
-            self.reading.macros[defined[1]] = value if self.is_certain else None
+            is_certain = not any(group.is_open for group in self.groups)
+            self.reading.macros[defined[1]] = value if is_certain else None
         elif name == "undef":
             self.reading.macros.pop(rest, None)
         elif name == "pragma" and rest == "once":
@@ -430,27 +402,21 @@ class _Preprocessor:
             return
         asked = {"ifdef": f"defined({rest})", "ifndef": f"!defined({rest})", "else": "1"}
         condition = asked.get(name, rest)
-        was_open = group.is_open
-        value = self.settled(group, condition)
-        group.live = group.outer and value is not False
-        if value is None:
-            if name == "elif" and not was_open:
-                self.lines[at] = self.lines[at].replace("elif", "if", 1)
-        elif value and was_open:
-            self.blank(at, end)
-            self.lines[at] = "#else"
+        was_open, value = group.is_open, None
+        if not group.outer or group.is_taken:
+            value = False
         else:
+            value = holds(condition, self.reading.macros)
+            group.is_taken, group.is_open = value is True, was_open or value is None
+        group.live = group.outer and value is not False
+        if value is not None:
             self.blank(at, end)
+            if value and was_open:
+                self.lines[at] = "#else"
+        elif name == "elif" and not was_open:
+            self.lines[at] = self.lines[at].replace("elif", "if", 1)
         if value is False and group.outer:
             self.reading.dropped.append((self.path, at + 1, f"#{name} {rest}".strip()))
-
-    def settled(self, group: _Group, condition: str) -> bool | None:
-        if not group.outer or group.is_taken:
-            return False
-        value = holds(condition, self.reading.macros)
-        group.is_taken = value is True
-        group.is_open = group.is_open or value is None
-        return value
 
     def blank(self, at: int, end: int) -> None:
         self.lines[at:end] = [REMOVED] * (end - at)
@@ -465,22 +431,18 @@ class _Preprocessor:
             return
         chain = (*self.chain, (self.path, at + 1))
         whole = found.path.resolve()
-        if any(whole == path.resolve() for path, _ in chain):
-            if not _is_guarded(found.path):
-                raise _cycle(found.path, chain)
+        start = next((i for i, (path, _) in enumerate(chain) if path.resolve() == whole), None)
+        if start is not None:
+            text = mask(source_text(found.path))
+            if not _ONCE.search(text) and not _GUARD.match(text):
+                raise _cycle(found.path, chain[start:])
         elif whole not in self.reading.files:
             _read(found.path, self.reading, chain)
             self.included[at + 1] = found
 
 
-def _is_guarded(path: Path) -> bool:
-    text = mask(source_text(path))
-    return _ONCE.search(text) is not None or _GUARD.match(text) is not None
-
-
 def _cycle(path: Path, chain: tuple[tuple[Path, int], ...]) -> KernelError:
-    start = next(i for i, (place, _) in enumerate(chain) if place.resolve() == path.resolve())
-    way = " -> ".join([*(f"{place.name}:{line}" for place, line in chain[start:]), path.name])
+    way = " -> ".join([*(f"{place.name}:{line}" for place, line in chain), path.name])
     return KernelError(
         f"the headers include each other in a circle: {way}",
         path=chain[-1][0],
