@@ -6,23 +6,22 @@ from tuner.draft.drafting import (
     Asked,
     Draft,
     draft,
-    draft_files,
     draft_source,
     require_one,
     restore_template,
+    write_draft,
 )
-from tuner.draft.space import Blank, Drafted, blanks, require_filled
+from tuner.draft.space import Drafted, blanks, require_filled
 
 __all__ = [
     "Asked",
-    "Blank",
     "Draft",
     "Drafted",
     "blanks",
     "draft",
-    "draft_files",
     "draft_source",
     "require_filled",
     "require_one",
     "restore_template",
+    "write_draft",
 ]

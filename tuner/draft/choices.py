@@ -11,7 +11,7 @@ from math import prod
 from tuner.draft.host_values import HostLaunch
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
-from tuner.source import Constant, Edit, TemplateParameter
+from tuner.source import Edit, TemplateParameter
 from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.syntax import number
 
@@ -41,8 +41,7 @@ _SMALL = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPEL
 class TunableConstant:
     """One parameter that the draft proposes, with the edits that put it into the template.
 
-    `origin` is the C++ name it comes from, if any; `is_block` says that it counts the threads,
-    `axis` that it is one extent of the block in the launch.
+    `origin` is its C++ name; `is_block` says that it counts the threads, `axis` which extent it is.
     """
 
     name: str
@@ -129,12 +128,18 @@ def _constants(
     source, sized = launch.source, launch.problem_sizes
     often = Counter(constant.name for constant in source.constants)
     used = {name for span in reached for name in IDENTIFIER.findall(source.masked, *span)}
+    functions = tuple(d.span for d in source.definitions if d.kind == "function")
     choices, left = [], []
     for constant in source.constants:
         name, value = constant.name, constant.number
         if value is None or name not in used | launch.names:
             continue
-        if _is_elsewhere(constant, launch, reached):
+        place = constant.span[0]
+        if place >= len(launch.source.own_text):
+            continue
+        # a plain `const int` in a function is a value with a name more often than a choice
+        plain = constant.kind == "const" and name.islower()
+        if _is_within(place, functions) and (plain or not _is_within(place, reached)):
             continue
         reason = why_fixed(name, value)
         if name in sized:
@@ -152,19 +157,7 @@ def _constants(
     return choices, tuple(left)
 
 
-def _is_elsewhere(constant: Constant, launch: HostLaunch, reached: tuple[Span, ...]) -> bool:
-    place = constant.span[0]
-    if place >= len(launch.source.own_text):
-        return True
-    functions = (d.span for d in launch.source.definitions if d.kind == "function")
-    if not _is_within(place, functions):
-        return False
-    # a plain `const int` in a function is a value with a name more often than a choice
-    plain = constant.kind == "const" and constant.name.islower()
-    return plain or not _is_within(place, reached)
-
-
-def _is_within(place: int, spans: Iterator[Span] | tuple[Span, ...]) -> bool:
+def _is_within(place: int, spans: tuple[Span, ...]) -> bool:
     return any(start <= place < end for start, end in spans)
 
 

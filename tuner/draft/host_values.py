@@ -168,11 +168,7 @@ _WHOLE_FLOAT = re.compile(r"(\d+)(?:\.0*)?(?:[eE]\+?(\d{1,2}))?[fF]?")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One function on the way, up to the call that leads on.
-
-    `variables` have one value there; `passed` maps its parameters to texts of the next frame,
-    which is its caller's.
-    """
+    """One function up to the call that leads on; `passed` maps its parameters to its caller's."""
 
     span: Span
     line: int

@@ -247,12 +247,6 @@ class DraftArgument:
     value: str | None = None
     origin: str = ""
 
-    @property
-    def known(self) -> bool:
-        """Whether nothing is left to fill in."""
-        stated = self.shape if self.role is not None else self.value
-        return self.dtype is not None and stated is not None and bool(self.parameter.name)
-
 
 @dataclass(frozen=True, slots=True)
 class Inference:

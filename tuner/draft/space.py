@@ -41,9 +41,8 @@ class Blank:
 class Drafted:
     """What became of a draft: the files written, those kept as they were, and what is left.
 
-    `space` is the search space among them, None where a person has to write it; `parameters` are
-    what it proposes to tune. Of a source whose kernel was extracted, `left_out` says what the unit
-    does not hold and why, and `notes` what else there is to know.
+    `space` is None where a person has to write it. `left_out` says what an extracted unit does not
+    hold and why, `notes` what else there is to know.
     """
 
     kernel: str
@@ -96,11 +95,10 @@ def require_filled(*files: Path) -> None:
     left = [blank for path in files for blank in blanks_in(path)]
     if not left:
         return
-    first = left[0]
     if len(left) == 1:
-        raise InputError(f"still to fill in: {first.what}", path=first.file, line=first.line)
+        raise InputError(f"still to fill in: {left[0].what}", path=left[0].file, line=left[0].line)
     listed = "\n  ".join(map(str, left))
-    raise InputError(f"{len(left)} blanks are left to fill in", path=first.file, remedy=listed)
+    raise InputError(f"{len(left)} blanks are left to fill in", path=left[0].file, remedy=listed)
 
 
 def write_new(
@@ -233,11 +231,10 @@ def _workloads(inference: Inference) -> list[str]:
 
 def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
     arrays = [argument for argument in arguments if argument.role is not None]
-    if not arrays or not all(argument.known for argument in arrays):
-        such_as = f"{' * '.join(axes) or 'T * D'} * 4"
-        return (
-            f"min_bytes: {BLANK}  {MARK} the fewest bytes it must read and write, such as {such_as}"
-        )
+    known = (a.dtype is not None and a.shape is not None and a.parameter.name for a in arrays)
+    if not arrays or not all(known):
+        what = f"the fewest bytes it must read and write, such as {' * '.join(axes) or 'T * D'} * 4"
+        return f"min_bytes: {BLANK}  {MARK} {what}"
     bytes_of: dict[str, int] = {}
     for argument in arrays:
         elements = " * ".join(

@@ -27,9 +27,8 @@ _MAX_DEPTH = 24
 class Scope:
     """What the names in a launch stand for.
 
-    `values` maps C++ text to names of the search space; `definitions` maps C++ names to C++ text;
-    `literals` are numbers that stand for a parameter, `defaults` what parameters are in the source;
-    `types` resolves types inside `sizeof`.
+    `values` maps C++ text to names of the search space, `definitions` C++ names to C++ text;
+    `literals` are numbers that stand for a parameter, `defaults` what parameters are in the source.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)

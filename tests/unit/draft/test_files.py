@@ -7,8 +7,9 @@ from shutil import copy
 
 import pytest
 
-from tuner.draft import Drafted, draft_files, restore_template
+from tuner.draft import Drafted, draft, restore_template, write_draft
 from tuner.model.errors import InputError
+from tuner.source import read_source
 from tuner.space.load import load_definition
 
 DATA = Path(__file__).parents[1] / "data"
@@ -24,11 +25,11 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def complete(kernel: Path) -> Drafted:
     kernel.with_suffix(".py").write_text("def reference(xp, inputs, axes): ...\n")
-    return draft_files(kernel)
+    return write_draft(draft(read_source(kernel)))
 
 
 def test_all_three_are_written_and_the_reference_is_the_one_blank(kernel: Path) -> None:
-    made = draft_files(kernel)
+    made = write_draft(draft(read_source(kernel)))
     space, template = Path("search_spaces/axpby.yaml"), Path("templates/axpby.cu.j2")
     assert made.written == (space, template, Path("axpby.py"))
     assert (made.kernel, made.space, made.kept) == ("axpby", space, ())
@@ -36,7 +37,7 @@ def test_all_three_are_written_and_the_reference_is_the_one_blank(kernel: Path) 
         "axpby.py:15: the body of reference(), in float64"
     ]
 
-    again = draft_files(kernel, force=True)
+    again = write_draft(draft(read_source(kernel)), force=True)
     assert (again.kept, again.blanks) == ((Path("axpby.py"),), made.blanks)
 
 
@@ -49,7 +50,7 @@ def test_with_a_reference_beside_the_kernel_nothing_is_left_to_fill_in(complete:
 def test_the_blanks_are_one_error_with_every_line_and_the_next_command(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text("__global__ void k(float* x, float a, int n) { if (n) x[n] = a; }\n")
-    made = draft_files(path, tmp_path)
+    made = write_draft(draft(read_source(path), folder=tmp_path))
     with pytest.raises(InputError) as info:
         made.require_filled("tune check k.yaml")
     assert info.value.exit_code == 2

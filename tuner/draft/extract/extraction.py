@@ -36,9 +36,8 @@ _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
 class Extraction:
     """One translation unit with what is known of how its kernels are launched.
 
-    `source` is the unit followed by the host code, for whoever drafts from it; `places` says where
-    each line of that is from. `instances` are the kernels in the order of their launches. `unread`
-    are the #includes that could hold what is missing, `opened` the structs that became parameters.
+    `source` is the unit followed by the host code, `places` says where each line of it is from.
+    `unread` are the #includes that could hold what is missing.
     """
 
     source: SourceFile

@@ -276,9 +276,8 @@ _MEMBER = re.compile(r"(?:\.|->)\s*([A-Za-z_]\w*)")
 class SourceItem:
     """One definition, with comments above it in `text`, and the code alone in `code`.
 
-    `conditions` are the #ifs around it that only the compiler can decide, `namespace` the scopes
-    it is in; `head` is what comes before a body, and `lead` how far into `text` the code begins.
-    One that `is_made` is what a macro in that line stands for.
+    `conditions` are the #ifs around it that only the compiler can decide, `head` is what comes
+    before a body, `lead` how far into `text` the code begins; `is_made`: by a macro in that line.
     """
 
     path: Path

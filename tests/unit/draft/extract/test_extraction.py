@@ -13,7 +13,7 @@ from tuner.cli import cli
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.draft.extract import Extraction, extract, failure
+from tuner.draft.extract.extraction import Extraction, extract, failure
 from tuner.model.errors import KernelError
 
 DATA = Path(__file__).parent / "data"
