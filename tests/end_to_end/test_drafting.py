@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 from tuner.agent.base import BriefedCandidate, Briefing
 from tuner.agent.widen_ranges import WideningAgent
 from tuner.cli import cli
-from tuner.draft.drafting import draft_files
+from tuner.draft.drafting import draft, write_draft
 from tuner.model.trial import Finding
+from tuner.source import read_source
 from tuner.space.load import load_definition
 from tuner.space.template import Template
 
@@ -74,7 +75,7 @@ def test_a_source_with_a_reference_is_tuned_without_any_edit(
 ) -> None:
     kernel = source(here, name)
     before = kernel.read_bytes()
-    made = draft_files(kernel)
+    made = write_draft(draft(read_source(kernel)))
     assert made.blanks == ()
     done = run(kernel, "--device", "host", "--trials", "2", "--seed", "1", "--json", "--quiet")
     assert done.exit_code == 0, done.output
@@ -85,7 +86,7 @@ def test_a_source_with_a_reference_is_tuned_without_any_edit(
 
 
 def test_the_literal_agent_widens_a_drafted_space_that_still_loads(here: Path, run: Tune) -> None:
-    made = draft_files(source(here, "transpose"))
+    made = write_draft(draft(read_source(source(here, "transpose"))))
     spec = load_definition(made.space).spec
     member = BriefedCandidate("a", None, spec.template.read_text(), made.space.read_text(), "")
     edge = Finding("edge", "16 wins.", "Add 32.", 16, parameter="block_rows")

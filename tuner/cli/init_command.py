@@ -13,7 +13,7 @@ import click
 from tuner.app.environment import program_name
 
 if TYPE_CHECKING:
-    from tuner.draft.files import Drafted
+    from tuner.draft.space import Drafted
 
 
 @click.command("init")

@@ -11,7 +11,7 @@ from math import prod
 from tuner.draft.host_values import HostLaunch
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
-from tuner.source import Constant, Edit, TemplateParameter
+from tuner.source import Edit, TemplateParameter
 from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.syntax import number
 
@@ -41,8 +41,7 @@ _SMALL = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPEL
 class TunableConstant:
     """One parameter that the draft proposes, with the edits that put it into the template.
 
-    `origin` is the C++ name it comes from, if any; `is_block` says that it counts the threads,
-    `axis` that it is one extent of the block in the launch.
+    `origin` is its C++ name; `is_block` says that it counts the threads, `axis` which extent it is.
     """
 
     name: str
@@ -56,25 +55,15 @@ class TunableConstant:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A constant that stays as it is, with the reason."""
-
-    name: str
-    value: str
-    line: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Proposals:
-    """The proposed parameters, the numbers left alone, and what else changes in the source.
+    """The proposed parameters, the numbers left alone and why, and what else changes in the source.
 
     `instance` lists the template arguments that a launch of the template states, the same for
     every config; None where they are unknown.
     """
 
     choices: tuple[TunableConstant, ...]
-    left: tuple[Left, ...]
+    left: tuple[str, ...]
     edits: tuple[Edit, ...]
     instance: tuple[str, ...] | None
 
@@ -96,7 +85,6 @@ class Names:
         return free
 
     def axis(self, name: str) -> str:
-        """Keep a kernel parameter's name for an axis, unless it means something else."""
         free = f"{name}_size" if name in self._taken else name
         self._taken.add(free)
         return free
@@ -130,24 +118,28 @@ def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
     template, edits, instance = _template(launch, choices, names)
     choices += template
     choices += _block(launch, choices, names)
-    choices = _bounded(launch, choices)
-    choices += _min_blocks(launch, names)
-    choices += _unrolls(launch, reached, names)
+    choices = [*_bounded(launch, choices), *_hints(launch, reached, names)]
     return Proposals(tuple(choices), left, edits, instance)
 
 
 def _constants(
     launch: HostLaunch, reached: tuple[Span, ...], names: Names
-) -> tuple[list[TunableConstant], tuple[Left, ...]]:
+) -> tuple[list[TunableConstant], tuple[str, ...]]:
     source, sized = launch.source, launch.problem_sizes
     often = Counter(constant.name for constant in source.constants)
     used = {name for span in reached for name in IDENTIFIER.findall(source.masked, *span)}
+    functions = tuple(d.span for d in source.definitions if d.kind == "function")
     choices, left = [], []
     for constant in source.constants:
         name, value = constant.name, constant.number
         if value is None or name not in used | launch.names:
             continue
-        if _is_elsewhere(constant, launch, reached):
+        place = constant.span[0]
+        if place >= len(launch.source.own_text):
+            continue
+        # a plain `const int` in a function is a value with a name more often than a choice
+        plain = constant.kind == "const" and name.islower()
+        if _is_within(place, functions) and (plain or not _is_within(place, reached)):
             continue
         reason = why_fixed(name, value)
         if name in sized:
@@ -155,7 +147,7 @@ def _constants(
         if often[name] > 1:
             reason = reason or "it is defined more than once"
         if reason is not None:
-            left.append(Left(name, constant.value, constant.line, reason))
+            left.append(f"{name} = {constant.value} (line {constant.line}) is left out: {reason}")
             continue
         block = launch.block_names == (name,) or _is_block(name, value)
         own, note = names.of(name), f"{name}, line {constant.line}"
@@ -165,19 +157,7 @@ def _constants(
     return choices, tuple(left)
 
 
-def _is_elsewhere(constant: Constant, launch: HostLaunch, reached: tuple[Span, ...]) -> bool:
-    place = constant.span[0]
-    if place >= len(launch.source.own_text):
-        return True
-    functions = (d.span for d in launch.source.definitions if d.kind == "function")
-    if not _is_within(place, functions):
-        return False
-    # a plain `const int` in a function is a value with a name more often than a choice
-    plain = constant.kind == "const" and constant.name.islower()
-    return plain or not _is_within(place, reached)
-
-
-def _is_within(place: int, spans: Iterator[Span] | tuple[Span, ...]) -> bool:
+def _is_within(place: int, spans: tuple[Span, ...]) -> bool:
     return any(start <= place < end for start, end in spans)
 
 
@@ -190,29 +170,28 @@ def _template(
     if instance is None:
         return [], (), None
     named = {choice.origin for choice in constants}
-    parameters = list(zip(launch.kernel.template, instance, strict=True))
-    lifted = [p for p, text in parameters if text not in named and _is_liftable(p, text, launch)]
-    varying = [i for i, (p, text) in enumerate(parameters) if p in lifted or text in named]
-    if not varying:
+    lifted: dict[int, int | bool] = {}
+    for index, (parameter, text) in enumerate(zip(launch.kernel.template, instance, strict=True)):
+        value = number(launch.value(text))
+        if value is None or parameter.is_type or text in named:
+            continue
+        if why_fixed(parameter.name, value) is None:
+            lifted[index] = value
+    first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)
+    if first is None:
         return [], (), instance
     choices, edits = [], []
-    for index, (parameter, text) in list(enumerate(parameters))[varying[0] :]:
-        if parameter in lifted:
-            choices.append(_template_choice(parameter, text, index, launch, names))
-        elif parameter.default != text:
-            edits.append(_default(parameter, text))
-    return choices, tuple(edits), instance[: varying[0]]
-
-
-def _is_liftable(parameter: TemplateParameter, text: str, launch: HostLaunch) -> bool:
-    value = number(launch.value(text))
-    return not parameter.is_type and value is not None and why_fixed(parameter.name, value) is None
+    for index, parameter in enumerate(launch.kernel.template[first:], first):
+        if index in lifted:
+            choices.append(_template_choice(parameter, lifted[index], index, launch, names))
+        elif parameter.default != instance[index]:
+            edits.append(_default(parameter, instance[index]))
+    return choices, tuple(edits), instance[:first]
 
 
 def _template_choice(
-    parameter: TemplateParameter, text: str, index: int, launch: HostLaunch, names: Names
+    parameter: TemplateParameter, value: int | bool, index: int, launch: HostLaunch, names: Names
 ) -> TunableConstant:
-    value: Value = number(launch.value(text)) or 0
     stated = {known for text in launch.stated(index) if (known := number(text)) is not None}
     block = _is_block(parameter.name, value) or (value,) == launch.block
     name = names.of(parameter.name)
@@ -241,10 +220,8 @@ def _block(
         return
     note = f"the block of the launch, line {launch.line}"
     if len(extents) == 1:
-        name = names.of("block_size")
-        yield TunableConstant(
-            name, _block_values(threads), threads, note, (), is_block=True, axis=0
-        )
+        name, near = names.of("block_size"), _block_values(threads)
+        yield TunableConstant(name, near, threads, note, (), is_block=True, axis=0)
         return
     for axis, extent in enumerate(extents):
         if extent > 1:
@@ -271,21 +248,18 @@ def _bounded(launch: HostLaunch, choices: list[TunableConstant]) -> list[Tunable
     return [replace(c, edits=(*c.edits, edit)) if c is free[0] else c for c in choices]
 
 
-def _min_blocks(launch: HostLaunch, names: Names) -> Iterator[TunableConstant]:
-    bounds = launch.kernel.bounds
-    if bounds is None or bounds.min_blocks_span is None:
-        return
-    blocks = number(bounds.min_blocks or "")
-    if isinstance(blocks, int) and blocks > 0:
-        name, note = names.of("min_blocks"), f"__launch_bounds__, line {bounds.line}"
-        values = tuple(sorted({*_MIN_BLOCKS, blocks}))
-        edit = Edit(*bounds.min_blocks_span, _hole(name))
-        yield TunableConstant(name, values, blocks, note, (edit,))
-
-
-def _unrolls(
+def _hints(
     launch: HostLaunch, reached: tuple[Span, ...], names: Names
 ) -> Iterator[TunableConstant]:
+    bounds = launch.kernel.bounds
+    if bounds is not None and bounds.min_blocks_span is not None:
+        blocks = number(bounds.min_blocks or "")
+        if isinstance(blocks, int) and blocks > 0:
+            name, note = names.of("min_blocks"), f"__launch_bounds__, line {bounds.line}"
+            edit = Edit(*bounds.min_blocks_span, _hole(name))
+            yield TunableConstant(
+                name, tuple(sorted({*_MIN_BLOCKS, blocks})), blocks, note, (edit,)
+            )
     for unroll in launch.source.unrolls:
         factor, span = number(unroll.factor or ""), unroll.span
         if span is not None and factor and _is_within(span[0], reached):
@@ -316,12 +290,10 @@ def _is_block(name: str, value: Value) -> bool:
 
 def _values_for(name: str, value: Value, *, block: bool) -> tuple[Value, ...]:
     # the value and sensible neighbours, in ascending order
-    if isinstance(value, bool):
-        return (False, True)
     if not isinstance(value, int):
         return (value,)
     if _is_switch(name, value):
-        return (0, 1)
+        return (False, True) if isinstance(value, bool) else (0, 1)
     if block:
         return _block_values(value)
     small = value <= 16 and (value <= 4 or _SMALL.fullmatch(snake_case(name).upper()))

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from tuner.compiler.base import Compiler, CompileRequest
 from tuner.draft.choices import Proposals, propose
-from tuner.draft.extract import Extraction, extract, failure, is_plain, parsed_include, relocated
-from tuner.draft.files import UNWRITTEN, Drafted, blanks_in, write, write_new
+from tuner.draft.extract.extraction import Extraction, extract, failure
+from tuner.draft.extract.reading import is_plain, parsed_include
+from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
-from tuner.draft.space import space_yaml
+from tuner.draft.space import UNWRITTEN, Drafted, blanks_in, space_yaml, write, write_new
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
 from tuner.source import (
@@ -58,10 +59,10 @@ def reference(xp, inputs, axes, **operator):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Three drafted files with the places where they belong.
+    """Three drafted files with their places.
 
-    `default` is the config that gives the source as it is, in the order of the parameters, and
-    `launched` how the template's launch names the kernel, None where a person has to say.
+    `default` is the config that gives the source as it is; `launched` is how the template's launch
+    names the kernel, None where a person has to say.
     """
 
     kernel: str
@@ -76,7 +77,6 @@ class Draft:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the proposed parameters."""
         return tuple(self.default)
 
 
@@ -88,11 +88,6 @@ class Asked:
     instantiate: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
 
-    @property
-    def needs_extraction(self) -> bool:
-        """Whether only an extraction can give what is asked."""
-        return bool(self.instantiate or self.folders) or len(self.kernels) > 1
-
 
 def draft(
     source: SourceFile,
@@ -102,10 +97,7 @@ def draft(
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
 
-    `options` are those that the compiler needs for it.
-
-    `kernel` may be left out where the file has one kernel, or launches only one of them; raises
-    `KernelError` with the list otherwise.
+    Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
     launch = HostLaunch.of(source, _chosen(source, kernel))
     hosts = [Host(source, path) for path in paths_to(launch)]
@@ -137,19 +129,6 @@ def draft(
     )
 
 
-def draft_files(
-    kernel_path: Path, folder: Path = Path(), *, kernel: str | None = None, force: bool = False
-) -> Drafted:
-    """Draft a search space, a template and a reference for a source, and write them.
-
-    The first two go below `folder`; where either exists nothing is written and `SpaceError` is
-    raised, unless `force` says to write over them. A reference that exists beside the source is
-    kept always. `kernel` chooses among several. Raises `KernelError` for a source without the
-    kernel, `InputError` for a place that cannot be written.
-    """
-    return _write_draft(draft(read_source(kernel_path), kernel, folder), force=force)
-
-
 def draft_source(
     path: Path,
     folder: Path = Path(),
@@ -162,11 +141,12 @@ def draft_source(
 
     Extracted is where a file includes headers of its project or of a framework, and where NVRTC
     does not compile it without its host code. The unit is written below `folder` as
-    `kernels/NAME.cu`. `compiler` is called where one is needed. Raises `KernelError` where the
-    kernel cannot be extracted, and what `draft_files` raises.
+    `kernels/NAME.cu`. Raises `KernelError` where the kernel cannot be extracted, and what
+    `write_draft` raises.
     """
     asked = asked or Asked()
-    if asked.needs_extraction or _is_production(path):
+    extracts = asked.instantiate or asked.folders or len(asked.kernels) > 1
+    if extracts or _is_production(path):
         return _draft_extracted(path, folder, asked, compiler(), force)
     made = draft(read_source(path), next(iter(asked.kernels), None), folder)
     if not _compiles(path, made, compiler()):
@@ -175,7 +155,7 @@ def draft_source(
         except KernelError:
             # no better for it: what is wrong with the file itself, `tune check` tells
             pass
-    return _write_draft(made, force=force)
+    return write_draft(made, force=force)
 
 
 def require_one(made: Drafted) -> Path:
@@ -186,10 +166,8 @@ def require_one(made: Drafted) -> Path:
 
 
 def restore_template(space: Path) -> Path | None:
-    """Lift the template of a search space again where its file is missing; return where it is.
+    """Lift a missing template again where that gives what the search space has; else give None.
 
-    That is done only where lifting the source gives the parameters, the default and the kernel's
-    launch that the space has; else, and where the template is there, nothing is and None returned.
     Raises `InputError` for a space or a source that cannot be read.
     """
     document = read(space)
@@ -247,7 +225,13 @@ def _chosen(source: SourceFile, name: str | None) -> KernelFunction:
     )
 
 
-def _write_draft(made: Draft, *, force: bool, unit: Mapping[Path, str] | None = None) -> Drafted:
+def write_draft(
+    made: Draft, *, force: bool = False, unit: Mapping[Path, str] | None = None
+) -> Drafted:
+    """Write a draft, over no file unless `force`, over a reference never.
+
+    Raises `SpaceError` for a file that exists, `InputError` for a place that cannot be written.
+    """
     files = {**(unit or {}), made.space_path: made.space_yaml, made.template_path: made.template}
     kept = made.reference_path.exists()
     reference = {} if kept else {made.reference_path: made.reference}
@@ -296,7 +280,7 @@ def _draft_extracted(
     made = draft(unit.source, unit.instances[0].kernel.name, folder, options)
     first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
     made = replace(made, space_yaml=relocated(made.space_yaml, unit.places, first))
-    done = _write_draft(made, force=force, unit={target: unit.unit})
+    done = write_draft(made, force=force, unit={target: unit.unit})
     return replace(done, left_out=unit.left_out, notes=_notes(unit))
 
 

@@ -41,22 +41,17 @@ class HostLaunch:
     @classmethod
     def of(cls, source: SourceFile, kernel: KernelFunction) -> HostLaunch:
         """Find the first launch of `kernel`, one whose template arguments are known if there is."""
-        found = [
-            cls(source, kernel, site)
-            for site in source.launches
-            if bare_name(site.kernel) == kernel.name
-        ]
+        sites = [site for site in source.launches if bare_name(site.kernel) == kernel.name]
+        found = [cls(source, kernel, site) for site in sites]
         complete = [launch for launch in found if launch.instance is not None]
         return next(iter(complete or found), cls(source, kernel, None))
 
     @property
     def line(self) -> int:
-        """The launch's line, or the kernel's where there is none."""
         return self.kernel.line if self.site is None else self.site.line
 
     @property
     def definitions(self) -> Mapping[str, str]:
-        """The host variables that have one value at the launch."""
         return self.site.definitions if self.site is not None else {}
 
     @property
@@ -76,19 +71,15 @@ class HostLaunch:
     @property
     def names(self) -> frozenset[str]:
         """All names that the launch configuration depends on."""
-        if self.site is None:
-            return frozenset()
         site = self.site
-        return names_behind(
-            (*site.grid, *site.block, site.shared, *site.template_arguments), site.definitions
-        )
+        if site is None:
+            return frozenset()
+        texts = (*site.grid, *site.block, site.shared, *site.template_arguments)
+        return names_behind(texts, site.definitions)
 
     @property
     def problem_sizes(self) -> frozenset[str]:
-        """The names that host code gives its arrays their sizes by, or hands to the kernel.
-
-        What the block of the launch depends on is a choice of the source, and left out.
-        """
+        """The names of the arrays' sizes and of what the kernel is handed, but of no block."""
         source, site = self.source, self.site
         if site is None:
             return frozenset()
@@ -118,7 +109,20 @@ class HostLaunch:
         stated = self.site.template_arguments[: len(parameters)] if self.site is not None else ()
         own = [self.followed(text) for text in stated]
         texts = [*own, *(parameter.default for parameter in parameters[len(own) :])]
-        known = tuple(text for text in texts if text is not None and self._is_known(text))
+        defining = ("class", "alias", "function")
+        named = {d.name for d in self.source.definitions if d.kind in defining}
+        known = tuple(
+            text
+            for text in texts
+            if text is not None
+            # what was extracted is an instantiation that is known as a whole
+            and (
+                self.source.host_from is not None
+                or number(self.value(text)) is not None
+                or bare_name(text) in named
+                or element_dtype(text, self.source.aliases) is not None
+            )
+        )
         packed = any("..." in parameter.kind for parameter in parameters)
         return known if len(known) == len(parameters) and not packed else None
 
@@ -131,11 +135,8 @@ class HostLaunch:
 
     def followed(self, text: str) -> str:
         """Follow host variables to what they stand for."""
-        definitions = self.definitions
         for _ in range(_MAX_HOPS):
-            if text not in definitions:
-                break
-            text = definitions[text]
+            text = self.definitions.get(text, text)
         return text
 
     def value(self, text: str) -> str:
@@ -154,19 +155,6 @@ class HostLaunch:
                 aliases[parameter.name] = instance[index]
         return aliases
 
-    def _is_known(self, text: str) -> bool:
-        if self.source.host_from is not None:
-            # what was extracted is an instantiation that is known as a whole
-            return True
-        named = {
-            d.name for d in self.source.definitions if d.kind in ("class", "alias", "function")
-        }
-        return (
-            number(self.value(text)) is not None
-            or bare_name(text) in named
-            or element_dtype(text, self.source.aliases) is not None
-        )
-
 
 _MAX_DEPTH = 12
 _MAX_FRAMES = 4
@@ -180,11 +168,7 @@ _WHOLE_FLOAT = re.compile(r"(\d+)(?:\.0*)?(?:[eE]\+?(\d{1,2}))?[fF]?")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One function on the way, up to the call that leads on.
-
-    `variables` have one value there; `passed` maps its parameters to texts of the next frame,
-    which is its caller's.
-    """
+    """One function up to the call that leads on; `passed` maps its parameters to its caller's."""
 
     span: Span
     line: int
@@ -198,17 +182,13 @@ Path = tuple[Frame, ...]
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A whole number that the source states, and the line where."""
-
+    # a whole number that the source states, and the line where
     value: int
     line: int
 
 
 def paths_to(launch: HostLaunch) -> tuple[Path, ...]:
-    """List the ways on which host code reaches the launch: one where nobody in the file calls it.
-
-    There are none without a launch.
-    """
+    """List the ways on which host code reaches the launch, one where nobody in the file calls."""
     if launch.site is None:
         return ()
     functions, calls = functions_of(launch.source), calls_of(launch.source)
@@ -273,11 +253,11 @@ class Host:
             return None
         if IDENTIFIER.fullmatch(text):
             return self._named(text, level, depth + 1)
-        alternatives = _alternatives(text)
-        if alternatives is None:
+        source, node = parse_expression(text) or ("", None)
+        if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
             return self._computed(text, level, line, depth + 1)
         # `argc > 1 ? atoi(argv[1]) : 1 << 20`: the one that needs no command line
-        test, *texts = alternatives
+        test, *texts = (text_of(child, source) for child in node.named_children)
         holds = number(test)
         if holds is not None:
             return self.number(texts[0 if holds else 1], level, line, depth + 1)
@@ -333,13 +313,3 @@ def _literal(text: str) -> int | None:
         return value
     whole = _WHOLE_FLOAT.fullmatch(text)
     return int(whole[1]) * 10 ** int(whole[2] or 0) if whole else None
-
-
-def _alternatives(text: str) -> tuple[str, str, str] | None:
-    parsed = parse_expression(text)
-    if parsed is None or parsed[1].type != "conditional_expression":
-        return None
-    source, node = parsed
-    children = (node.child_by_field_name(f) for f in ("condition", "consequence", "alternative"))
-    found = [text_of(child, source) for child in children if child is not None]
-    return (found[0], found[1], found[2]) if len(found) == 3 else None

@@ -2,22 +2,230 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tuner.draft.choices import TunableConstant
-from tuner.draft.host_values import Host, HostLaunch, Number
+from tuner.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
-from tuner.draft.shapes import Indexing, Shape, accessed_shape, allocated_shape, pointer_text
-from tuner.draft.translate import Scope, translate
+from tuner.draft.translate import Scope, parse_expression, translate
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source import KernelParameter
-from tuner.source.accesses import Access, accesses_of
+from tuner.source.accesses import Access, Bound, accesses_of, assigned, bare
 from tuner.source.facts import IDENTIFIER
 from tuner.source.kernels import dtype_of, element_dtype
+from tuner.source.launches import Allocation, allocations_in
+from tuner.source.syntax import Node, number, text_of
+
+_MAX_DEPTH = 12
+_BUILTIN = re.compile(r"(blockIdx|threadIdx)\.([xyz])")
+
+Shape = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Indexing:
+    """What indices of one kernel mean; no shape may depend on what is `tunable`."""
+
+    launch: HostLaunch
+    scope: Scope
+    grid: Shape
+    block: Shape
+    tunable: frozenset[str]
+
+    @classmethod
+    def of(
+        cls, launch: HostLaunch, axes: Axes, tuned: LaunchDraft, choices: Sequence[TunableConstant]
+    ) -> Indexing:
+        own = {parameter.name for parameter in launch.kernel.parameters}
+        own |= {constant.name for constant in launch.source.constants}
+        values = {name: axis for name, axis in axes.names.items() if name in own}
+        values |= {c.origin: c.name for c in choices if c.origin is not None}
+        scope = Scope(values=values, definitions=launch.constants, types=launch.types())
+        block = tuned.block if launch.site is not None else None
+        tunable = frozenset(choice.name for choice in choices)
+        return cls(launch, scope, tuned.grid or (), block or (), tunable)
+
+    def shape(self, access: Access) -> Shape | None:
+        """Find the dimensions that an index runs over; None where something is not bounded."""
+        if access.index is None:
+            return None
+        variables = assigned(self.launch.source.masked, (self.launch.kernel.body,), access.at)
+        known = {name: value.text for name, value in variables.items()}
+        found = _Site(self, access.bounds, known).dimensions(access.index, 0)
+        if found is None:
+            return None
+        shape = tuple(_undivided(found))
+        named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
+        return None if named & self.tunable else shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    kernel: Indexing
+    bounds: tuple[Bound, ...]
+    variables: Mapping[str, str]
+
+    def dimensions(self, text: str, depth: int) -> Shape | None:
+        text = plain(text)
+        if depth > _MAX_DEPTH:
+            return None
+        limit = next((bound.limit for bound in self.bounds if bound.what == bare(text)), None)
+        if limit is not None:
+            extent = self.translated(limit)
+            return None if extent is None else (extent,)
+        if text in self.variables:
+            return self.dimensions(self.variables[text], depth + 1)
+        if match := _BUILTIN.fullmatch(bare(text)):
+            # a number of threads is a choice, not a size
+            of_grid, axis = match[1] == "blockIdx", "xyz".index(match[2])
+            extents = (self.kernel.grid if of_grid else self.kernel.block)[axis : axis + 1]
+            return extents if extents and (of_grid or IDENTIFIER.search(extents[0])) else None
+        if text == "0":
+            return ("1",)
+        parsed = parse_expression(text)
+        return self.sum([text] if parsed is None else _flat(*parsed, "+"), depth)
+
+    def sum(self, terms: list[str], depth: int) -> Shape | None:
+        # A * B + c, where c runs over B
+        for place, term in enumerate(terms):
+            rest = terms[:place] + terms[place + 1 :]
+            for outer, inner in _products(term):
+                within = self.translated(inner)
+                if within is None:
+                    continue
+                minor = (within,) if not rest else self.dimensions(" + ".join(rest), depth + 1)
+                factors = sorted(" * ".join(minor).split(" * ")) if minor is not None else []
+                if minor is None or factors != sorted(within.split(" * ")):
+                    continue
+                major = self.dimensions(outer, depth + 1)
+                if major is not None:
+                    return (*major, *minor)
+        return None
+
+    def translated(self, text: str) -> str | None:
+        scope = self.kernel.scope
+        known = {**self.variables, **scope.definitions}
+        return translate(text, Scope(scope.values, known, types=scope.types))
+
+
+def _undivided(shape: Shape) -> Iterator[str]:
+    # K // vec words of vec elements are K elements: the kernel takes no other K
+    extents = list(shape)
+    while extents:
+        first = extents.pop(0)
+        if extents and first.endswith(f" // {extents[0]}"):
+            first = first.removesuffix(f" // {extents.pop(0)}")
+        yield first
+
+
+def _flat(source: str, node: Node, sign: str) -> list[str]:
+    while node.type == "parenthesized_expression":
+        node = node.named_children[0]
+    operator = node.child_by_field_name("operator") if node.type == "binary_expression" else None
+    left, right = (node.child_by_field_name(side) for side in ("left", "right"))
+    if operator is None or left is None or right is None or text_of(operator, source) != sign:
+        text = text_of(node, source)
+        return [text if sign == "+" else f"({text})"]
+    return [*_flat(source, left, sign), *_flat(source, right, sign)]
+
+
+def _products(term: str) -> list[tuple[str, str]]:
+    parsed = parse_expression(plain(term))
+    factors = [] if parsed is None else _flat(*parsed, "*")
+    pairs = []
+    for split in range(1, len(factors)):
+        outer, inner = " * ".join(factors[:split]), " * ".join(factors[split:])
+        pairs += [(outer, inner), (inner, outer)]
+    return pairs
+
+
+def accessed_shape(accesses: Sequence[Access], kernel: Indexing) -> tuple[Shape, int] | None:
+    """Find the one shape that all accesses of an array agree on, and the line of the first."""
+    telling = [access for access in accesses if access.index != "0"] or accesses
+    shapes = {kernel.shape(access) for access in telling}
+    shape = shapes.pop() if len(shapes) == 1 else None
+    return None if shape is None else (shape, telling[0].line)
+
+
+_MAX_HOPS = 8
+_POINTER_OF = re.compile(
+    r"(?:thrust\s*::\s*)?raw_pointer_cast\s*\((.*)\)"
+    r"|(.+?)\s*(?:\.|->)\s*(?:data|get|begin|data_ptr)\s*(?:<[^<>]*>)?\s*\(\s*\)"
+    r"|&\s*(.+?)\s*\[\s*0\s*\]"
+)
+
+
+def pointer_text(text: str) -> str:
+    """Strip what only turns a container into a pointer: `x.data()` and the like."""
+    text = plain(text)
+    for _ in range(_MAX_HOPS):
+        match = _POINTER_OF.fullmatch(text)
+        if match is None:
+            break
+        text = plain(next(piece for piece in match.groups() if piece is not None))
+    return text
+
+
+def allocated_shape(
+    host: Host, text: str, axes: Mapping[str, str], element_bytes: int
+) -> tuple[Shape, str] | None:
+    """Find the dimensions of what a pointer in the launch points to, and where they come from."""
+    level, known = 0, dict(axes)
+    for _ in range(_MAX_HOPS):
+        frame = host.path[level]
+        # `int n = COUNT;`: what n is an axis for, COUNT is too
+        values = {n: plain(frame.variables[n].text) for n in known if n in frame.variables}
+        known |= {value: known[n] for n, value in values.items() if IDENTIFIER.fullmatch(value)}
+        text = pointer_text(text)
+        found = allocations_in(host.source, frame.span, dict(frame.variables))
+        memory = [allocation for allocation in found if allocation.target == text]
+        if memory:
+            definitions = {constant.name: constant.value for constant in host.source.constants}
+            definitions |= {name: value.text for name, value in frame.variables.items()}
+            scope = Scope(values=known, definitions=definitions, types=host.source.aliases)
+            shapes = {_extents(one, scope, element_bytes) for one in memory}
+            shape = shapes.pop() if len(shapes) == 1 else None
+            return None if shape is None else (shape, f"{memory[0].how}, line {memory[0].line}")
+        if text in frame.variables:
+            text = frame.variables[text].text
+        elif text in frame.passed and level + 1 < len(host.path):
+            text, level = frame.passed[text], level + 1
+            passed = {name: own for name, own in frame.passed.items() if number(own) is None}
+            known = {plain(own): known[name] for name, own in passed.items() if name in known}
+        else:
+            return None
+    return None
+
+
+def _extents(memory: Allocation, scope: Scope, element_bytes: int) -> Shape | None:
+    size = translate(memory.size, scope)
+    if size is None:
+        return None
+    factors = _factors(ast.parse(size, mode="eval").body)
+    if memory.in_bytes and element_bytes == 1:
+        factors = [factor for factor in factors if factor != "1"] or factors
+    elif memory.in_bytes:
+        leading = memory.size.lstrip("( ").startswith("sizeof")
+        places = list(range(len(factors))) if leading else list(reversed(range(len(factors))))
+        divisible = (i for i in places if factors[i].isdigit() and int(factors[i]) > 0)
+        place = next((i for i in divisible if int(factors[i]) % element_bytes == 0), None)
+        if place is None:
+            return None
+        left = int(factors[place]) // element_bytes
+        factors[place : place + 1] = [str(left)] if left > 1 or len(factors) == 1 else []
+    return tuple(factors) or None
+
+
+def _factors(node: ast.expr) -> list[str]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return [*_factors(node.left), *_factors(node.right)]
+    return [ast.unparse(node)]
+
 
 _NULL = ("nullptr", "NULL", "0")
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
@@ -38,12 +246,6 @@ class DraftArgument:
     shape: Shape | None = None
     value: str | None = None
     origin: str = ""
-
-    @property
-    def known(self) -> bool:
-        """Whether nothing is left to fill in."""
-        stated = self.shape if self.role is not None else self.value
-        return self.dtype is not None and stated is not None and bool(self.parameter.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +270,7 @@ def infer(
     choices: Sequence[TunableConstant],
     hosts: Sequence[Host],
 ) -> Inference:
-    """Find out what can be known of the kernel's arguments and workloads.
-
-    `tuned` is the template's launch, and `choices` are what the search will change.
-    """
+    """Find out what can be known of arguments and workloads; `tuned` is the template's launch."""
     reading = _Reading(launch, axes, Indexing.of(launch, axes, tuned, choices), hosts)
     distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
     for sizes in reading.sizes:
@@ -104,10 +303,9 @@ class _Reading:
             elif p.pointers:
                 shape, origin = shapes.get(p.name, (None, ""))
                 argument = DraftArgument(p, dtype, self.role(p), shape, origin=origin)
-            elif p.name in self.axes.names:
-                argument = DraftArgument(p, dtype, value=self.axes.names[p.name])
             else:
-                told = self.value(p)
+                axis = self.axes.names.get(p.name)
+                told = (axis, "") if axis is not None else self.value(p)
                 argument = DraftArgument(p, dtype, None, None, *(told or (None, "")))
             found.append(argument)
         return tuple(found)
@@ -172,13 +370,13 @@ class _Reading:
         if "float" not in dtype:
             return None
         if literal := _FLOAT.fullmatch(text):
-            return _plain_float(literal[1]), origin
+            return repr(float(literal[1])), origin
         if (quotient := _QUOTIENT.fullmatch(text)) and level == 0:
             scope = self.indexing.scope
             values = {**scope.values, **self.axes.texts(self.launch)}
             divisor = translate(quotient[2], Scope(values, scope.definitions))
             if divisor is not None:
-                return f"{_plain_float(quotient[1])} / ({divisor})", origin
+                return f"{float(quotient[1])!r} / ({divisor})", origin
         return None
 
     def absent(self, parameter: KernelParameter) -> Stated | None:
@@ -191,18 +389,13 @@ class _Reading:
         return "0", f"a null pointer, line {self.hosts[0].path[0].line}"
 
     def role(self, parameter: KernelParameter) -> str:
-        if not parameter.name:
-            return "output"
-        if parameter.const:
-            return "input"
+        if parameter.const or not parameter.name:
+            return "input" if parameter.name else "output"
         accesses = self.accesses.get(parameter.name, [])
-        if any(access.index is None for access in accesses):
-            return self._role_by_text(parameter)
-        if accesses and not any(access.writes for access in accesses):
-            return "input"
-        return "inout" if any(access.reads for access in accesses) else "output"
-
-    def _role_by_text(self, parameter: KernelParameter) -> str:
+        if all(access.index is not None for access in accesses):
+            if accesses and not any(access.writes for access in accesses):
+                return "input"
+            return "inout" if any(access.reads for access in accesses) else "output"
         body = self.launch.source.masked[slice(*self.launch.kernel.body)]
         element = rf"\b{re.escape(parameter.name)}\s*\[(?:[^\[\]]|\[[^\]]*\])*\]"
         touched = re.findall(rf"{element}\s*(=(?!=)|\S)", body)
@@ -227,7 +420,3 @@ def _count(shape: Shape, sizes: Mapping[str, Number]) -> int | None:
     if any(extent.names - set(values) for extent in extents):
         return None
     return prod(extent.integer(values) for extent in extents)
-
-
-def _plain_float(text: str) -> str:
-    return repr(float(text))

@@ -18,10 +18,7 @@ _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Names of the C++ source that are axes, with the axes' names.
-
-    `fixed` are constants of the source among them: their one size cannot be changed from outside.
-    """
+    """Names of the C++ source that are axes, with the axes' names; `fixed` are constants of it."""
 
     names: Mapping[str, str]
     fixed: Mapping[str, Constant] = field(default_factory=dict)
@@ -39,13 +36,29 @@ class Axes:
 def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
     """Find the axes: whole-number parameters, host variables of the grid, else fixed sizes."""
     names = Names()
-    found = {
-        p.name: names.axis(p.name)
-        for place, p in enumerate(launch.kernel.parameters)
-        if p.name and not p.pointers and p.dtype in INTEGERS and _is_size(launch, hosts, place)
-    }
-    found |= {name: names.axis(name) for name in _sized_rows(launch, Axes(found))}
-    found |= _of_the_grid(launch, _scope(launch, Axes(found), ()), names)
+    arguments = launch.site.arguments if launch.site is not None else ()
+    grid = launch.site.grid if launch.site is not None else ()
+    found: dict[str, str] = {}
+    for place, p in enumerate(launch.kernel.parameters):
+        if p.name and not p.pointers and p.dtype in INTEGERS:
+            # an offset of 0 is passed as a whole number too
+            known = [host.number(text) for text in arguments[place : place + 1] for host in hosts]
+            if all(value is None or value.value > 0 for value in known):
+                found[p.name] = names.axis(p.name)
+    # `const int rows = 1024;`, where both the grid and an array have so many
+    texts = Axes(found).texts(launch)
+    sized = launch.problem_sizes & names_behind(grid, launch.definitions)
+    for name, value in launch.definitions.items():
+        if name in sized and name not in texts and number(value) is not None:
+            found[name] = names.axis(name)
+    scope = _scope(launch, Axes(found), ())
+    for text in grid:
+        own = replace(scope, values={**scope.values, **found})
+        if translate(text, own) is not None:
+            continue
+        unknown = [n for n in _VARIABLE.findall(text) if translate(n, own) is None]
+        if translate(text, replace(own, values={**own.values, **{n: n for n in unknown}})):
+            found |= {name: names.axis(name) for name in unknown}
     if found:
         return Axes(found)
     fixed = {constant.name: constant for constant in _fixed(launch)}
@@ -54,42 +67,9 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
 
 def numbers_of(launch: HostLaunch, axes: Axes, host: Host) -> dict[str, Number]:
     """Map axes to the numbers they have on one way to the launch, as far as the source says."""
-    found, passed = {}, launch.passed
-    for name, axis in axes.names.items():
-        known = host.number(passed.get(name, name))
-        if known is not None and known.value > 0:
-            found[axis] = known
-    return found
-
-
-def _is_size(launch: HostLaunch, hosts: Sequence[Host], place: int) -> bool:
-    # an offset of 0 is passed as a whole number too
-    arguments = launch.site.arguments if launch.site is not None else ()
-    if place >= len(arguments):
-        return True
-    known = [host.number(arguments[place]) for host in hosts]
-    return all(value is None or value.value > 0 for value in known)
-
-
-def _of_the_grid(launch: HostLaunch, scope: Scope, names: Names) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in launch.site.grid if launch.site is not None else ():
-        own = replace(scope, values={**scope.values, **found})
-        if translate(text, own) is not None:
-            continue
-        unknown = [n for n in _VARIABLE.findall(text) if translate(n, own) is None]
-        if translate(text, replace(own, values={**own.values, **{n: n for n in unknown}})):
-            found |= {name: names.axis(name) for name in unknown}
-    return found
-
-
-def _sized_rows(launch: HostLaunch, axes: Axes) -> Iterator[str]:
-    # `const int rows = 1024;`, where both the grid and an array have so many
-    known, grid = axes.texts(launch), launch.site.grid if launch.site is not None else ()
-    sized = launch.problem_sizes & names_behind(grid, launch.definitions)
-    for name, value in launch.definitions.items():
-        if name in sized and name not in known and number(value) is not None:
-            yield name
+    passed = launch.passed
+    known = {axis: host.number(passed.get(name, name)) for name, axis in axes.names.items()}
+    return {axis: n for axis, n in known.items() if n is not None and n.value > 0}
 
 
 def _fixed(launch: HostLaunch) -> Iterator[Constant]:
@@ -118,14 +98,9 @@ class LaunchDraft:
     hints: Mapping[str, str] = field(default_factory=dict)
 
 
-def baseline_launch(launch: HostLaunch, axes: Axes) -> LaunchDraft:
-    """Draft the launch of the source as it is."""
-    return _launch(launch, axes, launch.instance, ())
-
-
 def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
     """Draft the launch of the template: proposed constants are parameters in it."""
-    drafted = _launch(launch, axes, proposals.instance, proposals.choices)
+    drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
     own_block = next((choice.name for choice in proposals.choices if choice.is_block), None)
     if launch.site is not None or own_block is None:
         return drafted
@@ -151,17 +126,6 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
             yield f"{a.name} % {b.name} == 0"
 
 
-def _name(launch: HostLaunch, instance: tuple[str, ...] | None) -> str | None:
-    name = launch.kernel.qualified_name
-    if not launch.kernel.template:
-        return name
-    if instance is None:
-        return None
-    values = ((launch.value(text), text) for text in instance)
-    arguments = (value if number(value) is not None else text for value, text in values)
-    return f"{name}<{', '.join(arguments)}>"
-
-
 def _scope(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
     return Scope(
         values=axes.texts(launch) | {c.origin: c.name for c in choices if c.origin is not None},
@@ -171,19 +135,25 @@ def _scope(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -
     )
 
 
-def _launch(
+def launch_draft(
     launch: HostLaunch,
     axes: Axes,
     instance: tuple[str, ...] | None,
-    choices: Sequence[TunableConstant],
+    choices: Sequence[TunableConstant] = (),
 ) -> LaunchDraft:
-    name, scope, site = _name(launch, instance), _scope(launch, axes, choices), launch.site
+    """Draft a launch of one instance of the kernel, of the source as it is without `choices`."""
+    name: str | None = launch.kernel.qualified_name
+    if launch.kernel.template and instance is None:
+        name = None
+    elif launch.kernel.template and instance is not None:
+        values = ((launch.value(text), text) for text in instance)
+        arguments = (value if number(value) is not None else text for value, text in values)
+        name = f"{name}<{', '.join(arguments)}>"
+    site, scope = launch.site, _scope(launch, axes, choices)
     if site is None:
-        dynamic = any(
-            array.dynamic and start <= array.at < end
-            for array in launch.source.shared
-            for start, end in launch.source.reachable([launch.kernel])
-        )
+        spans = launch.source.reachable([launch.kernel])
+        places = [array.at for array in launch.source.shared if array.dynamic]
+        dynamic = any(start <= at < end for at in places for start, end in spans)
         return LaunchDraft(name, None, None, None if dynamic else "0")
     hints = {
         "grid": ", ".join(site.grid),

@@ -1,19 +1,135 @@
-"""The search-space file of a draft, with marked blanks for what the source does not say."""
+"""The files of a draft: the text of the search space, their blanks, and where they are written."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 from tuner.draft.choices import MAX_THREADS, Proposals, TunableConstant
-from tuner.draft.files import BLANK, MARK
 from tuner.draft.host_values import HostLaunch
 from tuner.draft.inference import DraftArgument, Inference
-from tuner.draft.launches import LaunchDraft, baseline_launch, exact_divisions
+from tuner.draft.launches import Axes, LaunchDraft, exact_divisions, launch_draft
 from tuner.model.config import format_value
+from tuner.model.errors import InputError, SpaceError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
+
+# How a draft marks what it leaves to a person.
+BLANK = "FILL_IN"
+MARK = "# FILL IN:"
+# How the body of a reference begins that nobody has written yet.
+UNWRITTEN = 'raise ValueError("fill in reference()'
+_BLANK = re.compile(rf"\b{BLANK}\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """One thing that a person has to fill in."""
+
+    file: Path
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """What became of a draft: the files written, those kept as they were, and what is left.
+
+    `space` is None where a person has to write it. `left_out` says what an extracted unit does not
+    hold and why, `notes` what else there is to know.
+    """
+
+    kernel: str
+    space: Path | None
+    written: tuple[Path, ...]
+    kept: tuple[Path, ...] = ()
+    parameters: tuple[str, ...] = ()
+    blanks: tuple[Blank, ...] = ()
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def require_filled(self, check: str) -> None:
+        """Raise `InputError` that lists every blank; `check` is the command that comes next."""
+        if not self.blanks:
+            return
+        listed = "".join(f"{blank}\n  " for blank in self.blanks)
+        count = "1 blank is" if len(self.blanks) == 1 else f"{len(self.blanks)} blanks are"
+        raise InputError(
+            f"{count} left in the draft for {self.kernel}, where the source does not say enough",
+            remedy=f"{listed}fill in what they ask for, then: {check}",
+        )
+
+
+def blanks(text: str) -> list[tuple[int, str]]:
+    """List the blanks that are left in a drafted file: the line, and what is needed there."""
+    found = []
+    for line, row in enumerate(text.splitlines(), start=1):
+        code, _, comment = row.partition(" #")
+        if _BLANK.search(code) and not code.lstrip().startswith("#"):
+            what = f"#{comment}".partition(MARK)[2].strip()
+            found.append((line, what or f"a value for {BLANK}"))
+    return found
+
+
+def blanks_in(path: Path) -> list[Blank]:
+    """List the blanks of one file, by its name a reference or another; none of one not there."""
+    # What cannot be read or decoded is told by whoever reads it next, and better.
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".py":
+        rows, what = enumerate(text.splitlines(), start=1), "the body of reference(), in float64"
+        return [Blank(path, line, what) for line, row in rows if UNWRITTEN in row]
+    found = blanks(text)
+    return [Blank(path, line, what) for line, what in found]
+
+
+def require_filled(*files: Path) -> None:
+    """Raise `InputError` with all blanks that are left in drafts; other files pass unread."""
+    left = [blank for path in files for blank in blanks_in(path)]
+    if not left:
+        return
+    if len(left) == 1:
+        raise InputError(f"still to fill in: {left[0].what}", path=left[0].file, line=left[0].line)
+    listed = "\n  ".join(map(str, left))
+    raise InputError(f"{len(left)} blanks are left to fill in", path=left[0].file, remedy=listed)
+
+
+def write_new(
+    files: Mapping[Path, str], *, force: bool, more: Mapping[Path, str] | None = None
+) -> None:
+    """Write files that must not be there yet unless `force`, then `more`, or nothing at all."""
+    existing = [path for path in files if path.exists()]
+    if existing and not force:
+        raise SpaceError(
+            "exists already; nothing was written",
+            path=existing[0],
+            remedy="with `tune init`, --force overwrites it and --out DIR writes elsewhere",
+        )
+    for path, text in {**files, **(more or {})}.items():
+        write(path, text)
+
+
+def write(path: Path, text: str) -> None:
+    """Write one file with its folder; raise `InputError` where that is not possible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"cannot be written: {reason.lower()}",
+            path=path,
+            remedy="`tune init --out DIR` writes search space and template elsewhere; the "
+            "reference belongs beside the kernel",
+        ) from error
+
 
 # Units in the last place, about: float64 has 2**-52, the others one of theirs. float32 is given
 # room for sums in another order.
@@ -38,7 +154,8 @@ def space_yaml(
 ) -> str:
     """Write the whole file; `files` are those that it names, by their keys in it."""
     axes, arguments = inference.axes, inference.arguments
-    baseline = baseline_launch(launch, axes)
+    default = ", ".join(f"{c.name}: {format_value(c.default)}" for c in proposals.choices)
+    baseline = launch_draft(launch, axes, launch.instance)
     lines = [
         f"# Drafted from {launch.source.path.name}; what it does not say is marked FILL IN.",
         "version: 1",
@@ -46,7 +163,7 @@ def space_yaml(
         *(f"{key}: {_quoted(path)}" for key, path in files.items()),
         *([f"options: [{', '.join(options)}]"] if options else []),
         "",
-        _axes(inference),
+        _axes(axes),
         "arguments:",
         *map(_argument, arguments),
         *_workloads(inference),
@@ -58,20 +175,20 @@ def space_yaml(
         "",
         *_parameters(proposals, arguments),
         *_constraints(launch, proposals.choices, tuned, inference),
-        *_default(proposals.choices),
+        *([f"default: {{{default}}}  # the source as it is"] if default else []),
         "launch:",
         *_launch(tuned, "  "),
         "limits: {spills: allow}",
-        *_tolerances(arguments, inference),
+        *_tolerances(inference),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _axes(inference: Inference) -> str:
-    names = ", ".join(inference.axes.names.values())
+def _axes(axes: Axes) -> str:
+    names = ", ".join(axes.names.values())
     if not names:
         return f"axes: [{BLANK}]  {MARK} the names of the sizes, such as [T, D]"
-    fixed = [f"{c.name} in line {c.line}" for c in inference.axes.fixed.values()]
+    fixed = [f"{c.name} in line {c.line}" for c in axes.fixed.values()]
     return f"axes: [{names}]" + (f"  # fixed in the source: {', '.join(fixed)}" if fixed else "")
 
 
@@ -114,25 +231,22 @@ def _workloads(inference: Inference) -> list[str]:
 
 def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
     arrays = [argument for argument in arguments if argument.role is not None]
-    if not arrays or not all(argument.known for argument in arrays):
-        such_as = f"{' * '.join(axes) or 'T * D'} * 4"
-        return (
-            f"min_bytes: {BLANK}  {MARK} the fewest bytes it must read and write, such as {such_as}"
-        )
+    known = (a.dtype is not None and a.shape is not None and a.parameter.name for a in arrays)
+    if not arrays or not all(known):
+        what = f"the fewest bytes it must read and write, such as {' * '.join(axes) or 'T * D'} * 4"
+        return f"min_bytes: {BLANK}  {MARK} {what}"
     bytes_of: dict[str, int] = {}
     for argument in arrays:
-        elements = " * ".join(_factor(extent) for extent in argument.shape or ())
+        elements = " * ".join(
+            e if e.isidentifier() or e.isdigit() or e.startswith("ceil_div(") else f"({e})"
+            for e in argument.shape or ()
+        )
         size = DTYPE_BYTES[argument.dtype or ""] * (2 if argument.role == "inout" else 1)
         bytes_of[elements] = bytes_of.get(elements, 0) + size
     total = " + ".join(f"{elements} * {size}" for elements, size in bytes_of.items())
     twice = any(argument.role == "inout" for argument in arrays)
     what = "read or written once" + (", what is changed in place both" if twice else "")
     return f"min_bytes: {total}  # every array {what}"
-
-
-def _factor(extent: str) -> str:
-    simple = extent.isidentifier() or extent.isdigit() or extent.startswith("ceil_div(")
-    return extent if simple else f"({extent})"
 
 
 def _launch(launch: LaunchDraft, indent: str) -> Iterator[str]:
@@ -163,8 +277,7 @@ def _parameters(proposals: Proposals, arguments: Sequence[DraftArgument]) -> Ite
         yield f"  {choice.name}: [{values}]  # {choice.note}{_most(choice, arguments)}"
     if not proposals.choices:
         yield f"  {BLANK}: [{BLANK}]  {MARK} what to tune; use it in the template as @{{ name }}@"
-    for left in proposals.left:
-        yield f"  # {left.name} = {left.value} (line {left.line}) is left out: {left.reason}"
+    yield from (f"  # {left}" for left in proposals.left)
 
 
 def _most(choice: TunableConstant, arguments: Sequence[DraftArgument]) -> str:
@@ -197,14 +310,8 @@ def _constraints(
         yield "constraints: []"
 
 
-def _default(choices: Sequence[TunableConstant]) -> Iterator[str]:
-    values = ", ".join(f"{choice.name}: {format_value(choice.default)}" for choice in choices)
-    if values:
-        yield f"default: {{{values}}}  # the source as it is"
-
-
-def _tolerances(arguments: Sequence[DraftArgument], inference: Inference) -> Iterator[str]:
-    outputs = [argument for argument in arguments if argument.role in ("output", "inout")]
+def _tolerances(inference: Inference) -> Iterator[str]:
+    outputs = [a for a in inference.arguments if a.role in ("output", "inout")]
     if not outputs:
         blank = f"{{{BLANK}: {{relative: {BLANK}}}}}"
         yield f"tolerance: {blank}  {MARK} the outputs, how exact each is"
@@ -217,39 +324,29 @@ def _tolerances(arguments: Sequence[DraftArgument], inference: Inference) -> Ite
         elif dtype.startswith("float8"):
             yield f"  {name}: {{codes: {_CODES}}}  # a default: of them one code off"
         elif dtype in _RELATIVE:
-            yield f"  {name}: {_floating(output, dtype, arguments, inference)}"
+            terms, over = _summed(output, inference)
+            relative, absolute = _number(_RELATIVE[dtype]), _number(_ABSOLUTE[dtype] * terms)
+            why = f"a default for {dtype}"
+            if over:
+                why += f"; the absolute one for sums of {terms} terms, over {' and '.join(over)}"
+            yield f"  {name}: {{relative: {relative}, absolute: {absolute}}}  # {why}"
         else:
             what = f"how far {name} may be from the reference, such as 1.0e-5"
             yield f"  {name}: {{relative: {BLANK}}}  {MARK} {what}"
 
 
-def _floating(
-    output: DraftArgument, dtype: str, arguments: Sequence[DraftArgument], inference: Inference
-) -> str:
-    terms, over = _summed(output, arguments, inference)
-    relative, absolute = _RELATIVE[dtype], _ABSOLUTE[dtype] * terms
-    why = f"a default for {dtype}"
-    if over:
-        why += f"; the absolute one for sums of {terms} terms, over {' and '.join(over)}"
-    return f"{{relative: {_number(relative)}, absolute: {_number(absolute)}}}  # {why}"
-
-
-def _summed(
-    output: DraftArgument, arguments: Sequence[DraftArgument], inference: Inference
-) -> tuple[int, Sequence[str]]:
+def _summed(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[str]]:
     # Where the inputs have a dimension that an output lacks, its elements are taken for sums over
     # it, whose rounding grows with their number.
     if output.shape is None or not inference.complete_sizes:
         return 1, ()
-    inputs = [a.shape or () for a in arguments if a.role in ("input", "inout")]
+    inputs = [a.shape or () for a in inference.arguments if a.role in ("input", "inout")]
     named = {name for extent in output.shape for name in Expression.parse(extent).names}
-    extents = (extent for shape in inputs for extent in shape if extent not in output.shape)
-    over = [e for e in dict.fromkeys(extents) if Expression.parse(e).names - named]
-    workloads = (
-        {axis: number.value for axis, number in sizes.items()} for sizes in inference.complete_sizes
-    )
-    terms = (prod(Expression.parse(e).integer(sizes) for e in over) for sizes in workloads)
-    return max(terms), over
+    others = (extent for shape in inputs for extent in shape if extent not in output.shape)
+    over = [e for e in dict.fromkeys(others) if Expression.parse(e).names - named]
+    extents = [Expression.parse(extent) for extent in over]
+    sizes = ({axis: n.value for axis, n in known.items()} for known in inference.complete_sizes)
+    return max(prod(extent.integer(values) for extent in extents) for values in sizes), over
 
 
 def _number(value: float) -> str:

@@ -18,28 +18,7 @@ _CEIL_DIV = frozenset(("ceildiv", "cdiv", "divup", "divceil", "divroundup"))
 _CASTS = frozenset(("int", "unsigned", "unsigned int", "size_t", "int64_t", "uint32_t", "dim3"))
 # operators that Python writes in another way
 _WRITTEN = {"/": "//", "&&": "and", "||": "or"}
-_BINARY = frozenset(
-    [
-        "+",
-        "-",
-        "*",
-        "/",
-        "%",
-        "<<",
-        ">>",
-        "&",
-        "|",
-        "^",
-        "==",
-        "!=",
-        "<",
-        "<=",
-        ">",
-        ">=",
-        "&&",
-        "||",
-    ]
-)
+_BINARY = re.compile(r"[-+*/%&|^<>]|[<>=!]=|<<|>>|&&|\|\|")
 _UNARY = {"-": "-", "+": "+", "!": "not "}
 _MAX_DEPTH = 24
 
@@ -48,9 +27,8 @@ _MAX_DEPTH = 24
 class Scope:
     """What the names in a launch stand for.
 
-    `values` maps C++ text to names of the search space; `definitions` maps C++ names to C++ text;
-    `literals` are numbers that stand for a parameter, `defaults` what parameters are in the source;
-    `types` resolves types inside `sizeof`.
+    `values` maps C++ text to names of the search space, `definitions` C++ names to C++ text;
+    `literals` are numbers that stand for a parameter, `defaults` what parameters are in the source.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +39,7 @@ class Scope:
 
 
 class _UntranslatableError(Exception):
-    """Stop at something that has no meaning in a search space."""
+    pass
 
 
 def translate(text: str, scope: Scope) -> str | None:
@@ -93,8 +71,7 @@ def _written(text: str, scope: Scope, depth: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ExpressionTranslator:
-    """Write nodes as Python's expressions, with parentheses around all that has parts."""
-
+    # writes parentheses around all that has parts
     source: str
     scope: Scope
     depth: int
@@ -105,9 +82,18 @@ class _ExpressionTranslator:
             return _whole(self.scope.values[text])
         match node.type:
             case "number_literal" | "true" | "false":
-                return self._literal(text)
+                value = number(text)
+                if value is None:
+                    raise _UntranslatableError
+                literals = {} if isinstance(value, bool) else self.scope.literals
+                return literals.get(value, str(value))
             case "identifier" | "qualified_identifier":
-                return self._name(text.rsplit("::", 1)[-1])
+                name = text.rsplit("::", 1)[-1]
+                if name in self.scope.values:
+                    return _whole(self.scope.values[name])
+                if name not in self.scope.definitions:
+                    raise _UntranslatableError
+                return _written(self.scope.definitions[name], self.scope, self.depth + 1)
             case "parenthesized_expression":
                 return self.expression(node.named_children[0])
             case "binary_expression":
@@ -123,30 +109,20 @@ class _ExpressionTranslator:
             case "cast_expression":
                 return self.expression(_field(node, "value"))
             case "sizeof_expression":
-                return self._sizeof(text)
+                text = text.removeprefix("sizeof").strip()
+                name = text[1:-1].strip() if text.startswith("(") else text
+                dtype = dtype_of(name, self.scope.types)
+                if dtype is None:
+                    raise _UntranslatableError
+                return str(DTYPE_BYTES[dtype])
             case "call_expression":
                 return self._call(node)
             case _:
                 raise _UntranslatableError
 
-    def _literal(self, text: str) -> str:
-        value = number(text)
-        if value is None:
-            raise _UntranslatableError
-        if not isinstance(value, bool) and value in self.scope.literals:
-            return self.scope.literals[value]
-        return str(value)
-
-    def _name(self, name: str) -> str:
-        if name in self.scope.values:
-            return _whole(self.scope.values[name])
-        if name not in self.scope.definitions:
-            raise _UntranslatableError
-        return _written(self.scope.definitions[name], self.scope, self.depth + 1)
-
     def _binary(self, node: Node) -> str:
         sign = text_of(_field(node, "operator"), self.source)
-        if sign not in _BINARY:
+        if _BINARY.fullmatch(sign) is None:
             raise _UntranslatableError
         left, right = self.expression(_field(node, "left")), self.expression(_field(node, "right"))
         if sign == "/":
@@ -180,14 +156,6 @@ class _ExpressionTranslator:
             left = self._terms(_field(node, "left"), sign)
             return left + self._terms(_field(node, "right"), right)
         return [(sign, self.expression(node))]
-
-    def _sizeof(self, text: str) -> str:
-        text = text.removeprefix("sizeof").strip()
-        name = text[1:-1].strip() if text.startswith("(") else text
-        dtype = dtype_of(name, self.scope.types)
-        if dtype is None:
-            raise _UntranslatableError
-        return str(DTYPE_BYTES[dtype])
 
     def _call(self, node: Node) -> str:
         called = fold(text_of(_field(node, "function"), self.source))

@@ -7,9 +7,10 @@ from shutil import copy
 
 import pytest
 
-from tuner.draft.drafting import draft_files, restore_template
-from tuner.draft.files import Drafted
-from tuner.model.errors import InputError, SpaceError
+from tuner.draft.drafting import draft, restore_template, write_draft
+from tuner.draft.space import Drafted
+from tuner.model.errors import InputError
+from tuner.source import read_source
 from tuner.space.load import load_definition
 
 DATA = Path(__file__).parents[1] / "data"
@@ -25,11 +26,11 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def complete(kernel: Path) -> Drafted:
     kernel.with_suffix(".py").write_text("def reference(xp, inputs, axes): ...\n")
-    return draft_files(kernel)
+    return write_draft(draft(read_source(kernel)))
 
 
 def test_all_three_are_written_and_the_reference_is_the_one_blank(kernel: Path) -> None:
-    made = draft_files(kernel)
+    made = write_draft(draft(read_source(kernel)))
     space, template = Path("search_spaces/axpby.yaml"), Path("templates/axpby.cu.j2")
     assert made.written == (space, template, Path("axpby.py"))
     assert (made.kernel, made.space, made.kept) == ("axpby", space, ())
@@ -37,25 +38,20 @@ def test_all_three_are_written_and_the_reference_is_the_one_blank(kernel: Path) 
         "axpby.py:15: the body of reference(), in float64"
     ]
 
+    again = write_draft(draft(read_source(kernel)), force=True)
+    assert (again.kept, again.blanks) == ((Path("axpby.py"),), made.blanks)
+
 
 def test_with_a_reference_beside_the_kernel_nothing_is_left_to_fill_in(complete: Drafted) -> None:
-    assert complete.kept == (Path("axpby.py"),)
-    assert complete.blanks == ()
+    assert (complete.kept, complete.blanks) == ((Path("axpby.py"),), ())
     complete.require_filled("tune check")
     assert load_definition(complete.space).spec.tuned[0].values == {"n": 1 << 18}
-
-
-def test_a_reference_that_is_still_a_draft_is_kept_and_told(kernel: Path) -> None:
-    draft_files(kernel)
-    again = draft_files(kernel, force=True)
-    assert again.kept == (Path("axpby.py"),)
-    assert len(again.blanks) == 1
 
 
 def test_the_blanks_are_one_error_with_every_line_and_the_next_command(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text("__global__ void k(float* x, float a, int n) { if (n) x[n] = a; }\n")
-    made = draft_files(path, tmp_path)
+    made = write_draft(draft(read_source(path), folder=tmp_path))
     with pytest.raises(InputError) as info:
         made.require_filled("tune check k.yaml")
     assert info.value.exit_code == 2
@@ -65,19 +61,12 @@ def test_the_blanks_are_one_error_with_every_line_and_the_next_command(tmp_path:
     assert text.splitlines()[-1].strip() == ("fill in what they ask for, then: tune check k.yaml")
 
 
-def test_what_exists_is_not_written_over(kernel: Path) -> None:
-    template = Path("templates/axpby.cu.j2")
-    template.parent.mkdir()
-    template.write_text("mine")
-    with pytest.raises(SpaceError, match=r"exists already; nothing was written"):
-        draft_files(kernel)
-    assert not Path("search_spaces").exists()
-    assert template.read_text() == "mine"
-
-
 def test_a_lost_template_is_lifted_again_as_it_was(complete: Drafted) -> None:
     template = Path("templates/axpby.cu.j2")
     before = template.read_text()
+    template.write_text("mine")
+    assert restore_template(complete.space) is None
+    assert template.read_text() == "mine"
     template.unlink()
     complete.space.write_text(
         complete.space.read_text().replace("[64, 128, 256, 512, 1024]", "[128, 256]")
@@ -111,10 +100,3 @@ def test_no_template_is_lifted_for_a_space_that_is_another(
     template.unlink()
     assert restore_template(complete.space) is None
     assert not template.exists()
-
-
-def test_a_template_that_is_there_is_left_alone(complete: Drafted) -> None:
-    template = Path("templates/axpby.cu.j2")
-    template.write_text("mine")
-    assert restore_template(complete.space) is None
-    assert template.read_text() == "mine"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.draft.drafting import Draft, draft
-from tuner.draft.files import blanks
+from tuner.draft.space import blanks
 from tuner.source import parse_source, read_source
 
 DATA = Path(__file__).parents[1] / "data"
@@ -149,6 +149,8 @@ def test_workloads_are_the_sizes_that_host_code_states(host: str, workloads: str
         ("cudaMalloc(&p, sizeof(float) * (n + 2));", "[n + 2]"),
         ("size_t bytes = n * sizeof(float); cudaMalloc(&p, bytes);", "[n]"),
         ("float* p = new float[n * 3];", "[n, 3]"),
+        ("thrust::device_vector<float> d(n); p = d.data().get();", "[n]"),
+        ("thrust::device_vector<float> d(n); p = thrust::raw_pointer_cast(&d[0]);", "[n]"),
         ("cudaMalloc(&p, 2 * n * sizeof(float)); cudaMalloc(&p, n * sizeof(float));", None),
         ("cudaMalloc(&p, n * sizeof(double) - 4);", None),
         ("cudaMalloc(&p, unknown);", None),
@@ -159,16 +161,7 @@ def test_the_memory_asked_for_gives_a_shape(host: str, shape: str | None) -> Non
     row = argument(scaled(main, kernel="helper(y, x, i);"), "y")
     assert f"shape: {shape or '[FILL_IN]'}" in row
     assert ("FILL IN: the shape of y" in row) is (shape is None)
-
-
-@pytest.mark.parametrize("passed", ["d.data().get()", "thrust::raw_pointer_cast(&d[0])"])
-def test_a_vector_gives_its_shape_through_its_pointer(passed: str) -> None:
-    main = (
-        f"int main() {{ int n = 64; thrust::device_vector<float> d(n); "
-        f"k<<<1, 64>>>({passed}, q, 2.f, n); }}"
-    )
-    row = argument(scaled(main, kernel="helper(y, x, i);"), "y")
-    assert "shape: [n], role: output}  # the vector, line 3" in row
+    assert ("# the vector, line 3" in row) is ("vector" in host)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +253,6 @@ def test_a_null_pointer_is_passed_as_zero_and_an_offset_of_zero_is_no_size() -> 
         ("float", "relative: 1.0e-5, absolute: 1.0e-6"),
         ("double", "relative: 1.0e-12, absolute: 1.0e-13"),
         ("__half", "relative: 1.0e-3, absolute: 1.0e-6"),
-        ("__nv_bfloat16", "relative: 8.0e-3, absolute: 1.0e-6"),
         ("__nv_fp8_e4m3", "codes: 0.02"),
         ("unsigned char", "absolute: 0"),
         ("Packed", "relative: FILL_IN"),

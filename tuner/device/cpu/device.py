@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program
 from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.worker import HostRunError, HostWorker
-from tuner.device.layout import Arena, Array, Layout, plausible_byte
+from tuner.device.layout import Arena, Layout, plausible_byte
 from tuner.device.timing import TimingPolicy, finished, hopeless
 from tuner.device.verify.verified_device import (
     RestartingWorker,
@@ -27,7 +26,7 @@ from tuner.device.verify.verified_device import (
     VerifiedDevice,
     unless_killed,
 )
-from tuner.device.verify.verifier import Verifier
+from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
@@ -236,16 +235,14 @@ class HostWatcher:
 CACHE_BYTES = 256 << 20
 
 
-class SharedMemory:
-    """Memory without a place in any folder, so that none is left behind; implements `ArenaMemory`.
+class SharedMemory(HostMemory):
+    """Memory without a place in any folder, so that none is left behind.
 
     Another process of the same user opens it through this one's entry in /proc.
     """
 
     def __init__(self) -> None:
-        self.xp: Any = np
-        self.data: Array = None
-        self.cache_bytes = CACHE_BYTES
+        super().__init__(np, CACHE_BYTES)
         self._descriptor: int | None = None
 
     def open(self, key: str, layout: Layout) -> Arena:
@@ -275,12 +272,6 @@ class SharedMemory:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def push(self) -> None:
-        """Nothing to do: there is one memory."""
-
-    def pull(self) -> None:
-        """Nothing to do, as above."""
 
     def synchronize(self) -> None:
         """Nothing to do: NumPy has finished when it returns."""

@@ -6,18 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
-from tuner.draft.extract.headers import Include
-from tuner.draft.extract.instances import (
-    HostCode,
-    Instance,
-    chosen,
-    split_asked,
-    substituted,
-)
+from tuner.draft.extract.instances import HostCode, Instance, chosen, split_asked, substituted
 from tuner.draft.extract.items import SourceItem, is_marked, items_of
-from tuner.draft.extract.reading import Reading, read_all
+from tuner.draft.extract.reading import Include, Reading, read_all
 from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
 from tuner.draft.extract.unit import (
     SourcePlace,
@@ -42,9 +36,8 @@ _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
 class Extraction:
     """One translation unit with what is known of how its kernels are launched.
 
-    `source` is the unit followed by the host code, for whoever drafts from it; `places` says where
-    each line of that is from. `instances` are the kernels in the order of their launches. `unread`
-    are the #includes that could hold what is missing, `opened` the structs that became parameters.
+    `source` is the unit followed by the host code, `places` says where each line of it is from.
+    `unread` are the #includes that could hold what is missing.
     """
 
     source: SourceFile
@@ -56,7 +49,6 @@ class Extraction:
 
     @property
     def unit(self) -> str:
-        """The text of the translation unit."""
         return self.source.own_text
 
     @property
@@ -85,7 +77,7 @@ def extract(
     headers are looked for. Raises `KernelError` for what is not there or needs a choice.
     """
     reading = read_all(path, folders)
-    items = written_out(items_of(reading, path))
+    items = written_out(list(items_of(reading, path)))
     found = [item for item in items if item.is_kernel]
     if not found:
         raise _no_kernel(path, reading)
@@ -93,7 +85,14 @@ def extract(
     unread = ("assertion", "directive", "using")
     add_items(text, [item for item in items if item.kind not in unread])
     whole = _with_types(parse_source(str(text), target), items)
-    wanted = _wanted(instantiate)
+    wanted: dict[str, tuple[str, ...]] = {}
+    for name, stated in map(split_asked, instantiate):
+        if name in wanted:
+            raise KernelError(
+                f"--instantiate names kernel {name!r} twice",
+                remedy="a draft is of one instantiation: give one of them",
+            )
+        wanted[name] = stated
     named = (*kernels, *(name for name in wanted if name not in kernels))
     names = _chosen_kernels(path, found, named, whole, text.places)
     defined = {name for item in items if item.kind != "macro" for name in item.names}
@@ -107,7 +106,14 @@ def extract(
         for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
     }
     kept = needed(items, picked, mentioned, set(IDENTIFIER.findall(arguments)))
-    kept, structs = _opened(kept, picked)
+    structs: dict[str, Opened] = {}
+    code = "\n".join(item.code for item in kept)
+    for kernel in picked:
+        made = opened(kernel, kept, code)
+        if made is not None:
+            at = kept.index(kernel)
+            kept[at : at + 1] = made[0]
+            structs[kernel.names[-1]] = made[1]
     files = tuple(dict.fromkeys(item.path for item in kept))
     instances = tuple(
         replace(one, arguments=tuple(qualified(text, kept) for text in one.arguments))
@@ -150,7 +156,13 @@ def _chosen_kernels(
     sites = [site for site in whole.launches if bare_name(site.kernel) in names]
     own = [site for site in sites if (place := places[site.line - 1]) and place[0] == path] or sites
     launched = list(dict.fromkeys(bare_name(site.kernel) for site in own))
-    if len(launched) == 1 or (launched and len({_around(site, whole) for site in own}) == 1):
+    # one function launches them; where there is none around, the launch is alone
+    spans = [d.span for d in whole.definitions if d.kind == "function"]
+    launching = {
+        max((start for start, end in spans if start <= site.at < end), default=-site.at)
+        for site in own
+    }
+    if len(launched) == 1 or (launched and len(launching) == 1):
         return tuple(launched)
     listed = "\n  ".join(f"{item.path}:{item.line}: {item.names[-1]}" for item in kernels)
     why = "launched by different functions" if launched else "and no launch of any"
@@ -161,39 +173,18 @@ def _chosen_kernels(
     )
 
 
-def _around(site: LaunchSite, whole: SourceFile) -> int:
-    # the innermost function; where there is none, the launch is alone
-    spans = [d.span for d in whole.definitions if d.kind == "function"]
-    return max((start for start, end in spans if start <= site.at < end), default=-site.at)
-
-
 def _no_kernel(path: Path, reading: Reading) -> KernelError:
     missing = reading.unread("missing")
-    if missing:
-        listed = ", ".join(f"{include} (line {line})" for _, line, include in missing)
-        return KernelError(
-            f"has no __global__ function, and headers that it includes were not found: {listed}",
-            path=missing[0][0],
-            line=missing[0][1],
-            remedy="give the folder that holds them with --include DIR",
-        )
+    if not missing:
+        message = "has no __global__ function, and neither have the headers that it includes"
+        return KernelError(message, path=path, remedy="give the file that defines the kernel")
+    listed = ", ".join(f"{include} (line {line})" for _, line, include in missing)
     return KernelError(
-        "has no __global__ function, and neither have the headers that it includes",
-        path=path,
-        remedy="give the file that defines the kernel",
+        f"has no __global__ function, and headers that it includes were not found: {listed}",
+        path=missing[0][0],
+        line=missing[0][1],
+        remedy="give the folder that holds them with --include DIR",
     )
-
-
-def _wanted(instantiate: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    wanted: dict[str, tuple[str, ...]] = {}
-    for name, arguments in map(split_asked, instantiate):
-        if name in wanted:
-            raise KernelError(
-                f"--instantiate names kernel {name!r} twice",
-                remedy="a draft is of one instantiation: give one of them",
-            )
-        wanted[name] = arguments
-    return wanted
 
 
 def _instance(
@@ -203,35 +194,16 @@ def _instance(
     wanted: dict[str, tuple[str, ...]],
 ) -> Instance:
     item = next(item for item in found if item.names[-1] == name)
+    path, line = item.path, item.line
     kernel = next((k for k in host.source.kernels if k.name == name), None)
     if kernel is None:
-        raise KernelError(
-            f"kernel {name!r} cannot be read",
-            path=item.path,
-            line=item.line,
-            remedy="write out what macros stand for in its head",
-        )
-    kernel = replace(kernel, path=item.path, line=item.line)
+        message, remedy = "cannot be read", "write out what macros stand for in its head"
+        raise KernelError(f"kernel {name!r} {message}", path=path, line=line, remedy=remedy)
+    kernel = replace(kernel, path=path, line=line)
     if name in wanted and not kernel.template:
-        raise KernelError(
-            f"kernel {name!r} is no template", path=item.path, line=item.line,
-            remedy=f"choose it with --kernel {name}",
-        )  # fmt: skip
+        message, remedy = "is no template", f"choose it with --kernel {name}"
+        raise KernelError(f"kernel {name!r} {message}", path=path, line=line, remedy=remedy)
     return chosen(kernel, host, wanted.get(name, ()))
-
-
-def _opened(
-    kept: list[SourceItem], picked: Sequence[SourceItem]
-) -> tuple[list[SourceItem], dict[str, Opened]]:
-    structs: dict[str, Opened] = {}
-    code = "\n".join(item.code for item in kept)
-    for kernel in picked:
-        made = opened(kernel, kept, code)
-        if made is not None:
-            at = kept.index(kernel)
-            kept[at : at + 1] = made[0]
-            structs[kernel.names[-1]] = made[1]
-    return kept, structs
 
 
 def _with_host(
@@ -282,26 +254,20 @@ def _launched(
         if instance.site is None or len(after) != len(before):
             continue
         site = after[before.index(instance.site)]
-        stated = _stated(site, instance)
+        stated = partial(substituted, environment=instance.environment)
+        own = replace(
+            site,
+            template_arguments=instance.arguments,
+            grid=tuple(map(stated, site.grid)),
+            block=tuple(map(stated, site.block)),
+            shared=stated(site.shared),
+            arguments=tuple(map(stated, site.arguments)),
+            definitions={name: stated(text) for name, text in site.definitions.items()},
+        )
         if (struct := structs.get(name)) is not None:
-            stated = _with_members(stated, struct)
-        launches += [stated, *(other for other in after if other is not site)]
+            own = _with_members(own, struct)
+        launches += [own, *(other for other in after if other is not site)]
     return replace(source, launches=tuple(launches))
-
-
-def _stated(site: LaunchSite, instance: Instance) -> LaunchSite:
-    def stated(text: str) -> str:
-        return substituted(text, instance.environment)
-
-    return replace(
-        site,
-        template_arguments=instance.arguments,
-        grid=tuple(map(stated, site.grid)),
-        block=tuple(map(stated, site.block)),
-        shared=stated(site.shared),
-        arguments=tuple(map(stated, site.arguments)),
-        definitions={name: stated(text) for name, text in site.definitions.items()},
-    )
 
 
 def _with_members(site: LaunchSite, struct: Opened) -> LaunchSite:
@@ -323,7 +289,6 @@ _UNRESOLVED = (
     re.compile(r'"([^"]+)" is undefined'),
     re.compile(r'(?:namespace|class) "[^"]+" has no (?:actual )?member "([^"]+)"'),
     re.compile(r'no instance of (?:overloaded )?function "([^"]+)"'),
-    re.compile(r"name followed by \"::\" must be a class or namespace name()"),
     re.compile(r'"([^"]+)" is not a (?:template|class template|type name)'),
     re.compile(r'"([^"]+)" has not been declared'),
 )
@@ -333,53 +298,42 @@ _NOT_A_TYPE = re.compile(r"this declaration has no storage class|expected a")
 def failure(extraction: Extraction, error: str) -> KernelError:
     """Turn the compiler's errors about a unit into one about the source."""
     found = _ERROR.findall(error)
+    kernel = extraction.instances[0].kernel
+    path, own_line = kernel.path, kernel.line
     if not found:
-        return KernelError(
-            "what was extracted does not compile: "
-            + error.strip().splitlines()[0].removeprefix("kernel.cu: error: "),
-            path=extraction.instances[0].kernel.path,
-            line=extraction.instances[0].kernel.line,
-            remedy="another instantiation may: give it with --instantiate",
-        )
+        what = error.strip().splitlines()[0].removeprefix("kernel.cu: error: ")
+        message = f"what was extracted does not compile: {what}"
+        remedy = "another instantiation may: give it with --instantiate"
+        return KernelError(message, path=path, line=own_line, remedy=remedy)
     line, message = found[0]
     number = int(line)
-    place = extraction.places[number - 1] if number <= len(extraction.places) else None
-    kernel = extraction.instances[0].kernel
-    path, own_line = place or (kernel.path, kernel.line)
+    if number <= len(extraction.places):
+        path, own_line = extraction.places[number - 1] or (path, own_line)
     row = extraction.source.text.split("\n")[number - 1].strip()
-    named = [_name(text) or _scope(text, row) for at, text in found if at == line]
+    named = [_name(text, row) for at, text in found if at == line]
     known = [name for name in named if name is not None]
     name = next((name for name in known if name.isupper()), next(iter(known), None))
     if name is None:
-        return KernelError(
-            f"what was extracted does not compile here: {message} (`{row}`)",
-            path=path,
-            line=own_line,
-            remedy="write this so that NVRTC takes it, or replace it in the source",
-        )
-    macro = " (by its name a macro)" if name.isupper() else ""
-    return KernelError(
-        f"{name!r}{macro} is defined in no file that could be read; the kernel needs it here",
-        path=path,
-        line=own_line,
-        remedy=_remedy(name, extraction.unread),
-    )
+        message = f"what was extracted does not compile here: {message} (`{row}`)"
+        remedy = "write this so that NVRTC takes it, or replace it in the source"
+    else:
+        macro = " (by its name a macro)" if name.isupper() else ""
+        message = f"{name!r}{macro} is defined in no file that could be read"
+        message, remedy = f"{message}; the kernel needs it here", _remedy(name, extraction.unread)
+    return KernelError(message, path=path, line=own_line, remedy=remedy)
 
 
-def _name(message: str) -> str | None:
+def _name(message: str, row: str) -> str | None:
     for pattern in _UNRESOLVED:
-        if (match := pattern.search(message)) and match[1]:
+        if match := pattern.search(message):
             return match[1]
-    return None
-
-
-def _scope(message: str, row: str) -> str | None:
-    # the compiler does not name a namespace that it does not know
+    match = None
     if "must be a class or namespace name" in message:
+        # the compiler does not name a namespace that it does not know
         match = re.search(r"\b(?!std\b)(\w+)\s*::", row)
-        return match[1] if match else None
-    # nor a macro whose parameters are code
-    match = re.search(r"\b([A-Z][A-Z0-9_]{3,})\s*\(", row) if _NOT_A_TYPE.search(message) else None
+    elif _NOT_A_TYPE.search(message):
+        # nor a macro whose parameters are code
+        match = re.search(r"\b([A-Z][A-Z0-9_]{3,})\s*\(", row)
     return match[1] if match else None
 
 

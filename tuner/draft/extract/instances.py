@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product, repeat
 
-from tuner.draft.extract.headers import dispatched_types
 from tuner.draft.extract.items import listed, template_end
+from tuner.draft.extract.reading import dispatched_types
 from tuner.draft.extract.rewriting import Macro, expanded
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
@@ -37,10 +37,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A kernel with a text for every template argument; `others` are what the host launches too.
-
-    `environment` is what the names of the host code stand for in it, `site` the launch if any.
-    """
+    """A kernel with a text for every template argument; `others` are what the host launches too."""
 
     kernel: KernelFunction
     arguments: tuple[str, ...]
@@ -50,16 +47,13 @@ class Instance:
 
     @property
     def name(self) -> str:
-        """The kernel as a launch states it, and as `--instantiate` takes it."""
+
         return _written(self.kernel, self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class HostCode:
-    """All code with the project's macros: says what names mean at a place, and what they are.
-
-    `defined` are the names that the files and the language define.
-    """
+    """All code with its macros and the names that it defines: says what names mean at a place."""
 
     source: SourceFile
     macros: Mapping[str, Macro]
@@ -82,21 +76,17 @@ class HostCode:
             line = masked.rfind("\n", 0, match.start()) + 1
             if end <= at or masked[line : match.start()].lstrip().startswith("#"):
                 continue
-            for name, values in self._given(match[1], arguments).items():
-                yield [(name, value) for value in values]
-
-    def _given(self, name: str, arguments: tuple[str, ...]) -> dict[str, list[str]]:
-        macro = self.macros.get(name)
-        if macro is None or macro.parameters is None:
-            types = dispatched_types(name, arguments)
-            return {"scalar_t": list(types)} if types else {}
-        found: dict[str, list[str]] = {}
-        for match in _GIVEN.finditer(expanded(macro, arguments, self.macros)):
-            key = match[1] or match[4] or match[5]
-            value = fold(match[2] or match[3] or match[6])
-            if value not in found.setdefault(key, []):
-                found[key].append(value)
-        return found
+            macro = self.macros.get(match[1])
+            if macro is None or macro.parameters is None:
+                if types := dispatched_types(match[1], arguments):
+                    yield [("scalar_t", dtype) for dtype in types]
+                continue
+            found: dict[str, list[str]] = {}
+            for given in _GIVEN.finditer(expanded(macro, arguments, self.macros)):
+                values = found.setdefault(given[1] or given[4] or given[5], [])
+                values.append(fold(given[2] or given[3] or given[6]))
+            for name, values in found.items():
+                yield [(name, value) for value in dict.fromkeys(values)]
 
     def _called(self, at: int, depth: int) -> Iterator[Environment]:
         if depth >= _MAX_DEPTH:
@@ -109,7 +99,11 @@ class HostCode:
             and definition.span[0] <= at < definition.span[1]
         ]
         for span, name in sorted(around, key=lambda found: found[0]):
-            parameters = _template_names(self.source.masked[slice(*span)])
+            text = self.source.masked[slice(*span)]
+            head = text[: template_end(text)]
+            pieces = listed(head, head.find("<"))[0] if "<" in head else ()
+            names = (IDENTIFIER.findall(piece.partition("=")[0]) for piece in pieces)
+            parameters = [found[-1] for found in names if found]
             for place, arguments in self._stated(name, span) if parameters else ():
                 variables = assigned(self.source.masked, functions, place)
                 known = {variable: value.text for variable, value in variables.items()}
@@ -138,7 +132,7 @@ class HostCode:
                 break
             plain = following
         if parameter.is_type:
-            return self._concrete(plain) if self._is_type(plain) else ""
+            return self._type(plain)
         value = number(plain)
         if value is not None:
             return str(value).lower()
@@ -159,31 +153,18 @@ class HostCode:
     def _is_defined(self, name: str) -> bool:
         return not self.defined.isdisjoint(name.split("::"))
 
-    def _is_type(self, text: str) -> bool:
-        if element_dtype(text, self.source.aliases) is not None:
-            return True
+    def _type(self, text: str) -> str:
+        aliases = self.source.aliases
         plain = [name for name in _NAMES.findall(text) if name not in ("const", "typename")]
-        return bool(plain) and all(
-            self._is_defined(name) or element_dtype(name, self.source.aliases) for name in plain
-        )
-
-    def _concrete(self, text: str) -> str:
+        known = (self._is_defined(name) or element_dtype(name, aliases) for name in plain)
+        if element_dtype(text, aliases) is None and not (plain and all(known)):
+            return ""
         # what an alias of a plain type stands for: it may be out of sight where it is launched
         following = text
         for _ in range(_MAX_HOPS):
             bare = bare_name(following) if "<" not in following else following
-            if bare not in self.source.aliases:
-                break
-            following = self.source.aliases[bare]
+            following = aliases.get(bare, following)
         return following if dtype_of(following, {}) is not None else text
-
-
-def _template_names(text: str) -> tuple[str, ...]:
-    # of the template parameters of a definition
-    head = text[: template_end(text)]
-    pieces, _ = listed(head, head.find("<")) if "<" in head else ((), 0)
-    names = (IDENTIFIER.findall(piece.partition("=")[0]) for piece in pieces)
-    return tuple(found[-1] for found in names if found)
 
 
 def substituted(text: str, environment: Environment) -> str:
@@ -216,7 +197,13 @@ def chosen(kernel: KernelFunction, host: HostCode, asked: tuple[str, ...]) -> In
     complete = [one for one in launched if "" not in one.arguments]
     if not complete:
         raise _unknown(kernel, launched)
-    best = min(complete, key=lambda one: _rank(one.arguments, host.source))
+
+    def rank(one: Instance) -> int:
+        dtypes = [element_dtype(text, host.source.aliases) for text in one.arguments]
+        places = [_PREFERRED.index(dtype) for dtype in dtypes if dtype in _PREFERRED]
+        return min(places, default=len(_PREFERRED))
+
+    best = min(complete, key=rank)
     names = dict.fromkeys(one.name for one in complete)
     return replace(best, others=tuple(name for name in names if name != best.name))
 
@@ -258,7 +245,11 @@ def _launched(
     for site in sites:
         texts = [*site.template_arguments[: len(kernel.template)]]
         for parameter in kernel.template[len(texts) :]:
-            texts.append(_deduced(parameter, kernel, site) or parameter.default or "")
+            pairs = zip(kernel.parameters, site.arguments, strict=False)
+            passed = (text for own, text in pairs if own.c_type == parameter.name)
+            element = next((match for text in passed if (match := _ELEMENT.search(text))), None)
+            deduced = fold(element[1]) if element is not None else ""
+            texts.append(deduced or parameter.default or "")
         for environment in host.environments(site.at):
             found: dict[str, str] = {}
             arguments = []
@@ -267,19 +258,6 @@ def _launched(
                 found[parameter.name] = known
                 arguments.append(known)
             yield Instance(kernel, tuple(arguments), site, environment)
-
-
-def _deduced(parameter: TemplateParameter, kernel: KernelFunction, site: LaunchSite) -> str | None:
-    for own, text in zip(kernel.parameters, site.arguments, strict=False):
-        if own.c_type == parameter.name and (match := _ELEMENT.search(text)):
-            return fold(match[1])
-    return None
-
-
-def _rank(arguments: Sequence[str], source: SourceFile) -> int:
-    dtypes = [element_dtype(text, source.aliases) for text in arguments]
-    places = [_PREFERRED.index(dtype) for dtype in dtypes if dtype in _PREFERRED]
-    return min(places, default=len(_PREFERRED))
 
 
 def _unknown(kernel: KernelFunction, launched: Sequence[Instance]) -> KernelError:
@@ -302,13 +280,10 @@ def _declared(parameters: Iterable[TemplateParameter]) -> str:
 
 
 def _example(kernel: KernelFunction, known: Sequence[str]) -> str:
-    pairs = zip(kernel.template, chain(known, repeat("")), strict=False)
-    return _written(kernel, [text or p.default or _likely(p) for p, text in pairs])
-
-
-def _likely(parameter: TemplateParameter) -> str:
-    if parameter.is_type:
-        return "__nv_bfloat16"
-    if parameter.kind == "bool":
-        return "true"
-    return "4096" if re.search(r"(?i)dim|hidden|width", parameter.name) else "8"
+    texts = []
+    for p, text in zip(kernel.template, chain(known, repeat("")), strict=False):
+        likely = "4096" if re.search(r"(?i)dim|hidden|width", p.name) else "8"
+        if p.is_type or p.kind == "bool":
+            likely = "__nv_bfloat16" if p.is_type else "true"
+        texts.append(text or p.default or likely)
+    return _written(kernel, texts)

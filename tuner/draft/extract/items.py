@@ -71,8 +71,11 @@ def _chunk(masked: str, at: int, limit: int) -> Chunk:
 def _end(masked: str, start: int, limit: int) -> int:
     if match := _LONE_MACRO.match(masked, start, limit):
         close = closing(masked, match.end())
-        if close is not None and _stands_alone(masked, close, limit):
-            return close
+        if close is not None:
+            rest = masked[close:limit]
+            following = rest.lstrip()[:1]
+            if not rest.partition("\n")[0].strip() and following not in ("{", ";", ":", ",", ""):
+                return close
     at = start
     while at < limit:
         character = masked[at]
@@ -94,13 +97,6 @@ def _end(masked: str, start: int, limit: int) -> int:
             continue
         at += 1
     return limit
-
-
-def _stands_alone(masked: str, close: int, limit: int) -> bool:
-    end = masked.find("\n", close)
-    row = masked[close : limit if end < 0 else end]
-    following = masked[close:limit].lstrip()[:1]
-    return not row.strip() and following not in ("{", ";", ":", ",", "")
 
 
 def is_function(head: str) -> bool:
@@ -134,28 +130,15 @@ def template_end(head: str) -> int:
         if end is None:
             return at
         at = end
-    if match := _REQUIRES.match(head, at):
-        at = _after_requirement(head, match.end())
-    return at
-
-
-def _after_requirement(head: str, at: int) -> int:
     # requires A<T> && (B) && C<T, 4>
-    while True:
-        rest = head[at:]
-        lead = len(rest) - len(rest.lstrip())
-        if rest.lstrip().startswith("("):
-            end = closing(head, at + lead)
-            at = end if end is not None else len(head)
-        else:
-            match = re.compile(r"\s*[\w:]+\s*").match(head, at)
-            at = match.end() if match else len(head)
-            if head[at : at + 1] == "<":
-                at = closing_angle(head, at) or len(head)
+    joined = _REQUIRES.match(head, at)
+    while joined is not None:
+        match = re.compile(r"\s*(?:(?=\()|([\w:]+)\s*)").match(head, joined.end())
+        at = match.end() if match else len(head)
+        if match and head[at : at + 1] == ("<" if match[1] else "("):
+            at = (closing_angle if match[1] else closing)(head, at) or len(head)
         joined = re.compile(r"\s*(?:&&|\|\|)").match(head, at)
-        if joined is None:
-            return at
-        at = joined.end()
+    return at
 
 
 def without_attributes(text: str) -> str:
@@ -171,18 +154,15 @@ def without_attributes(text: str) -> str:
 def _top_level(text: str, character: str) -> int | None:
     depth = 0
     for at, found in enumerate(text):
-        if found == character and depth == 0 and not _is_operator(text, at):
-            return at
+        if found == character and depth == 0:
+            # `==`, `<=` and `operator()` are something else
+            pattern = r"[=<>!]\Z" if found == "=" else r"\boperator\s*$"
+            doubled = found == "=" and text[at + 1 : at + 2] == "="
+            if not doubled and re.search(pattern, text[:at]) is None:
+                return at
         depth += (found in "([{<") - (found in ")]}>" and text[at - 1 : at] != "-")
         depth = max(depth, 0)
     return None
-
-
-def _is_operator(text: str, at: int) -> bool:
-    # `==`, `<=` and `operator()`
-    if text[at] == "=":
-        return text[at + 1 : at + 2] == "=" or text[at - 1 : at] in ("=", "<", ">", "!")
-    return re.search(r"\boperator\s*$", text[:at]) is not None
 
 
 ItemKind = Literal[
@@ -213,34 +193,30 @@ def named(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
     if match := re.match(r"(?:namespace\s+(?=\w+\s*=)|using\s+(?=\w+\b[^=;]*=))(\w+)", declared):
         return "alias", (match[1],)
     if declared.startswith("using"):
-        last = (IDENTIFIER.findall(piece)[-1:] for piece in declared.split(","))
-        return "using", tuple(name for found in last for name in found)
+        pieces = (IDENTIFIER.findall(piece)[-1:] for piece in declared.split(","))
+        return "using", tuple(name for found in pieces for name in found)
     if match := re.match(r"(?:concept)\s+(\w+)", declared):
         return "variable", (match[1],)
     if declared.startswith("typedef"):
-        return _typedef(declared)
+        if pointer := re.search(r"\(\s*[\w:]*\*\s*(\w+)\s*\)\s*\(", declared):
+            return "alias", (pointer[1],)
+        last = _VARIABLE.search(declared.rstrip("; \n"))
+        inside = _class_names(declared) if "{" in declared else ()
+        return "alias", (*((last[1],) if last else ()), *inside)
     if CLASS.match(declared) and not is_function_head:
         return "class", _class_names(declared)
-    if (match := _LONE.match(declared)) and _is_lone(declared, match.end()):
-        return "invocation", (match[1],)
+    if match := _LONE.match(declared):
+        end = closing(declared, match.end())
+        if end is not None and declared[end:].lstrip()[:1] in ("", ";", "{"):
+            return "invocation", (match[1],)
     own = function_name(masked[: len(head)] if is_function_head else masked)
-    if is_function_head or (own and _is_prototype(bare)):
+    # a prototype has its parentheses before any value
+    if is_function_head or (own and re.match(r"[^={(]*\(", bare)):
         return "function", own
-    return "variable", _variables(bare)
-
-
-def _is_lone(declared: str, opening: int) -> bool:
-    end = closing(declared, opening)
-    return end is not None and declared[end:].lstrip()[:1] in ("", ";", "{")
-
-
-def _typedef(declared: str) -> tuple[ItemKind, tuple[str, ...]]:
-    pointer = re.search(r"\(\s*[\w:]*\*\s*(\w+)\s*\)\s*\(", declared)
-    if pointer is not None:
-        return "alias", (pointer[1],)
-    last = _VARIABLE.search(declared.rstrip("; \n"))
-    own = _class_names(declared) if "{" in declared else ()
-    return "alias", (*((last[1],) if last else ()), *own)
+    texts = (text for text, _ in split_list(bare.strip().rstrip(";"), angles=True))
+    heads = (re.split(r"=(?!=)|\{", text, maxsplit=1)[0].strip() for text in texts)
+    found = (_VARIABLE.search(head.split("(")[0]) for head in heads)
+    return "variable", tuple(match[1] for match in found if match)
 
 
 def _class_names(declared: str) -> tuple[str, ...]:
@@ -284,21 +260,6 @@ def function_name(head: str) -> tuple[str, ...]:
     return ()
 
 
-def _is_prototype(bare: str) -> bool:
-    opening = bare.find("(")
-    return opening >= 0 and "=" not in bare[:opening] and "{" not in bare[:opening]
-
-
-def _variables(bare: str) -> tuple[str, ...]:
-    found = []
-    for text, _ in split_list(bare.strip().rstrip(";"), angles=True):
-        declared = re.split(r"=(?!=)|\{", text, maxsplit=1)[0].strip()
-        declared = declared.split("(")[0]
-        if match := _VARIABLE.search(declared):
-            found.append(match[1])
-    return tuple(found)
-
-
 _MARKED = re.compile(r"\b__(?:global|device|constant|shared|managed)__\b")
 _MACRO = re.compile(r"\b[A-Z][A-Z0-9_]*_?(?:DEVICE|INLINE)[A-Z0-9_]*\b|\b(?:DEVICE|INLINE)\w*\b")
 _HOST = re.compile(
@@ -315,9 +276,8 @@ _MEMBER = re.compile(r"(?:\.|->)\s*([A-Za-z_]\w*)")
 class SourceItem:
     """One definition, with comments above it in `text`, and the code alone in `code`.
 
-    `conditions` are the #ifs around it that only the compiler can decide, `namespace` the scopes
-    it is in; `head` is what comes before a body, and `lead` how far into `text` the code begins.
-    One that `is_made` is what a macro in that line stands for.
+    `conditions` are the #ifs around it that only the compiler can decide, `head` is what comes
+    before a body, `lead` how far into `text` the code begins; `is_made`: by a macro in that line.
     """
 
     path: Path
@@ -334,19 +294,17 @@ class SourceItem:
 
     @property
     def key(self) -> tuple[Path, int, str, tuple[str, ...]]:
-        """What tells it from the others."""
         return self.path, self.line, self.kind, self.names
 
     @property
     def name(self) -> str:
-        """What to call it in messages."""
         return self.names[0] if self.names else fold(self.code)[:40]
 
     @property
     def is_kernel(self) -> bool:
         """Whether it is a `__global__` function with a body."""
-        is_marked_so = self.kind == "function" and "__global__" in self.head
-        return is_marked_so and bool(self.names) and self.code.endswith("}")
+        marked = self.kind == "function" and "__global__" in self.head
+        return marked and bool(self.names) and self.code.endswith("}")
 
     def uses(self) -> frozenset[str]:
         """List the names it refers to; members of something else are not names of their own."""
@@ -367,14 +325,11 @@ def says_host(code: str) -> bool:
     return _HOST.search(code) is not None
 
 
-def items_of(reading: Reading, path: Path) -> tuple[SourceItem, ...]:
-    """List the definitions of a source and its headers in the order of the #includes."""
-    return tuple(_file(reading, reading.files[path.resolve()], (), ()))
-
-
-def _file(
-    reading: Reading, code: SourceCode, namespace: tuple[str, ...], conditions: tuple[str, ...]
+def items_of(
+    reading: Reading, path: Path, namespace: tuple[str, ...] = (), conditions: tuple[str, ...] = ()
 ) -> Iterator[SourceItem]:
+    """List the definitions of a source and its headers in the order of the #includes."""
+    code = reading.files[path.resolve()]
     scopes: list[str | None] = []
     open_ones: list[list[str]] = []
     for chunk in chunks(code.masked):
@@ -386,10 +341,9 @@ def _file(
             del scopes[-1:]
         elif chunk.what == "code":
             yield _item(code, chunk, within, held)
-        elif (included := code.included.get(_line(code, chunk))) is not None:
+        elif (included := code.included.get(code.line(chunk.start))) is not None:
             if included.path is not None:
-                inner = reading.files[included.path.resolve()]
-                yield from _file(reading, inner, within, held)
+                yield from items_of(reading, included.path, within, held)
         elif not _conditional(code.masked[chunk.start : chunk.end], open_ones):
             item = _item(code, chunk, (), held)
             if item.kind == "macro":
@@ -413,41 +367,30 @@ def _conditional(directive: str, open_ones: list[list[str]]) -> bool:
     return True
 
 
-def _line(code: SourceCode, chunk: Chunk) -> int:
-    return code.text.count("\n", 0, chunk.start) + 1
-
-
 def _item(
     code: SourceCode, chunk: Chunk, namespace: tuple[str, ...], conditions: tuple[str, ...]
 ) -> SourceItem:
     start, end = chunk.start, chunk.end
     masked = code.masked[start:end]
-    above = _comments(code, start)
-    macro = re.match(r"#\s*(?:define|undef)\s+(\w+)", masked)
-    kind: ItemKind = "macro"
-    names: tuple[str, ...]
-    if macro is not None:
-        head, names = macro[0], (macro[1],)
-    else:
-        head = _head(masked)
-        kind, names = named(masked, head)
-        end += code.masked[end : end + 1] == ";"
-    return SourceItem(
-        code.path, _line(code, chunk), kind, names, code.text[above:end], masked, head,
-        namespace, conditions, start - above,
-    )  # fmt: skip
-
-
-def _comments(code: SourceCode, start: int) -> int:
     # the comment right above belongs to what follows, one above a blank line to the file
     begin = code.text.rfind("\n", 0, start) + 1
     while begin > 0:
-        above = code.text.rfind("\n", 0, begin - 1) + 1
-        row = code.text[above : begin - 1]
-        if not row.strip() or code.masked[above : begin - 1].strip():
+        row = slice(code.text.rfind("\n", 0, begin - 1) + 1, begin - 1)
+        if not code.text[row].strip() or code.masked[row].strip():
             break
-        begin = above
-    return begin if not code.masked[begin:start].strip() else start
+        begin = row.start
+    above = begin if not code.masked[begin:start].strip() else start
+    macro = re.match(r"#\s*(?:define|undef)\s+(\w+)", masked)
+    head = macro[0] if macro is not None else _head(masked)
+    kind: ItemKind
+    names: tuple[str, ...]
+    kind, names = ("macro", (macro[1],)) if macro is not None else named(masked, head)
+    if macro is None:
+        end += code.masked[end : end + 1] == ";"
+    return SourceItem(
+        code.path, code.line(start), kind, names, code.text[above:end], masked, head,
+        namespace, conditions, start - above,
+    )  # fmt: skip
 
 
 def _head(masked: str) -> str:

@@ -4,15 +4,181 @@ from __future__ import annotations
 
 import ast
 import operator as operators
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from tuner.draft.extract.headers import Include, parsed_include, replaced, resolved
 from tuner.model.errors import KernelError
 from tuner.source.reader import source_text
-from tuner.source.syntax import mask
+from tuner.source.syntax import closing, mask, split_list
+
+_NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
+# what NVRTC brings, or stands in for (tuner/compiler/shims.py)
+_TOOLKIT = re.compile(
+    r"cuda_(?:fp\d\w*|bf16)\.h(?:pp)?|math_constants\.h|vector_(?:types|functions)\.h|mma\.h"
+    r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h"
+    r"|cuda/.*|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
+    r"|c(?:assert|float|limits|math|stddef|stdint|stdio)|(?:sm_\d+|device)_\w+\.h(?:pp)?"
+)
+
+_FRAMEWORK = re.compile(
+    r"(?:torch|ATen|c10|pybind11|tvm|dlpack|cutlass|cute|thrust|nccl\w*|nvToolsExt)\b"
+    r"|Python\.h|\w*extension\w*\.h|cu(?:blas|sparse|dnn|fft)\w*\.h"
+)
+_HOST = re.compile(
+    r"cuda(?:_runtime\w*|_profiler\w*|Typedefs)?\.h|curand\.h|device_launch_parameters\.h"
+    r"|[a-z_]+|(?:stdlib|string|time|unistd|getopt|errno|sys/\w+)\.h"
+)
+# how far above a file a folder `include` is looked for
+_LEVELS = 5
+
+Origin = Literal["own", "toolkit", "framework", "host", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """One #include: what it names, and where that is if it is a file of the project."""
+
+    name: str
+    quoted: bool
+    origin: Origin
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        marks = '""' if self.quoted else "<>"
+        return f"#include {marks[0]}{self.name}{marks[1]}"
+
+
+def parsed_include(directive: str) -> tuple[str, bool] | None:
+    """Read the name in an #include and whether it is quoted; None where a macro stands for it."""
+    match = _NAMED.match(directive.strip())
+    if match is None:
+        return None
+    return match["quoted"] or match["angled"], match["quoted"] is not None
+
+
+def resolved(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...]) -> Include:
+    """Look in the includer's folder, `folders`, and each `include` beside a folder above."""
+    places = _places(includer, quoted, folders)
+    found = next((place / name for place in places if (place / name).is_file()), None)
+    if found is not None:
+        shown = found if includer.is_absolute() else Path(os.path.relpath(found))
+        return Include(name, quoted, "own", shown)
+    origin: Origin = "missing"
+    if _TOOLKIT.fullmatch(name):
+        origin = "toolkit"
+    elif _FRAMEWORK.match(name):
+        origin = "framework"
+    elif not quoted and _HOST.fullmatch(name):
+        origin = "host"
+    return Include(name, quoted, origin)
+
+
+def is_plain(name: str, quoted: bool) -> bool:
+    """Whether a header is the toolkit's or the host compiler's, as plain CUDA files have them."""
+    # helper_*.h are of CUDA's samples, for their host code; NVRTC refuses cub's list of everything
+    plain = re.fullmatch(r"helper_\w+\.h", name) or _TOOLKIT.fullmatch(name)
+    host = not quoted and _HOST.fullmatch(name)
+    return name != "cub/cub.cuh" and bool(plain or host)
+
+
+def _places(includer: Path, quoted: bool, folders: tuple[Path, ...]) -> Iterator[Path]:
+    folder = includer.parent
+    if quoted:
+        yield folder
+    yield from folders
+    above = folder.resolve()
+    for place in (above, *above.parents[:_LEVELS]):
+        yield place / "include"
+        if (place / ".git").exists():
+            yield place
+            return
+
+
+_TYPES = {
+    "Half": "__half",
+    "BFloat16": "__nv_bfloat16",
+    "Float8_e4m3fn": "__nv_fp8_e4m3",
+    "Float8_e5m2": "__nv_fp8_e5m2",
+}
+_TYPE = re.compile(rf"(?<![\w:])(?:::\s*)?(?:at|c10|torch)\s*::\s*({'|'.join(_TYPES)})\b")
+# a type in which a framework computes with another
+_COMPUTING = re.compile(r"(?<![\w:])(?:::\s*)?at\s*::\s*(?:opmath_type|acc_type)\s*<[^<>]*>")
+_SCALAR = re.compile(
+    r"\b(?:at::|torch::)?(?:ScalarType::)?k?(Half|BFloat16|Float|Double|Float8_e4m3fn|Float8_e5m2"
+    r"|Int|Long|Short|Char|Byte|Bool)\b"
+)
+_SCALARS = {
+    "Half": "__half", "BFloat16": "__nv_bfloat16", "Float": "float", "Double": "double",
+    "Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2", "Int": "int",
+    "Long": "int64_t", "Short": "int16_t", "Char": "int8_t", "Byte": "uint8_t", "Bool": "bool",
+}  # fmt: skip
+_DISPATCHED = {
+    "FLOATING": ("float", "double"),
+    "INTEGRAL": ("int", "int64_t", "int16_t", "int8_t", "uint8_t"),
+    "ALL": ("float", "double", "int", "int64_t", "int16_t", "int8_t", "uint8_t"),
+    "REDUCED_FLOATING": ("__half", "__nv_bfloat16"),
+}
+_MACROS = {
+    "C10_HOST_DEVICE": "__host__ __device__",
+    "C10_DEVICE": "__device__",
+    "C10_HOST": "__host__",
+    "C10_RESTRICT": "__restrict__",
+    "C10_ALWAYS_INLINE": "__forceinline__",
+    "C10_WARP_SIZE": "32",
+    "C10_LAUNCH_BOUNDS_0": "__launch_bounds__(256, 4)",
+    "C10_LAUNCH_BOUNDS_1(threads)": "__launch_bounds__(threads)",
+    "C10_LAUNCH_BOUNDS_2(threads, blocks)": "__launch_bounds__(threads, blocks)",
+    "CUDA_KERNEL_ASSERT(condition)": "assert(condition)",
+    "WARP_SHFL_XOR(value, lanes)": "__shfl_xor_sync(0xffffffff, value, lanes)",
+    "WARP_SHFL_DOWN(value, lanes)": "__shfl_down_sync(0xffffffff, value, lanes)",
+    "WARP_SHFL(value, lane)": "__shfl_sync(0xffffffff, value, lane)",
+    "CUDA_KERNEL_LOOP(i, n)": (
+        "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += blockDim.x * gridDim.x)"
+    ),
+}
+
+
+def replaced(text: str, masked: str, own: frozenset[str]) -> str:
+    """Write CUDA's names for frameworks' types and macros that are not `own`; lines stay."""
+    pieces, at = [], 0
+    found = [(m.span(), _TYPES[m[1]]) for m in _TYPE.finditer(masked)]
+    found += [(m.span(), "float") for m in _COMPUTING.finditer(masked)]
+    for (start, end), name in sorted([*found, *_expanded(masked, own)]):
+        pieces += [text[at:start], name]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def _expanded(masked: str, own: frozenset[str]) -> Iterator[tuple[tuple[int, int], str]]:
+    heads = {head.partition("(")[0]: head for head in _MACROS}
+    for match in re.finditer(r"\b[A-Z][A-Z0-9_]+\b", masked):
+        head = heads.get(match[0])
+        if head is None or match[0] in own:
+            continue
+        if "(" not in head:
+            yield match.span(), _MACROS[head]
+        elif masked[match.end() : match.end() + 1] == "(":
+            end = closing(masked, match.end()) or match.end() + 1
+            names = [name for name, _ in split_list(head.partition("(")[2][:-1])]
+            passed = [text for text, _ in split_list(masked[match.end() + 1 : end - 1])]
+            values = dict(zip(names, passed, strict=False))
+            body = re.sub(r"\w+", lambda word: values.get(word[0], word[0]), _MACROS[head])  # noqa: B023
+            lines = masked.count("\n", match.start(), end)
+            yield (match.start(), end), body + "\n" * lines
+
+
+def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """List the types that one of PyTorch's AT_DISPATCH macros gives `scalar_t`; () for another."""
+    match = re.match(r"AT_DISPATCH_(REDUCED_FLOATING|FLOATING|INTEGRAL|ALL)_TYPES\w*", macro)
+    if match is None:
+        return ()
+    more = [_SCALARS[m[1]] for text in arguments for m in _SCALAR.finditer(text) if "." not in text]
+    return tuple(dict.fromkeys((*_DISPATCHED[match[1]], *more)))
+
 
 # Left to the compiler: they differ between NVRTC, the CPU device and the architectures.
 _OPEN = re.compile(
@@ -24,18 +190,11 @@ PREDEFINED = {"__CUDACC__": "1", "CUDA_VERSION": "13000", "CUDART_VERSION": "130
 _DEFINED = re.compile(r"\bdefined\s*(?:\(\s*(\w+)\s*\)|\s(\w+))")
 _NUMBER = re.compile(r"\b(0[xX][\da-fA-F]+|\d+)[uUlL]*\b")
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop], Callable[[int, int], int]] = {
-    ast.Add: operators.add,
-    ast.Sub: operators.sub,
-    ast.Mult: operators.mul,
-    ast.FloorDiv: operators.floordiv,
-    ast.Mod: operators.mod,
-    ast.Eq: operators.eq,
-    ast.NotEq: operators.ne,
-    ast.Lt: operators.lt,
-    ast.LtE: operators.le,
-    ast.Gt: operators.gt,
-    ast.GtE: operators.ge,
-}
+    ast.Add: operators.add, ast.Sub: operators.sub, ast.Mult: operators.mul,
+    ast.FloorDiv: operators.floordiv, ast.Mod: operators.mod,
+    ast.Eq: operators.eq, ast.NotEq: operators.ne,
+    ast.Lt: operators.lt, ast.LtE: operators.le, ast.Gt: operators.gt, ast.GtE: operators.ge,
+}  # fmt: skip
 _MAX_DEPTH = 8
 
 
@@ -44,8 +203,14 @@ def holds(condition: str, macros: Mapping[str, str | None]) -> bool | None:
 
     `macros` maps what is defined to its text, or to None where that is not certain.
     """
-    text = " ".join(condition.split())
-    text = _DEFINED.sub(lambda match: _defined(match[1] or match[2], macros), text)
+
+    def defined(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if _OPEN.fullmatch(name) or (name in macros and macros[name] is None):
+            return name
+        return "1" if name in macros else "0"
+
+    text = _DEFINED.sub(defined, " ".join(condition.split()))
     text = text.replace("&&", " and ").replace("||", " or ")
     text = re.sub(r"!(?!=)", " not ", text).replace("/", "//")
     try:
@@ -55,24 +220,13 @@ def holds(condition: str, macros: Mapping[str, str | None]) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _defined(name: str, macros: Mapping[str, str | None]) -> str:
-    if _OPEN.fullmatch(name) or (name in macros and macros[name] is None):
-        return name
-    return "1" if name in macros else "0"
-
-
 def _evaluated(text: str, macros: Mapping[str, str | None], depth: int) -> int | None:
-    plain = _NUMBER.sub(lambda match: str(_integer(match[1])), text).strip()
+    # Python writes an octal number in another way, and has no suffixes
+    plain = _NUMBER.sub(lambda match: re.sub(r"^0(?=[0-7]+$)", "0o", match[1]), text).strip()
     try:
         return _value(ast.parse(plain, mode="eval").body, macros, depth)
     except (SyntaxError, ValueError):
         return None
-
-
-def _integer(digits: str) -> int:
-    if digits[:2] in ("0x", "0X"):
-        return int(digits, 16)
-    return int(digits, 8 if re.fullmatch("0[0-7]+", digits) else 10)
 
 
 def _value(node: ast.expr, macros: Mapping[str, str | None], depth: int) -> int | None:
@@ -124,8 +278,7 @@ WRITTEN = "\v"
 class SourceCode:
     """One file without the branches that do not hold; lines keep their numbers.
 
-    `included` maps the lines of its #includes to where they lead; a file of the project is there
-    only where it was read for the first time.
+    `included` maps lines to #includes, of a file of the project the first that is read.
     """
 
     path: Path
@@ -133,13 +286,13 @@ class SourceCode:
     masked: str
     included: dict[int, Include]
 
+    def line(self, at: int) -> int:
+        return self.text.count("\n", 0, at) + 1
+
 
 @dataclass(slots=True)
 class Reading:
-    """All files that a source consists of, the source itself last to be complete.
-
-    `dropped` are the conditions that do not hold, with their places.
-    """
+    """All files of a source, itself the last; `dropped` are the conditions that do not hold."""
 
     folders: tuple[Path, ...]
     files: dict[Path, SourceCode] = field(default_factory=dict)
@@ -166,10 +319,7 @@ class _Group:
 
 
 def read_all(path: Path, folders: tuple[Path, ...] = ()) -> Reading:
-    """Read a source and what it includes from its project.
-
-    Raises `KernelError` for what cannot be read and for headers that include each other for ever.
-    """
+    """Read a source and its headers; raise `KernelError` for what cannot be read or has no end."""
     for folder in folders:
         if not folder.is_dir():
             raise KernelError(
@@ -199,10 +349,6 @@ class _Preprocessor:
     @property
     def is_live(self) -> bool:
         return all(group.live for group in self.groups)
-
-    @property
-    def is_certain(self) -> bool:
-        return not any(group.is_open for group in self.groups)
 
     def read(self) -> None:
         at = 0
@@ -234,7 +380,8 @@ class _Preprocessor:
             self.include(at)
         elif name == "define" and (defined := _DEFINE.match(rest)):
             value = defined[3].strip() if not defined[2] else ""
-            self.reading.macros[defined[1]] = value if self.is_certain else None
+            is_certain = not any(group.is_open for group in self.groups)
+            self.reading.macros[defined[1]] = value if is_certain else None
         elif name == "undef":
             self.reading.macros.pop(rest, None)
         elif name == "pragma" and rest == "once":
@@ -255,27 +402,21 @@ class _Preprocessor:
             return
         asked = {"ifdef": f"defined({rest})", "ifndef": f"!defined({rest})", "else": "1"}
         condition = asked.get(name, rest)
-        was_open = group.is_open
-        value = self.settled(group, condition)
-        group.live = group.outer and value is not False
-        if value is None:
-            if name == "elif" and not was_open:
-                self.lines[at] = self.lines[at].replace("elif", "if", 1)
-        elif value and was_open:
-            self.blank(at, end)
-            self.lines[at] = "#else"
+        was_open, value = group.is_open, None
+        if not group.outer or group.is_taken:
+            value = False
         else:
+            value = holds(condition, self.reading.macros)
+            group.is_taken, group.is_open = value is True, was_open or value is None
+        group.live = group.outer and value is not False
+        if value is not None:
             self.blank(at, end)
+            if value and was_open:
+                self.lines[at] = "#else"
+        elif name == "elif" and not was_open:
+            self.lines[at] = self.lines[at].replace("elif", "if", 1)
         if value is False and group.outer:
             self.reading.dropped.append((self.path, at + 1, f"#{name} {rest}".strip()))
-
-    def settled(self, group: _Group, condition: str) -> bool | None:
-        if not group.outer or group.is_taken:
-            return False
-        value = holds(condition, self.reading.macros)
-        group.is_taken = value is True
-        group.is_open = group.is_open or value is None
-        return value
 
     def blank(self, at: int, end: int) -> None:
         self.lines[at:end] = [REMOVED] * (end - at)
@@ -290,22 +431,18 @@ class _Preprocessor:
             return
         chain = (*self.chain, (self.path, at + 1))
         whole = found.path.resolve()
-        if any(whole == path.resolve() for path, _ in chain):
-            if not _is_guarded(found.path):
-                raise _cycle(found.path, chain)
+        start = next((i for i, (path, _) in enumerate(chain) if path.resolve() == whole), None)
+        if start is not None:
+            text = mask(source_text(found.path))
+            if not _ONCE.search(text) and not _GUARD.match(text):
+                raise _cycle(found.path, chain[start:])
         elif whole not in self.reading.files:
             _read(found.path, self.reading, chain)
             self.included[at + 1] = found
 
 
-def _is_guarded(path: Path) -> bool:
-    text = mask(source_text(path))
-    return _ONCE.search(text) is not None or _GUARD.match(text) is not None
-
-
 def _cycle(path: Path, chain: tuple[tuple[Path, int], ...]) -> KernelError:
-    start = next(i for i, (place, _) in enumerate(chain) if place.resolve() == path.resolve())
-    way = " -> ".join([*(f"{place.name}:{line}" for place, line in chain[start:]), path.name])
+    way = " -> ".join([*(f"{place.name}:{line}" for place, line in chain), path.name])
     return KernelError(
         f"the headers include each other in a circle: {way}",
         path=chain[-1][0],

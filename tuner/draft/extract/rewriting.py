@@ -139,11 +139,8 @@ def _laid_out(code: str) -> str:
 def _launching(
     item: SourceItem, launching: Mapping[str, Macro], macros: Mapping[str, Macro]
 ) -> SourceItem:
-    own = {
-        name: macro
-        for name, macro in _macros_in(item.code).items()
-        if _LAUNCHES.search(macro.body) or _LEADS.search(macro.body)
-    }
+    stated = _macros_in(item.code)
+    own = {n: m for n, m in stated.items() if _LAUNCHES.search(m.body) or _LEADS.search(m.body)}
     known = {**launching, **own}
     if not known:
         return item
@@ -168,8 +165,6 @@ def _launching(
 
 @dataclass(frozen=True, slots=True)
 class StructMember:
-    """One member of a struct: its type as C++ writes it, and its name."""
-
     c_type: str
     name: str
 
@@ -187,11 +182,10 @@ class Opened:
 def opened(
     kernel: SourceItem, items: Sequence[SourceItem], conversions: str
 ) -> tuple[tuple[SourceItem, ...], Opened] | None:
-    """Give a kernel the members of a struct parameter in place of the struct.
+    """Give a kernel the members of a struct parameter in place of the struct, where it has one.
 
     Where its code has the members' names for something else, it becomes a device function that a
-    new kernel calls. None where there is no such struct, or where its members cannot be read.
-    `conversions` is code whose casts say what a `void*` points to.
+    new kernel calls. `conversions` is code whose casts say what a `void*` points to.
     """
     span = _parameter_list(kernel)
     structs = {name: item for item in items if item.kind == "class" for name in item.names[:1]}
@@ -209,18 +203,13 @@ def opened(
         if match is not None and members:
             known = tuple(_pointed(member, match[3], conversions) for member in members)
             found = Opened(place, match[3], match[1], known)
-            if _is_free(kernel, found, span, pieces):
-                return (_rewritten(kernel, span, pieces, found),), found
-            return _split(kernel, span, pieces, found), found
+            # do the members' names mean something else in the kernel?
+            names = "|".join(member.name for member in known)
+            texts = (kernel.code[:start] + kernel.code[end:], *pieces[:place], *pieces[place + 1 :])
+            if any(re.search(rf"(?<![\w.>])(?:{names})\b", text) for text in texts):
+                return _split(kernel, span, pieces, found), found
+            return (_rewritten(kernel, span, pieces, found),), found
     return None
-
-
-def _is_free(kernel: SourceItem, found: Opened, span: Span, pieces: Sequence[str]) -> bool:
-    # whether the members' names mean nothing else in the kernel
-    names = "|".join(member.name for member in found.members)
-    others = [piece for place, piece in enumerate(pieces) if place != found.place]
-    texts = (kernel.code[: span[0]] + kernel.code[span[1] :], *others)
-    return not any(re.search(rf"(?<![\w.>])(?:{names})\b", text) for text in texts)
 
 
 def _with_members(pieces: Sequence[str], found: Opened) -> list[str]:
@@ -355,10 +344,7 @@ def _template_arguments(template: str) -> str:
 
 
 def arguments_of(site_text: str, found: Opened) -> list[str]:
-    """Read what host code puts into the members: `Params{.x = a, .y = b}`, or braces in order.
-
-    A member that is not told is written as the struct's own, `params.x`.
-    """
+    """Read `Params{.x = a, .y = b}`, or braces in order; `params.x` for what is not told."""
     inside = re.search(r"\{(.*)\}\s*\)*$", site_text, re.DOTALL)
     pieces = [fold(piece) for piece, _ in split_list(inside[1])] if inside else []
     named = {

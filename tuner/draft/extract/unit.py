@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import wrap
 
-from tuner.draft.extract.headers import Include
 from tuner.draft.extract.items import SourceItem, chunks, is_function, is_marked, says_host
-from tuner.draft.extract.reading import REMOVED, WRITTEN, Reading
+from tuner.draft.extract.reading import REMOVED, WRITTEN, Include, Reading
 from tuner.source import implied_headers
 from tuner.source.facts import IDENTIFIER
 
@@ -88,8 +87,7 @@ def needed(
 ) -> list[SourceItem]:
     """List what `kernels` need, in the order of `items`; overloads and specialisations together.
 
-    `constants` are names that launches mention, of which only values are taken; `names` are
-    others to take along, such as a functor that a kernel is instantiated with.
+    Of `constants` only values are taken; `names` are others, such as a functor.
     """
     marks = device_marks(items)
     usable = {at: kept for at, item in enumerate(items) if (kept := _usable(item, marks))}
@@ -113,12 +111,10 @@ def needed(
         if not pending:
             pending = _operators(items, usable, found)
             found.update(pending)
-    scopes = {scope for at in found for scope in items[at].namespace}
-    found |= {
-        at
-        for at, item in enumerate(items)
-        if item.kind == "directive" and _is_scope(item.name, scopes)
-    }
+    scopes = {part for at in found for scope in items[at].namespace for part in scope.split("::")}
+    directives = (at for at, item in enumerate(items) if item.kind == "directive")
+    last = {at: items[at].name.replace(" ", "").rpartition("::")[2] for at in directives}
+    found |= {at for at, name in last.items() if name in scopes | _DEVICE_SCOPES}
     return [usable.get(at, items[at]) for at in sorted(found)]
 
 
@@ -129,12 +125,10 @@ def _usable(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
         return item
     if item.kind == "class":
         return _without_host_members(item, marks)
-    if item.kind == "function":
-        marked = is_marked(item.head, marks)
-        if marked:
-            return item
-        return None if not _CONSTANT.search(item.head) or says_host(item.code) else item
-    return None if says_host(item.code) else item
+    if item.kind == "function" and is_marked(item.head, marks):
+        return item
+    plain = item.kind != "function" or _CONSTANT.search(item.head) is not None
+    return item if plain and not says_host(item.code) else None
 
 
 def _without_host_members(item: SourceItem, marks: frozenset[str]) -> SourceItem | None:
@@ -170,15 +164,9 @@ def _operators(
     ]
 
 
-def _is_scope(name: str, scopes: set[str]) -> bool:
-    parts = name.replace(" ", "").split("::")
-    known = {part for scope in scopes for part in scope.split("::")}
-    return parts[-1] in known | _DEVICE_SCOPES
-
-
 @dataclass(slots=True)
 class Text:
-    """Lines with the file and line that each came from, None for one that was written here."""
+    """Lines with the place that each came from, None for one that was written here."""
 
     lines: list[str] = field(default_factory=list)
     places: list[SourcePlace | None] = field(default_factory=list)
@@ -192,7 +180,7 @@ class Text:
             self.places.append(place)
 
     def extend(self, lines: Iterable[str]) -> None:
-        """Append lines that were written here."""
+
         for line in lines:
             self.add(line)
 
@@ -215,20 +203,19 @@ def add_items(text: Text, items: Sequence[SourceItem]) -> None:
             if own:
                 text.add("")
             namespace, conditions = own, item.conditions
-        elif not _in_a_row(before, item):
-            text.add("")
-        _add(text, item)
+        elif before is not None:
+            short = "\n" not in item.text.strip() and "\n" not in before.text.strip()
+            if not short or before.path != item.path or item.line - before.line > 1:
+                text.add("")
+        number = item.line
+        if not item.is_made:
+            number -= item.text[: item.lead].count("\n") + 1
+        for line in item.text.rstrip("\n").split("\n"):
+            is_written = line.startswith(WRITTEN) and line != REMOVED
+            number += not (is_written or item.is_made)
+            text.add(line.removeprefix(WRITTEN) if is_written else line, (item.path, number))
         before = item
     _close(text, namespace, conditions)
-
-
-def _add(text: Text, item: SourceItem) -> None:
-    above = 0 if item.is_made else item.text[: item.lead].count("\n") + 1
-    number = item.line - above
-    for line in item.text.rstrip("\n").split("\n"):
-        is_written = line.startswith(WRITTEN) and line != REMOVED
-        number += not (is_written or item.is_made)
-        text.add(line.removeprefix(WRITTEN) if is_written else line, (item.path, number))
 
 
 def _close(text: Text, namespace: tuple[str, ...], conditions: tuple[str, ...]) -> None:
@@ -236,13 +223,6 @@ def _close(text: Text, namespace: tuple[str, ...], conditions: tuple[str, ...]) 
         text.add("")
     text.extend(f"}}  // namespace {name}" for name in reversed(namespace))
     text.extend("#endif" for _ in conditions)
-
-
-def _in_a_row(before: SourceItem | None, item: SourceItem) -> bool:
-    if before is None:
-        return True
-    short = "\n" not in item.text.strip() and "\n" not in before.text.strip()
-    return short and before.path == item.path and item.line - before.line <= 1
 
 
 def qualified(text: str, items: Sequence[SourceItem]) -> str:
@@ -327,7 +307,7 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
 
 
 def _standard_library(masked: str) -> tuple[list[str], list[str]]:
-    """Write what makes `std::` mean something in device code: plain includes, and a stand-in."""
+
     names = {match[1] for match in _STD.finditer(masked)} - _BUILT_IN
     plain = sorted({_ELSEWHERE[name] for name in names if name in _ELSEWHERE})
     homes = {name: home for home, listed in _STANDARD.items() for name in listed.split()}
@@ -354,10 +334,7 @@ def _listed(names: Sequence[str]) -> str:
 def left_out(
     reading: Reading, path: Path, items: Sequence[SourceItem], kept: Sequence[SourceItem]
 ) -> Iterator[str]:
-    """List what is not in the unit, each with its place and the reason.
-
-    These are headers, branches and host code; what is not needed is told as one number.
-    """
+    """List the headers, branches and host code that are not in the unit, with place and reason."""
     grouped: dict[tuple[Path, str], list[tuple[int, Include]]] = {}
     for file, line, include in reading.unread(*_WHY):
         grouped.setdefault((file, include.origin), []).append((line, include))

@@ -13,12 +13,15 @@ from tuner.cli import cli
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
-from tuner.draft.extract import Extraction, extract, failure
+from tuner.draft.extract.extraction import Extraction, extract, failure
 from tuner.model.errors import KernelError
 
 DATA = Path(__file__).parent / "data"
 NEWER = ("--std=c++20",)
 # source, what is asked for, the kernels as launches of the unit name them
+
+NORM = "jit/csrc/elementwise/rmsnorm.cuh"
+NORM_ASKED = {"instantiate": ("rmsnorm_block<4096, true, bf16_t>",)}
 STYLES: dict[str, tuple[str, dict[str, tuple[str, ...]], tuple[str, ...]]] = {
     "a functor as template argument, types from the project's dispatch macro": (
         "aot/csrc/elementwise/activation.cu",
@@ -49,8 +52,8 @@ STYLES: dict[str, tuple[str, dict[str, tuple[str, ...]], tuple[str, ...]]] = {
         ("gating_softmax<__nv_bfloat16, 8, 64, 4, 16>", "row_softmax<256>"),
     ),
     "compiled at run time: a struct as parameter, concepts, an instantiation of one's own": (
-        "jit/csrc/elementwise/rmsnorm.cuh",
-        {"instantiate": ("rmsnorm_block<4096, true, bf16_t>",)},
+        NORM,
+        NORM_ASKED,
         ("rmsnorm_block<4096, true, bf16_t>",),
     ),
     "pybind, AT_DISPATCH, macros of PyTorch": (
@@ -126,8 +129,7 @@ def test_branches_for_other_hardware_are_gone_and_those_for_an_architecture_stay
     quant = extracted("aot/csrc/gemm/per_token_quant_fp8.cu").unit
     assert "fnuz" not in quant
     assert "224.0f" not in quant
-    asked = ("rmsnorm_block<4096, true, bf16_t>",)
-    norm = extracted("jit/csrc/elementwise/rmsnorm.cuh", instantiate=asked).unit
+    norm = extracted(NORM, **NORM_ASKED).unit
     assert "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900" in norm
 
 
@@ -141,23 +143,21 @@ def test_host_functions_of_a_class_are_taken_out_of_it() -> None:
 
 
 def test_a_struct_becomes_parameters_and_a_void_pointer_gets_its_type() -> None:
-    asked = ("rmsnorm_block<4096, true, bf16_t>",)
-    unit = extracted("jit/csrc/elementwise/rmsnorm.cuh", instantiate=asked)
+    unit = extracted(NORM, **NORM_ASKED)
     parameters = [p.declaration for p in unit.source.kernel("rmsnorm_block").parameters]
-    assert parameters[:3] == ["const T* input", "const T* weight", "T* output"]
-    assert parameters[3:5] == ["int64_t input_stride", "int64_t output_stride"]
-    assert parameters[5:] == ["uint32_t num_tokens", "float eps"]
+    assert parameters == [
+        *("const T* input", "const T* weight", "T* output", "int64_t input_stride"),
+        *("int64_t output_stride", "uint32_t num_tokens", "float eps"),
+    ]
     assert unit.source.launches[0].arguments[-2:] == ("num_tokens", "eps")
 
 
-def test_a_struct_is_put_together_in_the_kernel_where_its_members_names_are_free() -> None:
+def test_where_members_names_are_free_the_kernel_has_the_struct_and_lines_know_their_places() -> (
+    None
+):
     unit = extracted("stream/clamp.cu")
     assert "  const Limits limits{low, high};" in unit.unit
     assert "_body" not in unit.unit
-
-
-def test_lines_of_the_unit_and_of_the_host_code_know_where_they_are_from() -> None:
-    unit = extracted("stream/clamp.cu")
     source = (DATA / "stream/clamp.cu").read_text().splitlines()
     lines = unit.source.text.splitlines()
     known = [(line, place) for line, place in zip(lines, unit.places, strict=False) if place]
@@ -176,24 +176,16 @@ def test_the_launch_is_of_the_instantiation() -> None:
     assert site.definitions["pack_size"] == "16 / sizeof(__nv_bfloat16)"
 
 
-def test_another_instantiation_can_be_asked_for(pool: NvrtcPool) -> None:
-    unit = extracted("pybind/scale_shift.cu", instantiate=("scale_shift_kernel<__half>",))
-    assert unit.names == ("scale_shift_kernel<__half>",)
-    assert not error_of(pool, unit)
-
-
 def test_names_that_no_file_defines_are_told_with_place_and_remedy(pool: NvrtcPool) -> None:
-    found = {}
-    for name in ("framework", "macro", "missing"):
+    for name, what, line, remedy in (
+        ("framework", "'cutlass'", 5, r"#include <cutlass/numeric_conversion\.h>"),
+        ("macro", "'FOR_EACH_ELEMENT' (by its name a macro)", 4, ""),
+        ("missing", "'rows'", 6, r'#include "rows\.cuh".*--include DIR'),
+    ):
         unit = extracted(f"bad/{name}.cu")
         told = failure(unit, error_of(pool, unit))
-        found[name] = (told.message.split(" is ")[0], told.line, told.remedy or "")
-    assert found["framework"][:2] == ("'cutlass'", 5)
-    assert "#include <cutlass/numeric_conversion.h>" in found["framework"][2]
-    assert found["macro"][:2] == ("'FOR_EACH_ELEMENT' (by its name a macro)", 4)
-    assert found["missing"][:2] == ("'rows'", 6)
-    assert '#include "rows.cuh"' in found["missing"][2]
-    assert "--include DIR" in found["missing"][2]
+        assert (told.message.split(" is ")[0], told.line) == (what, line)
+        assert re.search(remedy, told.remedy or "")
 
 
 def test_a_missing_header_is_found_in_a_folder_that_is_given(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.draft.extract.headers import is_plain, resolved
 from tuner.draft.extract.items import items_of
-from tuner.draft.extract.reading import PREDEFINED, holds, read_all
+from tuner.draft.extract.reading import PREDEFINED, holds, is_plain, read_all, resolved
 from tuner.model.errors import KernelError
 
 
@@ -21,23 +20,22 @@ def read(folder: Path, text: str, **headers: str) -> str:
     return "\n".join(item.text for item in items_of(reading, path))
 
 
-def test_a_branch_that_does_not_hold_is_gone_and_its_lines_stay_counted(tmp_path: Path) -> None:
+def test_a_branch_that_does_not_hold_is_gone_and_an_open_one_keeps_its_condition(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "source.cu"
-    path.write_text("#ifdef USE_ROCM\nint a;\n#elif 1\nint b;\n#else\nint c;\n#endif\nint d;\n")
+    path.write_text(
+        "#ifdef USE_ROCM\nint a;\n#elif 1\nint b;\n#else\nint c;\n#endif\nint d;\n"
+        "#if __CUDA_ARCH__ >= 900\nint e;\n#else\nint f;\n#endif\n"
+    )
     reading = read_all(path)
-    assert [(i.name, i.line) for i in items_of(reading, path)] == [("b", 4), ("d", 8)]
+    assert [(i.name, i.line, i.conditions) for i in items_of(reading, path)] == [
+        ("b", 4, ()),
+        ("d", 8, ()),
+        ("e", 10, ("(__CUDA_ARCH__ >= 900)",)),
+        ("f", 12, ("!(__CUDA_ARCH__ >= 900)",)),
+    ]
     assert [line for _, line, _ in reading.dropped] == [1, 5]
-
-
-def test_an_open_branch_keeps_its_condition(tmp_path: Path) -> None:
-    path = tmp_path / "source.cu"
-    path.write_text("#if __CUDA_ARCH__ >= 900\nint a;\n#else\nint b;\n#endif\nint c;\n")
-    conditions = {i.name: i.conditions for i in items_of(read_all(path), path)}
-    assert conditions == {
-        "a": ("(__CUDA_ARCH__ >= 900)",),
-        "b": ("!(__CUDA_ARCH__ >= 900)",),
-        "c": (),
-    }
 
 
 def test_a_condition_that_holds_after_an_open_one_is_its_else(tmp_path: Path) -> None:
