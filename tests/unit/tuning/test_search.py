@@ -15,8 +15,12 @@ from tuner.report.data import from_session
 from tuner.search.pool import Pool, valid_configs
 from tuner.session.events import SearchEnded
 from tuner.space.load import load_definition
-from tuner.tuning.scheduler import FIRST_TURN_TRIALS
-from tuner.tuning.search import FURTHER_TRIALS, TRANSFERRED_CONFIGS, cross_workload_transfer
+from tuner.tuning.search import (
+    FIRST_TURN_TRIALS,
+    FURTHER_TRIALS,
+    TRANSFERRED_CONFIGS,
+    cross_workload_transfer,
+)
 
 PLAIN = "  block: [32, 64, 128, 256, 512]\n  items: [1, 2, 4, 8]\n"
 
