@@ -162,7 +162,7 @@ SEARCHES = st.builds(
 @given(st.lists(SEARCHES, max_size=4), st.integers(min_value=0, max_value=4))
 def test_whatever_is_known_the_list_is_short_valid_and_without_repeats(known, limit) -> None:
     found = seeds(known, QUERY, HERE, limit=limit, valid=lambda config: config["items"] == 1)
-    configs = [seed.config for seed in found]
+    configs = [Config.of(seed.config) for seed in found]
     assert len(configs) <= limit
     assert len(set(configs)) == len(configs)
     for config in configs:
