@@ -96,7 +96,7 @@ class VariantKernel:
 class _Read:
     template: Template
     constraints: tuple[Expression, ...]
-    launches: tuple[LaunchSpec, ...]
+    launches: tuple[LaunchModel, ...]
 
 
 class VariantRenderer:
@@ -117,14 +117,14 @@ class VariantRenderer:
         self._known: dict[tuple[Workload, Variant], VariantKernel | None] = {}
 
     def names(self, workload: Workload) -> dict[str, Value]:
-        """Collect what constraints and launches may use besides parameters."""
         return {**workload.values, **self._device}
 
     def of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
         """Render a variant for a workload; None where a constraint or the template forbids it."""
         key = workload, variant
         if key not in self._known:
-            self._known[key] = self._made(workload, variant)
+            source = self._source(variant, workload.values) if self._allows(*key) else None
+            self._known[key] = None if source is None else VariantKernel(variant, source)
         return self._known[key]
 
     def applicability(
@@ -151,22 +151,17 @@ class VariantRenderer:
             written=written,
             shapes=tuple(dict.fromkeys(shapes)),
             conditions=tuple(substitute(one, config) for one in read.constraints),
-            launches=tuple(with_config(launch, config) for launch in read.launches),
+            launches=tuple(_launch(model, config) for model in read.launches),
             static_bytes=static_bytes,
         )
 
-    def _made(self, workload: Workload, variant: Variant) -> VariantKernel | None:
+    def _allows(self, workload: Workload, variant: Variant) -> bool:
         names = {**self.names(workload), **variant.config}
         try:
-            if not all(one.evaluate(names) for one in self._constraints(variant)):
-                return None
+            constraints = self._candidate(variant.candidate).constraints
+            return all(one.evaluate(names) for one in constraints)
         except InputError:
-            return None
-        source = self._source(variant, workload.values)
-        return None if source is None else VariantKernel(variant, source)
-
-    def _constraints(self, variant: Variant) -> tuple[Expression, ...]:
-        return self._candidate(variant.candidate).constraints
+            return False
 
     def _written(self, kernel: VariantKernel, workload: Workload) -> tuple[str, ...]:
         """Name the axes that the source depends on: without them it cannot be rendered so."""
@@ -189,13 +184,14 @@ class VariantRenderer:
 
     def _candidate(self, name: str) -> _Read:
         if name not in self._read:
-            self._read[name] = _read(self._texts[name])
+            text, path = self._texts[name], Path(name)
+            model = validated(parse(text.space_text, path))
+            self._read[name] = _Read(
+                template=Template.from_text(text.template_text, path),
+                constraints=tuple(map(_expression, model.constraints)),
+                launches=tuple(model.launch),
+            )
         return self._read[name]
-
-
-def variant_of(kernel: VariantKernel) -> Variant:
-    """Return the variant that a kernel is one source of."""
-    return kernel.variant
 
 
 def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
@@ -219,46 +215,19 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
     }
 
 
-def with_config(launch: LaunchSpec, config: Mapping[str, Value]) -> LaunchSpec:
-
-    def put(expressions: Sequence[Expression]) -> tuple[Expression, ...]:
-        return tuple(substitute(one, config) for one in expressions)
-
-    def put_one(expression: Expression | None) -> Expression | None:
-        return None if expression is None else substitute(expression, config)
-
-    return LaunchSpec(
-        kernel=launch.kernel,
-        grid=put(launch.grid),
-        block=put(launch.block),
-        shared_memory=put_one(launch.shared_memory),
-        cluster=put(launch.cluster),
-        pdl=put_one(launch.pdl),
-        when=put_one(launch.when),
-        line=launch.line,
-    )
-
-
-def _read(candidate: CandidateRecord) -> _Read:
-    path = Path(candidate.name)
-    model = validated(parse(candidate.space_text, path))
-    return _Read(
-        template=Template.from_text(candidate.template_text, path),
-        constraints=tuple(map(_expression, model.constraints)),
-        launches=tuple(map(_launch, model.launch)),
-    )
-
-
-def _launch(model: LaunchModel) -> LaunchSpec:
+def _launch(model: LaunchModel, config: Mapping[str, Value]) -> LaunchSpec:
     def single(value: object) -> Expression | None:
-        return None if value is None else _expression(value)
+        return None if value is None else substitute(_expression(value), config)
+
+    def sizes(values: Sequence[object] | None) -> tuple[Expression, ...]:
+        return tuple(substitute(_expression(value), config) for value in values or ())
 
     return LaunchSpec(
         kernel=model.kernel,
-        grid=tuple(map(_expression, model.grid)),
-        block=tuple(map(_expression, model.block)),
+        grid=sizes(model.grid),
+        block=sizes(model.block),
         shared_memory=single(model.shared_memory),
-        cluster=tuple(map(_expression, model.cluster or ())),
+        cluster=sizes(model.cluster),
         pdl=single(model.pdl),
         when=single(model.when),
     )

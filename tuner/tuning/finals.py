@@ -10,12 +10,12 @@ from statistics import median
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program
 from tuner.device.reference import peer_program
 from tuner.dispatch.kernels import VariantRenderer
-from tuner.dispatch.predicted import assigned
 from tuner.dispatch.table import (
     Compared,
     DispatchTable,
     SessionDispatch,
     SetSelection,
+    assigned,
     compared,
     distrusted,
     split,

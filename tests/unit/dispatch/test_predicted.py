@@ -6,8 +6,7 @@ import pytest
 from dispatch_sample import ENVIRONMENT, MANY, ONE, SOME, SPACE, TEMPLATE, A, B, C, trial
 
 from tuner.dispatch.kernels import VariantRenderer, device_numbers
-from tuner.dispatch.predicted import assigned, wanted
-from tuner.dispatch.table import SetSelection
+from tuner.dispatch.table import SetSelection, assigned, wanted
 from tuner.model.trial import INITIAL
 from tuner.session.records import CandidateRecord
 
@@ -65,6 +64,6 @@ def test_only_a_source_that_is_the_same_can_take_anothers_place(kernel_of):
 
     other = Workload.of({"T": 64, "D": 8192})
     served = {SOME: C, other: A}
-    nothing = wanted(served, kernel_of, lambda w, v: False, lambda w, v: False)
+    nothing = wanted(served, kernel_of, lambda w, v: None)
     # C is compiled for D=4096, so it is no replacement at 8192; A is one for it.
     assert nothing == ((SOME, A),)

@@ -22,8 +22,13 @@ from dispatch_sample import (
     write_session,
 )
 
-from tuner.dispatch.predicted import wanted_for
-from tuner.dispatch.table import SessionDispatch, SetSelection, distrusted, evidence
+from tuner.dispatch.table import (
+    SessionDispatch,
+    SetSelection,
+    distrusted,
+    evidence,
+    wanted_for,
+)
 from tuner.model.errors import SessionError
 from tuner.model.statistics import paired_interval
 from tuner.model.trial import Check
