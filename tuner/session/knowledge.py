@@ -17,7 +17,6 @@ from sqlalchemy import (
     URL,
     Column,
     Connection,
-    Engine,
     Integer,
     MetaData,
     NullPool,
@@ -116,8 +115,7 @@ class PastSearch:
 MOST_CHARACTERS = 2_000_000
 
 
-def read_search(content: object) -> PastSearch | None:
-    """Read a search; None where the text makes no sense, such as a time of 0."""
+def _read_search(content: object) -> PastSearch | None:
     if not isinstance(content, str) or len(content) > MOST_CHARACTERS:
         return None
     try:
@@ -175,27 +173,26 @@ def summaries(known: Sequence[PastSearch]) -> list[KnowledgeSummary]:
     for search in known:
         operators = json.dumps(dict(search.operators), sort_keys=True)
         groups.setdefault((search.kernel, search.device, operators), []).append(search)
-    return [_summary(groups[group]) for group in sorted(groups)]
-
-
-def _summary(group: Sequence[PastSearch]) -> KnowledgeSummary:
-    found = [one for search in group for one in search.workloads]
-    speedups = [
-        one.baseline_us / config.time_us
-        for one in found
-        for config in one.configs
-        if one.baseline_us is not None and config.time_us is not None
-    ]
-    return KnowledgeSummary(
-        kernel=group[0].kernel,
-        operators=group[0].operators,
-        device=group[0].device,
-        searches=len(group),
-        workloads=len({one.workload.key for one in found}),
-        configs=len({config.config.key for one in found for config in one.configs}),
-        speedup=max(speedups, default=None),
-        last=max(search.created for search in group),
-    )
+    summed = []
+    for (kernel, device, _), group in sorted(groups.items(), key=lambda item: item[0]):
+        found = [(one, config) for s in group for one in s.workloads for config in one.configs]
+        speedups = [
+            one.baseline_us / config.time_us
+            for one, config in found
+            if one.baseline_us is not None and config.time_us is not None
+        ]
+        summary = KnowledgeSummary(
+            kernel=kernel,
+            operators=group[0].operators,
+            device=device,
+            searches=len(group),
+            workloads=len({one.workload.key for search in group for one in search.workloads}),
+            configs=len({config.config.key for _, config in found}),
+            speedup=max(speedups, default=None),
+            last=max(search.created for search in group),
+        )
+        summed.append(summary)
+    return summed
 
 
 ENVIRONMENT = "TUNE_STORE"
@@ -305,7 +302,15 @@ class KnowledgeStore:
 
     def __init__(self, location: StoreLocation) -> None:
         self.location = location
-        self._engine = _engine(location)
+        arguments: dict[str, Any] = {}
+        if location.file is not None:
+            arguments = {"timeout": BUSY_S}
+        elif location.url.get_driver_name() in {"psycopg", "psycopg2"}:
+            arguments = {"connect_timeout": CONNECT_S}
+        self._engine = create_engine(location.url, poolclass=NullPool, connect_args=arguments)
+        if location.file is not None:
+            event.listen(self._engine, "connect", _prepare)
+            event.listen(self._engine, "begin", _begin)
 
     def check(self) -> None:
         """Raise what asking would."""
@@ -314,8 +319,22 @@ class KnowledgeStore:
 
     def add(self, found: Sequence[PastSearch]) -> int:
         """Add searches that are not there yet; return how many were added."""
+        added = 0
         with self._writing() as connection:
-            return sum(_add(connection, one) for one in found)
+            for one in found:
+                known = select(searches.c.id).where(searches.c.uid == one.uid)
+                if connection.execute(known).first() is None:
+                    row = {
+                        "version": SCHEMA_VERSION,
+                        "uid": one.uid,
+                        "kernel": one.kernel,
+                        "device": one.device,
+                        "created": one.created,
+                        "content": one.json,
+                    }
+                    connection.execute(insert(searches), row)
+                    added += 1
+        return added
 
     def searches(self, kernel: str | None = None, *, most: int = MOST_SEARCHES) -> list[PastSearch]:
         """Read the newest searches of a kernel, or of all, oldest first; garbage is left out."""
@@ -325,7 +344,7 @@ class KnowledgeStore:
             query = query.where(searches.c.kernel == kernel)
         with self._reading() as connection:
             rows = [] if connection is None else connection.execute(query).scalars().all()
-        read = (read_search(content) for content in reversed(rows))
+        read = (_read_search(content) for content in reversed(rows))
         return [one for one in read if one is not None]
 
     def forget(self, kernel: str, device: str | None = None) -> int:
@@ -344,7 +363,6 @@ class KnowledgeStore:
         """Connect; to None where there is no store yet."""
         file = self.location.file
         with self._reported():
-            _require_folder(self.location)
             if file is not None and not file.exists():
                 yield None
                 return
@@ -356,7 +374,6 @@ class KnowledgeStore:
         file = self.location.file
         # An interrupt in the middle would lose what the run found.
         with held_back(), self._reported():
-            _require_folder(self.location)
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
             self._create_table()
@@ -409,6 +426,13 @@ class KnowledgeStore:
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
+        file = self.location.file
+        if file is not None and self.location.explicit:
+            if file.is_dir():
+                raise InputError(f"{file}: is a folder", remedy="name a file in it")
+            if not file.parent.is_dir():
+                message = f"{file}: there is no folder {file.parent}"
+                raise InputError(message, remedy="make it, or name another")
         try:
             yield
         except DBAPIError as error:
@@ -428,34 +452,6 @@ class KnowledgeStore:
             raise StoreError(f"{self.location}: {error.strerror or error}") from error
 
 
-def _add(connection: Connection, found: PastSearch) -> bool:
-    if connection.execute(select(searches.c.id).where(searches.c.uid == found.uid)).first():
-        return False
-    row = {
-        "version": SCHEMA_VERSION,
-        "uid": found.uid,
-        "kernel": found.kernel,
-        "device": found.device,
-        "created": found.created,
-        "content": found.json,
-    }
-    connection.execute(insert(searches), row)
-    return True
-
-
-def _engine(location: StoreLocation) -> Engine:
-    arguments: dict[str, Any] = {}
-    if location.file is not None:
-        arguments = {"timeout": BUSY_S}
-    elif location.url.get_driver_name() in {"psycopg", "psycopg2"}:
-        arguments = {"connect_timeout": CONNECT_S}
-    engine = create_engine(location.url, poolclass=NullPool, connect_args=arguments)
-    if location.file is not None:
-        event.listen(engine, "connect", _prepare)
-        event.listen(engine, "begin", _begin)
-    return engine
-
-
 def _prepare(raw: sqlite3.Connection, record: object) -> None:
     # Not WAL: home folders are often on a network, where it does not work
     # (https://sqlite.org/wal.html), and a run writes once, for milliseconds.
@@ -466,19 +462,6 @@ def _begin(connection: Connection) -> None:
     # A transaction that first reads and then writes could not wait for another's.
     writing = connection.get_execution_options().get("writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-
-def _require_folder(location: StoreLocation) -> None:
-    """Raise `InputError` where a named file cannot be there."""
-    file = location.file
-    if file is None or not location.explicit:
-        return
-    if file.is_dir():
-        raise InputError(f"{location}: is a folder", remedy="name a file in it")
-    if not file.parent.is_dir():
-        raise InputError(
-            f"{location}: there is no folder {file.parent}", remedy="make it, or name another"
-        )
 
 
 def _cause(error: SQLAlchemyError) -> str:
