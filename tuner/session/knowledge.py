@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 # Raise it with every change that an older version could not read.
 SCHEMA_VERSION = 1
 metadata = MetaData()
-# The prefix is for servers, where a database may hold the tables of other programs; lengths are
-# for databases that need them.
+# The prefix is for servers that hold other programs' tables; lengths for those that need them.
 searches = Table(
     "tune_knowledge",
     metadata,
@@ -83,9 +82,8 @@ class PastWorkload:
 class PastSearch:
     """The best of one candidate's search in one run.
 
-    `architecture` is the compile target, `sm_90a`. `parameters` are the names of the space's
-    parameters, sorted. `created` is when the run began (ISO 8601), and `state` what it said of
-    itself at its end.
+    `architecture` is the compile target, `sm_90a`; `parameters` are sorted names; `created` is
+    when the run began (ISO 8601), and `state` what it said of itself at its end.
     """
 
     kernel: str
@@ -102,7 +100,6 @@ class PastSearch:
 
     @property
     def json(self) -> str:
-        """Write it as JSON text, the same text for the same search."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @property
@@ -133,7 +130,6 @@ def _adapter() -> TypeAdapter[PastSearch]:
 
 
 def _makes_sense(found: PastSearch) -> Iterator[bool]:
-    """Yield what the types alone don't say."""
     names = (name for one in found.workloads for name, _ in one.workload.axes)
     fields = (value for value in asdict(found).values() if isinstance(value, str))
     operators = (*found.operators, *found.operators.values())
@@ -151,11 +147,7 @@ def _makes_sense(found: PastSearch) -> Iterator[bool]:
 
 @dataclass(frozen=True, slots=True)
 class KnowledgeSummary:
-    """What is known of one kernel on one device.
-
-    `speedup` is the largest over the baseline on any workload, None where no baseline is known;
-    `last` is when the last run began (ISO 8601).
-    """
+    """What is known of one kernel on one device; `last` is when the last run began (ISO 8601)."""
 
     kernel: str
     operators: Mapping[str, str]
@@ -231,7 +223,7 @@ def find_store(option: str | None, environment: Mapping[str, str]) -> StoreLocat
     if given is None:
         from platformdirs import user_data_path
 
-        return StoreLocation(_file_url(user_data_path("kernel-tune") / FILE_NAME))
+        given = str(user_data_path("kernel-tune") / FILE_NAME)
     if given.strip() == NONE:
         return None
     if not given.strip():
@@ -239,7 +231,8 @@ def find_store(option: str | None, environment: Mapping[str, str]) -> StoreLocat
     explicit = option is not None
     if "://" in given:
         return StoreLocation(_url(given.strip(), source), explicit)
-    return StoreLocation(_file_url(Path(given)), explicit)
+    path = Path(given).expanduser().absolute()
+    return StoreLocation(URL.create("sqlite", database=str(path)), explicit)
 
 
 def without_password(text: str) -> str:
@@ -250,10 +243,6 @@ def without_password(text: str) -> str:
         return make_url(text).render_as_string(hide_password=True)
     except (ArgumentError, ValueError):
         return text.partition("://")[0] + "://..."
-
-
-def _file_url(path: Path) -> URL:
-    return URL.create("sqlite", database=str(path.expanduser().absolute()))
 
 
 def _url(text: str, source: str) -> URL:
@@ -313,7 +302,6 @@ class KnowledgeStore:
             event.listen(self._engine, "begin", _begin)
 
     def check(self) -> None:
-        """Raise what asking would."""
         with self._reading():
             pass
 

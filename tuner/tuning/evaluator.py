@@ -66,7 +66,6 @@ class Evaluator:
         self._target = CompileTarget(spec, dict(operators), device.info)
 
     def names(self, workload: Workload) -> dict[str, Value]:
-        """Collect what constraints and launches may use besides parameters."""
         return self._target.names(workload)
 
     def answered(self, workload: Workload) -> Sequence[Config] | None:
@@ -135,7 +134,7 @@ class Evaluator:
         return features(result, pending.launches, self._target.limits, multiprocessors)
 
     def verify(self, pending: Pending) -> Outcome:
-        """Wait for the program, and verify it with all checks, untimed."""
+        """Verify with all checks, untimed."""
         made = self.ready(pending)
         return made if isinstance(made, Outcome) else self._device.verify(made)
 
@@ -161,7 +160,6 @@ class Evaluator:
         return map_errors(text, rendered, self._candidate.template.path, unit=UNIT_NAME)
 
     def key(self, workload: Workload, config: Config) -> str:
-        """Compute what a recording is keyed by, without compiling."""
         launches = self._spec.candidate_launches({**self.names(workload), **config})
         return self._target.key(self.render(workload, config).source, workload, launches)
 
@@ -185,11 +183,9 @@ class Evaluator:
         return self._program(pending, result)
 
     def baseline_program(self, workload: Workload) -> Program:
-        """Compile the baseline; raise `KernelError` where that fails."""
         return self._baseline(workload)[0]
 
     def verify_baseline(self, workload: Workload) -> None:
-        """Verify the baseline, untimed; raise `KernelError` where it is wrong."""
         self._require_right(workload, self._device.verify(self._baseline(workload)[0]))
 
     def baseline(self, workload: Workload) -> Trial:
@@ -264,7 +260,6 @@ class Evaluator:
         return program, resources, occupancy(self._target.limits, resources, launches[0])
 
     def _baseline_source(self) -> str:
-        # A device compiler has no use for host code.
         return hide_host_code(read_source(self._spec.source))
 
     def _compiled(self, pending: Pending) -> CompileResult | Trial:
@@ -318,12 +313,10 @@ class Candidates:
         self.add(plan)
 
     def add(self, plan: Plan) -> None:
-        """Add a candidate; `plan` has its template, its space and its launches."""
         self._plans[plan.candidate] = plan
         self._evaluators[plan.candidate] = self.of(plan)
 
     def of(self, plan: Plan) -> Evaluator:
-        """Make the evaluator of a plan that is no candidate yet."""
         return evaluator_of(plan, self._compiler, self._device)
 
     def plan(self, name: str) -> Plan:
