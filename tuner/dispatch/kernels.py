@@ -56,13 +56,12 @@ class Applicability:
         return bool(made) and all(self._launchable(launch, names) for launch in made)
 
     def _launchable(self, launch: Launch, names: Mapping[str, Value]) -> bool:
-        shared = launch.shared_bytes + self.static_bytes
+        shared_bytes = launch.shared_bytes + self.static_bytes
         return (
             all(1 <= size <= most for size, most in zip(launch.grid, GRID_LIMITS, strict=True))
             and min(launch.block) >= 1
             and launch.threads <= int(names["max_threads"])
-            and launch.shared_bytes >= 0
-            and shared <= int(names["max_shared_bytes"])
+            and self.static_bytes <= shared_bytes <= int(names["max_shared_bytes"])
         )
 
 
@@ -71,10 +70,7 @@ def nearest(
     shape: Mapping[str, int],
     holds: Callable[[Served], bool],
 ) -> tuple[Workload, Served] | None:
-    """Find the point nearest in log axes whose kernel holds; of equally near ones the first.
-
-    The header's dispatch function does the same in C++ (tuner/export/dispatch.h.j2).
-    """
+    """Find the nearest point in log axes whose kernel holds, as tuner/export/dispatch.h.j2 does."""
     logs = {axis: log(size) for axis, size in shape.items()}
     least, found = inf, None
     for workload, served in points:
@@ -100,10 +96,7 @@ class _Read:
 
 
 class VariantRenderer:
-    """Render the candidates of a session from the texts it keeps; no device, no other file.
-
-    `device` has the numbers of the device that constraints and launches may use.
-    """
+    """Render candidates from the texts of a session; `device` has the numbers of the device."""
 
     def __init__(
         self,
@@ -134,13 +127,9 @@ class VariantRenderer:
         others: Sequence[Workload],
         static_bytes: int = 0,
     ) -> Applicability:
-        """Find out for which shapes a kernel of `workload` is the right source.
-
-        `others` are known workloads: those that it would be rendered alike for are among its
-        shapes. `static_bytes` is the shared memory that the code takes by itself.
-        """
+        """Find out for which shapes, also of `others`, a kernel of `workload` is the source."""
         read, config = self._candidate(kernel.variant.candidate), kernel.variant.config
-        written = self._written(kernel, workload)
+        written = self._written(kernel, workload.values)
         shapes = (
             tuple(one.values[axis] for axis in written)
             for one in (workload, *others)
@@ -163,17 +152,14 @@ class VariantRenderer:
         except InputError:
             return False
 
-    def _written(self, kernel: VariantKernel, workload: Workload) -> tuple[str, ...]:
+    def _written(self, kernel: VariantKernel, axes: Mapping[str, int]) -> tuple[str, ...]:
         """Name the axes that the source depends on: without them it cannot be rendered so."""
-        axes = workload.values
-        written = tuple(
-            axis
-            for axis in axes
-            if self._source(kernel.variant, {k: v for k, v in axes.items() if k != axis})
-            != kernel.source
-        )
-        alone = self._source(kernel.variant, {axis: axes[axis] for axis in written})
-        return written if alone == kernel.source else tuple(axes)
+
+        def suffices(kept: Iterable[str]) -> bool:
+            return self._source(kernel.variant, {k: axes[k] for k in kept}) == kernel.source
+
+        written = tuple(axis for axis in axes if not suffices(k for k in axes if k != axis))
+        return written if suffices(written) else tuple(axes)
 
     def _source(self, variant: Variant, axes: Mapping[str, int]) -> str | None:
         template = self._candidate(variant.candidate).template
@@ -195,10 +181,7 @@ class VariantRenderer:
 
 
 def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
-    """Read the numbers of a session's device from its environment.
-
-    Raises `SessionError` where it names no GPU.
-    """
+    """Read the device's numbers from a session; raise `SessionError` where it names no GPU."""
     architecture = re.fullmatch(r"sm_(\d+)(\d)a?", environment.get("architecture", ""))
     multiprocessors = environment.get("multiprocessors", "")
     if architecture is None or not multiprocessors.isdecimal():

@@ -87,10 +87,7 @@ def evidence(
 
 
 def distrusted(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Variant]:
-    """Name the variants that were ever wrong or failed a check: they serve nowhere.
-
-    A result that is wrong on one shape says nothing good of the shapes that nobody tried.
-    """
+    """Name the variants that were ever wrong or failed a check: they serve nowhere."""
     wrong = {trial.variant for trial in trials if trial.status is Status.INCORRECT}
     return frozenset(wrong | {check.variant for check in checks if check.passed is False})
 
@@ -138,11 +135,7 @@ class SetSelection:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Who serves one tuned workload; no `kernel` means the baseline, and `reason` says why.
-
-    `compared` is what was measured of the kernel, `best` of the fastest there. `slowdown` is the
-    time over the best's, as a ratio of 1 or more, None where nothing was compared.
-    """
+    """Who serves one tuned workload, None for the baseline; `slowdown` is over the best's time."""
 
     workload: Workload
     kernel: VariantKernel | None = None
@@ -154,10 +147,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What the rule chooses on a workload that nothing was tuned on, and whether it was right.
-
-    `nearest` is the tuned workload whose kernel it takes; `kernel` is None for the baseline.
-    """
+    """What the rule chooses on a workload not tuned on; no `kernel` means the baseline."""
 
     workload: Workload
     nearest: Workload | None
@@ -238,7 +228,6 @@ def build(
 def _offers(
     compared: Sequence[Compared], kernel_of: KernelOf
 ) -> Mapping[VariantKernel, tuple[Compared, float]]:
-    """Pair every kernel that is proved faster with its slowdown against the best."""
     best = min((one.ratio for one in compared), default=1.0)
     offers = {}
     for one in compared:
@@ -310,19 +299,16 @@ def _checked(
 
 
 class SessionDispatch:
-    """A session's table with what it was made from; raises `InputError` for what can't be read.
-
-    `device` has the numbers of the device, else they are what the session's environment says.
-    """
+    """A session's table with what it was made from; raises `InputError` for what can't be read."""
 
     def __init__(
         self, session: Session, choice: SetSelection, device: Mapping[str, Value] | None = None
     ) -> None:
-        manifest = session.manifest
+        config = session.manifest.config
         numbers = device_numbers(session.environment) if device is None else device
-        self.renderer = VariantRenderer(session.candidates(), manifest.config.operators, numbers)
+        self.renderer = VariantRenderer(session.candidates(), config.operators, numbers)
         self.trials = session.trials(stage=None)
-        self._workloads = manifest.config.workloads
+        self._workloads = config.workloads
         self._static_bytes = {
             trial.variant: trial.resources.static_shared_bytes
             for trial in self.trials
@@ -332,15 +318,15 @@ class SessionDispatch:
         # The first workload that each was rendered for.
         self._homes: dict[VariantKernel, Workload] = {}
         out = distrusted(self.trials, session.checks())
-        self.evidence = evidence(session.comparisons(), out, manifest.config.seed)
+        self.evidence = evidence(session.comparisons(), out, config.seed)
         self.table = build(self._workloads, self.evidence, self._kernel_of, self._holds, choice)
 
     def applicability(self, kernel: VariantKernel) -> Applicability:
         if kernel not in self._applicability:
             static_bytes = self._static_bytes.get(kernel.variant, 0)
-            home, known = self._homes[kernel], self._workloads
-            found = self.renderer.applicability(kernel, home, known, static_bytes)
-            self._applicability[kernel] = found
+            self._applicability[kernel] = self.renderer.applicability(
+                kernel, self._homes[kernel], self._workloads, static_bytes
+            )
         return self._applicability[kernel]
 
     def _kernel_of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
@@ -363,10 +349,7 @@ def assigned(
     kernel_of: KernelOf,
     choice: SetSelection,
 ) -> Mapping[Workload, Variant]:
-    """Choose the set by the search's times alone, so that the finals can prove or refute it.
-
-    Workloads on which nothing looks faster than the baseline are left out.
-    """
+    """Choose the set by the search's times, for workloads on which one beats the baseline."""
     times = timed(trials, distrusted)
     workloads = [w for w, of in times.items() if min(of.values()) < baselines_us[w]]
     costs: list[Mapping[VariantKernel, float]] = []
@@ -392,10 +375,7 @@ def timed(trials: Iterable[Trial], distrusted: frozenset[Variant]) -> Times:
 
 
 def wanted_for(dispatch: SessionDispatch) -> tuple[tuple[Workload, Variant], ...]:
-    """Name the comparisons that may shrink a table's set, by what its session has tried.
-
-    What the search found clearly slower than it allows is not asked for again.
-    """
+    """Name the comparisons that may shrink a table's set; what was clearly slow is left out."""
     trials, within = dispatch.trials, dispatch.table.choice.within
     times = timed(trials, frozenset())
     failed = {

@@ -214,10 +214,7 @@ class StoreLocation:
 
 
 def find_store(option: str | None, environment: Mapping[str, str]) -> StoreLocation | None:
-    """Find the store of a run: the option's, else `TUNE_STORE`'s, else the user's own file.
-
-    None where there is to be none. Raises `InputError` for text that names no database.
-    """
+    """Find a run's store, None for none; raise `InputError` for text that names no database."""
     given = option if option is not None else environment.get(ENVIRONMENT)
     source = "--store" if option is not None else ENVIRONMENT
     if given is None:
@@ -348,7 +345,6 @@ class KnowledgeStore:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection | None]:
-        """Connect; to None where there is no store yet."""
         file = self.location.file
         with self._reported():
             if file is not None and not file.exists():
@@ -393,7 +389,6 @@ class KnowledgeStore:
                     raise
 
     def _has_table(self, connection: Connection) -> bool:
-        """Tell whether the table is there; raise for a newer version, or another's file."""
         inspector = inspect(connection)
         if not inspector.has_table(searches.name):
             if self.location.file is not None and inspector.get_table_names():

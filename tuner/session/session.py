@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tuner.model.config import Config
@@ -252,10 +251,7 @@ class Session:
         self._append(event)
 
     def events(self, kind: type[_Event], number: int | None = None) -> list[_Event]:
-        """List the events of a type in the order of recording; None selects every round.
-
-        `Event` itself selects every type.
-        """
+        """List the events of a type, `Event` for all; None selects every round."""
         return [event for event in self._of(kind) if number in (None, event.round)]
 
     def record_result(self, result: Result) -> None:
@@ -341,12 +337,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
 

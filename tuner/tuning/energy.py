@@ -93,10 +93,7 @@ class Board(Protocol):
 
 
 class EnergyStage:
-    """Measure the energy of what can still win; what the session holds already stands.
-
-    Configs are ordered by `objective`, `energy` or `edp`, both net of the idle power.
-    """
+    """Measure the energy, above idle, of what can still win; what the session holds stands."""
 
     def __init__(
         self,
@@ -161,7 +158,6 @@ class EnergyStage:
         return [trial for trial in timed if not self._verification.failed(trial.variant)]
 
     def _take(self, workload: Workload, trial: Trial) -> None:
-        """Measure one window of a config; one that fails is out everywhere."""
         program = self._candidates.evaluator(trial.candidate).program(workload, trial.config)
         found = self._meter.energy(program, seconds=WINDOW_S)
         if isinstance(found, Outcome):
@@ -258,7 +254,6 @@ def require_time(plan: Plan, objective: Objective) -> None:
 
 
 def _skips_work(window: EnergyWindow, trial: Trial) -> str:
-    """Say that a call is far faster than it was timed; a hot cache would explain that too."""
     timed_us, time_us = trial.time_us, window.time_us
     if (
         not window.cold

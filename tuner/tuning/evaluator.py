@@ -232,7 +232,6 @@ class Evaluator:
             )
 
     def _runnable(self, pending: Pending) -> CompileResult | Trial:
-        """Wait for the compiler and apply the limits; what stands against it is a trial."""
         result = self._compiled(pending)
         if isinstance(result, Trial):
             return result
@@ -263,7 +262,6 @@ class Evaluator:
         return hide_host_code(read_source(self._spec.source))
 
     def _compiled(self, pending: Pending) -> CompileResult | Trial:
-        """Wait for the compiler; a failure comes back as the trial it is."""
         if pending.decided is not None:
             return pending.decided
         assert pending.compilation is not None

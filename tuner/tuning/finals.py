@@ -64,10 +64,7 @@ class FinalsPeers:
     def compared(
         self, programs: Sequence[Program], peers: Mapping[str, Program], rounds: int
     ) -> tuple[ComparisonRounds, tuple[str, ...]]:
-        """Time programs, first the baseline, interleaved with peers; tell which peers took part.
-
-        A peer that fails costs nobody else the comparison.
-        """
+        """Time programs, first the baseline, interleaved with peers; tell which peers took part."""
         while peers:
             try:
                 together = [*programs, *peers.values()]
@@ -85,7 +82,6 @@ class FinalsPeers:
         return self._device.compare(programs, rounds=rounds), ()
 
     def _able(self, baseline: Program, peers: Mapping[str, Program]) -> dict[str, Program]:
-        """Try each peer alone beside the baseline; return those that do not fail."""
         left = {}
         for name, program in peers.items():
             try:
@@ -104,12 +100,7 @@ FEWEST = 3
 
 
 class FinalistSelection:
-    """Choose among all candidates of a session; those that have failed a check are out.
-
-    On a tuned workload: the fastest, and the variant that would serve it in the smallest set of
-    variants, so that the set is proved. On a held-out one: what the dispatch chooses for it.
-    `ranked` has the order of an objective other than time, the best first.
-    """
+    """Choose what to compare; `ranked` has the order of an objective other than time."""
 
     def __init__(
         self,
@@ -119,9 +110,8 @@ class FinalistSelection:
         verification: Verification,
         ranked: Mapping[Workload, tuple[Variant, ...]],
     ) -> None:
-        self._plan, self._session = plan, session
+        self._plan, self._session, self._ranked = plan, session, ranked
         self._candidates, self._verification = candidates, verification
-        self._ranked = ranked
         self._choice = SetSelection(plan.config.variants_within, plan.config.max_variants)
         self._assignment: Mapping[Workload, Variant] | None = None
         self._serving: tuple[Variant, ...] | None = None
@@ -149,10 +139,7 @@ class FinalistSelection:
         return list(dict.fromkeys(found))
 
     def _everywhere(self, workload: Workload) -> list[Variant]:
-        """Name the smallest set for what the user's space tunes.
-
-        Whoever answers from a recording dispatches held-out workloads to it.
-        """
+        """Name the smallest set for what the space tunes: a recording's users dispatch to it."""
         if self._serving is None:
             left_out = set(self._plan.spec.held_out)
             trials = [t for t in self._session.trials() if t.workload not in left_out]
@@ -169,10 +156,7 @@ class FinalistSelection:
         return assigned(trials, baselines_us, distrusted(trials, ()), kernels.of, self._choice)
 
     def _inherited(self, workload: Workload) -> list[Variant]:
-        """A held-out workload gets what production will get there: nothing is tuned for it.
-
-        Where that is the baseline, what won on the nearest tuned workload shows what is missed.
-        """
+        """Choose what production will run there, or else what won on the nearest tuned workload."""
         wanted: list[Variant] = []
         if not self._ranked:
             held_out = (h for h in self._table(workload).held_out if h.workload == workload)
@@ -213,11 +197,7 @@ class FinalistSelection:
 
 
 class Finals:
-    """Decide each workload among all candidates; what the session holds already stands.
-
-    `ranked` has the order of an objective other than time, the best first: the first that passes
-    every check is compared alone.
-    """
+    """Decide each workload among all candidates; what the session holds already stands."""
 
     def __init__(
         self,
@@ -282,11 +262,7 @@ class Finals:
         return passed
 
     def _compared(self, workload: Workload, variants: list[Variant]) -> Comparison | None:
-        """Take the comparison from the session where it holds one of all these variants.
-
-        A variant whose results were wrong after the rounds is left out, and the others stand; None
-        where none is left.
-        """
+        """Compare until no finalist is wrong after its rounds; a known comparison stands."""
         for known in self._session.comparisons():
             if variants and known.workload == workload and set(variants) <= set(known.finalists):
                 return _of_some(known, variants, known.peers)
@@ -304,10 +280,7 @@ class Finals:
     def _compare(
         self, workload: Workload, variants: list[Variant]
     ) -> tuple[Comparison, tuple[str, ...]]:
-        """Time finalists, baseline and peers interleaved, or as many as a recording has so.
-
-        The second part says what was wrong with each finalist's results after the rounds.
-        """
+        """Time all interleaved; tell what was wrong with each finalist's results afterwards."""
         rounds = self._plan.config.comparison_rounds
         baseline = self._candidates.evaluator(self._plan.candidate).baseline_program(workload)
         programs = {
@@ -363,7 +336,6 @@ class Finals:
         )
 
     def _baseline_wins(self, found: Compared) -> bool:
-        """Whether the baseline is better by the plan's objective, by time where that is unknown."""
         account = accounts(self._session.energies(found.workload)).get(found.workload)
         if self._plan.config.objective == "time" or account is None:
             return found.slower
@@ -374,7 +346,6 @@ class Finals:
 def _of_some(
     comparison: Comparison, variants: Sequence[Variant], peers: Sequence[str]
 ) -> Comparison:
-    """Leave out the columns of finalists and peers that have failed a check since."""
     kept = [one for one in comparison.finalists if one in variants]
     right = [name for name in comparison.peers if name in peers]
     columns = [comparison.column(one) for one in (None, *kept, *right)]

@@ -21,10 +21,7 @@ COMPILE_OPTIONS = ("-lineinfo",)
 
 
 class Profiling:
-    """Profile trials of any candidate; `evaluator_of` compiles for the hardware profiled for.
-
-    `timed` says that the trials' times are those of that hardware.
-    """
+    """Profile trials of any candidate; `timed`: their times are of the hardware profiled for."""
 
     def __init__(
         self, profiler: Profiler, evaluator_of: Callable[[Plan], Evaluator], *, timed: bool
@@ -36,10 +33,7 @@ class Profiling:
         return self._profiler.degree
 
     def of(self, plan: Plan, trial: Trial, number: int = 0) -> Profiled | None:
-        """Profile one correct trial of `plan`'s candidate; None where it does not compile.
-
-        `number` is that of the round.
-        """
+        """Profile a correct trial of `plan`'s candidate; None where it does not compile."""
         spec = plan.spec
         spec = replace(spec, compile_options=(*spec.compile_options, *COMPILE_OPTIONS))
         evaluator = self.evaluator_of(replace(plan, spec=spec))

@@ -28,11 +28,7 @@ class ProgressTracker:
         self._searches_left = 1
 
     def expect(self, budgets: Mapping[Workload, int], *, searches_left: int) -> None:
-        """Add the most trials that a candidate may take on each workload.
-
-        `searches_left` counts the searches of candidates that may follow, this one included: they
-        share the time that is left.
-        """
+        """Add the most trials a workload; `searches_left`, with this one, share the time left."""
         self._searches_left = searches_left
         for workload, budget in budgets.items():
             self.expect_more(workload, budget)
@@ -75,29 +71,25 @@ class ProgressTracker:
         *,
         remaining_s: float | None = None,
     ) -> None:
-        """Tell the listener where the run stands; `note` is a line for people.
-
-        `remaining_s` is that of the phase, where it is no search.
-        """
+        """Tell the listener where the run stands; `remaining_s` is a phase's that is no search."""
         seconds, most_s = time.monotonic() - self._started_s, self._plan.config.time_s
         rate = self._measured / seconds if seconds else 0.0
         if remaining_s is None and self._measured:
             remaining_s = sum(max(0, p.budget - p.done) for p in self._progress.values()) / rate
             if most_s is not None:
                 remaining_s = min(remaining_s, max(0.0, most_s - seconds))
-        self._listener.update(
-            Progress(
-                kernel=self._plan.spec.name,
-                device=self._device_name,
-                phase=phase,
-                workloads=tuple(self._progress.values()),
-                current=current,
-                seconds=self._before_s + seconds,
-                trials_per_second=rate,
-                remaining_s=remaining_s,
-                note=note,
-            )
+        progress = Progress(
+            kernel=self._plan.spec.name,
+            device=self._device_name,
+            phase=phase,
+            workloads=tuple(self._progress.values()),
+            current=current,
+            seconds=self._before_s + seconds,
+            trials_per_second=rate,
+            remaining_s=remaining_s,
+            note=note,
         )
+        self._listener.update(progress)
 
     def left_s(self) -> float | None:
         """Say how much of the run's time is left; None where it has no end."""
@@ -135,10 +127,7 @@ def best_us(session: Session, candidate: str) -> dict[str, float]:
 
 
 def mean_speedup(session: Session, candidate: str) -> float | None:
-    """Average a candidate's speedups over the tuned workloads, by the search's times.
-
-    The baseline serves where it has no correct config; None where it has none at all.
-    """
+    """Average a candidate's speedups by the search's times, the baseline where it has none."""
     best = best_us(session, candidate)
     if not best:
         return None

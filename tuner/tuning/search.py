@@ -80,10 +80,7 @@ def no_valid_config(spec: KernelSpec, workload: Workload, pool: Pool) -> SpaceEr
 def cross_workload_transfer(
     completed: Sequence[Trial], pools: Mapping[Workload, Pool]
 ) -> Iterator[tuple[Workload, Config]]:
-    """Name up to `TRANSFERRED_CONFIGS` valid, untried configs for each workload of `pools`.
-
-    First the best two of the nearest other workload, then the best one of each that is farther.
-    """
+    """Name untried configs: two of the nearest workload's best, then one of each farther one."""
     tried = {(trial.workload, trial.config) for trial in completed}
     ranked: dict[Workload, list[Config]] = {}
     for trial in fastest(completed):
@@ -208,11 +205,7 @@ def search_all(
     searches_left: int = 1,
     warm: Mapping[Workload, Sequence[Config]] | None = None,
 ) -> None:
-    """Search every tuned workload of a plan's candidate.
-
-    `searches_left` counts the candidates that may still be searched, this one included. `warm`
-    holds the configs of earlier runs that each workload tries first.
-    """
+    """Search every tuned workload; `searches_left` counts this candidate, `warm` is tried first."""
     later = any(one.name != plan.candidate for one in session.candidates()[-1:])
     if later or session.results() or session.trials(plan.candidate, stage="finals"):
         # An earlier run has gone on to what follows the search of this candidate.
@@ -292,10 +285,7 @@ class Search:
             search.exhausted = True
 
     def _try(self, search: WorkloadSearch, config: Config, pending: Pending | None = None) -> bool:
-        """Send a config to the device, or what is known of it; False where nothing new may begin.
-
-        `pending` is there where its compilation has begun.
-        """
+        """Send a config, or what is known of it, to the device; False where none may begin."""
         known = self._session.trial(self._plan.candidate, search.workload, config)
         if known is None:
             if not search.may_begin:
@@ -362,7 +352,6 @@ class Search:
     def _note_end(
         self, search: WorkloadSearch, expected_gain: float | None = None, *, late: bool = False
     ) -> None:
-        """Write down why a search ended before its budget."""
         name, key = self._plan.candidate, search.workload.key
         ended = SearchEnded(0, name, key, search.proposed, expected_gain, late)
         if ended not in self._session.events(SearchEnded):
@@ -375,10 +364,7 @@ class Search:
             self._planned[search.workload] = trials
 
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
-        """Start from the space's own configs, what past runs found, and what is best near by.
-
-        A searcher that learns from other workloads makes more of those trials than their best.
-        """
+        """Start from the space's own configs, what past runs found, and what is best near by."""
         pool, space = self._pools[workload], self._plan.space
         wanted = [space.default, *space.suggestions, *self._warm.get(workload, ())]
         if not self._learns_from_others(pool):
@@ -405,11 +391,7 @@ def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
 
 
 class Survey:
-    """Fill up every workload of a searched candidate to `plan.config.surveyed` measured configs.
-
-    First what is fastest on the other workloads, then random configs, the same on all of them as
-    far as they are valid. What the session holds is not measured again.
-    """
+    """Fill up every workload to `surveyed` configs: the others' fastest, then random ones."""
 
     def __init__(
         self,

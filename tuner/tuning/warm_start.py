@@ -160,10 +160,7 @@ def _taking_turns(sources: Mapping[_Source, _Known]) -> Iterator[tuple[_Source, 
 
 
 def searches_of(session: Session) -> list[PastSearch]:
-    """Sum up each candidate of a session that has a correct trial.
-
-    Raises `SessionError` where the times are a CPU's, or nobody knows whose.
-    """
+    """Sum up candidates with a correct trial; raise `SessionError` for times of no known GPU."""
     known, path = session.environment, session.directory
     if known.get("on_cpu") == "true":
         raise SessionError("its times are a CPU's, which say nothing of a GPU's", path=path)
@@ -220,10 +217,7 @@ def _text_sha(text: str) -> str:
 
 
 class Knowledge:
-    """What past runs know, for one run on one device.
-
-    A store that fails costs a warning, told to `warn` once; the run goes on without it.
-    """
+    """What past runs know, for one run; a store that fails costs one warning, told to `warn`."""
 
     def __init__(
         self, store: KnowledgeStore, info: DeviceInfo, warn: Callable[[str], None]
@@ -273,8 +267,7 @@ class Knowledge:
     def keep(self, session: Session) -> int:
         """Add what a session found; return how many searches were new to the store."""
         with self._spared():
-            found = searches_of(session)
-            if found and not self._failed:
+            if (found := searches_of(session)) and not self._failed:
                 return self._store.add(found)
         return 0
 
@@ -321,11 +314,7 @@ def warm_seeds(
     evaluator: Evaluator,
     budgets: Mapping[Workload, int],
 ) -> Mapping[Workload, tuple[Config, ...]]:
-    """Say what the search of a plan's candidate tries first, beside the space's default.
-
-    A session asks once for a candidate: what it was told is in its notes, and a resumed run starts
-    the same, whatever the store says by then.
-    """
+    """Say what a search tries first; a session asks once and notes it, for resumed runs."""
     noted = [one.seeds for one in session.events(WarmStarted) if one.candidate == plan.candidate]
     if not noted:
         if knowledge is None or session.trials(plan.candidate):
