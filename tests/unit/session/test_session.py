@@ -334,9 +334,7 @@ class TestRecording:
             with pytest.raises(SessionError, match="no candidate named 'other'"):
                 session.add_candidate("third", "", "", parent="other")
 
-    def test_a_candidate_added_again_is_kept_and_a_changed_one_refused(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_changed_candidate_is_refused(self, tmp_path: Path) -> None:
         create(tmp_path).close()
         with Session.open(tmp_path) as session:
             session.add_candidate("base", "__global__ ...", "version: 1")

@@ -296,3 +296,21 @@ def test_configs_keep_their_types(store, make_search) -> None:
     store.add([make_search({}, workloads=(kept,))])
     (one,) = store.searches()[0].workloads[0].configs
     assert [type(value) for value in one.config.values()] == [bool, int, float, str]
+
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_pages_table_is_what_was_measured_and_lies_cost_few_trials() -> None:
+    page = (ROOT / "docs/knowledge.md").read_text(encoding="utf-8")
+    found = json.loads((ROOT / "benchmarks/results/cpu/warm_start.json").read_text())
+    for pair in found["pairs"]:
+        names = [pair[which].replace(",", " ").replace("_", " ") for which in ("first", "second")]
+        kinds = [pair[kind] for kind in ("cold", "warm", "poisoned")]
+        trials = [f"{kind['mean_trials']:.1f}" for kind in kinds]
+        shares = [f"{kind['share']:.3f}" for kind in kinds]
+        assert f"| {' | '.join([*names, *trials, *shares])} |" in page
+    (pair,) = [one for one in found["pairs"] if one["first"] == "T=1024,D=11008"]
+    cold, warm, poisoned = (pair[kind]["mean_trials"] for kind in ("cold", "warm", "poisoned"))
+    assert (pair["second"], warm < cold / 4) == ("T=1024,D=14336", True)
+    assert poisoned <= cold + found["most_seeds"]
