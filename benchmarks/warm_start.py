@@ -204,7 +204,7 @@ def asked(folder: Path, name: str, task: Task, known: list[PastSearch], *, garba
         limit=MOST_SEEDS,
         valid=task.pool.__contains__,
     )
-    return tuple(seed.config for seed in found)
+    return tuple(Config.of(seed.config) for seed in found)
 
 
 def compare(first: Task, second: Task, searcher: str, seed_count: int, trials: int) -> dict:

@@ -43,7 +43,7 @@ from tuner.process.pool import MAX_KILLS
 from tuner.session.records import Baseline, CandidateRecord
 from tuner.space.load import load_definition
 
-TRIALS = 48
+TRIALS = 24
 FEW = 6
 # Large enough for the trials to last while the workers are killed.
 SLOW = "R=384,N=2048"
@@ -94,12 +94,6 @@ class Bench:
 
     def resume(self) -> Popen:
         return self.start("--resume", "mine", "--quiet", "--json")
-
-    def write_space(self, old: str, new: str) -> None:
-        path = self.project / "scale.yaml"
-        text = path.read_text(encoding="utf-8")
-        assert old in text
-        path.write_text(text.replace(old, new), encoding="utf-8")
 
 
 Popen = subprocess.Popen[str]
@@ -203,22 +197,22 @@ def kill_repeatedly(
             killed += 1
 
 
-def test_a_worker_that_is_killed_fifty_times_costs_no_config(
-    bench: Bench, undisturbed: set[str]
-) -> None:
+@pytest.mark.slow
+def test_a_worker_that_is_killed_often_costs_no_config(bench: Bench, undisturbed: set[str]) -> None:
     run = bench.search(TRIALS, "--workload", SLOW)
     wait_until(lambda: searched(bench.session), "a trial")
-    kill_repeatedly(run, lambda: kernel_runners(run.pid), 50, seed=1, most_s=0.1)
+    kill_repeatedly(run, lambda: kernel_runners(run.pid), 20, seed=1, most_s=0.1)
     assert len(searched(bench.session)) < TRIALS, "the kills did not all fall into the search"
     ended(run)
     assert_complete(bench.session, undisturbed)
     failed = [one for one in searched(bench.session) if one.status is not Status.CORRECT]
-    assert {row["status"] for row in failed} <= {Status.LAUNCH}
+    assert {one.status for one in failed} <= {Status.LAUNCH}
     # Only one that was killed twice over is blamed.
-    assert len(failed) <= 25
+    assert len(failed) <= 10
 
 
-def test_a_run_that_is_killed_ten_times_goes_on_where_it_was(
+@pytest.mark.slow
+def test_a_run_that_is_killed_often_goes_on_where_it_was(
     bench: Bench, undisturbed: set[str]
 ) -> None:
     chance = random.Random(2)  # noqa: S311 - the same moments every time
@@ -226,7 +220,7 @@ def test_a_run_that_is_killed_ten_times_goes_on_where_it_was(
     moments: list[Callable[[], object]] = [
         (session / "session.db").exists,
         lambda: records(session, Baseline),
-        *(lambda most=most: len(searched(session)) >= most for most in (1, 9, 17, 25, 33, 41)),
+        *(lambda most=most: len(searched(session)) >= most for most in (1, 13)),
         lambda: len(searched(session)) == TRIALS,
         lambda: in_finals(session),
     ]
@@ -246,6 +240,7 @@ def test_a_run_that_is_killed_ten_times_goes_on_where_it_was(
     assert_complete(session, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_killed_judge_ends_the_run_which_can_be_resumed(
     bench: Bench, undisturbed: set[str]
 ) -> None:
@@ -257,6 +252,7 @@ def test_a_killed_judge_ends_the_run_which_can_be_resumed(
     assert_complete(bench.session, undisturbed)
 
 
+@pytest.mark.slow
 def test_signals_in_every_phase_leave_what_can_be_resumed(
     bench: Bench, undisturbed: set[str]
 ) -> None:
@@ -265,7 +261,6 @@ def test_signals_in_every_phase_leave_what_can_be_resumed(
         (signal.SIGINT, (session / "session.db").exists),
         (signal.SIGTERM, lambda: records(session, CandidateRecord)),
         (signal.SIGTERM, lambda: len(searched(session)) > 3),
-        (signal.SIGINT, lambda: len(searched(session)) > 20),
         (signal.SIGTERM, lambda: len(searched(session)) == TRIALS),
         (signal.SIGINT, lambda: len(in_finals(session)) >= 3),
     ]
@@ -278,6 +273,7 @@ def test_signals_in_every_phase_leave_what_can_be_resumed(
     assert_complete(session, undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_session_exists_ends_the_run_with_one_line(
     bench: Bench, number: signal.Signals
@@ -303,8 +299,9 @@ def disk_full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return faults.build_disk_full(tmp_path_factory.mktemp("disk_full"), shutil.which("g++") or "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undisturbed")
-@pytest.mark.parametrize("after_bytes", [0, 60_000, 120_000])
+@pytest.mark.parametrize("after_bytes", [0, 60_000])
 def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_when_there_is_room(
     bench: Bench, disk_full: Path, after_bytes: int
 ) -> None:
@@ -321,12 +318,13 @@ def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_when_there_is_room(
     assert len(records(bench.session, Result)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undisturbed")
 def test_a_report_without_room_is_one_clear_error_and_can_be_written_later(
     bench: Bench, disk_full: Path
 ) -> None:
     page = bench.session / "report.html"
-    limits = {"LD_PRELOAD": str(disk_full), "DISK_FULL_FOLDER": f"{page.parent}/.{page.name}"}
+    limits = {"LD_PRELOAD": str(disk_full), "DISK_FULL_FOLDER": str(page)}
     error = said(bench.search(3, **limits), 2)
     assert "mine/report.html: the report cannot be written: No space left on device" in error
     assert "once the cause is gone, write it with `tune report mine`" in error
@@ -336,6 +334,7 @@ def test_a_report_without_room_is_one_clear_error_and_can_be_written_later(
     assert page.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undisturbed")
 def test_a_journal_without_room_is_one_clear_error_and_goes_on_later(
     bench: Bench, disk_full: Path
@@ -349,6 +348,7 @@ def test_a_journal_without_room_is_one_clear_error_and_goes_on_later(
     assert len(searched(bench.session)) == 5
 
 
+@pytest.mark.slow
 def test_a_full_cache_costs_no_trial(bench: Bench, disk_full: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     limits = {"LD_PRELOAD": str(disk_full), "DISK_FULL_FOLDER": str(cache)}
@@ -368,11 +368,10 @@ FAULTS = {
 
 
 def test_every_fault_of_a_config_is_the_status_of_one_trial(bench: Bench) -> None:
-    bench.write_space("fault: [0]", f"fault: {list(FAULTS)}")
-    bench.write_space("block_size: [32, 64, 128, 256]", "block_size: [256]")
-    bench.write_space(
-        "per_thread: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]", "per_thread: [1]"
-    )
+    path = bench.project / "scale.yaml"
+    text = path.read_text(encoding="utf-8").replace("fault: [0]", f"fault: {list(FAULTS)}")
+    text = re.sub(r"(block_size|per_thread): \[.*, (\d+)\]", r"\1: [\2]", text)
+    path.write_text(text.replace("per_thread: [16]", "per_thread: [1]"), encoding="utf-8")
     ended(bench.search(len(FAULTS)))
     found = {one.config["fault"]: one.status for one in searched(bench.session)}
     assert found == FAULTS
@@ -414,6 +413,7 @@ def test_what_is_no_library_for_this_machine_costs_one_trial(
         good.close()
 
 
+@pytest.mark.slow
 def test_a_workload_beyond_the_memory_is_one_clear_error_and_loses_nothing(bench: Bench) -> None:
     large = "R=2147483647,N=4096"
     words = ("--workload", "R=1,N=2048", "--workload", large)
@@ -423,11 +423,11 @@ def test_a_workload_beyond_the_memory_is_one_clear_error_and_loses_nothing(bench
     assert len(records(bench.session, Baseline)) == 1
 
 
-def test_a_compiler_that_is_killed_twenty_times_fails_no_trial(
+@pytest.mark.slow
+def test_a_compiler_that_is_killed_often_fails_no_trial(
     bench: Bench, undisturbed: set[str], tmp_path: Path
 ) -> None:
     run = bench.search(TUNER_CACHE_DIR=str(tmp_path / "cache"))
-
     folders: dict[int, str] = {}
     shots: Counter[str] = Counter()
 
@@ -439,13 +439,14 @@ def test_a_compiler_that_is_killed_twenty_times_fails_no_trial(
         return [one for one in found if one.folder and shots[one.folder] < MOST_RUNS - 1]
 
     wait_until(lambda: searched(bench.session), "a trial")
-    kill_repeatedly(run, compilers, 20, 3, note=lambda one: shots.update([folders[one.pid]]))
+    kill_repeatedly(run, compilers, 8, 3, note=lambda one: shots.update([folders[one.pid]]))
     ended(run)
     assert_complete(bench.session, undisturbed)
     assert {one.status for one in searched(bench.session)} == {Status.CORRECT}
 
 
-def test_nvrtc_that_is_killed_twenty_times_fails_no_compile() -> None:
+@pytest.mark.slow
+def test_nvrtc_that_is_killed_often_fails_no_compile() -> None:
     chance = random.Random(5)  # noqa: S311 - the same moments every time
     numbers = itertools.count()
     futures: list[Future[CompileResult]] = []
@@ -458,7 +459,7 @@ def test_nvrtc_that_is_killed_twenty_times_fails_no_compile() -> None:
         return set(itertools.islice(left, 2))
 
     with NvrtcPool(workers=2) as pool:
-        while killed < 20:
+        while killed < 8:
             if sum(not future.done() for future in futures) < 30:
                 source = f"{faults.SOURCE}// {next(numbers)}\n"
                 futures.append(pool.submit(CompileRequest(source, ("scale",), "sm_90a")))
@@ -476,6 +477,7 @@ def test_nvrtc_that_is_killed_twenty_times_fails_no_compile() -> None:
     assert [result.error for result in results if not result.ok] == []
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_damaged_in_every_way_is_never_trusted(
     bench: Bench, undisturbed: set[str], tmp_path: Path
 ) -> None:
@@ -493,11 +495,6 @@ def test_a_cache_that_is_damaged_in_every_way_is_never_trusted(
     assert not [path for path in after if path.name.startswith(".")]
 
 
-def _replace_by_a_folder(entry: Path, _: Path) -> None:
-    entry.unlink()
-    entry.mkdir()
-
-
 DAMAGES: list[Callable[[Path, Path], object]] = [
     lambda entry, _: os.truncate(entry, entry.stat().st_size // 2),
     lambda entry, _: os.truncate(entry, 0),
@@ -505,5 +502,5 @@ DAMAGES: list[Callable[[Path, Path], object]] = [
     lambda entry, _: entry.write_bytes(random.Random(4).randbytes(5000)),  # noqa: S311
     lambda entry, other: entry.write_bytes(other.read_bytes() if other.is_file() else b"?"),
     lambda entry, _: entry.chmod(0),
-    _replace_by_a_folder,
+    lambda entry, _: (entry.unlink(), entry.mkdir()),
 ]

@@ -135,28 +135,22 @@ def trial(workload: Workload, one: Variant, time_us: float | None, *, early: boo
     """Make a trial of the search; without a time it was wrong."""
     if time_us is None:
         return Trial(one.candidate, workload, one.config, Status.INCORRECT, "out[0]")
-    measured = Measurement((time_us,) * 5, 20, 4, stopped_early=early)
     return Trial(
         one.candidate,
         workload,
         one.config,
         Status.CORRECT,
         resources=Resources(32, static_shared_bytes=128),
-        measurement=measured,
+        measurement=Measurement((time_us,) * 5, 20, 4, stopped_early=early),
     )
 
 
 def write_project(folder: Path) -> Path:
     """Write the operator's files; return its search space."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {
-        "blend.yaml": SPACE,
-        "blend.cu": SOURCE,
-        "blend.cu.j2": TEMPLATE,
-        "blend.py": REFERENCE,
-    }
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    texts = {"yaml": SPACE, "cu": SOURCE, "cu.j2": TEMPLATE, "py": REFERENCE}
+    for suffix, text in texts.items():
+        (folder / f"blend.{suffix}").write_text(text, encoding="utf-8")
     return folder / "blend.yaml"
 
 

@@ -116,7 +116,6 @@ class Process:
 
     @property
     def verifies(self) -> bool:
-        """Whether it is the verifier."""
         return "tune-verifier" in self.command
 
     @property
@@ -199,17 +198,14 @@ def records(session: Path, kind: type[T]) -> list[T]:
 
 
 def trials(session: Path) -> list[Trial]:
-    """List the trials of search and finals."""
     return [record.trial for record in records(session, Record)]
 
 
 def searched(session: Path) -> list[Trial]:
-    """List the trials of the search."""
     return [trial for trial in trials(session) if trial.stage == "search"]
 
 
 def in_finals(session: Path) -> list[Trial]:
-    """List the trials of the finals."""
     return [trial for trial in trials(session) if trial.stage == "finals"]
 
 
@@ -221,14 +217,9 @@ def configs(session: Path) -> set[str]:
 def written(root: Path) -> Path:
     """Write the kernel's four files to a new folder."""
     root.mkdir(parents=True)
-    files = {
-        "scale.cu": SOURCE,
-        "scale.cu.j2": TEMPLATE,
-        "scale.py": REFERENCE,
-        "scale.yaml": SPACE,
-    }
-    for name, text in files.items():
-        (root / name).write_text(text, encoding="utf-8")
+    texts = {"cu": SOURCE, "cu.j2": TEMPLATE, "py": REFERENCE, "yaml": SPACE}
+    for suffix, text in texts.items():
+        (root / f"scale.{suffix}").write_text(text, encoding="utf-8")
     return root
 
 

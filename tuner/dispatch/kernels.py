@@ -56,13 +56,12 @@ class Applicability:
         return bool(made) and all(self._launchable(launch, names) for launch in made)
 
     def _launchable(self, launch: Launch, names: Mapping[str, Value]) -> bool:
-        shared = launch.shared_bytes + self.static_bytes
+        shared_bytes = launch.shared_bytes + self.static_bytes
         return (
             all(1 <= size <= most for size, most in zip(launch.grid, GRID_LIMITS, strict=True))
             and min(launch.block) >= 1
             and launch.threads <= int(names["max_threads"])
-            and launch.shared_bytes >= 0
-            and shared <= int(names["max_shared_bytes"])
+            and self.static_bytes <= shared_bytes <= int(names["max_shared_bytes"])
         )
 
 
@@ -71,10 +70,7 @@ def nearest(
     shape: Mapping[str, int],
     holds: Callable[[Served], bool],
 ) -> tuple[Workload, Served] | None:
-    """Find the point nearest in log axes whose kernel holds; of equally near ones the first.
-
-    The header's dispatch function does the same in C++ (tuner/export/dispatch.h.j2).
-    """
+    """Find the nearest point in log axes whose kernel holds, as tuner/export/dispatch.h.j2 does."""
     logs = {axis: log(size) for axis, size in shape.items()}
     least, found = inf, None
     for workload, served in points:
@@ -96,14 +92,11 @@ class VariantKernel:
 class _Read:
     template: Template
     constraints: tuple[Expression, ...]
-    launches: tuple[LaunchSpec, ...]
+    launches: tuple[LaunchModel, ...]
 
 
 class VariantRenderer:
-    """Render the candidates of a session from the texts it keeps; no device, no other file.
-
-    `device` has the numbers of the device that constraints and launches may use.
-    """
+    """Render candidates from the texts of a session; `device` has the numbers of the device."""
 
     def __init__(
         self,
@@ -117,14 +110,14 @@ class VariantRenderer:
         self._known: dict[tuple[Workload, Variant], VariantKernel | None] = {}
 
     def names(self, workload: Workload) -> dict[str, Value]:
-        """Collect what constraints and launches may use besides parameters."""
         return {**workload.values, **self._device}
 
     def of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
         """Render a variant for a workload; None where a constraint or the template forbids it."""
         key = workload, variant
         if key not in self._known:
-            self._known[key] = self._made(workload, variant)
+            source = self._source(variant, workload.values) if self._allows(*key) else None
+            self._known[key] = None if source is None else VariantKernel(variant, source)
         return self._known[key]
 
     def applicability(
@@ -134,13 +127,9 @@ class VariantRenderer:
         others: Sequence[Workload],
         static_bytes: int = 0,
     ) -> Applicability:
-        """Find out for which shapes a kernel of `workload` is the right source.
-
-        `others` are known workloads: those that it would be rendered alike for are among its
-        shapes. `static_bytes` is the shared memory that the code takes by itself.
-        """
+        """Find out for which shapes, also of `others`, a kernel of `workload` is the source."""
         read, config = self._candidate(kernel.variant.candidate), kernel.variant.config
-        written = self._written(kernel, workload)
+        written = self._written(kernel, workload.values)
         shapes = (
             tuple(one.values[axis] for axis in written)
             for one in (workload, *others)
@@ -151,34 +140,26 @@ class VariantRenderer:
             written=written,
             shapes=tuple(dict.fromkeys(shapes)),
             conditions=tuple(substitute(one, config) for one in read.constraints),
-            launches=tuple(with_config(launch, config) for launch in read.launches),
+            launches=tuple(_launch(model, config) for model in read.launches),
             static_bytes=static_bytes,
         )
 
-    def _made(self, workload: Workload, variant: Variant) -> VariantKernel | None:
+    def _allows(self, workload: Workload, variant: Variant) -> bool:
         names = {**self.names(workload), **variant.config}
         try:
-            if not all(one.evaluate(names) for one in self._constraints(variant)):
-                return None
+            constraints = self._candidate(variant.candidate).constraints
+            return all(one.evaluate(names) for one in constraints)
         except InputError:
-            return None
-        source = self._source(variant, workload.values)
-        return None if source is None else VariantKernel(variant, source)
+            return False
 
-    def _constraints(self, variant: Variant) -> tuple[Expression, ...]:
-        return self._candidate(variant.candidate).constraints
-
-    def _written(self, kernel: VariantKernel, workload: Workload) -> tuple[str, ...]:
+    def _written(self, kernel: VariantKernel, axes: Mapping[str, int]) -> tuple[str, ...]:
         """Name the axes that the source depends on: without them it cannot be rendered so."""
-        axes = workload.values
-        written = tuple(
-            axis
-            for axis in axes
-            if self._source(kernel.variant, {k: v for k, v in axes.items() if k != axis})
-            != kernel.source
-        )
-        alone = self._source(kernel.variant, {axis: axes[axis] for axis in written})
-        return written if alone == kernel.source else tuple(axes)
+
+        def suffices(kept: Iterable[str]) -> bool:
+            return self._source(kernel.variant, {k: axes[k] for k in kept}) == kernel.source
+
+        written = tuple(axis for axis in axes if not suffices(k for k in axes if k != axis))
+        return written if suffices(written) else tuple(axes)
 
     def _source(self, variant: Variant, axes: Mapping[str, int]) -> str | None:
         template = self._candidate(variant.candidate).template
@@ -189,20 +170,18 @@ class VariantRenderer:
 
     def _candidate(self, name: str) -> _Read:
         if name not in self._read:
-            self._read[name] = _read(self._texts[name])
+            text, path = self._texts[name], Path(name)
+            model = validated(parse(text.space_text, path))
+            self._read[name] = _Read(
+                template=Template.from_text(text.template_text, path),
+                constraints=tuple(map(_expression, model.constraints)),
+                launches=tuple(model.launch),
+            )
         return self._read[name]
 
 
-def variant_of(kernel: VariantKernel) -> Variant:
-    """Return the variant that a kernel is one source of."""
-    return kernel.variant
-
-
 def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
-    """Read the numbers of a session's device from its environment.
-
-    Raises `SessionError` where it names no GPU.
-    """
+    """Read the device's numbers from a session; raise `SessionError` where it names no GPU."""
     architecture = re.fullmatch(r"sm_(\d+)(\d)a?", environment.get("architecture", ""))
     multiprocessors = environment.get("multiprocessors", "")
     if architecture is None or not multiprocessors.isdecimal():
@@ -219,46 +198,19 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
     }
 
 
-def with_config(launch: LaunchSpec, config: Mapping[str, Value]) -> LaunchSpec:
-
-    def put(expressions: Sequence[Expression]) -> tuple[Expression, ...]:
-        return tuple(substitute(one, config) for one in expressions)
-
-    def put_one(expression: Expression | None) -> Expression | None:
-        return None if expression is None else substitute(expression, config)
-
-    return LaunchSpec(
-        kernel=launch.kernel,
-        grid=put(launch.grid),
-        block=put(launch.block),
-        shared_memory=put_one(launch.shared_memory),
-        cluster=put(launch.cluster),
-        pdl=put_one(launch.pdl),
-        when=put_one(launch.when),
-        line=launch.line,
-    )
-
-
-def _read(candidate: CandidateRecord) -> _Read:
-    path = Path(candidate.name)
-    model = validated(parse(candidate.space_text, path))
-    return _Read(
-        template=Template.from_text(candidate.template_text, path),
-        constraints=tuple(map(_expression, model.constraints)),
-        launches=tuple(map(_launch, model.launch)),
-    )
-
-
-def _launch(model: LaunchModel) -> LaunchSpec:
+def _launch(model: LaunchModel, config: Mapping[str, Value]) -> LaunchSpec:
     def single(value: object) -> Expression | None:
-        return None if value is None else _expression(value)
+        return None if value is None else substitute(_expression(value), config)
+
+    def sizes(values: Sequence[object] | None) -> tuple[Expression, ...]:
+        return tuple(substitute(_expression(value), config) for value in values or ())
 
     return LaunchSpec(
         kernel=model.kernel,
-        grid=tuple(map(_expression, model.grid)),
-        block=tuple(map(_expression, model.block)),
+        grid=sizes(model.grid),
+        block=sizes(model.block),
         shared_memory=single(model.shared_memory),
-        cluster=tuple(map(_expression, model.cluster or ())),
+        cluster=sizes(model.cluster),
         pdl=single(model.pdl),
         when=single(model.when),
     )

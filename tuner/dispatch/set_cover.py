@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,11 @@ def smallest_set(
     cost. No row may be empty.
     """
     program = _FacilityLocation(costs, kind, ())
-    return program.required(program.solve((program.options, program.kinds, program.costs)))
+    chosen = program.solve((program.options, program.kinds, program.costs))
+    found = tuple(option for option in chosen if option is not None)
+    if len(found) != len(chosen):
+        raise ValueError("a row without any option cannot be served")
+    return found
 
 
 def best_set(
@@ -51,8 +54,7 @@ def best_set(
     return program.solve((program.costs, program.options, program.kinds))
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     coefficients: Mapping[int, float]
     low: float
     high: float
@@ -108,13 +110,6 @@ class _FacilityLocation(Generic[Option]):
             self.at_most(objective, float(reached) + _SLACK)
         return self._chosen(values)
 
-    def required(self, chosen: tuple[Option | None, ...]) -> tuple[Option, ...]:
-        """Check that every row has an option."""
-        found = tuple(option for option in chosen if option is not None)
-        if len(found) != len(chosen):
-            raise ValueError("a row without any option cannot be served")
-        return found
-
     def _minimized(self, objective: Mapping[int, float]) -> NDArray[np.float64]:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
@@ -124,10 +119,9 @@ class _FacilityLocation(Generic[Option]):
         ]
         at_row, at_column, weights = zip(*entries, strict=True)
         matrix = csr_array((weights, (at_row, at_column)), shape=(len(self._rows), self._columns))
-        lows, highs = [row.low for row in self._rows], [row.high for row in self._rows]
-        weight = np.zeros(self._columns)
+        _, lows, highs = zip(*self._rows, strict=True)
+        weight, binary = np.zeros(self._columns), np.zeros(self._columns)
         weight[list(objective)] = list(objective.values())
-        binary = np.zeros(self._columns)
         binary[list(self.options)] = 1
         found = milp(
             weight,

@@ -1,10 +1,11 @@
-"""Which variant serves which workload: the evidence, the table, the rule for other shapes."""
+"""Which variant serves which workload: the evidence, the table, what the search foretells of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import inf, log
+from operator import attrgetter
 from statistics import median
 
 from tuner.dispatch.kernels import (
@@ -13,7 +14,6 @@ from tuner.dispatch.kernels import (
     VariantRenderer,
     device_numbers,
     nearest,
-    variant_of,
 )
 from tuner.dispatch.set_cover import best_set, smallest_set
 from tuner.model.expressions import Value
@@ -22,9 +22,14 @@ from tuner.model.run_config import VARIANTS_WITHIN
 from tuner.model.statistics import Interval, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant
 from tuner.session.session import Session
+from tuner.space.plan import distance
 
 # One in this many rounds chooses among several finalists; the others report (tuning/finals.py).
 CHOOSING_SHARE = 4
+# Times of a search are known to about this: a config that looked so much slower is no candidate.
+SEARCH_NOISE = 0.03
+# A variant far away in shape is hardly ever the one that saves another.
+NEIGHBOURS = 2
 
 RoundTimes = tuple[tuple[float, ...], ...]
 
@@ -53,7 +58,6 @@ class Compared:
 
     @property
     def slower(self) -> bool:
-        """Whether it is slower than the baseline beyond the interval and the resolution."""
         return self.interval[1] < 1.0 - RESOLUTION
 
 
@@ -83,10 +87,7 @@ def evidence(
 
 
 def distrusted(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Variant]:
-    """Name the variants that were ever wrong or failed a check: they serve nowhere.
-
-    A result that is wrong on one shape says nothing good of the shapes that nobody tried.
-    """
+    """Name the variants that were ever wrong or failed a check: they serve nowhere."""
     wrong = {trial.variant for trial in trials if trial.status is Status.INCORRECT}
     return frozenset(wrong | {check.variant for check in checks if check.passed is False})
 
@@ -99,10 +100,11 @@ def split(rounds: RoundTimes, finalists: int) -> tuple[RoundTimes, RoundTimes]:
 
 def compared(comparison: Comparison, column: int, seed: int) -> Compared:
     """Compare a column with the baseline's, by the rounds that report."""
-    _, reporting = split(comparison.rounds, len(comparison.finalists))
+    rounds, paired = comparison.rounds, comparison.paired
+    _, reporting = split(rounds, len(comparison.finalists))
     baseline_us = [row[0] for row in reporting]
     tuned_us = [row[column] for row in reporting]
-    interval = paired_interval if comparison.paired else unpaired_interval
+    interval = paired_interval if paired else unpaired_interval
     speedup, bounds = interval(baseline_us, tuned_us, seed)
     return Compared(
         workload=comparison.workload,
@@ -111,11 +113,10 @@ def compared(comparison: Comparison, column: int, seed: int) -> Compared:
         baseline_us=median(baseline_us),
         speedup=speedup,
         interval=bounds,
-        paired=comparison.paired,
-        ratio=median(row[column] / row[0] for row in comparison.rounds)
-        if comparison.paired
-        else median(row[column] for row in comparison.rounds)
-        / median(row[0] for row in comparison.rounds),
+        paired=paired,
+        ratio=median(row[column] / row[0] for row in rounds)
+        if paired
+        else median(row[column] for row in rounds) / median(row[0] for row in rounds),
     )
 
 
@@ -134,11 +135,7 @@ class SetSelection:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Who serves one tuned workload; no `kernel` means the baseline, and `reason` says why.
-
-    `compared` is what was measured of the kernel, `best` of the fastest there. `slowdown` is the
-    time over the best's, as a ratio of 1 or more, None where nothing was compared.
-    """
+    """Who serves one tuned workload, None for the baseline; `slowdown` is over the best's time."""
 
     workload: Workload
     kernel: VariantKernel | None = None
@@ -150,10 +147,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What the rule chooses on a workload that nothing was tuned on, and whether it was right.
-
-    `nearest` is the tuned workload whose kernel it takes; `kernel` is None for the baseline.
-    """
+    """What the rule chooses on a workload not tuned on; no `kernel` means the baseline."""
 
     workload: Workload
     nearest: Workload | None
@@ -163,7 +157,6 @@ class HeldOut:
 
     @property
     def verdict(self) -> str:
-        """Say what the comparison with the baseline says of the choice."""
         if self.kernel is None:
             return "baseline"
         if self.compared is None:
@@ -193,7 +186,6 @@ class DispatchTable:
     points: tuple[tuple[Workload, VariantKernel | None], ...]
 
     def number(self, kernel: VariantKernel | None) -> int:
-        """Number a kernel as the exported files do; 0 is the baseline."""
         return 0 if kernel is None else self.kernels.index(kernel) + 1
 
     def home(self, kernel: VariantKernel) -> Workload:
@@ -216,7 +208,8 @@ def build(
     """
     tuned = [workload for workload in workloads if not workload.held_out]
     offers = [_offers(evidence.get(workload, ()), kernel_of) for workload in tuned]
-    chosen = _chosen(offers, choice)
+    near = [_near(one, choice) for one in offers]
+    chosen = _chosen(near, [_baseline_cost(one) for one in offers], choice)
     entries = tuple(
         _entry(workload, evidence.get(workload, ()), offer, kernel)
         for workload, offer, kernel in zip(tuned, offers, chosen, strict=True)
@@ -235,7 +228,6 @@ def build(
 def _offers(
     compared: Sequence[Compared], kernel_of: KernelOf
 ) -> Mapping[VariantKernel, tuple[Compared, float]]:
-    """Pair every kernel that is proved faster with its slowdown against the best."""
     best = min((one.ratio for one in compared), default=1.0)
     offers = {}
     for one in compared:
@@ -245,29 +237,28 @@ def _offers(
     return offers
 
 
-def _chosen(
-    offers: Sequence[Mapping[VariantKernel, tuple[Compared, float]]], choice: SetSelection
-) -> Sequence[VariantKernel | None]:
-    if choice.most is not None:
-        costs = [{k: log(slowdown) for k, (_, slowdown) in one.items()} for one in offers]
-        # Where nothing is proved the baseline serves whatever the set, at a cost that is the same.
-        baseline = [_baseline_cost(one) for one in offers]
-        return best_set(costs, baseline, choice.most, variant_of)
-    near = [_near(one, choice.within) for one in offers]
-    served = iter(smallest_set([one for one in near if one], variant_of))
-    return [next(served) if one else None for one in near]
-
-
 def _near(
-    offers: Mapping[VariantKernel, tuple[Compared, float]], within: float
+    offers: Mapping[VariantKernel, tuple[Compared, float]], choice: SetSelection
 ) -> Mapping[VariantKernel, float]:
     # The fastest that is proved: where the very best is not, nothing may be near enough to it.
     least = min((slowdown for _, slowdown in offers.values()), default=1.0)
-    most = max(1.0 + within, least)
+    most = inf if choice.most is not None else max(1.0 + choice.within, least)
     return {k: log(slowdown) for k, (_, slowdown) in offers.items() if slowdown <= most}
 
 
+def _chosen(
+    costs: Sequence[Mapping[VariantKernel, float]], otherwise: Sequence[float], choice: SetSelection
+) -> Sequence[VariantKernel | None]:
+    """Choose a kernel a workload, None for the baseline, whose cost is `otherwise`."""
+    kind = attrgetter("variant")
+    if choice.most is not None:
+        return best_set(costs, otherwise, choice.most, kind)
+    served = iter(smallest_set([one for one in costs if one], kind))
+    return [next(served) if one else None for one in costs]
+
+
 def _baseline_cost(offers: Mapping[VariantKernel, tuple[Compared, float]]) -> float:
+    # Where nothing is proved the baseline serves whatever the set, at a cost that is the same.
     ratios = [(one.ratio, slowdown) for one, slowdown in offers.values()]
     return log(ratios[0][1] / ratios[0][0]) if ratios else 0.0
 
@@ -278,17 +269,15 @@ def _entry(
     offers: Mapping[VariantKernel, tuple[Compared, float]],
     kernel: VariantKernel | None,
 ) -> Entry:
-    best = compared[0] if compared else None
+    if not compared:
+        return Entry(workload, reason="nothing was compared with the baseline")
+    best = compared[0]
     if kernel is not None:
         one, slowdown = offers[kernel]
         return Entry(workload, kernel, one, best, slowdown)
-    if best is None:
-        return Entry(workload, reason="nothing was compared with the baseline")
     # The baseline may be the fastest itself.
     slowdown = 1.0 / min(best.ratio, 1.0)
-    if offers:
-        return Entry(workload, None, None, best, slowdown, "the variants serve other workloads")
-    reason = "no variant is proved faster"
+    reason = "the variants serve other workloads" if offers else "no variant is proved faster"
     return Entry(workload, None, None, best, slowdown, reason)
 
 
@@ -310,19 +299,16 @@ def _checked(
 
 
 class SessionDispatch:
-    """A session's table with what it was made from; raises `InputError` for what can't be read.
-
-    `device` has the numbers of the device, else they are what the session's environment says.
-    """
+    """A session's table with what it was made from; raises `InputError` for what can't be read."""
 
     def __init__(
         self, session: Session, choice: SetSelection, device: Mapping[str, Value] | None = None
     ) -> None:
-        manifest = session.manifest
+        config = session.manifest.config
         numbers = device_numbers(session.environment) if device is None else device
-        self.renderer = VariantRenderer(session.candidates(), manifest.config.operators, numbers)
+        self.renderer = VariantRenderer(session.candidates(), config.operators, numbers)
         self.trials = session.trials(stage=None)
-        self._workloads = manifest.config.workloads
+        self._workloads = config.workloads
         self._static_bytes = {
             trial.variant: trial.resources.static_shared_bytes
             for trial in self.trials
@@ -332,15 +318,15 @@ class SessionDispatch:
         # The first workload that each was rendered for.
         self._homes: dict[VariantKernel, Workload] = {}
         out = distrusted(self.trials, session.checks())
-        self.evidence = evidence(session.comparisons(), out, manifest.config.seed)
+        self.evidence = evidence(session.comparisons(), out, config.seed)
         self.table = build(self._workloads, self.evidence, self._kernel_of, self._holds, choice)
 
     def applicability(self, kernel: VariantKernel) -> Applicability:
         if kernel not in self._applicability:
             static_bytes = self._static_bytes.get(kernel.variant, 0)
-            home, known = self._homes[kernel], self._workloads
-            found = self.renderer.applicability(kernel, home, known, static_bytes)
-            self._applicability[kernel] = found
+            self._applicability[kernel] = self.renderer.applicability(
+                kernel, self._homes[kernel], self._workloads, static_bytes
+            )
         return self._applicability[kernel]
 
     def _kernel_of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
@@ -351,3 +337,100 @@ class SessionDispatch:
 
     def _holds(self, kernel: VariantKernel, workload: Workload) -> bool:
         return self.applicability(kernel).holds(self.renderer.names(workload))
+
+
+Times = Mapping[Workload, Mapping[Variant, float]]
+
+
+def assigned(
+    trials: Iterable[Trial],
+    baselines_us: Mapping[Workload, float],
+    distrusted: frozenset[Variant],
+    kernel_of: KernelOf,
+    choice: SetSelection,
+) -> Mapping[Workload, Variant]:
+    """Choose the set by the search's times, for workloads on which one beats the baseline."""
+    times = timed(trials, distrusted)
+    workloads = [w for w, of in times.items() if min(of.values()) < baselines_us[w]]
+    costs: list[Mapping[VariantKernel, float]] = []
+    for workload in workloads:
+        best = min(times[workload].values())
+        most = inf if choice.most is not None else (1.0 + choice.within) * best
+        near = ((v, time_us) for v, time_us in times[workload].items() if time_us <= most)
+        made = ((kernel_of(workload, v), log(time_us / best)) for v, time_us in near)
+        costs.append({kernel: cost for kernel, cost in made if kernel is not None})
+    gains = [log(baselines_us[w] / min(times[w].values())) for w in workloads]
+    pairs = zip(workloads, _chosen(costs, gains, choice), strict=True)
+    return {workload: kernel.variant for workload, kernel in pairs if kernel is not None}
+
+
+def timed(trials: Iterable[Trial], distrusted: frozenset[Variant]) -> Times:
+    """Collect the full times of correct trials; one that was stopped early has only a rank."""
+    times: dict[Workload, dict[Variant, float]] = {}
+    for trial in trials:
+        known = trial.measurement if trial.status is Status.CORRECT else None
+        if known is not None and not known.stopped_early and trial.variant not in distrusted:
+            times.setdefault(trial.workload, {})[trial.variant] = known.median_us
+    return times
+
+
+def wanted_for(dispatch: SessionDispatch) -> tuple[tuple[Workload, Variant], ...]:
+    """Name the comparisons that may shrink a table's set; what was clearly slow is left out."""
+    trials, within = dispatch.trials, dispatch.table.choice.within
+    times = timed(trials, frozenset())
+    failed = {
+        (trial.workload, trial.variant)
+        for trial in trials
+        if trial.status is not Status.CORRECT
+        or (trial.measurement is not None and trial.measurement.stopped_early)
+    }
+    compared = {
+        (workload, one.variant): one.proved and one.ratio <= ones[0].ratio * (1.0 + within)
+        for workload, ones in dispatch.evidence.items()
+        for one in ones
+    }
+
+    def good(workload: Workload, variant: Variant) -> bool | None:
+        if (workload, variant) in compared:
+            return compared[workload, variant]
+        known = times.get(workload, {})
+        most = 1.0 + within + SEARCH_NOISE
+        slow = variant in known and known[variant] > most * min(known.values())
+        return False if slow or (workload, variant) in failed else None
+
+    served = {e.workload: e.kernel.variant for e in dispatch.table.entries if e.kernel is not None}
+    return wanted(served, dispatch.renderer.of, good)
+
+
+def wanted(
+    served: Mapping[Workload, Variant],
+    kernel_of: KernelOf,
+    good: Callable[[Workload, Variant], bool | None],
+) -> tuple[tuple[Workload, Variant], ...]:
+    """Name the measurements that may shrink a set: one variant in the place of another.
+
+    A variant may go if some other one is good enough, or untried, wherever it serves: these
+    untried pairs are named, those of the variant that serves fewest workloads first, and of each
+    only what the nearest other variant lacks. `good` says whether it was measured to be near
+    enough to the best, None where it was not measured.
+    """
+    homes: dict[VariantKernel, list[Workload]] = {}
+    for workload, variant in served.items():
+        kernel = kernel_of(workload, variant)
+        if kernel is not None:
+            homes.setdefault(kernel, []).append(workload)
+
+    def apart(one: VariantKernel, other: VariantKernel) -> float:
+        return min(distance(a, b) for a in homes[one] for b in homes[other])
+
+    found: dict[tuple[Workload, Variant], None] = {}
+    for kernel, at in sorted(homes.items(), key=lambda item: len(item[1])):
+        others = sorted((o for o in homes if o != kernel), key=lambda o: apart(o, kernel))
+        for other in others[:NEIGHBOURS]:
+            known = {w: good(w, other.variant) for w in at}
+            serves = all(kernel_of(w, other.variant) == other for w in at)
+            lacking = [w for w in at if known[w] is None]
+            if lacking and serves and False not in known.values():
+                found |= dict.fromkeys((workload, other.variant) for workload in lacking)
+                break
+    return tuple(found)

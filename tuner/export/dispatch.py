@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.dispatch.predicted import wanted_for
 from tuner.dispatch.table import (
     Compared,
     DispatchTable,
@@ -17,6 +16,7 @@ from tuner.dispatch.table import (
     HeldOut,
     SessionDispatch,
     SetSelection,
+    wanted_for,
 )
 from tuner.export.dispatch_sources import Measured, Sources, template
 from tuner.model import TUNER_VERSION

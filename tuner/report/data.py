@@ -346,8 +346,7 @@ def _dispatch(session: Session) -> Dispatch | None:
     """Make the table as `tune export` does; None where there is none."""
     if not session.comparisons():
         return None
-    from tuner.dispatch.predicted import wanted_for
-    from tuner.dispatch.table import SessionDispatch, SetSelection
+    from tuner.dispatch.table import SessionDispatch, SetSelection, wanted_for
 
     config = session.manifest.config
     try:

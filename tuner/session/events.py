@@ -42,10 +42,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """The plan of a round: which candidate to build on, why, and what should come of it.
-
-    `reference` names a second candidate to take something from, "" for none.
-    """
+    """The plan of a round; `reference` is a second candidate to take from, "" for none."""
 
     base: str
     hypothesis: str
@@ -56,10 +53,7 @@ class Idea:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One expectation and what came of it: both are the new value over the base's.
-
-    `workload` is "" for all tuned ones. `actual` is None where it was not measured on both sides.
-    """
+    """One expectation and what came of it; `actual` is None where one side was not measured."""
 
     metric: str
     workload: str
@@ -86,8 +80,6 @@ class RoundOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ToolsDeclared(Event):
-    """The tools that the agent was offered."""
-
     tools: tuple[Tool, ...]
 
 
@@ -100,8 +92,6 @@ class Said(Event):
 
 @dataclass(frozen=True, slots=True)
 class Planned(Event):
-    """The agent chose what to try."""
-
     idea: Idea
 
 
@@ -125,18 +115,12 @@ class CandidateMade(Event):
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded(Event):
-    """A candidate was searched to its end."""
-
     outcome: RoundOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRefused(Event):
-    """A round gave nothing to search.
-
-    `problems` say why each answer was refused. `candidate` is the one whose search had begun, ""
-    for none.
-    """
+    """A round gave nothing to search; `candidate` is one whose search had begun, "" for none."""
 
     base: str
     problems: tuple[str, ...]
@@ -152,10 +136,7 @@ class AgentIdle(Event):
 
 @dataclass(frozen=True, slots=True)
 class Profiled(Event):
-    """What a profile said of one trial; `workload` is a `Workload.key`.
-
-    `reason` says why it has no counters, where there could have been some.
-    """
+    """What a profile said of one trial; `reason` says why it lacks counters that it could have."""
 
     candidate: str
     workload: str
@@ -169,10 +150,7 @@ class Profiled(Event):
 
 @dataclass(frozen=True, slots=True)
 class SearchEnded(Event):
-    """A search ended before its budget, after so many trials.
-
-    `expected_gain` is what its searcher still expected; `late` says that its time was up.
-    """
+    """A search ended before its budget: its searcher expected too little, or it was `late`."""
 
     candidate: str
     workload: str

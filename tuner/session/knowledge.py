@@ -17,7 +17,6 @@ from sqlalchemy import (
     URL,
     Column,
     Connection,
-    Engine,
     Integer,
     MetaData,
     NullPool,
@@ -47,8 +46,7 @@ if TYPE_CHECKING:
 # Raise it with every change that an older version could not read.
 SCHEMA_VERSION = 1
 metadata = MetaData()
-# The prefix is for servers, where a database may hold the tables of other programs; lengths are
-# for databases that need them.
+# The prefix is for servers that hold other programs' tables; lengths for those that need them.
 searches = Table(
     "tune_knowledge",
     metadata,
@@ -84,9 +82,8 @@ class PastWorkload:
 class PastSearch:
     """The best of one candidate's search in one run.
 
-    `architecture` is the compile target, `sm_90a`. `parameters` are the names of the space's
-    parameters, sorted. `created` is when the run began (ISO 8601), and `state` what it said of
-    itself at its end.
+    `architecture` is the compile target, `sm_90a`; `parameters` are sorted names; `created` is
+    when the run began (ISO 8601), and `state` what it said of itself at its end.
     """
 
     kernel: str
@@ -103,7 +100,6 @@ class PastSearch:
 
     @property
     def json(self) -> str:
-        """Write it as JSON text, the same text for the same search."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @property
@@ -116,8 +112,7 @@ class PastSearch:
 MOST_CHARACTERS = 2_000_000
 
 
-def read_search(content: object) -> PastSearch | None:
-    """Read a search; None where the text makes no sense, such as a time of 0."""
+def _read_search(content: object) -> PastSearch | None:
     if not isinstance(content, str) or len(content) > MOST_CHARACTERS:
         return None
     try:
@@ -135,7 +130,6 @@ def _adapter() -> TypeAdapter[PastSearch]:
 
 
 def _makes_sense(found: PastSearch) -> Iterator[bool]:
-    """Yield what the types alone don't say."""
     names = (name for one in found.workloads for name, _ in one.workload.axes)
     fields = (value for value in asdict(found).values() if isinstance(value, str))
     operators = (*found.operators, *found.operators.values())
@@ -153,11 +147,7 @@ def _makes_sense(found: PastSearch) -> Iterator[bool]:
 
 @dataclass(frozen=True, slots=True)
 class KnowledgeSummary:
-    """What is known of one kernel on one device.
-
-    `speedup` is the largest over the baseline on any workload, None where no baseline is known;
-    `last` is when the last run began (ISO 8601).
-    """
+    """What is known of one kernel on one device; `last` is when the last run began (ISO 8601)."""
 
     kernel: str
     operators: Mapping[str, str]
@@ -175,27 +165,26 @@ def summaries(known: Sequence[PastSearch]) -> list[KnowledgeSummary]:
     for search in known:
         operators = json.dumps(dict(search.operators), sort_keys=True)
         groups.setdefault((search.kernel, search.device, operators), []).append(search)
-    return [_summary(groups[group]) for group in sorted(groups)]
-
-
-def _summary(group: Sequence[PastSearch]) -> KnowledgeSummary:
-    found = [one for search in group for one in search.workloads]
-    speedups = [
-        one.baseline_us / config.time_us
-        for one in found
-        for config in one.configs
-        if one.baseline_us is not None and config.time_us is not None
-    ]
-    return KnowledgeSummary(
-        kernel=group[0].kernel,
-        operators=group[0].operators,
-        device=group[0].device,
-        searches=len(group),
-        workloads=len({one.workload.key for one in found}),
-        configs=len({config.config.key for one in found for config in one.configs}),
-        speedup=max(speedups, default=None),
-        last=max(search.created for search in group),
-    )
+    summed = []
+    for (kernel, device, _), group in sorted(groups.items(), key=lambda item: item[0]):
+        found = [(one, config) for s in group for one in s.workloads for config in one.configs]
+        speedups = [
+            one.baseline_us / config.time_us
+            for one, config in found
+            if one.baseline_us is not None and config.time_us is not None
+        ]
+        summary = KnowledgeSummary(
+            kernel=kernel,
+            operators=group[0].operators,
+            device=device,
+            searches=len(group),
+            workloads=len({one.workload.key for search in group for one in search.workloads}),
+            configs=len({config.config.key for _, config in found}),
+            speedup=max(speedups, default=None),
+            last=max(search.created for search in group),
+        )
+        summed.append(summary)
+    return summed
 
 
 ENVIRONMENT = "TUNE_STORE"
@@ -225,16 +214,13 @@ class StoreLocation:
 
 
 def find_store(option: str | None, environment: Mapping[str, str]) -> StoreLocation | None:
-    """Find the store of a run: the option's, else `TUNE_STORE`'s, else the user's own file.
-
-    None where there is to be none. Raises `InputError` for text that names no database.
-    """
+    """Find a run's store, None for none; raise `InputError` for text that names no database."""
     given = option if option is not None else environment.get(ENVIRONMENT)
     source = "--store" if option is not None else ENVIRONMENT
     if given is None:
         from platformdirs import user_data_path
 
-        return StoreLocation(_file_url(user_data_path("kernel-tune") / FILE_NAME))
+        given = str(user_data_path("kernel-tune") / FILE_NAME)
     if given.strip() == NONE:
         return None
     if not given.strip():
@@ -242,7 +228,8 @@ def find_store(option: str | None, environment: Mapping[str, str]) -> StoreLocat
     explicit = option is not None
     if "://" in given:
         return StoreLocation(_url(given.strip(), source), explicit)
-    return StoreLocation(_file_url(Path(given)), explicit)
+    path = Path(given).expanduser().absolute()
+    return StoreLocation(URL.create("sqlite", database=str(path)), explicit)
 
 
 def without_password(text: str) -> str:
@@ -253,10 +240,6 @@ def without_password(text: str) -> str:
         return make_url(text).render_as_string(hide_password=True)
     except (ArgumentError, ValueError):
         return text.partition("://")[0] + "://..."
-
-
-def _file_url(path: Path) -> URL:
-    return URL.create("sqlite", database=str(path.expanduser().absolute()))
 
 
 def _url(text: str, source: str) -> URL:
@@ -305,17 +288,38 @@ class KnowledgeStore:
 
     def __init__(self, location: StoreLocation) -> None:
         self.location = location
-        self._engine = _engine(location)
+        arguments: dict[str, Any] = {}
+        if location.file is not None:
+            arguments = {"timeout": BUSY_S}
+        elif location.url.get_driver_name() in {"psycopg", "psycopg2"}:
+            arguments = {"connect_timeout": CONNECT_S}
+        self._engine = create_engine(location.url, poolclass=NullPool, connect_args=arguments)
+        if location.file is not None:
+            event.listen(self._engine, "connect", _prepare)
+            event.listen(self._engine, "begin", _begin)
 
     def check(self) -> None:
-        """Raise what asking would."""
         with self._reading():
             pass
 
     def add(self, found: Sequence[PastSearch]) -> int:
         """Add searches that are not there yet; return how many were added."""
+        added = 0
         with self._writing() as connection:
-            return sum(_add(connection, one) for one in found)
+            for one in found:
+                known = select(searches.c.id).where(searches.c.uid == one.uid)
+                if connection.execute(known).first() is None:
+                    row = {
+                        "version": SCHEMA_VERSION,
+                        "uid": one.uid,
+                        "kernel": one.kernel,
+                        "device": one.device,
+                        "created": one.created,
+                        "content": one.json,
+                    }
+                    connection.execute(insert(searches), row)
+                    added += 1
+        return added
 
     def searches(self, kernel: str | None = None, *, most: int = MOST_SEARCHES) -> list[PastSearch]:
         """Read the newest searches of a kernel, or of all, oldest first; garbage is left out."""
@@ -325,7 +329,7 @@ class KnowledgeStore:
             query = query.where(searches.c.kernel == kernel)
         with self._reading() as connection:
             rows = [] if connection is None else connection.execute(query).scalars().all()
-        read = (read_search(content) for content in reversed(rows))
+        read = (_read_search(content) for content in reversed(rows))
         return [one for one in read if one is not None]
 
     def forget(self, kernel: str, device: str | None = None) -> int:
@@ -341,10 +345,8 @@ class KnowledgeStore:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection | None]:
-        """Connect; to None where there is no store yet."""
         file = self.location.file
         with self._reported():
-            _require_folder(self.location)
             if file is not None and not file.exists():
                 yield None
                 return
@@ -356,7 +358,6 @@ class KnowledgeStore:
         file = self.location.file
         # An interrupt in the middle would lose what the run found.
         with held_back(), self._reported():
-            _require_folder(self.location)
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
             self._create_table()
@@ -388,7 +389,6 @@ class KnowledgeStore:
                     raise
 
     def _has_table(self, connection: Connection) -> bool:
-        """Tell whether the table is there; raise for a newer version, or another's file."""
         inspector = inspect(connection)
         if not inspector.has_table(searches.name):
             if self.location.file is not None and inspector.get_table_names():
@@ -409,6 +409,13 @@ class KnowledgeStore:
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
+        file = self.location.file
+        if file is not None and self.location.explicit:
+            if file.is_dir():
+                raise InputError(f"{file}: is a folder", remedy="name a file in it")
+            if not file.parent.is_dir():
+                message = f"{file}: there is no folder {file.parent}"
+                raise InputError(message, remedy="make it, or name another")
         try:
             yield
         except DBAPIError as error:
@@ -428,34 +435,6 @@ class KnowledgeStore:
             raise StoreError(f"{self.location}: {error.strerror or error}") from error
 
 
-def _add(connection: Connection, found: PastSearch) -> bool:
-    if connection.execute(select(searches.c.id).where(searches.c.uid == found.uid)).first():
-        return False
-    row = {
-        "version": SCHEMA_VERSION,
-        "uid": found.uid,
-        "kernel": found.kernel,
-        "device": found.device,
-        "created": found.created,
-        "content": found.json,
-    }
-    connection.execute(insert(searches), row)
-    return True
-
-
-def _engine(location: StoreLocation) -> Engine:
-    arguments: dict[str, Any] = {}
-    if location.file is not None:
-        arguments = {"timeout": BUSY_S}
-    elif location.url.get_driver_name() in {"psycopg", "psycopg2"}:
-        arguments = {"connect_timeout": CONNECT_S}
-    engine = create_engine(location.url, poolclass=NullPool, connect_args=arguments)
-    if location.file is not None:
-        event.listen(engine, "connect", _prepare)
-        event.listen(engine, "begin", _begin)
-    return engine
-
-
 def _prepare(raw: sqlite3.Connection, record: object) -> None:
     # Not WAL: home folders are often on a network, where it does not work
     # (https://sqlite.org/wal.html), and a run writes once, for milliseconds.
@@ -466,19 +445,6 @@ def _begin(connection: Connection) -> None:
     # A transaction that first reads and then writes could not wait for another's.
     writing = connection.get_execution_options().get("writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-
-def _require_folder(location: StoreLocation) -> None:
-    """Raise `InputError` where a named file cannot be there."""
-    file = location.file
-    if file is None or not location.explicit:
-        return
-    if file.is_dir():
-        raise InputError(f"{location}: is a folder", remedy="name a file in it")
-    if not file.parent.is_dir():
-        raise InputError(
-            f"{location}: there is no folder {file.parent}", remedy="make it, or name another"
-        )
 
 
 def _cause(error: SQLAlchemyError) -> str:

@@ -34,11 +34,7 @@ State = Literal["running", "interrupted", "complete"]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a session was asked to do, and of which files: all that a resumed run finds unchanged.
-
-    `created` is a time in ISO 8601, `command` the words that started it, and the others are hashes
-    of the files at that time.
-    """
+    """What a session was asked to do, of files with these hashes; `created` is in ISO 8601."""
 
     kernel: str
     config: RunConfig
@@ -51,12 +47,10 @@ class Manifest:
     created: str
 
     def to_json(self) -> str:
-        """Write it as JSON text."""
         return _manifests().dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Read what `to_json` wrote."""
         return _manifests().validate_json(text)
 
 
@@ -102,18 +96,8 @@ class Withdrawal:
     workload: Workload
 
 
-SessionRecord = (
-    CandidateRecord
-    | Record
-    | Baseline
-    | Comparison
-    | PeerTrial
-    | Energy
-    | Check
-    | Event
-    | Result
-    | Withdrawal
-)
+_Measured = Record | Baseline | Comparison | PeerTrial | Energy | Check | Result
+SessionRecord = _Measured | CandidateRecord | Event | Withdrawal
 _KINDS: Mapping[str, type[SessionRecord]] = {
     "candidate": CandidateRecord,
     "trial": Record,
@@ -150,5 +134,4 @@ def _adapter(kind: str) -> TypeAdapter[SessionRecord]:
 
 
 def file_sha(path: Path) -> str:
-    """Hash a file's content with SHA-256, in hexadecimal, as a manifest keeps it."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tuner.model.config import Config
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from tuner.session.store import SessionStore
 
 _Event = TypeVar("_Event", bound=Event)
+_Kind = TypeVar("_Kind", bound=SessionRecord)
 
 __all__ = ["Baseline", "CandidateRecord", "Manifest", "Record", "Session", "State"]
 
@@ -67,12 +67,8 @@ class Session:
         # By JSON text, for as Python keys 1, 1.0 and True are one.
         self._trials: dict[tuple[str, str, str, Stage], Trial] = {}
         self._baselines: dict[Workload, Baseline] = {}
-        self._comparisons: list[Comparison] = []
-        self._peers: list[PeerTrial] = []
-        self._energies: list[Energy] = []
-        self._checks: list[Check] = []
-        self._events: list[Event] = []
         self._results: dict[Workload, Result] = {}
+        self._others: list[SessionRecord] = []
         for record in store.records():
             self._add(record)
         last = self._records[-1].elapsed_s if self._records else 0.0
@@ -84,21 +80,20 @@ class Session:
     def create(
         cls, directory: Path | str, manifest: Manifest, environment: Mapping[str, str]
     ) -> Session:
-        """Start a session in a folder that holds none; make the folder and its parents."""
+        """Start a session in a folder that holds none; make it and its parents."""
         from tuner.session.store import SessionStore
 
-        folder = Path(directory)
-        return cls(folder, SessionStore.create(folder, manifest.to_json(), environment))
+        store = SessionStore.create(Path(directory), manifest.to_json(), environment)
+        return cls(Path(directory), store)
 
     @classmethod
     def open(cls, directory: Path | str, *, read_only: bool = False) -> Session:
         """Open a session to resume it, or only to read it."""
         from tuner.session.store import SessionStore
 
-        folder = Path(directory)
-        store = SessionStore.open(folder, read_only=read_only)
+        store = SessionStore.open(Path(directory), read_only=read_only)
         try:
-            return cls(folder, store)
+            return cls(Path(directory), store)
         except BaseException:
             store.close()
             raise
@@ -116,20 +111,15 @@ class Session:
                 self._candidates[record.name] = record
             case Baseline():
                 self._baselines[record.workload] = record
-            case Comparison():
-                self._comparisons.append(record)
-            case PeerTrial():
-                self._peers.append(record)
-            case Energy():
-                self._energies.append(record)
-            case Check():
-                self._checks.append(record)
-            case Event():
-                self._events.append(record)
             case Result():
                 self._results[record.workload] = record
             case Withdrawal():
                 del self._results[record.workload]
+            case _:
+                self._others.append(record)
+
+    def _of(self, kind: type[_Kind]) -> list[_Kind]:
+        return [one for one in self._others if isinstance(one, kind)]
 
     def add_candidate(
         self, name: str, template_text: str, space_text: str, parent: str | None = None
@@ -167,7 +157,6 @@ class Session:
     def trial(
         self, candidate: str, workload: Workload, config: Config, *, stage: Stage = "search"
     ) -> Trial | None:
-        """Look up a recorded trial, None where there is none."""
         return self._trials.get((candidate, workload.key, config.key, stage))
 
     def trials(
@@ -235,15 +224,14 @@ class Session:
         self._append(comparison)
 
     def comparisons(self) -> list[Comparison]:
-        return list(self._comparisons)
+        return self._of(Comparison)
 
     def record_peer(self, trial: PeerTrial) -> None:
         """Append what became of a peer; the last record of a name and workload counts."""
         self._append(trial)
 
     def peers(self, workload: Workload | None = None) -> list[PeerTrial]:
-        """List what became of each peer; None selects every workload."""
-        last = {(one.workload, one.name): one for one in self._peers}
+        last = {(one.workload, one.name): one for one in self._of(PeerTrial)}
         return [one for one in last.values() if workload in (None, one.workload)]
 
     def record_energy(self, energy: Energy) -> None:
@@ -251,29 +239,20 @@ class Session:
         self._append(energy)
 
     def energies(self, workload: Workload | None = None) -> list[Energy]:
-        """List the windows of energy in the order of recording; None selects every workload."""
-        return [one for one in self._energies if workload in (None, one.workload)]
+        return [one for one in self._of(Energy) if workload in (None, one.workload)]
 
     def record_check(self, check: Check) -> None:
         self._append(check)
 
     def checks(self) -> list[Check]:
-        return list(self._checks)
+        return self._of(Check)
 
     def record_event(self, event: Event) -> None:
-        """Append what happened."""
         self._append(event)
 
     def events(self, kind: type[_Event], number: int | None = None) -> list[_Event]:
-        """List the events of a type in the order of recording; None selects every round.
-
-        `Event` itself selects every type.
-        """
-        return [
-            event
-            for event in self._events
-            if isinstance(event, kind) and number in (None, event.round)
-        ]
+        """List the events of a type, `Event` for all; None selects every round."""
+        return [event for event in self._of(kind) if number in (None, event.round)]
 
     def record_result(self, result: Result) -> None:
         """Set what is reported for a workload, in place of an earlier result."""
@@ -284,7 +263,6 @@ class Session:
         return list(self._results.values())
 
     def withdraw_result(self, workload: Workload) -> None:
-        """Take back the result of a workload: its config failed a further check."""
         self._append(Withdrawal(workload))
 
     @property
@@ -294,7 +272,7 @@ class Session:
 
     def add_time(self, seconds: float) -> None:
         """Add the wall time of a run, or of the part of it since the last call."""
-        self._store.set_seconds(self._seconds + seconds)
+        self._store.update(seconds=self._seconds + seconds)
         self._seconds += seconds
 
     @property
@@ -303,7 +281,7 @@ class Session:
         return self._state
 
     def mark(self, state: State) -> None:
-        self._store.set_state(state)
+        self._store.update(state=state)
         self._state = state
 
     def variant_path(self, workload: Workload) -> Path:
@@ -314,9 +292,19 @@ class Session:
     def write_variant(self, workload: Workload, variant: Variant, source: str) -> Path:
         """Write the kernel tuned for a workload to `tuned/`, with what it is in its first lines."""
         path = self.variant_path(workload)
+        made = self.manifest
+        # The workload stands last: a value that ends in a backslash would join the next line.
+        lines = [
+            f"// {made.kernel}, tuned for {workload} by tune {made.tuner_version} "
+            f"({made.config.device}, {made.created})",
+            " ".join(f"// config: {variant} (for {workload})".split()),
+        ]
+        if made.config.operators:
+            macros = " ".join(f"-D{name}={value}" for name, value in made.config.operators.items())
+            lines.append(" ".join(f"// compile with: {macros} (as tuned)".split()))
         try:
             path.parent.mkdir(exist_ok=True)
-            atomic_write(path, self._header(workload, variant) + source)
+            atomic_write(path, "\n".join([*lines, source]))
         except OSError as error:
             raise SessionError(
                 f"cannot write the tuned kernel: {error.strerror}",
@@ -324,20 +312,6 @@ class Session:
                 remedy=f"once the cause is gone, continue with `--resume {self.directory}`",
             ) from error
         return path
-
-    def _header(self, workload: Workload, variant: Variant) -> str:
-        made = self.manifest
-        # The workload stands last: a value that ends in a backslash would join the next line.
-        config_line = f"// config: {variant} (for {workload})"
-        lines = [
-            f"// {made.kernel}, tuned for {workload} by tune {made.tuner_version} "
-            f"({made.config.device}, {made.created})",
-            " ".join(config_line.split()),
-        ]
-        if made.config.operators:
-            macros = " ".join(f"-D{name}={value}" for name, value in made.config.operators.items())
-            lines.append(" ".join(f"// compile with: {macros} (as tuned)".split()))
-        return "\n".join(lines) + "\n"
 
     def _require_candidate(self, name: str) -> None:
         if name not in self._candidates:
@@ -363,12 +337,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
 

@@ -73,9 +73,7 @@ class SessionStore:
     """Append records to a session's database and read them back; close it when done."""
 
     def __init__(self, path: Path, raw: sqlite3.Connection, lock: FileLock | None) -> None:
-        self.path = path
-        self._raw = raw
-        self._lock = lock
+        self.path, self._raw, self._lock = path, raw, lock
         self._engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
         self._connection = self._engine.connect()
 
@@ -111,7 +109,15 @@ class SessionStore:
     def open(cls, directory: Path, *, read_only: bool) -> SessionStore:
         """Open the database; raise `SessionError` where it is missing, damaged, newer or in use."""
         path = directory / DATABASE
-        _require(directory, path)
+        remedy = "name the folder that a run printed as its session"
+        if not directory.exists():
+            raise SessionError("no such session", path=directory, remedy=remedy)
+        if not directory.is_dir():
+            message = "a session is a folder, this is a file"
+            raise SessionError(message, path=directory, remedy=remedy)
+        if not path.is_file():
+            message = f"the folder holds no session: {DATABASE} is missing"
+            raise SessionError(message, path=directory, remedy=remedy)
         if read_only:
             return cls(path, _opened(path, read_only=True), None)
         with ExitStack() as undo:
@@ -119,7 +125,7 @@ class SessionStore:
             undo.callback(lock.release)
             store = cls(path, _opened(path, read_only=False), lock)
             undo.callback(store.close)
-            store._update(writer=_this_process())
+            store.update(writer=_this_process())
             undo.pop_all()
         return store
 
@@ -139,13 +145,7 @@ class SessionStore:
         with self._writing() as connection:
             connection.execute(insert(records), to_row(record))
 
-    def set_state(self, state: State) -> None:
-        self._update(state=state)
-
-    def set_seconds(self, seconds: float) -> None:
-        self._update(seconds=seconds)
-
-    def _update(self, **columns: str | float) -> None:
+    def update(self, **columns: str | float) -> None:
         with self._writing() as connection:
             connection.execute(update(header).values(columns))
 
@@ -187,18 +187,6 @@ class SessionStore:
         # say any more that it was interrupted.
         with held_back(), _reported(self.path), self._connection.begin():
             yield self._connection
-
-
-def _require(directory: Path, path: Path) -> None:
-    remedy = "name the folder that a run printed as its session"
-    if not directory.exists():
-        raise SessionError("no such session", path=directory, remedy=remedy)
-    if not directory.is_dir():
-        raise SessionError("a session is a folder, this is a file", path=directory, remedy=remedy)
-    if not path.is_file():
-        raise SessionError(
-            f"the folder holds no session: {DATABASE} is missing", path=directory, remedy=remedy
-        )
 
 
 def _build(path: Path, manifest: str, environment: Mapping[str, str]) -> None:
@@ -260,14 +248,16 @@ def _check(path: Path, raw: sqlite3.Connection) -> None:
             remedy="name the folder that the run printed",
         )
     if version != SCHEMA_VERSION:
-        newer = version > SCHEMA_VERSION
+        age = "an older"
+        remedy = "open it with the version that wrote it, or start a new session in another folder"
+        if version > SCHEMA_VERSION:
+            age = "a newer"
+            remedy = "upgrade with `pip install --upgrade kernel-tune`, or start a new session"
         raise SessionError(
-            f"written by {'a newer' if newer else 'an older'} version of tune: schema {version}, "
+            f"written by {age} version of tune: schema {version}, "
             f"this version reads {SCHEMA_VERSION}",
             path=path,
-            remedy="upgrade with `pip install --upgrade kernel-tune`, or start a new session"
-            if newer
-            else "open it with the version that wrote it, or start a new session in another folder",
+            remedy=remedy,
         )
     if verdict != "ok":
         raise _damaged(path, verdict)
@@ -289,20 +279,16 @@ def _locked(directory: Path) -> FileLock:
         with _creating(directory):
             lock.acquire(blocking=False)
     except Timeout as error:
+        writer = "another process"
+        with suppress(sqlite3.DatabaseError), closing(_connect(directory / DATABASE, "ro")) as raw:
+            (writer,) = raw.execute("SELECT writer FROM session").fetchone()
         raise SessionError(
-            f"in use: {_writer(directory / DATABASE)} is writing this session",
+            f"in use: {writer} is writing this session",
             path=directory,
             remedy="wait for it or end it: the lock ends with the process, and deleting "
             f"{LOCK} would not help; `tune report` reads a session that is in use",
         ) from error
     return lock
-
-
-def _writer(path: Path) -> str:
-    with suppress(sqlite3.DatabaseError), closing(_connect(path, "ro")) as raw:
-        (writer,) = raw.execute("SELECT writer FROM session").fetchone()
-        return str(writer)
-    return "another process"
 
 
 def _this_process() -> str:

@@ -33,11 +33,8 @@ def next_config(timed: Sequence[Trial], account: Account, objective: Objective) 
     still win, the most unlike those measured, for the fastest few are often all but the same.
     """
     measured = [one.variant for one in account.variants if one.variant is not None]
-    left = [
-        trial
-        for trial in timed
-        if trial.variant not in measured and can_win(trial, account, objective)
-    ]
+    new = (trial for trial in timed if trial.variant not in measured)
+    left = [trial for trial in new if can_win(trial, account, objective)]
     if not left or len(measured) >= MOST_CONFIGS:
         return None
     if len(measured) < MOST_CONFIGS // 2:
@@ -90,20 +87,13 @@ class Board(Protocol):
         note: str = "",
         *,
         remaining_s: float | None = None,
-    ) -> None:
-        """Show a phase, a line for people, and an estimate of what remains of the stage."""
-        ...
+    ) -> None: ...
 
-    def left_s(self) -> float | None:
-        """Say how much of the run's time is left; None where it has no end."""
-        ...
+    def left_s(self) -> float | None: ...
 
 
 class EnergyStage:
-    """Measure the energy of what can still win; what the session holds already stands.
-
-    Configs are ordered by `objective`, `energy` or `edp`, both net of the idle power.
-    """
+    """Measure the energy, above idle, of what can still win; what the session holds stands."""
 
     def __init__(
         self,
@@ -132,53 +122,49 @@ class EnergyStage:
             )
             self._board.announce(ENERGY, None, note, remaining_s=self._left_s)
         for index, workload in enumerate(waiting):
-            left_s, deadline_s = self._board.left_s(), None
-            if left_s is not None:
-                share_s = left_s / (len(waiting) - index)
-                deadline_s = time.monotonic() + share_s - REPEATS * WINDOW_COST_S - IDLE_COST_S
-            self._measure(workload, deadline_s)
+            left_s = self._board.left_s()
+            share_s = math.inf if left_s is None else left_s / (len(waiting) - index)
+            self._measure(workload, share_s)
             self._left_s = sum(map(self._cost_s, waiting[index + 1 :]))
             self._board.announce(ENERGY, workload, self._note(workload), remaining_s=self._left_s)
         return {workload: self._ranking(workload) for workload in self._plan.tuned}
 
-    def _measure(self, workload: Workload, deadline_s: float | None) -> None:
+    def _measure(self, workload: Workload, share_s: float) -> None:
         """Measure idle, baseline, configs, the best and the baseline again, and idle again."""
+        deadline_s = time.monotonic() + share_s - REPEATS * WINDOW_COST_S - IDLE_COST_S
         if not self._timed(workload):
             return
         self._take_idle(workload)
         if not self._windows(workload, None):
             self._take_baseline(workload)
-        self._take_configs(workload, deadline_s)
-        for _ in range(REPEATS):
-            best = self._best(workload)
-            if best is None or self._windows(workload, best.variant) > 1:
+        while not (account := self._account(workload)).variants or time.monotonic() < deadline_s:
+            trial = next_config(self._timed(workload), account, self._objective)
+            if trial is None:
                 break
-            self._take(workload, best)
+            self._take(workload, trial)
+        for _ in range(REPEATS):
+            ranking = self._ranking(workload)
+            if not ranking or self._windows(workload, ranking[0]) > 1:
+                break
+            best = self._session.trial(ranking[0].candidate, workload, ranking[0].config)
+            if best is not None:
+                self._take(workload, best)
         if self._windows(workload, None) < REPEATS:
             self._take_baseline(workload)
         self._take_idle(workload)
-
-    def _take_configs(self, workload: Workload, deadline_s: float | None) -> None:
-        while True:
-            account = self._account(workload)
-            if account.variants and deadline_s is not None and time.monotonic() >= deadline_s:
-                return
-            trial = next_config(self._timed(workload), account, self._objective)
-            if trial is None:
-                return
-            self._take(workload, trial)
 
     def _timed(self, workload: Workload) -> list[Trial]:
         timed = self._session.fastest(workload=workload, full=True)
         return [trial for trial in timed if not self._verification.failed(trial.variant)]
 
     def _take(self, workload: Workload, trial: Trial) -> None:
-        """Measure one window of a config; one that fails is out everywhere."""
         program = self._candidates.evaluator(trial.candidate).program(workload, trial.config)
         found = self._meter.energy(program, seconds=WINDOW_S)
-        failure = _failure(found) if isinstance(found, Outcome) else _skips_work(found, trial)
-        if failure or isinstance(found, Outcome):
-            self._verification.fail(ENERGY, workload, trial.variant, failure)
+        if isinstance(found, Outcome):
+            reason = f"{found.status}: {found.reason}"
+            self._verification.fail(ENERGY, workload, trial.variant, reason)
+        elif reason := _skips_work(found, trial):
+            self._verification.fail(ENERGY, workload, trial.variant, reason)
         else:
             self._keep(workload, "variant", found, trial.variant)
         self._spend(workload, WINDOW_COST_S)
@@ -189,7 +175,7 @@ class EnergyStage:
         if isinstance(found, Outcome):
             raise KernelError(
                 f"the baseline fails on {workload} when it is repeated for {WINDOW_S:g} s: "
-                f"{_failure(found)}",
+                f"{found.status}: {found.reason}",
                 path=self._plan.spec.source,
             )
         self._keep(workload, "baseline", found)
@@ -218,9 +204,8 @@ class EnergyStage:
         return most_seconds(configs) if configs else 0.0
 
     def _is_closed(self, workload: Workload) -> bool:
-        energies = self._session.energies(workload)
-        ends_idle = bool(energies) and energies[-1].kind == "idle"
-        return ends_idle and self._windows(workload, None) >= REPEATS
+        ends_idle = [one.kind == "idle" for one in self._session.energies(workload)][-1:]
+        return ends_idle == [True] and self._windows(workload, None) >= REPEATS
 
     def _account(self, workload: Workload) -> Account:
         found = accounts(self._session.energies(workload))
@@ -234,12 +219,6 @@ class EnergyStage:
         ranked = self._account(workload).ranked(self._objective)
         variants = (one.variant for one in ranked)
         return tuple(v for v in variants if v is not None and not self._verification.failed(v))
-
-    def _best(self, workload: Workload) -> Trial | None:
-        ranking = self._ranking(workload)
-        if not ranking:
-            return None
-        return self._session.trial(ranking[0].candidate, workload, ranking[0].config)
 
     def _note(self, workload: Workload) -> str:
         account, ranking = self._account(workload), self._ranking(workload)
@@ -274,16 +253,14 @@ def require_time(plan: Plan, objective: Objective) -> None:
         )
 
 
-def _failure(outcome: Outcome) -> str:
-    return f"{outcome.status}: {outcome.reason}"
-
-
 def _skips_work(window: EnergyWindow, trial: Trial) -> str:
-    """Say that a call is far faster than it was timed; a hot cache would explain that too."""
     timed_us, time_us = trial.time_us, window.time_us
-    if not window.cold or timed_us is None or time_us is None:
-        return ""
-    if time_us >= SKIPPED_SHARE * timed_us:
+    if (
+        not window.cold
+        or timed_us is None
+        or time_us is None
+        or time_us >= SKIPPED_SHARE * timed_us
+    ):
         return ""
     return (
         f"a call takes {time_us:.3g} us when it is repeated over its own results, "

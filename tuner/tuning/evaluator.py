@@ -66,7 +66,6 @@ class Evaluator:
         self._target = CompileTarget(spec, dict(operators), device.info)
 
     def names(self, workload: Workload) -> dict[str, Value]:
-        """Collect what constraints and launches may use besides parameters."""
         return self._target.names(workload)
 
     def answered(self, workload: Workload) -> Sequence[Config] | None:
@@ -86,34 +85,24 @@ class Evaluator:
         broken = self._candidate.space.violated(config, names)
         if broken is not None:
             trial = self._trial(workload, config, Status.CONSTRAINT, f"breaks `{broken.text}`")
-            return Pending(workload, config, started_s, decided=trial)
+            return Pending(workload, config, started_s, trial)
         launches = self._spec.candidate_launches({**names, **config})
         if not launches:
             trial = self._trial(workload, config, Status.LAUNCH, "no launch's `when` is true")
-            return Pending(workload, config, started_s, decided=trial)
+            return Pending(workload, config, started_s, trial)
         rendered = self.render(workload, config)
-        request = self._target.request(rendered.source, launches)
-        return Pending(
-            workload,
-            config,
-            started_s,
-            rendered=rendered,
-            launches=launches,
-            compilation=self._compiler.submit(request),
-        )
+        compilation = self._compiler.submit(self._target.request(rendered.source, launches))
+        return Pending(workload, config, started_s, None, rendered, launches, compilation)
 
     def finish(
         self, pending: Pending, *, incumbent_us: float | None = None, stage: Stage = "search"
     ) -> Trial:
         """Wait for the compilation, apply the limits, and let the device verify and time."""
-        result = self._compiled(pending)
+        result = self._runnable(pending)
         if isinstance(result, Trial):
             return result
-        workload, config = pending.workload, pending.config
+        workload = pending.workload
         resources = result.resources[pending.launches[0].kernel]
-        reason = self._over_a_limit(pending, result)
-        if reason is not None:
-            return self._trial(workload, config, Status.RESOURCE_LIMIT, reason, resources)
         outcome = self._device.run(
             self._program(pending, result),
             incumbent_us=incumbent_us,
@@ -125,7 +114,7 @@ class Evaluator:
         return Trial(
             candidate=self._candidate.name,
             workload=workload,
-            config=config,
+            config=pending.config,
             status=status,
             reason=reason,
             resources=resources,
@@ -138,31 +127,22 @@ class Evaluator:
 
     def foresee(self, pending: Pending) -> Features | Trial:
         """Wait for the compilation; tell what is known before it runs, or why it can't."""
-        result = self._compiled(pending)
+        result = self._runnable(pending)
         if isinstance(result, Trial):
             return result
-        reason = self._over_a_limit(pending, result)
-        if reason is not None:
-            resources = result.resources[pending.launches[0].kernel]
-            return self._trial(
-                pending.workload, pending.config, Status.RESOURCE_LIMIT, reason, resources
-            )
         multiprocessors = self._device.info.multiprocessors
         return features(result, pending.launches, self._target.limits, multiprocessors)
 
     def verify(self, pending: Pending) -> Outcome:
-        """Wait for the program, and verify it with all checks, untimed."""
+        """Verify with all checks, untimed."""
         made = self.ready(pending)
         return made if isinstance(made, Outcome) else self._device.verify(made)
 
     def ready(self, pending: Pending) -> Program | Outcome:
         """Wait for the compilation and apply the limits; what stands against it comes back."""
-        result = self._compiled(pending)
+        result = self._runnable(pending)
         if isinstance(result, Trial):
             return Outcome(result.status, result.reason)
-        reason = self._over_a_limit(pending, result)
-        if reason is not None:
-            return Outcome(Status.RESOURCE_LIMIT, reason)
         return self._program(pending, result)
 
     def usage(self, pending: Pending) -> tuple[Resources, Occupancy | None]:
@@ -180,7 +160,6 @@ class Evaluator:
         return map_errors(text, rendered, self._candidate.template.path, unit=UNIT_NAME)
 
     def key(self, workload: Workload, config: Config) -> str:
-        """Compute what a recording is keyed by, without compiling."""
         launches = self._spec.candidate_launches({**self.names(workload), **config})
         return self._target.key(self.render(workload, config).source, workload, launches)
 
@@ -198,18 +177,15 @@ class Evaluator:
 
     def program(self, workload: Workload, config: Config) -> Program:
         """Compile a config that is known to work, for a comparison."""
-        pending = self.start(workload, config)
-        result = self._compiled(pending)
+        result = self._compiled(pending := self.start(workload, config))
         if isinstance(result, Trial):
             raise KernelError(f"{config} no longer compiles: {result.reason}")
         return self._program(pending, result)
 
     def baseline_program(self, workload: Workload) -> Program:
-        """Compile the baseline; raise `KernelError` where that fails."""
         return self._baseline(workload)[0]
 
     def verify_baseline(self, workload: Workload) -> None:
-        """Verify the baseline, untimed; raise `KernelError` where it is wrong."""
         self._require_right(workload, self._device.verify(self._baseline(workload)[0]))
 
     def baseline(self, workload: Workload) -> Trial:
@@ -255,13 +231,18 @@ class Evaluator:
                 path=self._spec.source,
             )
 
-    def _over_a_limit(self, pending: Pending, result: CompileResult) -> str | None:
+    def _runnable(self, pending: Pending) -> CompileResult | Trial:
+        result = self._compiled(pending)
+        if isinstance(result, Trial):
+            return result
         for launch in pending.launches:
             resources = result.resources[launch.kernel]
             reason = refusal(self._target.limits, resources, launch, self._spec.limits)
             if reason is not None:
-                return reason
-        return None
+                first = result.resources[pending.launches[0].kernel]
+                workload, config = pending.workload, pending.config
+                return self._trial(workload, config, Status.RESOURCE_LIMIT, reason, first)
+        return result
 
     def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy | None]:
         launches = self._spec.baseline_launches(self.names(workload))
@@ -278,11 +259,9 @@ class Evaluator:
         return program, resources, occupancy(self._target.limits, resources, launches[0])
 
     def _baseline_source(self) -> str:
-        """The source as it is, but for host code, which a device compiler has no use for."""
         return hide_host_code(read_source(self._spec.source))
 
     def _compiled(self, pending: Pending) -> CompileResult | Trial:
-        """Wait for the compiler; a failure comes back as the trial it is."""
         if pending.decided is not None:
             return pending.decided
         assert pending.compilation is not None
@@ -297,12 +276,12 @@ class Evaluator:
 
     def _program(self, pending: Pending, result: CompileResult) -> Program:
         assert pending.rendered is not None
-        source = pending.rendered.source
-        config = pending.config
+        workload, config = pending.workload, pending.config
         if self._candidate.name != INITIAL:
             # What a recording knows by its config is the first template's.
             config = Config((("candidate", self._candidate.name), *config.items_))
-        return self._target.program(source, pending.workload, pending.launches, result, config)
+        source = pending.rendered.source
+        return self._target.program(source, workload, pending.launches, result, config)
 
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
         if measurement is None or measurement.buffer_sets < 2:
@@ -332,12 +311,10 @@ class Candidates:
         self.add(plan)
 
     def add(self, plan: Plan) -> None:
-        """Add a candidate; `plan` has its template, its space and its launches."""
         self._plans[plan.candidate] = plan
         self._evaluators[plan.candidate] = self.of(plan)
 
     def of(self, plan: Plan) -> Evaluator:
-        """Make the evaluator of a plan that is no candidate yet."""
         return evaluator_of(plan, self._compiler, self._device)
 
     def plan(self, name: str) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
@@ -84,29 +84,36 @@ class TrialExecutor:
     def _finish(self, one: Pending | Trial) -> Trial | None:
         if self._stopped.is_set():
             return None
+        best_us = self._best_us.get(one.workload)
+        incumbent_us = best_us if self._adaptive else None
         try:
-            trial = one if isinstance(one, Trial) else self._measured(one)
+            trial = (
+                one
+                if isinstance(one, Trial)
+                else self._evaluator.finish(one, incumbent_us=incumbent_us)
+            )
         except BaseException:
             self._stopped.set()  # the others wait for nothing
             raise
-        best_us = self._best_us.get(trial.workload)
         if trial.time_us is not None and (best_us is None or trial.time_us < best_us):
             self._best_us[trial.workload] = trial.time_us
         return trial
 
-    def _measured(self, pending: Pending) -> Trial:
-        incumbent_us = self._best_us.get(pending.workload) if self._adaptive else None
-        return self._evaluator.finish(pending, incumbent_us=incumbent_us)
-
 
 @contextmanager
-def prompt_threads() -> Iterator[None]:
-    """Let threads take turns often enough that the device never waits for a searcher."""
+def executing(evaluator: Evaluator, keep: Callable[[Trial], None]) -> Iterator[TrialExecutor]:
+    """Make an executor for a block; where that raises, `keep` takes what has ended by then."""
+    executor = TrialExecutor(evaluator)
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:
-        yield
+        yield executor
+    except BaseException:
+        for trial in executor.finished():
+            keep(trial)
+        raise
     finally:
+        executor.close()
         sys.setswitchinterval(before_s)
 
 
@@ -132,15 +139,18 @@ class PrecompilingSearcher:
 
     def next(self) -> Pending | None:
         """Propose a config, its compilation begun; None when the searcher has none left."""
-        if not isinstance(self._searcher, StaticFeatureAware):
-            return self._asked()
-        for config in self._searcher.shortlist(1):
-            self._compiling.append(self._evaluator.start(self.workload, config))
-        while len(self._compiling) > AHEAD:
-            self._foresee_next(self._searcher)
-        while (asked := self._asked()) is None and self._compiling:
-            self._foresee_next(self._searcher)
-        return asked
+        searcher = self._searcher
+        if isinstance(searcher, StaticFeatureAware):
+            for config in searcher.shortlist(1):
+                self._compiling.append(self._evaluator.start(self.workload, config))
+            while len(self._compiling) > AHEAD:
+                self._foresee_next(searcher)
+        while not (configs := searcher.ask(1)):
+            if not self._compiling or not isinstance(searcher, StaticFeatureAware):
+                return None
+            self._foresee_next(searcher)
+        (config,) = configs
+        return self._compiled.pop(config, None) or self._evaluator.start(self.workload, config)
 
     def refused(self) -> list[Trial]:
         """Take the trials of configs that were compiled ahead and can't run; they are told."""
@@ -156,16 +166,12 @@ class PrecompilingSearcher:
             self._searcher.share(trial, features)
 
     def features(self, config: Config) -> Features | None:
-        """Return what was known of a config before it ran."""
         return self._features.get(config)
 
     def expected_gain(self) -> float | None:
         """Return the share of the best time that may still be saved, None where nobody knows."""
-        return (
-            self._searcher.expected_gain()
-            if isinstance(self._searcher, ReportsExpectedGain)
-            else None
-        )
+        searcher = self._searcher
+        return searcher.expected_gain() if isinstance(searcher, ReportsExpectedGain) else None
 
     def close(self) -> None:
         """Give up what is being compiled and was not asked for."""
@@ -173,20 +179,13 @@ class PrecompilingSearcher:
             if pending.compilation is not None:
                 pending.compilation.cancel()
 
-    def _asked(self) -> Pending | None:
-        configs = self._searcher.ask(1)
-        if not configs:
-            return None
-        (config,) = configs
-        return self._compiled.pop(config, None) or self._evaluator.start(self.workload, config)
-
     def _foresee_next(self, searcher: StaticFeatureAware) -> None:
         pending = self._compiling.popleft()
         seen = self._evaluator.foresee(pending)
         if isinstance(seen, Trial):
             self._searcher.tell(seen)
             self._refused.append(seen)
-            return
-        self._compiled[pending.config] = pending
-        self._features[pending.config] = seen
-        searcher.foresee(pending.config, seen)
+        else:
+            self._compiled[pending.config] = pending
+            self._features[pending.config] = seen
+            searcher.foresee(pending.config, seen)

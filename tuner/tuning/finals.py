@@ -1,4 +1,4 @@
-"""Verify a plan's peers on each workload, for the finals to compare with; the session keeps it."""
+"""The finals: choose finalists, compare them with baseline and peers, and keep the results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from statistics import median
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program
 from tuner.device.reference import peer_program
 from tuner.dispatch.kernels import VariantRenderer
-from tuner.dispatch.predicted import assigned
 from tuner.dispatch.table import (
+    Compared,
     DispatchTable,
     SessionDispatch,
     SetSelection,
+    assigned,
     compared,
     distrusted,
     split,
@@ -24,7 +25,7 @@ from tuner.model.errors import DeviceError, InputError, KernelError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload
 from tuner.model.statistics import roofline_share
-from tuner.model.trial import RESOLUTION, Comparison, PeerTrial, Result, Status, Trial, Variant
+from tuner.model.trial import Comparison, PeerTrial, Result, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Candidates
@@ -42,24 +43,28 @@ class FinalsPeers:
         known = {trial.name for trial in self._session.peers(workload)}
         for name in self._plan.config.peers:
             if name not in known:
-                self._keep(workload, name, self._verified(self._program(workload, name)))
+                program = peer_program(name, self._plan.spec.reference, workload)
+                try:
+                    outcome = self._device.verify(program)
+                except DeviceError as error:
+                    # The workload was run before, so that it is the peer that can't be had here.
+                    outcome = Outcome(Status.LAUNCH, error.message)
+                self.note(workload, name, outcome.status, outcome.reason)
         return {
-            trial.name: self._program(workload, trial.name)
+            trial.name: peer_program(trial.name, self._plan.spec.reference, workload)
             for trial in self._session.peers(workload)
             if trial.status is Status.CORRECT
         }
 
-    def fail(self, workload: Workload, name: str, status: Status, reason: str) -> None:
-        """Note that a peer, verified before, failed when it was compared."""
-        self._keep(workload, name, Outcome(status, reason))
+    def note(self, workload: Workload, name: str, status: Status, reason: str) -> None:
+        """Keep what became of a peer, verified now or before."""
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        self._session.record_peer(PeerTrial(workload, name, status, reason, created))
 
     def compared(
         self, programs: Sequence[Program], peers: Mapping[str, Program], rounds: int
     ) -> tuple[ComparisonRounds, tuple[str, ...]]:
-        """Time programs, first the baseline, interleaved with peers; tell which peers took part.
-
-        A peer that fails costs nobody else the comparison.
-        """
+        """Time programs, first the baseline, interleaved with peers; tell which peers took part."""
         while peers:
             try:
                 together = [*programs, *peers.values()]
@@ -71,37 +76,21 @@ class FinalsPeers:
                 # Raises where the peers are not to blame.
                 compared = self._device.compare(programs, rounds=rounds)
                 for name in able:
-                    self.fail(programs[0].workload, name, Status.LAUNCH, failure)
+                    self.note(programs[0].workload, name, Status.LAUNCH, failure)
                 return compared, ()
             peers = able
         return self._device.compare(programs, rounds=rounds), ()
 
     def _able(self, baseline: Program, peers: Mapping[str, Program]) -> dict[str, Program]:
-        """Try each peer alone beside the baseline; return those that do not fail."""
         left = {}
         for name, program in peers.items():
             try:
                 self._device.compare([baseline, program], rounds=1)
             except DeviceError as error:
-                self.fail(baseline.workload, name, Status.LAUNCH, error.message)
+                self.note(baseline.workload, name, Status.LAUNCH, error.message)
             else:
                 left[name] = program
         return left
-
-    def _verified(self, program: Program) -> Outcome:
-        try:
-            return self._device.verify(program)
-        except DeviceError as error:
-            # The workload was run before, so that it is the peer that cannot be had here.
-            return Outcome(Status.LAUNCH, error.message)
-
-    def _program(self, workload: Workload, name: str) -> Program:
-        return peer_program(name, self._plan.spec.reference, workload)
-
-    def _keep(self, workload: Workload, name: str, outcome: Outcome) -> None:
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        trial = PeerTrial(workload, name, outcome.status, outcome.reason, created)
-        self._session.record_peer(trial)
 
 
 # A search's times are known to a few percent: what is further behind is not worth a comparison,
@@ -111,12 +100,7 @@ FEWEST = 3
 
 
 class FinalistSelection:
-    """Choose among all candidates of a session; those that have failed a check are out.
-
-    On a tuned workload: the fastest, and the variant that would serve it in the smallest set of
-    variants, so that the set is proved. On a held-out one: what the dispatch chooses for it.
-    `ranked` has the order of an objective other than time, the best first.
-    """
+    """Choose what to compare; `ranked` has the order of an objective other than time."""
 
     def __init__(
         self,
@@ -126,9 +110,8 @@ class FinalistSelection:
         verification: Verification,
         ranked: Mapping[Workload, tuple[Variant, ...]],
     ) -> None:
-        self._plan, self._session = plan, session
+        self._plan, self._session, self._ranked = plan, session, ranked
         self._candidates, self._verification = candidates, verification
-        self._ranked = ranked
         self._choice = SetSelection(plan.config.variants_within, plan.config.max_variants)
         self._assignment: Mapping[Workload, Variant] | None = None
         self._serving: tuple[Variant, ...] | None = None
@@ -141,32 +124,22 @@ class FinalistSelection:
         if workload in self._ranked:
             left = [v for v in self._ranked[workload] if not self._verification.failed(v)]
             return left[: self._plan.config.finalists]
-        found = self._fastest(workload)
-        serving = self._assigned(workload)
-        everywhere = self._everywhere(workload) if self._plan.config.surveyed is not None else []
-        return list(dict.fromkeys([*found, *([serving] if serving else []), *everywhere]))
-
-    def _fastest(self, workload: Workload) -> list[Variant]:
         timed = self._session.fastest(workload=workload, full=True)
         near = sum((t.time_us or 0.0) <= WITHIN * (timed[0].time_us or 0.0) for t in timed)
         count = min(max(near, FEWEST), self._plan.config.finalists)
-        return [trial.variant for trial in timed[:count]]
-
-    def _assigned(self, workload: Workload) -> Variant | None:
-        """Tell who serves the workload in the smallest set, by the search's times alone.
-
-        They don't change any more, so that a resumed run finds the same.
-        """
+        found = [trial.variant for trial in timed[:count]]
+        # By the search's times alone, which don't change: a resumed run finds the same.
         if self._assignment is None:
             self._assignment = self._smallest_set(workload, self._session.trials())
         serving = self._assignment.get(workload)
-        return None if serving is None or self._verification.failed(serving) else serving
+        if serving is not None and not self._verification.failed(serving):
+            found.append(serving)
+        if self._plan.config.surveyed is not None:
+            found += self._everywhere(workload)
+        return list(dict.fromkeys(found))
 
     def _everywhere(self, workload: Workload) -> list[Variant]:
-        """Name the smallest set for what the user's space tunes.
-
-        Whoever answers from a recording dispatches held-out workloads to it.
-        """
+        """Name the smallest set for what the space tunes: a recording's users dispatch to it."""
         if self._serving is None:
             left_out = set(self._plan.spec.held_out)
             trials = [t for t in self._session.trials() if t.workload not in left_out]
@@ -177,46 +150,31 @@ class FinalistSelection:
     def _smallest_set(
         self, workload: Workload, trials: Sequence[Trial]
     ) -> Mapping[Workload, Variant]:
-        baselines = self._session.baselines()
-        kernels = VariantRenderer(
-            self._session.candidates(), self._plan.config.operators, self._device_numbers(workload)
-        )
-        return assigned(
-            trials,
-            {w: baseline.measurement.median_us for w, baseline in baselines.items()},
-            distrusted(trials, ()),
-            kernels.of,
-            self._choice,
-        )
+        baselines_us = {w: b.measurement.median_us for w, b in self._session.baselines().items()}
+        candidates, numbers = self._session.candidates(), self._device_numbers(workload)
+        kernels = VariantRenderer(candidates, self._plan.config.operators, numbers)
+        return assigned(trials, baselines_us, distrusted(trials, ()), kernels.of, self._choice)
 
     def _inherited(self, workload: Workload) -> list[Variant]:
-        """A held-out workload gets what production will get there: nothing is tuned for it.
-
-        Where that is the baseline, what won on the nearest tuned workload shows what is missed.
-        """
+        """Choose what production will run there, or else what won on the nearest tuned workload."""
+        wanted: list[Variant] = []
+        if not self._ranked:
+            held_out = (h for h in self._table(workload).held_out if h.workload == workload)
+            wanted = [one.kernel.variant for one in held_out if one.kernel is not None]
         results = [result for result in self._session.results() if not result.workload.held_out]
         results.sort(key=lambda result: distance(workload, result.workload))
-        served = [] if self._ranked else self._served(workload)
-        wanted = dict.fromkeys([*served, *(result.variant for result in results)])
-        return [variant for variant in wanted if self._may_run(variant, workload)][:1]
-
-    def _served(self, workload: Workload) -> list[Variant]:
-        return [
-            one.kernel.variant
-            for one in self._table(workload).held_out
-            if one.workload == workload and one.kernel is not None
-        ]
+        wanted += [result.variant for result in results]
+        return [v for v in dict.fromkeys(wanted) if self._may_run(v, workload)][:1]
 
     def _table(self, workload: Workload) -> DispatchTable:
         """Make the table, unless nothing that decides on it has changed: that takes a second."""
         count = sum(not one.workload.held_out for one in self._session.comparisons())
         out = distrusted(self._session.trials(stage=None), self._session.checks())
-        known, made = (count, out), self._made
-        if made is None or made[0] != known:
+        if self._made is None or self._made[0] != (count, out):
             numbers = self._device_numbers(workload)
-            made = known, SessionDispatch(self._session, self._choice, numbers).table
-            self._made = made
-        return made[1]
+            table = SessionDispatch(self._session, self._choice, numbers).table
+            self._made = (count, out), table
+        return self._made[1]
 
     def _device_numbers(self, workload: Workload) -> Mapping[str, Value]:
         names = self._candidates.evaluator(self._plan.candidate).names(workload)
@@ -239,11 +197,7 @@ class FinalistSelection:
 
 
 class Finals:
-    """Decide each workload among all candidates; what the session holds already stands.
-
-    `ranked` has the order of an objective other than time, the best first: the first that passes
-    every check is compared alone.
-    """
+    """Decide each workload among all candidates; what the session holds already stands."""
 
     def __init__(
         self,
@@ -254,10 +208,8 @@ class Finals:
         verification: Verification,
         ranked: Mapping[Workload, tuple[Variant, ...]] | None = None,
     ) -> None:
-        self._plan, self._session = plan, session
-        self._ranked = ranked or {}
-        self._device, self._candidates = device, candidates
-        self._verification = verification
+        self._plan, self._session, self._ranked = plan, session, ranked or {}
+        self._device, self._candidates, self._verification = device, candidates, verification
         self._peers = FinalsPeers(plan, session, device)
         self._finalists = FinalistSelection(plan, session, candidates, verification, self._ranked)
 
@@ -273,8 +225,9 @@ class Finals:
         comparison = self._compared(workload, [trial.variant for trial in finalists])
         if comparison is None:
             return
-        left = [trial for trial in finalists if trial.variant in comparison.finalists]
-        result = self._result(comparison, left)
+        result = self._result(
+            comparison, [trial for trial in finalists if trial.variant in comparison.finalists]
+        )
         evaluator = self._candidates.evaluator(result.candidate)
         source = evaluator.render(workload, result.config).source
         self._session.write_variant(workload, result.variant, source)
@@ -309,11 +262,7 @@ class Finals:
         return passed
 
     def _compared(self, workload: Workload, variants: list[Variant]) -> Comparison | None:
-        """Take the comparison from the session where it holds one of all these variants.
-
-        A variant whose results were wrong after the rounds is left out, and the others stand; None
-        where none is left.
-        """
+        """Compare until no finalist is wrong after its rounds; a known comparison stands."""
         for known in self._session.comparisons():
             if variants and known.workload == workload and set(variants) <= set(known.finalists):
                 return _of_some(known, variants, known.peers)
@@ -331,10 +280,7 @@ class Finals:
     def _compare(
         self, workload: Workload, variants: list[Variant]
     ) -> tuple[Comparison, tuple[str, ...]]:
-        """Time finalists, baseline and peers interleaved, or as many as a recording has so.
-
-        The second part says what was wrong with each finalist's results after the rounds.
-        """
+        """Time all interleaved; tell what was wrong with each finalist's results afterwards."""
         rounds = self._plan.config.comparison_rounds
         baseline = self._candidates.evaluator(self._plan.candidate).baseline_program(workload)
         programs = {
@@ -355,24 +301,13 @@ class Finals:
                 f"the baseline is wrong on {workload} once it has been timed: {timed.faults[0]}",
                 path=self._plan.spec.source,
             )
-        comparison = Comparison(
-            workload,
-            tuple(programs),
-            timed.times_us,
-            timed.paired,
-            timed.isolated_us,
-            names,
-        )
-        return self._without_wrong_peers(comparison, timed.faults), timed.faults[1:]
-
-    def _without_wrong_peers(self, comparison: Comparison, faults: tuple[str, ...]) -> Comparison:
-        count = len(comparison.finalists)
-        for name, fault in zip(comparison.peers, faults[1 + count :], strict=False):
+        for name, fault in zip(names, timed.faults[1 + len(programs) :], strict=False):
             if fault:
-                self._peers.fail(comparison.workload, name, Status.INCORRECT, fault)
-        right = self._peers.programs(comparison.workload)
-        names = [name for name in comparison.peers if name in right]
-        return _of_some(comparison, list(comparison.finalists), names)
+                self._peers.note(workload, name, Status.INCORRECT, fault)
+        found, times_us = tuple(programs), timed.times_us
+        comparison = Comparison(workload, found, times_us, timed.paired, timed.isolated_us, names)
+        right = list(self._peers.programs(workload))
+        return _of_some(comparison, found, right), timed.faults[1:]
 
     def _result(self, comparison: Comparison, finalists: list[Trial]) -> Result:
         """Choose on the first rounds, report on the others: a choice must not judge itself."""
@@ -394,27 +329,23 @@ class Finals:
             config=trial.config,
             resources=trial.resources,
             occupancy=trial.occupancy,
-            baseline_wins=self._baseline_wins(workload, trial.variant, found.interval),
+            baseline_wins=self._baseline_wins(found),
             isolated_us=isolated[winner + 1] if isolated else None,
             isolated_baseline_us=isolated[0] if isolated else None,
             candidate=trial.candidate,
         )
 
-    def _baseline_wins(
-        self, workload: Workload, variant: Variant, bounds: tuple[float, float]
-    ) -> bool:
-        """Whether the baseline is better by the plan's objective, by time where that is unknown."""
-        account = accounts(self._session.energies(workload)).get(workload)
-        if self._plan.config.objective != "time" and account is not None:
-            saving = account.saving(variant, self._plan.config.objective)
-            return saving is not None and saving.range[1] < 1.0
-        return bounds[1] < 1.0 - RESOLUTION
+    def _baseline_wins(self, found: Compared) -> bool:
+        account = accounts(self._session.energies(found.workload)).get(found.workload)
+        if self._plan.config.objective == "time" or account is None:
+            return found.slower
+        saving = account.saving(found.variant, self._plan.config.objective)
+        return saving is not None and saving.range[1] < 1.0
 
 
 def _of_some(
     comparison: Comparison, variants: Sequence[Variant], peers: Sequence[str]
 ) -> Comparison:
-    """Leave out the columns of finalists and peers that have failed a check since."""
     kept = [one for one in comparison.finalists if one in variants]
     right = [name for name in comparison.peers if name in peers]
     columns = [comparison.column(one) for one in (None, *kept, *right)]

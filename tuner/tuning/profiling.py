@@ -21,10 +21,7 @@ COMPILE_OPTIONS = ("-lineinfo",)
 
 
 class Profiling:
-    """Profile trials of any candidate; `evaluator_of` compiles for the hardware profiled for.
-
-    `timed` says that the trials' times are those of that hardware.
-    """
+    """Profile trials of any candidate; `timed`: their times are of the hardware profiled for."""
 
     def __init__(
         self, profiler: Profiler, evaluator_of: Callable[[Plan], Evaluator], *, timed: bool
@@ -33,16 +30,12 @@ class Profiling:
 
     @property
     def degree(self) -> Degree:
-        """How much a profile can know here."""
         return self._profiler.degree
 
     def of(self, plan: Plan, trial: Trial, number: int = 0) -> Profiled | None:
-        """Profile one correct trial of `plan`'s candidate; None where it does not compile.
-
-        `number` is that of the round.
-        """
-        options = (*plan.spec.compile_options, *COMPILE_OPTIONS)
-        spec = replace(plan.spec, compile_options=options)
+        """Profile a correct trial of `plan`'s candidate; None where it does not compile."""
+        spec = plan.spec
+        spec = replace(spec, compile_options=(*spec.compile_options, *COMPILE_OPTIONS))
         evaluator = self.evaluator_of(replace(plan, spec=spec))
         workload = trial.workload
         pending = evaluator.start(workload, trial.config)
@@ -50,15 +43,14 @@ class Profiling:
         if isinstance(program, Outcome):
             return None
         resources, share = evaluator.usage(pending)
-        operations = plan.spec.operations
         subject = ProfileSubject(
             program=program,
             lines=evaluator.render(workload, trial.config).lines,
             resources=resources,
             occupancy=share,
             time_us=trial.time_us if self._timed else None,
-            traffic_bytes=plan.spec.min_bytes.integer(workload.values),
-            operations=None if operations is None else operations.integer(workload.values),
+            traffic_bytes=spec.min_bytes.integer(workload.values),
+            operations=spec.operations.integer(workload.values) if spec.operations else None,
         )
         profile = self._profiler.profile(subject)
         kind, findings = diagnose(profile)
@@ -78,10 +70,8 @@ class Profiling:
         """Profile trials and note what came of it in a round, unless that is noted already."""
         known = {(one.candidate, one.workload) for one in profiles(session)}
         for trial in trials:
-            if (trial.candidate, trial.workload.key) in known:
-                continue
-            profiled = self.of(plan, trial, number)
-            if profiled is not None:
+            new = (trial.candidate, trial.workload.key) not in known
+            if new and (profiled := self.of(plan, trial, number)) is not None:
                 session.record_event(profiled)
 
 
@@ -93,9 +83,7 @@ def profiles(session: Session, candidate: str | None = None) -> list[Profiled]:
 def worth_profiling(
     session: Session, plan: Plan, best: Mapping[Workload, Trial], most: int = 2
 ) -> list[Trial]:
-    """Choose the trials that a profile says most of: the best of the heaviest workload and, where
-    it is another, of the one that gained least over the baseline.
-    """
+    """Choose the best trials of the heaviest workload and of the one that gained least."""
     baselines = session.baselines()
     times = {w: t.time_us for w, t in best.items() if t.time_us is not None}
     if not times:

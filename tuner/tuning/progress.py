@@ -28,23 +28,15 @@ class ProgressTracker:
         self._searches_left = 1
 
     def expect(self, budgets: Mapping[Workload, int], *, searches_left: int) -> None:
-        """Add the most trials that a candidate may take on each workload.
-
-        `searches_left` counts the searches of candidates that may follow, this one included: they
-        share the time that is left.
-        """
+        """Add the most trials a workload; `searches_left`, with this one, share the time left."""
         self._searches_left = searches_left
         for workload, budget in budgets.items():
-            progress = self._progress[workload]
-            self._progress[workload] = replace(progress, budget=progress.budget + budget)
+            self.expect_more(workload, budget)
 
     def expect_more(self, workload: Workload, trials: int) -> None:
         """Change the most trials that a workload may take; fewer where `trials` is negative."""
         progress = self._progress[workload]
         self._progress[workload] = replace(progress, budget=progress.budget + trials)
-
-    def of(self, workload: Workload) -> WorkloadProgress:
-        return self._progress[workload]
 
     def set_baseline(self, workload: Workload, baseline_us: float) -> None:
         """Note the baseline's time; held-out workloads have no progress to show."""
@@ -68,8 +60,7 @@ class ProgressTracker:
     def recount(self, candidate: str) -> None:
         """Count the trials of a candidate that an earlier run searched to its end."""
         for trial in self._session.trials(candidate):
-            progress = self._progress[trial.workload]
-            self._progress[trial.workload] = replace(progress, budget=progress.budget + 1)
+            self.expect_more(trial.workload, 1)
             self._add(trial)
 
     def announce(
@@ -80,30 +71,25 @@ class ProgressTracker:
         *,
         remaining_s: float | None = None,
     ) -> None:
-        """Tell the listener where the run stands; `note` is a line for people.
-
-        `remaining_s` is that of the phase, where it is no search.
-        """
-        seconds = time.monotonic() - self._started_s
+        """Tell the listener where the run stands; `remaining_s` is a phase's that is no search."""
+        seconds, most_s = time.monotonic() - self._started_s, self._plan.config.time_s
         rate = self._measured / seconds if seconds else 0.0
-        left = sum(max(0, p.budget - p.done) for p in self._progress.values())
         if remaining_s is None and self._measured:
-            remaining_s = left / rate
-            if self._plan.config.time_s is not None:
-                remaining_s = min(remaining_s, max(0.0, self._plan.config.time_s - seconds))
-        self._listener.update(
-            Progress(
-                kernel=self._plan.spec.name,
-                device=self._device_name,
-                phase=phase,
-                workloads=tuple(self._progress.values()),
-                current=current,
-                seconds=self._before_s + seconds,
-                trials_per_second=rate,
-                remaining_s=remaining_s,
-                note=note,
-            )
+            remaining_s = sum(max(0, p.budget - p.done) for p in self._progress.values()) / rate
+            if most_s is not None:
+                remaining_s = min(remaining_s, max(0.0, most_s - seconds))
+        progress = Progress(
+            kernel=self._plan.spec.name,
+            device=self._device_name,
+            phase=phase,
+            workloads=tuple(self._progress.values()),
+            current=current,
+            seconds=self._before_s + seconds,
+            trials_per_second=rate,
+            remaining_s=remaining_s,
+            note=note,
         )
+        self._listener.update(progress)
 
     def left_s(self) -> float | None:
         """Say how much of the run's time is left; None where it has no end."""
@@ -113,14 +99,12 @@ class ProgressTracker:
 
     def deadline_s(self, workload: Workload) -> float | None:
         """Give each workload that is left an equal share of the time that is left."""
-        left_s = self.left_s()
+        left_s, tuned = self.left_s(), self._plan.tuned
         if left_s is None:
             return None
-        now_s = time.monotonic()
         left_s -= reserved_s(self._plan, self._plan.config.objective)
-        tuned = self._plan.tuned
         waiting = len(tuned) * self._searches_left - tuned.index(workload)
-        return now_s + max(0.0, left_s) / waiting
+        return time.monotonic() + max(0.0, left_s) / waiting
 
     def save_time(self) -> None:
         """Add the time since the last call to the session's."""
@@ -143,10 +127,7 @@ def best_us(session: Session, candidate: str) -> dict[str, float]:
 
 
 def mean_speedup(session: Session, candidate: str) -> float | None:
-    """Average a candidate's speedups over the tuned workloads, by the search's times.
-
-    The baseline serves where it has no correct config; None where it has none at all.
-    """
+    """Average a candidate's speedups by the search's times, the baseline where it has none."""
     best = best_us(session, candidate)
     if not best:
         return None

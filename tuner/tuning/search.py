@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -21,15 +21,8 @@ from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
-from tuner.tuning.executor import (
-    DEPTH,
-    DEPTH_FORESEEN,
-    PrecompilingSearcher,
-    TrialExecutor,
-    prompt_threads,
-)
+from tuner.tuning.executor import DEPTH, DEPTH_FORESEEN, PrecompilingSearcher, executing
 from tuner.tuning.progress import ProgressTracker
-from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
 JOURNAL = "optuna.journal"
 # What each workload after the first adds to the trials of a search that learns from the others,
@@ -45,6 +38,13 @@ TRANSFERRED_CONFIGS = 3
 # Of each workload's configs, so many of the fastest are measured on all the others: what a
 # dispatch chooses among has to be known everywhere.
 SURVEYED_BEST = 3
+# Trials of a first turn after the first workload's, whose trials its searcher has been told of.
+FIRST_TURN_TRIALS = 12
+# Trials of a later turn: switching costs the device the time to fill other buffers, and what the
+# others find meanwhile is worth waiting for.
+TURN_TRIALS = 8
+# The share of the best time below which looking on for it isn't worth a trial.
+ENOUGH = 0.005
 
 
 def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
@@ -79,10 +79,7 @@ def no_valid_config(spec: KernelSpec, workload: Workload, pool: Pool) -> SpaceEr
 def cross_workload_transfer(
     completed: Sequence[Trial], pools: Mapping[Workload, Pool]
 ) -> Iterator[tuple[Workload, Config]]:
-    """Name up to `TRANSFERRED_CONFIGS` valid, untried configs for each workload of `pools`.
-
-    First the best two of the nearest other workload, then the best one of each that is farther.
-    """
+    """Name untried configs: two of the nearest workload's best, then one of each farther one."""
     tried = {(trial.workload, trial.config) for trial in completed}
     ranked: dict[Workload, list[Config]] = {}
     for trial in fastest(completed):
@@ -102,14 +99,99 @@ def budget(plan: Plan, pool: Pool) -> int:
     )
 
 
-def _planned(plan: Plan, pools: Mapping[Workload, Pool]) -> dict[Workload, int]:
-    """Say how many trials each workload is thought to take, most of what all may take together."""
-    budgets = {workload: budget(plan, pool) for workload, pool in pools.items()}
-    if plan.config.trials is None:
-        for workload in plan.tuned[1:]:
-            if learns_from_others(plan.config.searcher, len(pools[workload]), plan.config.trials):
-                budgets[workload] = min(budgets[workload], FURTHER_TRIALS)
-    return budgets
+@dataclass(slots=True)
+class WorkloadSearch:
+    """The search of one workload: how far it is and when its turn ends.
+
+    `max_trials` bounds the configs proposed, `depth` those that are under way. `not_proposed` are
+    those that an earlier run has tried and that this one has not come to yet. `replaying` says
+    that nothing new may be tried.
+    """
+
+    workload: Workload
+    searcher: PrecompilingSearcher
+    max_trials: int
+    first_turn: int
+    depth: int
+    not_proposed: set[Config] = field(default_factory=set)
+    deadline_s: float | None = None
+    replaying: bool = False
+    proposed: int = 0
+    completed: int = 0
+    compiled: bool = False
+    exhausted: bool = False
+    _gain: tuple[int, float | None] = (-1, None)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether a config that is not known yet fits into the budget."""
+        return not self.replaying and self.proposed + len(self.not_proposed) < self.max_trials
+
+    @property
+    def gain(self) -> float | None:
+        """What is left to find, as the searcher sees it after the last trial told."""
+        if self._gain[0] != self.completed:
+            self._gain = self.completed, self.searcher.expected_gain()
+        return self._gain[1]
+
+    @property
+    def found_enough(self) -> bool:
+        """Whether the searcher expects next to nothing of what is untried."""
+        return self.gain is not None and self.gain < ENOUGH
+
+
+class WorkloadScheduler:
+    """Give each workload a first turn, then whichever promises most another, until none does.
+
+    A searcher that can't say what it expects has one turn, as long as its budget. `begin` makes
+    the search of a workload when its first turn comes. `total` bounds the trials of all together.
+    """
+
+    def __init__(
+        self, workloads: Sequence[Workload], begin: Callable[[Workload], WorkloadSearch], total: int
+    ) -> None:
+        self._waiting = list(workloads)
+        self._begin, self._total = begin, total
+        self._searches: list[WorkloadSearch] = []
+        self._current: WorkloadSearch | None = None
+        self._turn_ends = 0
+
+    @property
+    def searches(self) -> Sequence[WorkloadSearch]:
+        return self._searches
+
+    def of(self, workload: Workload) -> WorkloadSearch:
+        """Return the search of a workload that has had a turn."""
+        return next(search for search in self._searches if search.workload == workload)
+
+    def current(self) -> WorkloadSearch | None:
+        """Tell whose turn it is; None when the search is over."""
+        while (search := self._current) is None or self._has_ended(search):
+            left = self._total - sum(search.proposed for search in self._searches)
+            if self._waiting:
+                self._current = self._begin(self._waiting.pop(0))
+                self._searches.append(self._current)
+                left -= len(self._waiting) * FIRST_TURN_TRIALS
+                self._turn_ends = min(self._current.first_turn, max(FIRST_TURN_TRIALS, left))
+            else:
+                self._current = self._most_promising() if left > 0 else None
+                if self._current is None:
+                    return None
+                self._turn_ends = self._current.proposed + min(TURN_TRIALS, left)
+        return search
+
+    def _has_ended(self, search: WorkloadSearch) -> bool:
+        turn_ends = min(search.max_trials, self._turn_ends)
+        return search.exhausted or search.proposed >= turn_ends or search.found_enough
+
+    def _most_promising(self) -> WorkloadSearch | None:
+        hopes = [
+            (search.gain, search)
+            for search in self._searches
+            if not search.exhausted and search.proposed < search.max_trials and search.gain
+        ]
+        gain, search = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
+        return search if gain >= ENOUGH else None
 
 
 def search_all(
@@ -122,16 +204,13 @@ def search_all(
     searches_left: int = 1,
     warm: Mapping[Workload, Sequence[Config]] | None = None,
 ) -> None:
-    """Search every tuned workload of a plan's candidate.
-
-    `searches_left` counts the candidates that may still be searched, this one included. `warm`
-    holds the configs of earlier runs that each workload tries first.
-    """
-    if _is_over(plan, session):
+    """Search every tuned workload; `searches_left` counts this candidate, `warm` is tried first."""
+    later = any(one.name != plan.candidate for one in session.candidates()[-1:])
+    if later or session.results() or session.trials(plan.candidate, stage="finals"):
+        # An earlier run has gone on to what follows the search of this candidate.
         progress.recount(plan.candidate)
-        return
-    progress.expect(_planned(plan, pools), searches_left=searches_left)
-    Search(plan, session, evaluator, progress, pools, warm or {}).run()
+    else:
+        Search(plan, session, evaluator, progress, pools, warm or {}).run(searches_left)
 
 
 class Search:
@@ -149,23 +228,21 @@ class Search:
         self._plan, self._session, self._warm = plan, session, warm
         self._evaluator, self._progress = evaluator, progress
         self._pools = pools
-        self._planned = _planned(plan, pools)
+        # What each workload is thought to take, and most of what all may take together.
+        self._planned = {workload: budget(plan, pool) for workload, pool in pools.items()}
+        if plan.config.trials is None:
+            for workload in plan.tuned[1:]:
+                if self._learns_from_others(pools[workload]):
+                    self._planned[workload] = min(self._planned[workload], FURTHER_TRIALS)
         in_turns = sum(self._planned.values()) - TRANSFERRED_CONFIGS * len(self._joined())
         self._scheduler = WorkloadScheduler(plan.tuned, self._begin_search, in_turns)
-        self._executor = TrialExecutor(evaluator)
         self._completed: list[tuple[Trial, Features | None]] = []
 
-    def run(self) -> None:
+    def run(self, searches_left: int) -> None:
         """Search until budgets, time, spaces or expectations are used up."""
-        with ExitStack() as stack:
-            stack.enter_context(prompt_threads())
-            stack.callback(self._executor.close)
-            try:
-                self._run()
-            except BaseException:
-                for trial in self._executor.finished():
-                    self._keep(trial)
-                raise
+        self._progress.expect(self._planned, searches_left=searches_left)
+        with executing(self._evaluator, self._keep) as self._executor:
+            self._search()
         for search in self._scheduler.searches:
             search.searcher.close()
             trials = self._session.trials(self._plan.candidate, search.workload)
@@ -174,7 +251,7 @@ class Search:
                 self._note_end(search, search.gain)
             self._expect(search, search.proposed)
 
-    def _run(self) -> None:
+    def _search(self) -> None:
         executor, scheduler = self._executor, self._scheduler
         while True:
             while (search := scheduler.current()) is not None and len(executor) < search.depth:
@@ -203,33 +280,23 @@ class Search:
             self._progress.expect_more(search.workload, 1)
             self._keep(refused)
             self._learn(search, refused)
-        if pending is None:
-            search.exhausted = True
-            return
-        if not self._try(search, pending.config, pending):
+        if pending is None or not self._try(search, pending.config, pending):
             search.exhausted = True
 
     def _try(self, search: WorkloadSearch, config: Config, pending: Pending | None = None) -> bool:
-        """Send a config to the device, or what is known of it; False where nothing new may begin.
-
-        `pending` is there where its compilation has begun.
-        """
+        """Send a config, or what is known of it, to the device; False where none may begin."""
         known = self._session.trial(self._plan.candidate, search.workload, config)
-        if known is None and not self._may_begin(search):
-            return False
+        if known is None:
+            if not search.may_begin:
+                return False
+            if search.deadline_s is not None and time.monotonic() >= search.deadline_s:
+                self._note_end(search, late=True)
+                return False
         search.not_proposed.discard(config)
         search.proposed += 1
         self._expect(search, max(search.proposed, self._planned[search.workload]))
         self._executor.begin(known or pending or self._evaluator.start(search.workload, config))
         return True
-
-    def _may_begin(self, search: WorkloadSearch) -> bool:
-        if not search.may_begin:
-            return False
-        late = search.deadline_s is not None and time.monotonic() >= search.deadline_s
-        if late:
-            self._note_end(search, late=True)
-        return not late
 
     def _keep(self, trial: Trial) -> None:
         known = self._session.trial(trial.candidate, trial.workload, trial.config)
@@ -249,7 +316,7 @@ class Search:
             search.exhausted = True
 
     def _begin_search(self, workload: Workload) -> WorkloadSearch:
-        plan, pool = self._plan, self._pools[workload]
+        plan, pool, key = self._plan, self._pools[workload], workload.key
         most = budget(plan, pool)
         searcher = make_searcher(
             plan.config.searcher,
@@ -260,9 +327,7 @@ class Search:
             seeds=self._seeds(workload),
             axes=workload.values,
             journal=self._session.directory / JOURNAL,
-            study_name=workload.key
-            if plan.candidate == INITIAL
-            else f"{plan.candidate} {workload.key}",
+            study_name=key if plan.candidate == INITIAL else f"{plan.candidate} {key}",
         )
         precompiling = PrecompilingSearcher(searcher, self._evaluator, workload)
         for trial, features in self._completed:
@@ -271,6 +336,7 @@ class Search:
         joins = self._completed and self._learns_from_others(pool)
         tried = self._session.trials(plan.candidate, workload)
         foreseeing = isinstance(searcher, StaticFeatureAware)
+        late = [(e.candidate, e.workload) for e in self._session.events(SearchEnded) if e.late]
         return WorkloadSearch(
             workload,
             precompiling,
@@ -278,14 +344,13 @@ class Search:
             first_turn=FIRST_TURN_TRIALS if joins else most,
             not_proposed={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
             deadline_s=self._progress.deadline_s(workload),
-            replaying=self._is_ended(workload),
+            replaying=(plan.candidate, key) in late,
             depth=DEPTH_FORESEEN if foreseeing else DEPTH,
         )
 
     def _note_end(
         self, search: WorkloadSearch, expected_gain: float | None = None, *, late: bool = False
     ) -> None:
-        """Write down why a search ended before its budget."""
         name, key = self._plan.candidate, search.workload.key
         ended = SearchEnded(0, name, key, search.proposed, expected_gain, late)
         if ended not in self._session.events(SearchEnded):
@@ -297,20 +362,9 @@ class Search:
             self._progress.expect_more(search.workload, more)
             self._planned[search.workload] = trials
 
-    def _is_ended(self, workload: Workload) -> bool:
-        name, key = self._plan.candidate, workload.key
-        return any(
-            (ended.candidate, ended.workload, ended.late) == (name, key, True)
-            for ended in self._session.events(SearchEnded)
-        )
-
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
-        """Start from the space's own configs, what past runs found, and what is best near by.
-
-        A searcher that learns from other workloads makes more of those trials than their best.
-        """
-        pool = self._pools[workload]
-        space = self._plan.space
+        """Start from the space's own configs, what past runs found, and what is best near by."""
+        pool, space = self._pools[workload], self._plan.space
         wanted = [space.default, *space.suggestions, *self._warm.get(workload, ())]
         if not self._learns_from_others(pool):
             before = [search.workload for search in self._scheduler.searches]
@@ -322,13 +376,6 @@ class Search:
 
     def _learns_from_others(self, pool: Pool) -> bool:
         return learns_from_others(self._plan.config.searcher, len(pool), self._plan.config.trials)
-
-
-def _is_over(plan: Plan, session: Session) -> bool:
-    """Whether an earlier run has gone on to what follows the search of this candidate."""
-    if session.results() or session.trials(plan.candidate, stage="finals"):
-        return True
-    return any(one.name != plan.candidate for one in session.candidates()[-1:])
 
 
 def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
@@ -343,11 +390,7 @@ def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
 
 
 class Survey:
-    """Fill up every workload of a searched candidate to `plan.config.surveyed` measured configs.
-
-    First what is fastest on the other workloads, then random configs, the same on all of them as
-    far as they are valid. What the session holds is not measured again.
-    """
+    """Fill up every workload to `surveyed` configs: the others' fastest, then random ones."""
 
     def __init__(
         self,
@@ -363,46 +406,30 @@ class Survey:
 
     def run(self) -> None:
         """Measure what is missing, compiling ahead of the device."""
-        executor = TrialExecutor(self._evaluator)
-        with ExitStack() as stack:
-            stack.enter_context(prompt_threads())
-            stack.callback(executor.close)
-            try:
-                for workload, config in self._missing():
-                    if len(executor) >= DEPTH:
-                        self._keep(executor)
-                    executor.begin(self._evaluator.start(workload, config))
-                while len(executor):
-                    self._keep(executor)
-            except BaseException:
-                for trial in executor.finished():
-                    self._session.record(trial)
-                raise
+        with executing(self._evaluator, self._keep) as executor:
+            for workload, config in self._missing():
+                if len(executor) >= DEPTH:
+                    self._keep(executor.take())
+                executor.begin(self._evaluator.start(workload, config))
+            while len(executor):
+                self._keep(executor.take())
 
     def _missing(self) -> Iterator[tuple[Workload, Config]]:
-        best = self._best()
-        for workload in self._plan.tuned:
-            pool, name = self._pools[workload], self._plan.candidate
+        name, tuned = self._plan.candidate, self._plan.tuned
+        ranked = [self._session.fastest(name, workload)[:SURVEYED_BEST] for workload in tuned]
+        best = dict.fromkeys(trial.config for trials in ranked for trial in trials)
+        for workload in tuned:
+            pool = self._pools[workload]
             known = {trial.config for trial in self._session.trials(name, workload)}
             others = [c for c in best if c in pool and c not in known]
             left = max(0, min(self._configs, len(pool)) - len(known) - len(others))
-            drawn = (c for c in self._shuffled(pool) if c not in known and c not in others)
-            wanted = [*others, *(config for config, _ in zip(drawn, range(left), strict=False))]
+            order = np.random.default_rng(self._plan.config.seed).permutation(len(pool))
+            shuffled = (pool[int(index)] for index in order)
+            drawn = (c for c in shuffled if c not in known and c not in others)
+            wanted = [*others, *islice(drawn, left)]
             self._progress.expect_more(workload, len(wanted))
             yield from ((workload, config) for config in wanted)
 
-    def _best(self) -> list[Config]:
-        found: dict[Config, None] = {}
-        for workload in self._plan.tuned:
-            ranked = self._session.fastest(self._plan.candidate, workload)
-            found |= dict.fromkeys(trial.config for trial in ranked[:SURVEYED_BEST])
-        return list(found)
-
-    def _shuffled(self, pool: Pool) -> Iterator[Config]:
-        order = np.random.default_rng(self._plan.config.seed).permutation(len(pool))
-        return (pool[int(index)] for index in order)
-
-    def _keep(self, executor: TrialExecutor) -> None:
-        trial = executor.take()
+    def _keep(self, trial: Trial) -> None:
         self._session.record(trial)
         self._progress.count(trial, measured=True)

@@ -66,26 +66,20 @@ class Verification:
         """Verify variants with every kind of input and twice, untimed; a recording can't."""
         if self._device.info.recorded:
             return
-        wanted = []
-        for pair in dict.fromkeys(pairs):
-            if (kind, *pair) in self._known:
-                continue
-            if self._too_large(pair[0]):
-                self._keep(
-                    kind, *pair, Outcome(Status.NOT_RECORDED, "too large to be run on a CPU")
-                )
-            else:
-                wanted.append(pair)
+        wanted = [pair for pair in dict.fromkeys(pairs) if (kind, *pair) not in self._known]
         under_way = [(pair, self._started(*pair)) for pair in wanted]
         for pair, made in under_way:
             evaluator = self._candidates.evaluator(pair[1].candidate)
             self._keep(kind, *pair, evaluator.verify(made) if isinstance(made, Pending) else made)
 
     def _started(self, workload: Workload, variant: Variant) -> Pending | Outcome:
-        """Start compiling; a template or a launch may fail on the sizes of this workload alone."""
+        most = self._largest_bytes
+        if most is not None and self._plan.spec.footprint_bytes(workload) > most:
+            return Outcome(Status.NOT_RECORDED, "too large to be run on a CPU")
         try:
             return self._candidates.evaluator(variant.candidate).start(workload, variant.config)
         except InputError as error:
+            # A template or a launch may fail on the sizes of this workload alone.
             return Outcome(Status.INCORRECT, str(error))
 
     def on_boundaries(self, variants: Iterable[Variant]) -> None:
@@ -117,10 +111,6 @@ class Verification:
     def _boundary_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
         return ((w, one) for one in variants for w in self._plan.spec.edge_cases)
 
-    def _too_large(self, workload: Workload) -> bool:
-        most = self._largest_bytes
-        return most is not None and self._plan.spec.footprint_bytes(workload) > most
-
     def _jobs(self, watch: Watch, pairs: Iterable[Pair]) -> dict[Pair, Program]:
         kind = watch.watcher.kind
         evaluators = {p.candidate: watch.evaluator_of(p) for p in self._candidates.plans}
@@ -130,11 +120,8 @@ class Verification:
             for workload, one in pairs
             if (kind, workload, one) not in self._known and size(workload) <= watch.largest_bytes
         }
-        ready = {
-            pair: evaluators[pair[1].candidate].ready(pending)
-            for pair, pending in under_way.items()
-        }
-        return {pair: made for pair, made in ready.items() if not isinstance(made, Outcome)}
+        made = ((pair, evaluators[pair[1].candidate].ready(p)) for pair, p in under_way.items())
+        return {pair: ready for pair, ready in made if not isinstance(ready, Outcome)}
 
     def fail(self, kind: str, workload: Workload, variant: Variant, reason: str) -> None:
         """Note that a variant was found wrong elsewhere."""
@@ -153,10 +140,8 @@ class Verification:
         if passed is False and outcome.status is not Status.INCORRECT:
             reason = f"{outcome.status}: {reason}"
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        name = self._device.info.name
-        check = Check(
-            kind, workload, variant.config, passed, reason, name, created, variant.candidate
-        )
+        name, config = self._device.info.name, variant.config
+        check = Check(kind, workload, config, passed, reason, name, created, variant.candidate)
         self._session.record_check(check)
         self._known.add((kind, workload, variant))
         self.made.append(check)

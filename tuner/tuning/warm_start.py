@@ -12,7 +12,7 @@ from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import Status, Trial, fastest
+from tuner.model.trial import Status, fastest
 from tuner.session.events import WarmSeed, WarmStarted
 from tuner.session.knowledge import (
     KnowledgeStore,
@@ -26,8 +26,6 @@ from tuner.session.session import CandidateRecord, Session
 from tuner.space.plan import Plan, distance
 from tuner.tuning.evaluator import Evaluator
 
-# The kind of note, in round 0, that keeps what a search started from.
-WARM = "warm"
 # Trials that old knowledge may cost a workload (benchmarks/warm_start.py).
 MOST_SEEDS = 5
 # Nor may it cost more than this share of them.
@@ -51,15 +49,6 @@ class WarmStartQuery:
     template_sha: str
 
 
-@dataclass(frozen=True, slots=True)
-class Seed:
-    """A config to try, and the device and the workload that it was good on."""
-
-    config: Config
-    device: str
-    workload: str
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class _Source:
     """Where configs are known from, ordered by how far that is from what is asked."""
@@ -72,21 +61,6 @@ class _Source:
     other_template: bool
     device: str
     workload: str
-
-    @classmethod
-    def of(
-        cls, search: PastSearch, past: PastWorkload, query: WarmStartQuery, workload: Workload
-    ) -> _Source:
-        return cls(
-            other_device=search.device != query.device,
-            other_architecture=search.architecture != query.architecture,
-            other_operators=dict(search.operators) != dict(query.operators),
-            other_parameters=set(search.parameters) != set(query.space.names),
-            distance=distance(workload, past.workload),
-            other_template=search.template_sha != query.template_sha,
-            device=search.device,
-            workload=past.workload.key,
-        )
 
     @property
     def same(self) -> bool:
@@ -106,7 +80,7 @@ def seeds(
     *,
     limit: int,
     valid: Callable[[Config], bool],
-) -> tuple[Seed, ...]:
+) -> tuple[WarmSeed, ...]:
     """Choose at most `limit` configs for a workload, the most promising first.
 
     `known` is of one kernel, oldest first: the newest run has the last word. A config that has a
@@ -117,7 +91,16 @@ def seeds(
     for search in known:
         for past in search.workloads:
             if past.workload.values.keys() == workload.values.keys():
-                source = _Source.of(search, past, query, workload)
+                source = _Source(
+                    other_device=search.device != query.device,
+                    other_architecture=search.architecture != query.architecture,
+                    other_operators=dict(search.operators) != dict(query.operators),
+                    other_parameters=set(search.parameters) != set(query.space.names),
+                    distance=distance(workload, past.workload),
+                    other_template=search.template_sha != query.template_sha,
+                    device=search.device,
+                    workload=past.workload.key,
+                )
                 sources.setdefault(source, {}).update(_relative_times(past, query.space))
     failed = {
         config
@@ -125,12 +108,12 @@ def seeds(
         for config, time in found.items()
         if source.same and time is None
     }
-    chosen: dict[Config, Seed] = {}
+    chosen: dict[Config, WarmSeed] = {}
     for source, config in _taking_turns(sources):
         if len(chosen) >= limit:
             break
         if config not in chosen and config not in failed and valid(config):
-            chosen[config] = Seed(config, source.device, source.workload)
+            chosen[config] = WarmSeed(dict(config), source.device, source.workload)
     return tuple(chosen.values())
 
 
@@ -164,7 +147,11 @@ def _relative_times(past: PastWorkload, space: SearchSpace) -> _Known:
 
 def _taking_turns(sources: Mapping[_Source, _Known]) -> Iterator[tuple[_Source, Config]]:
     """Yield the nearest source's best, then its second and the next source's best, and so on."""
-    ranked = [(source, _fastest_configs(sources[source])) for source in sorted(sources)]
+    ranked = []
+    for source in sorted(sources):
+        timed = [(time, config) for config, time in sources[source].items() if time]
+        timed.sort(key=lambda pair: pair[0])
+        ranked.append((source, [config for _, config in timed]))
     longest = max((len(configs) for _, configs in ranked), default=0)
     for diagonal in range(len(ranked) + longest):
         for number, (source, configs) in enumerate(ranked[: diagonal + 1]):
@@ -172,33 +159,21 @@ def _taking_turns(sources: Mapping[_Source, _Known]) -> Iterator[tuple[_Source, 
                 yield source, configs[diagonal - number]
 
 
-def _fastest_configs(known: _Known) -> list[Config]:
-    timed = [(time, config) for config, time in known.items() if time]
-    return [config for _, config in sorted(timed, key=lambda pair: pair[0])]
-
-
 def searches_of(session: Session) -> list[PastSearch]:
-    """Sum up each candidate of a session that has a correct trial.
-
-    Raises `SessionError` where the times are a CPU's, or nobody knows whose.
-    """
-    known = session.environment
+    """Sum up candidates with a correct trial; raise `SessionError` for times of no known GPU."""
+    known, path = session.environment, session.directory
     if known.get("on_cpu") == "true":
-        raise SessionError(
-            "its times are a CPU's, which say nothing of a GPU's", path=session.directory
-        )
+        raise SessionError("its times are a CPU's, which say nothing of a GPU's", path=path)
     if "device" not in known or "architecture" not in known:
-        raise SessionError("it does not say what its times are of", path=session.directory)
+        raise SessionError("it does not say what its times are of", path=path)
     made = (_search_of(session, candidate) for candidate in session.candidates())
     return [one for one in made if any(workload.configs for workload in one.workloads)]
 
 
 def _search_of(session: Session, candidate: CandidateRecord) -> PastSearch:
-    manifest, baselines = session.manifest, session.baselines()
-    by_workload: dict[Workload, list[Trial]] = {}
-    for trial in session.trials(candidate.name):
-        by_workload.setdefault(trial.workload, []).append(trial)
-    names = {name for trials in by_workload.values() for name in trials[0].config}
+    manifest, trials = session.manifest, session.trials(candidate.name)
+    names = {name for trial in trials for name in trial.config}
+    baselines = {w: one.measurement.median_us for w, one in session.baselines().items()}
     return PastSearch(
         kernel=manifest.kernel,
         operators=dict(manifest.config.operators),
@@ -211,17 +186,16 @@ def _search_of(session: Session, candidate: CandidateRecord) -> PastSearch:
         created=manifest.created,
         state=session.state,
         workloads=tuple(
-            PastWorkload(
-                workload,
-                baselines[workload].measurement.median_us if workload in baselines else None,
-                _remembered_configs(session, trials),
-            )
-            for workload, trials in by_workload.items()
+            PastWorkload(w, baselines.get(w), _remembered_configs(session, candidate.name, w))
+            for w in dict.fromkeys(trial.workload for trial in trials)
         ),
     )
 
 
-def _remembered_configs(session: Session, trials: Sequence[Trial]) -> tuple[PastConfig, ...]:
+def _remembered_configs(
+    session: Session, candidate: str, workload: Workload
+) -> tuple[PastConfig, ...]:
+    trials = session.trials(candidate, workload)
     finals, checks = session.trials(stage="finals"), session.checks()
     # What passed the search and failed the closer looks that come after it.
     wrong = {trial.variant for trial in finals if trial.status is not Status.CORRECT}
@@ -243,10 +217,7 @@ def _text_sha(text: str) -> str:
 
 
 class Knowledge:
-    """What past runs know, for one run on one device.
-
-    A store that fails costs a warning, told to `warn` once; the run goes on without it.
-    """
+    """What past runs know, for one run; a store that fails costs one warning, told to `warn`."""
 
     def __init__(
         self, store: KnowledgeStore, info: DeviceInfo, warn: Callable[[str], None]
@@ -265,11 +236,12 @@ class Knowledge:
 
     def seeds(
         self, plan: Plan, evaluator: Evaluator, budgets: Mapping[Workload, int]
-    ) -> Mapping[Workload, tuple[Seed, ...]]:
+    ) -> Mapping[Workload, tuple[WarmSeed, ...]]:
         """Choose what a search of a plan's candidate may try first on every workload."""
         known: list[PastSearch] = []
         with self._spared():
-            known = [] if self._failed else self._store.searches(plan.spec.name)
+            if not self._failed:
+                known = self._store.searches(plan.spec.name)
         query = WarmStartQuery(
             space=plan.space,
             operators=plan.config.operators,
@@ -278,7 +250,7 @@ class Knowledge:
             template_sha=_text_sha(plan.template.text),
         )
 
-        def chosen(workload: Workload, budget: int) -> tuple[Seed, ...]:
+        def chosen(workload: Workload, budget: int) -> tuple[WarmSeed, ...]:
             names = evaluator.names(workload)
 
             def valid(config: Config) -> bool:
@@ -295,8 +267,7 @@ class Knowledge:
     def keep(self, session: Session) -> int:
         """Add what a session found; return how many searches were new to the store."""
         with self._spared():
-            found = searches_of(session)
-            if found and not self._failed:
+            if (found := searches_of(session)) and not self._failed:
                 return self._store.add(found)
         return 0
 
@@ -343,26 +314,14 @@ def warm_seeds(
     evaluator: Evaluator,
     budgets: Mapping[Workload, int],
 ) -> Mapping[Workload, tuple[Config, ...]]:
-    """Say what the search of a plan's candidate tries first, beside the space's default.
-
-    A session asks once for a candidate: what it was told is in its notes, and a resumed run starts
-    the same, whatever the store says by then.
-    """
-    if (noted := _noted(session, plan.candidate)) is not None:
-        return {w: tuple(Config.of(seed.config) for seed in noted.get(w.key, ())) for w in budgets}
-    if knowledge is None or session.trials(plan.candidate):
-        return {}
-    found = knowledge.seeds(plan, evaluator, budgets)
-    if any(found.values()):
-        told = {w.key: tuple(map(_told, chosen)) for w, chosen in found.items()}
-        session.record_event(WarmStarted(0, plan.candidate, told))
-    return {w: tuple(seed.config for seed in chosen) for w, chosen in found.items()}
-
-
-def _noted(session: Session, candidate: str) -> Mapping[str, tuple[WarmSeed, ...]] | None:
-    noted = [one for one in session.events(WarmStarted) if one.candidate == candidate]
-    return noted[-1].seeds if noted else None
-
-
-def _told(seed: Seed) -> WarmSeed:
-    return WarmSeed(dict(seed.config), seed.device, seed.workload)
+    """Say what a search tries first; a session asks once and notes it, for resumed runs."""
+    noted = [one.seeds for one in session.events(WarmStarted) if one.candidate == plan.candidate]
+    if not noted:
+        if knowledge is None or session.trials(plan.candidate):
+            return {}
+        found = knowledge.seeds(plan, evaluator, budgets)
+        noted = [{workload.key: chosen for workload, chosen in found.items()}]
+        if any(found.values()):
+            session.record_event(WarmStarted(0, plan.candidate, noted[-1]))
+    told = noted[-1]
+    return {w: tuple(Config.of(seed.config) for seed in told.get(w.key, ())) for w in budgets}

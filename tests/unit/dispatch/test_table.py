@@ -22,8 +22,13 @@ from dispatch_sample import (
     write_session,
 )
 
-from tuner.dispatch.predicted import wanted_for
-from tuner.dispatch.table import SessionDispatch, SetSelection, distrusted, evidence
+from tuner.dispatch.table import (
+    SessionDispatch,
+    SetSelection,
+    distrusted,
+    evidence,
+    wanted_for,
+)
 from tuner.model.errors import SessionError
 from tuner.model.statistics import paired_interval
 from tuner.model.trial import Check
@@ -60,9 +65,6 @@ def test_few_variants_serve_all_within_a_share_of_each_best(dispatched):
     assert some.slowdown == pytest.approx(4.0 / 3.97, rel=3e-3)
     assert some.best.variant == C
     assert [made.table.number(e.kernel) for e in made.table.entries] == [1, 2, 2]
-
-
-def test_a_narrower_share_needs_more(dispatched):
     assert served(dispatched(choice=SetSelection(within=0.0))) == [A, C, B]
 
 
@@ -87,28 +89,26 @@ def test_what_is_not_proved_faster_is_the_baselines(dispatched):
     assert made.table.entries[1].slowdown == 1.0
 
 
-def test_a_variant_that_failed_a_check_serves_nowhere(dispatched):
-    failed = Check("memcheck", MANY, B.config, False, "out of bounds", "GPU")
-    assert served(dispatched(checks=[failed])) == [A, C, C]
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ({"checks": [Check("memcheck", MANY, B.config, False, "out of bounds", "GPU")]}, [A, C, C]),
+        ({"checks": [Check("memcheck", MANY, B.config, None, "no tool", "GPU")]}, [A, B, B]),
+        ({"trials": [trial(NEAR, B, None)]}, [A, C, C]),
+    ],
+    ids=["failed a check", "a check that could not be run", "was once wrong"],
+)
+def test_a_variant_that_was_ever_wrong_serves_nowhere(dispatched, records, expected):
+    assert served(dispatched(**records)) == expected
 
 
-def test_a_variant_that_was_once_wrong_serves_nowhere(dispatched):
-    assert served(dispatched(trials=[trial(NEAR, B, None)])) == [A, C, C]
-
-
-def test_a_check_that_could_not_be_run_says_nothing(dispatched):
-    unknown = Check("memcheck", MANY, B.config, None, "no tool", "GPU")
-    assert served(dispatched(checks=[unknown])) == [A, B, B]
-
-
-def test_the_rule_is_checked_where_it_was_measured(dispatched):
-    near, far = dispatched().table.held_out
+def test_the_rule_is_checked_where_it_was_measured_and_the_baseline_serves_where_it_is_refuted(
+    dispatched,
+):
+    table = dispatched().table
+    near, far = table.held_out
     assert (near.workload, near.nearest, near.verdict) == (NEAR, ONE, "faster")
     assert (far.workload, far.nearest, far.verdict) == (FAR, MANY, "slower")
-
-
-def test_where_the_rule_is_refuted_the_baseline_serves(dispatched):
-    table = dispatched().table
     assert table.points[-1] == (FAR, None)
     assert len(table.points) == 4
 

@@ -62,14 +62,6 @@ def made():
         one.close()
 
 
-def test_trials_come_in_the_order_in_which_they_were_begun(made):
-    executor, _ = made({0: 3.0, 1: 1.0, 2: 2.0})
-    for number in range(3):
-        executor.begin(pending(number))
-    assert [executor.take().config["n"] for _ in range(3)] == [0, 1, 2]
-    assert len(executor) == 0
-
-
 def test_a_trial_is_compared_with_the_best_before_it_on_its_own_workload(made):
     executor, evaluator = made({0: 3.0, 1: 2.0, 2: 5.0, 3: None, 4: 1.0})
     executor.begin(pending(0))
@@ -77,8 +69,8 @@ def test_a_trial_is_compared_with_the_best_before_it_on_its_own_workload(made):
     executor.begin(trial(9, 2.5))  # known already
     for number in (2, 3, 4):
         executor.begin(pending(number))
-    for _ in range(6):
-        executor.take()
+    assert [executor.take().config["n"] for _ in range(6)] == [0, 1, 9, 2, 3, 4]
+    assert len(executor) == 0
     assert evaluator.incumbents == [None, None, 2.5, 2.5, 2.5]
 
 
@@ -88,16 +80,6 @@ def test_without_incumbents_every_trial_is_measured_in_full(made):
         executor.begin(pending(number))
         executor.take()
     assert evaluator.incumbents == [None, None]
-
-
-def test_the_caller_goes_on_while_the_device_works(made):
-    executor, evaluator = made({0: 1.0, 1: 2.0})
-    evaluator.hold.clear()
-    executor.begin(pending(0))
-    executor.begin(pending(1))
-    assert len(executor) == 2, "`begin` has not waited"
-    evaluator.hold.set()
-    assert executor.take().time_us == 1.0
 
 
 def test_an_error_ends_the_rest_and_reaches_whoever_takes(made):
@@ -126,6 +108,7 @@ def test_nothing_new_is_begun_after_the_end(made):
     evaluator.hold.clear()
     executor.begin(pending(0))
     executor.begin(pending(1))
+    assert len(executor) == 2, "`begin` has not waited"
     executor.close()
     evaluator.hold.set()
     assert [one.time_us for one in executor.finished()] == [1.0]
@@ -208,6 +191,7 @@ def test_a_shortlist_is_compiled_ahead_and_each_config_once():
     assert sorted(proposed(searcher)) == list(range(60)), "the last ones too"
     assert sorted(compiler.started) == list(range(60))
     assert compiler.seen == list(range(60)), "in the order of the lists"
+    assert searcher.features(Config.of({"n": 7})) == {"registers": 7.0}
 
 
 def test_no_more_than_the_bound_is_being_compiled():
@@ -228,14 +212,8 @@ def test_what_cannot_run_is_told_and_handed_over_without_being_asked_for():
     assert searcher.refused() == []
 
 
-def test_features_are_kept_for_other_workloads():
-    searcher = PrecompilingSearcher(Choosy(60), Compiler(), W)
-    proposed(searcher)
-    assert searcher.features(Config.of({"n": 7})) == {"registers": 7.0}
-    assert PrecompilingSearcher(Plain(3), Compiler(), W).features(Config.of({"n": 0})) is None
-
-
 def test_a_searcher_that_cannot_tell_expects_nothing_in_particular():
     searcher = PrecompilingSearcher(Plain(3), Compiler(), W)
     assert searcher.expected_gain() is None
+    assert searcher.features(Config.of({"n": 0})) is None
     searcher.share(Trial("initial", W, Config.of({"n": 0}), Status.INCORRECT), None)

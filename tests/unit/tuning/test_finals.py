@@ -57,9 +57,9 @@ class WithPeers(SimulatedDevice):
 def run(make_plan, make_session, compiler, listener):
     """Tune on a device with peers; returns what the session then holds."""
 
-    def run(device, peers=ALL):
+    def run(device, peers=ALL, *name):
         plan = make_plan(peers=peers)
-        with make_session(plan) as session:
+        with make_session(plan, *name) as session:
             tune(plan, session=session, device=device, compiler=compiler, listener=listener)
             return session.results(), session.peers(), session.comparisons()
 
@@ -89,20 +89,12 @@ def test_the_right_ones_are_compared_on_every_workload(run):
     assert next(one.reason for one in peers if one.name == "absent") == "No module named 'absent'"
 
 
-def test_a_run_without_them_knows_nothing_of_them(run):
-    device = WithPeers()
-    results, peers, comparisons = run(device, ())
-    assert (len(results), peers, device.verified) == (3, [], [])
-    assert {one.peers for one in comparisons} == {()}
-
-
-def test_they_change_no_result(run, make_plan, make_session, compiler, listener):
+def test_they_change_no_result(run):
     with_peers, _, _ = run(WithPeers())
-    plan = make_plan()
-    with make_session(plan, "without") as session:
-        alone = tune(
-            plan, session=session, device=WithPeers(), compiler=compiler, listener=listener
-        )
+    device = WithPeers()
+    alone, peers, comparisons = run(device, (), "without")
+    assert (len(alone), peers, device.verified) == (3, [], [])
+    assert {one.peers for one in comparisons} == {()}
     assert [(r.variant, r.tuned_us) for r in alone] == [(r.variant, r.tuned_us) for r in with_peers]
 
 

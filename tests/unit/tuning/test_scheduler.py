@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.model.kernel import Workload
-from tuner.tuning.scheduler import ENOUGH, TURN_TRIALS, WorkloadScheduler, WorkloadSearch
+from tuner.tuning.search import ENOUGH, TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
 A, B, C = (Workload.of({"T": tokens}) for tokens in (1, 16, 128))
 

@@ -75,85 +75,70 @@ def plan(make_plan, project):
     return make_plan()
 
 
-def blocks(results) -> set[object]:
-    return {result.config["block"] for result in results}
+@pytest.fixture
+def run(plan, compiler, listener):
+    """Tune in a session; return the blocks that won, one a workload."""
+
+    def run(session, device, tool=None, largest_bytes=1 << 30):
+        evaluator = partial(evaluator_of, compiler=compiler, device=device)
+        watches = [Watch(tool, evaluator, largest_bytes)] if tool else []
+        options = {"compiler": compiler, "listener": listener, "watches": watches}
+        results = tune(plan, session=session, device=device, **options)
+        return [result.config["block"] for result in results]
+
+    return run
 
 
-def test_a_config_that_is_wrong_on_a_boundary_workload_does_not_win(
-    plan, make_session, compiler, listener
-):
-    device = OddDevice(wrong_below=64)
+def test_a_config_that_is_wrong_on_a_boundary_workload_does_not_win(plan, make_session, run):
     with make_session(plan) as session:
-        results = tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+        assert set(run(session, OddDevice(wrong_below=64))) == {64}
         failed = [check for check in session.checks() if check.passed is False]
-    assert blocks(results) == {64}
     assert {(check.kind, check.config["block"]) for check in failed} == {(BOUNDARY, 32)}
     assert failed[0].reason == "out[126] is 0, expected 1"
 
 
-def test_a_winner_that_a_tool_finds_fault_with_gives_way_everywhere(
-    plan, make_session, compiler, listener
-):
+def test_a_winner_that_a_tool_finds_fault_with_gives_way_everywhere(plan, make_session, run):
     device, tool = OddDevice(), Picky(wrong_below=64)
-    watch = Watch(tool, partial(evaluator_of, compiler=compiler, device=device), 1 << 30)
     with make_session(plan) as session:
-        arguments = {"device": device, "compiler": compiler, "listener": listener}
-        results = tune(plan, session=session, watches=(watch,), **arguments)
-        assert blocks(results) == {64}
-        assert len(results) == len(plan.config.workloads), (
-            "the held-out workload got another config too"
-        )
+        won = run(session, device, tool)
+        assert won == [64] * len(plan.config.workloads), "the held-out one got another too"
         told = next(check.reason for check in session.checks() if check.passed is False)
         assert told.startswith(f"{plan.template.path}:6: memcheck"), "in the template's lines"
         watched = tool.watched
-        tune(plan, session=session, watches=(watch,), **arguments)
+        run(session, device, tool)
         assert tool.watched == watched, "a resumed run repeats nothing"
 
 
-def test_a_tool_is_spared_large_workloads(plan, make_session, compiler, listener):
-    device, tool = OddDevice(), Picky(wrong_below=0)
-    watch = Watch(
-        tool, partial(evaluator_of, compiler=compiler, device=device), largest_bytes=100_000
-    )
+def test_a_tool_is_spared_large_workloads(plan, make_session, run):
     with make_session(plan) as session:
-        arguments = {"device": device, "compiler": compiler, "listener": listener}
-        tune(plan, session=session, watches=(watch,), **arguments)
-        watched = {
-            check.workload.values["N"] for check in session.checks() if check.kind == "memcheck"
-        }
+        run(session, OddDevice(), Picky(wrong_below=0), largest_bytes=100_000)
+        watched = {c.workload.values["N"] for c in session.checks() if c.kind == "memcheck"}
     assert watched == {127, 1000, 3000}
 
 
-def test_a_finalist_that_is_wrong_after_the_comparison_does_not_win(
-    plan, make_session, compiler, listener
-):
-    device = OddDevice(faulty_below=64)
+def test_a_finalist_that_is_wrong_after_the_comparison_does_not_win(plan, make_session, run):
     with make_session(plan) as session:
-        results = tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+        assert set(run(session, OddDevice(faulty_below=64))) == {64}
         kinds = {check.kind for check in session.checks() if check.passed is False}
         assert all(v.config["block"] >= 64 for c in session.comparisons() for v in c.finalists)
-    assert blocks(results) == {64}
     assert kinds == {COMPARE}
 
 
-def test_a_baseline_that_is_wrong_after_the_comparison_is_the_users_mistake(
-    plan, make_session, compiler, listener
+@pytest.mark.parametrize(
+    ("faults", "said", "searched"),
+    [
+        ({"faulty_below": 256}, "once it has been timed", True),
+        ({"wrong_below": 256}, "the baseline is wrong against its reference on N=127", False),
+    ],
+    ids=["after the comparison", "on a boundary workload"],
+)
+def test_a_baseline_that_is_wrong_is_the_users_mistake(
+    plan, make_session, run, faults, said, searched
 ):
-    device = OddDevice(faulty_below=256)
-    with make_session(plan) as session, pytest.raises(KernelError, match="once it has been timed"):
-        tune(plan, session=session, device=device, compiler=compiler, listener=listener)
-
-
-def test_a_baseline_that_is_wrong_on_a_boundary_workload_is_found_before_the_search(
-    plan, make_session, compiler, listener
-):
-    device = OddDevice(wrong_below=256)
     with make_session(plan) as session:
-        with pytest.raises(
-            KernelError, match="the baseline is wrong against its reference on N=127"
-        ):
-            tune(plan, session=session, device=device, compiler=compiler, listener=listener)
-        assert not session.trials()
+        with pytest.raises(KernelError, match=said):
+            run(session, OddDevice(**faults))
+        assert bool(session.trials()) is searched
 
 
 def test_repeating_asks_again_and_large_workloads_are_left_out(plan, make_session, compiler):

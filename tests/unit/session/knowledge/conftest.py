@@ -14,21 +14,13 @@ from tuner.session.knowledge import (
     PastConfig,
     PastSearch,
     PastWorkload,
-    StoreLocation,
     find_store,
 )
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> StoreLocation:
-    found = find_store(str(tmp_path / "knowledge.sqlite"), {})
-    assert found is not None
-    return found
-
-
-@pytest.fixture
-def store(place: StoreLocation) -> KnowledgeStore:
-    return KnowledgeStore(place)
+def store(tmp_path: Path) -> KnowledgeStore:
+    return KnowledgeStore(find_store(str(tmp_path / "knowledge.sqlite"), {}))
 
 
 @pytest.fixture

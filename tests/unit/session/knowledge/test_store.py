@@ -20,23 +20,23 @@ from tuner.session.knowledge import KnowledgeStore, StoreError, find_store, with
 def test_without_a_word_it_is_a_file_of_the_users_own(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     place = find_store(None, {})
-    assert place is not None
-    assert place.file == tmp_path / "kernel-tune/knowledge.sqlite"
-    assert not place.explicit
+    assert (place.file, place.explicit) == (tmp_path / "kernel-tune/knowledge.sqlite", False)
     assert not place.file.parent.exists(), "asking makes nothing"
 
 
-def test_the_environment_names_another(tmp_path: Path) -> None:
-    place = find_store(None, {"TUNE_STORE": str(tmp_path / "a b?.db")})
-    assert place is not None
-    assert place.file == tmp_path / "a b?.db"
-    assert not place.explicit
-
-
-def test_the_option_comes_before_the_environment(tmp_path: Path) -> None:
-    place = find_store(str(tmp_path / "own.db"), {"TUNE_STORE": "none"})
-    assert place is not None
-    assert place.explicit
+@pytest.mark.parametrize(
+    ("option", "variable", "name"),
+    [
+        (None, "{}/a b?.db", "a b?.db"),
+        ("{}/own.db", "none", "own.db"),
+        ("sqlite:///{}/x.db", "", "x.db"),
+    ],
+)
+def test_the_option_comes_before_the_environment(tmp_path: Path, option, variable, name) -> None:
+    environment = {"TUNE_STORE": variable.format(tmp_path)}
+    place = find_store(option and option.format(tmp_path), environment)
+    assert (place.file, place.explicit) == (tmp_path / name, option is not None)
+    assert str(place) == str(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,6 @@ def test_the_environment_is_named_where_it_is_wrong() -> None:
         find_store(None, {"TUNE_STORE": "oracel://x/y"})
 
 
-def test_a_url_of_sqlite_is_its_file(tmp_path: Path) -> None:
-    place = find_store(f"sqlite:///{tmp_path}/x.db", {})
-    assert place is not None
-    assert place.file == tmp_path / "x.db"
-    assert str(place) == str(tmp_path / "x.db")
-
-
 def test_a_password_is_never_shown() -> None:
     assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
     assert "secret" not in without_password("postgresql://me:secret@host:port/db")
@@ -89,15 +82,11 @@ def test_a_password_is_never_shown() -> None:
 
 
 def named(path: Path) -> KnowledgeStore:
-    place = find_store(str(path), {})
-    assert place is not None
-    return KnowledgeStore(place)
+    return KnowledgeStore(find_store(str(path), {}))
 
 
 def of_environment(path: Path) -> KnowledgeStore:
-    place = find_store(None, {"TUNE_STORE": str(path)})
-    assert place is not None
-    return KnowledgeStore(place)
+    return KnowledgeStore(find_store(None, {"TUNE_STORE": str(path)}))
 
 
 def test_what_is_added_comes_back_oldest_first(store, make_search) -> None:
@@ -109,17 +98,12 @@ def test_what_is_added_comes_back_oldest_first(store, make_search) -> None:
     assert store.searches("other") == []
 
 
-def test_the_newest_are_read_where_there_are_many(store, make_search) -> None:
+def test_the_newest_are_read_and_each_is_kept_once(store, make_search) -> None:
     days = [make_search({32: 1.0}, created=f"2026-01-{day:02}") for day in range(1, 10)]
-    store.add(days)
+    assert store.add(days) == 9
+    assert store.add([days[0], days[0]]) == 0
     assert store.searches("scale", most=2) == days[-2:]
-
-
-def test_the_same_is_kept_once(store, make_search) -> None:
-    one = make_search({32: 5.0})
-    assert store.add([one]) == 1
-    assert store.add([one, one]) == 0
-    assert len(store.searches()) == 1
+    assert len(store.searches()) == 9
 
 
 def test_asking_makes_no_file(store) -> None:
@@ -211,7 +195,7 @@ def add_many(path: str, start: int, made: list) -> None:
 
 
 def test_several_runs_add_at_once_and_nothing_is_lost(store, make_search) -> None:
-    made = [make_search({32: 1.0 + n}) for n in range(40)]
+    made = [make_search({32: 1.0 + n}) for n in range(20)]
     context = multiprocessing.get_context("fork")
     runs = [
         context.Process(target=add_many, args=(str(store.location.file), n, made)) for n in range(4)
@@ -300,7 +284,6 @@ def test_a_file_where_a_folder_should_be_is_a_failure(tmp_path: Path, make_searc
 def test_a_server_that_is_not_there_cannot_be_reached() -> None:
     pytest.importorskip("psycopg")
     place = find_store("postgresql+psycopg://me:secret@127.0.0.1:9/x", {})
-    assert place is not None
     with pytest.raises(InputError, match="cannot be reached") as caught:
         KnowledgeStore(place).check()
     assert "secret" not in str(caught.value)
@@ -313,3 +296,21 @@ def test_configs_keep_their_types(store, make_search) -> None:
     store.add([make_search({}, workloads=(kept,))])
     (one,) = store.searches()[0].workloads[0].configs
     assert [type(value) for value in one.config.values()] == [bool, int, float, str]
+
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_pages_table_is_what_was_measured_and_lies_cost_few_trials() -> None:
+    page = (ROOT / "docs/knowledge.md").read_text(encoding="utf-8")
+    found = json.loads((ROOT / "benchmarks/results/cpu/warm_start.json").read_text())
+    for pair in found["pairs"]:
+        names = [pair[which].replace(",", " ").replace("_", " ") for which in ("first", "second")]
+        kinds = [pair[kind] for kind in ("cold", "warm", "poisoned")]
+        trials = [f"{kind['mean_trials']:.1f}" for kind in kinds]
+        shares = [f"{kind['share']:.3f}" for kind in kinds]
+        assert f"| {' | '.join([*names, *trials, *shares])} |" in page
+    (pair,) = [one for one in found["pairs"] if one["first"] == "T=1024,D=11008"]
+    cold, warm, poisoned = (pair[kind]["mean_trials"] for kind in ("cold", "warm", "poisoned"))
+    assert (pair["second"], warm < cold / 4) == ("T=1024,D=14336", True)
+    assert poisoned <= cold + found["most_seeds"]
