@@ -171,7 +171,6 @@ def innermost(profile: Profile) -> tuple[Mapping[str, int], str]:
 
 
 def whole(profile: Profile) -> Mapping[str, int]:
-    """Sum the instructions of the code by class."""
     return _added(code.mix for code in profile.codes)
 
 

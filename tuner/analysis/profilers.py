@@ -25,15 +25,13 @@ class StaticProfiler:
 
     @property
     def degree(self) -> Degree:
-        """How much it can know here."""
         return self._degree
 
     def profile(self, subject: ProfileSubject) -> Profile:
         """Read the machine code; `codes` stays empty where that cannot be done."""
         return Profile(subject, self._device, self._degree, codes=_codes(subject))
 
-    def close(self) -> None:
-        """Nothing to do: each process ends with its call."""
+    def close(self) -> None: ...
 
 
 def listing_of(program: Program) -> str:
@@ -67,7 +65,6 @@ class CountingProfiler:
 
     @property
     def degree(self) -> Degree:
-        """How much it can know here."""
         return Degree.TIMING if self.reason else Degree.COUNTERS
 
     def profile(self, subject: ProfileSubject) -> Profile:
@@ -89,7 +86,6 @@ class CountingProfiler:
         )
 
     def close(self) -> None:
-        """End the processes."""
         self._counters.close()
 
 

@@ -73,7 +73,6 @@ class Function:
 
 
 def read(text: str) -> Mapping[str, Function]:
-    """Read nvdisasm's text: the functions by their symbols."""
     functions: dict[str, Function] = {}
     current: Function | None = None
     places: list[tuple[str, int]] = []
@@ -163,7 +162,6 @@ def innermost_loops(function: Function) -> list[frozenset[int]]:
 
 
 def _trap(block: Sequence[Instruction], header: int, source: int) -> bool:
-    """Tell the branch to itself behind the end of every function."""
     return header == source and len(block) == 1 and not block[0].predicate
 
 
@@ -237,7 +235,6 @@ def _dominators(graph: _Graph) -> Sequence[int]:
 
 
 def _body(graph: _Graph, header: int, source: int) -> set[int]:
-    """Collect what reaches the back edge's source without passing the header."""
     body, waiting = {header}, [source]
     while waiting:
         block = waiting.pop()
@@ -327,7 +324,6 @@ def hot_lines(
 
 
 def class_of(instruction: Instruction) -> str:
-    """Name the class of an instruction, `OTHER` where it has none."""
     if _MOVES.match(instruction.opcode):
         return "move"
     if instruction.family == "HFMA2" and _CONSTANT.match(instruction.operands):

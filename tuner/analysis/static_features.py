@@ -103,7 +103,6 @@ class InstructionCounts:
 
     @property
     def instructions(self) -> int:
-        """The sum of all classes."""
         return sum(self.mix.values())
 
 
@@ -173,7 +172,6 @@ def _never_runs(capability: int, low: Words, high: Words) -> Marks:
 
 
 def _classes(capability: int, low: Words, high: Words) -> Numbers:
-    """Number the instructions' classes as in `CLASSES`."""
     opcode, form = (low & 0x1FF).astype(np.int64), low >> 9 & 7
     numbers = _table(capability)[opcode]
     first, second, third = low >> 24 & 0xFF, low >> 32 & 0xFF, high & 0xFF
@@ -189,7 +187,6 @@ def _classes(capability: int, low: Words, high: Words) -> Numbers:
 
 
 def _widths(capability: int, low: Words, high: Words) -> dict[int, int]:
-    """Count accesses to memory by their bits."""
     opcode = low & 0x1FF
     bits = _BITS[(high >> 9 & 7).astype(np.int64)]
     if capability >= 100:
@@ -200,7 +197,6 @@ def _widths(capability: int, low: Words, high: Words) -> dict[int, int]:
 
 
 def _table(capability: int) -> Numbers:
-    """Give the number of the class of every opcode."""
     return _TABLES[sum(capability >= first for first in _GENERATIONS)]
 
 
@@ -226,8 +222,6 @@ _IS_STORE = np.array([name in _STORES for name in CLASSES])
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One launch with all that is known of it."""
-
     launch: Launch
     resources: Resources
     code: InstructionCounts
@@ -271,7 +265,6 @@ def _look(result: CompileResult, launch: Launch, limits: DeviceLimits) -> _Seen:
 
 
 def _usage(one: _Seen) -> Mapping[str, float]:
-    """What a thread or a block takes."""
     used = one.resources
     return {
         "registers": used.registers or 0,

@@ -15,8 +15,6 @@ from tuner.source.syntax import mask
 
 
 class CppType(IntEnum):
-    """The type of a value: C++'s bool, std::int64_t or double."""
-
     BOOL = 0
     INT = 1
     FLOAT = 2

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from manifests import manifest
-from tuner.agent.briefing.gather import Briefer
 
 from tests.support.agent_doubles import Tools
 from tuner.agent.base import Answer
+from tuner.agent.briefing import Briefer
 from tuner.agent.rounds import Author
 from tuner.agent.tree import Greedy
 from tuner.analysis.base import Degree

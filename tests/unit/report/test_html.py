@@ -15,7 +15,7 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Resources, Status, Trial
 from tuner.report.data import ReportData
 from tuner.report.html import render_report, write_report
-from tuner.report.rounds import Spent
+from tuner.report.sections.rounds import Spent
 
 SECTIONS = [
     "Workloads",

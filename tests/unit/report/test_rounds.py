@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.rounds_sample import CANDIDATES, SMALL, session_with_rounds
 from tuner.model.trial import INITIAL
-from tuner.report.rounds import AuthorData, Spent, author_of, rounds
+from tuner.report.sections.rounds import AuthorData, Spent, author_of, rounds
 from tuner.session.events import AgentIdle, RoundEnded, Said
 
 

@@ -22,7 +22,6 @@ AS_FAST = 0.02
 
 
 def dispatch_summary(dispatch: Dispatch) -> str:
-    """Say in a sentence how many variants serve how many workloads."""
     table = dispatch.table
     count, total = len(table.kernels), len(table.entries)
     workloads = f"{total} tuned workload{'s' * (total != 1)}"
@@ -61,7 +60,6 @@ class Against:
 
     @property
     def different(self) -> bool:
-        """Whether the interval excludes 1, by more than the resolution."""
         return self.faster or (self.interval is not None and self.interval[0] > 1.0 + RESOLUTION)
 
     def trouble(self, *, recorded: bool) -> str:
@@ -99,7 +97,6 @@ class PeersOn:
         return min(timed, key=lambda one: one.time_us or 0.0, default=None)
 
     def named(self, name: str) -> Against | None:
-        """Find a peer by its name."""
         return next((one for one in self.peers if one.name == name), None)
 
 
@@ -116,7 +113,6 @@ def peers_on(data: ReportData) -> tuple[PeersOn, ...]:
 
 
 def peers_names(found: Sequence[PeersOn]) -> tuple[str, ...]:
-    """Name the peers in their order."""
     return tuple(dict.fromkeys(peer.name for one in found for peer in one.peers))
 
 
@@ -185,7 +181,6 @@ def peers_troubles(found: Sequence[PeersOn], *, recorded: bool) -> list[str]:
 
 
 def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
-    """Make the object that `--json` prints of a workload's peers."""
     return {
         peer.name: {
             "status": peer.status.value,

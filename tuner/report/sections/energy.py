@@ -103,7 +103,6 @@ class EnergyOf:
 
     @property
     def limited_by(self) -> list[str]:
-        """What held the clocks back in any window."""
         return _limits(self.programs)
 
     @property
@@ -113,7 +112,6 @@ class EnergyOf:
 
     @property
     def chart(self) -> Markup:
-        """The programs by energy and time."""
         points = [
             Point(
                 program_name(one),
@@ -129,7 +127,6 @@ class EnergyOf:
         return pareto(str(self.account.workload), points)
 
     def was_chosen(self, one: Consumption) -> bool:
-        """Whether a program is the one that serves the workload."""
         return self.chosen is not None and one.variant == self.chosen
 
 
@@ -152,7 +149,6 @@ def energy_parts(energies: Sequence[Energy], results: Sequence[Result]) -> tuple
 def energy_lines(
     energies: Sequence[Energy], results: Sequence[Result], objective: Objective
 ) -> list[str]:
-    """Say in one line a workload what the chosen config saves."""
     if objective == "time":
         return []
     chosen = {result.workload: result.variant for result in results}
@@ -202,7 +198,6 @@ def _limits(programs: Sequence[Consumption]) -> list[str]:
 
 
 def _saving(account: Account, variant: Variant | None) -> str:
-    """Compare what was chosen with the baseline, in words."""
     if variant is None:
         return ""
     baseline, tuned, saving = account.baseline, account.of(variant), account.saving(variant)

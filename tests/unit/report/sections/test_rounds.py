@@ -10,10 +10,10 @@ import pytest
 from tests.support.drawings import Page, of_class, parsed, texts
 from tuner.analysis.base import Bottleneck, Degree
 from tuner.report.html import render_report
-from tuner.report.rounds import Spent
 from tuner.report.sections.rounds import (
     LONGEST_PROBLEM,
     WIDTH,
+    Spent,
     TreeMark,
     bound_of,
     degrees,
