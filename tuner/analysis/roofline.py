@@ -217,12 +217,10 @@ def _untimed(profile: Profile) -> _Found | None:
     if profile.subject.time_us:
         return None
     declared = theory(profile)
-    if declared is None:
-        return (
-            Bottleneck.LATENCY,
-            "not known: nothing was timed, and bytes and operations do not decide",
-        )
-    return declared, "by its bytes and operations alone; nothing was timed"
+    if declared is not None:
+        return declared, "by its bytes and operations alone; nothing was timed"
+    told = "not known: nothing was timed, and bytes and operations do not decide"
+    return Bottleneck.LATENCY, told
 
 
 def _nothing_reached(profile: Profile) -> _Found:

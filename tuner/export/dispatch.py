@@ -1,4 +1,4 @@
-"""The header and the variants' sources of a dispatch table, as text."""
+"""A session's dispatch as a folder: header, variants, table, and how to build it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from math import log
@@ -53,6 +54,7 @@ class Measured:
     device: str
     architecture: str
     date: str
+    recorded: bool
     operators: Mapping[str, str]
 
 
@@ -132,16 +134,15 @@ class Sources:
             variant=one,
             macros=[f"{name} {text}" for name, text in self._measured.operators.items()],
             body=in_namespace(one.source, space),
-            hidden=self._hidden(one.source),
+            hidden=hidden_by(
+                _DEFINED.findall(one.source),
+                [*self._names.values(), *(cpp_name(array.name) for array in self._arrays)],
+            ),
             space=space,
             definition_parameters=self._parameters("[[maybe_unused]] "),
             scalars=scalars,
             arguments=", ".join(arguments),
         )
-
-    def _hidden(self, source: str) -> tuple[str, ...]:
-        names = [*self._names.values(), *(cpp_name(one.name) for one in self._arrays)]
-        return hidden_by(_DEFINED.findall(source), names)
 
     def _common(self) -> Mapping[str, str]:
         arrays = (cpp_name(one.name) for one in self._arrays)
@@ -155,7 +156,10 @@ class Sources:
         }
 
     def _parameters(self, before_axes: str) -> str:
-        arrays = (f"{_array_type(one)} {cpp_name(one.name)}" for one in self._arrays)
+        arrays = (
+            f"{'const ' * (a.role == 'input')}{ARRAY_TYPES[a.dtype]}* {cpp_name(a.name)}"
+            for a in self._arrays
+        )
         axes = (f"{before_axes}std::int64_t {axis}" for axis in self._names.values())
         return ", ".join([*arrays, *axes, "cudaStream_t stream"])
 
@@ -178,17 +182,18 @@ class Sources:
 
     def _baseline(self) -> VariantSource:
         source = hide_host_code(read_source(self._spec.source))
-        return VariantSource(0, "the baseline", source, self._launches(self._spec.baseline))
+        launches = tuple(map(self._launch, self._spec.baseline))
+        return VariantSource(0, "the baseline", source, launches)
 
     def _unit(self, number: int, kernel: VariantKernel) -> VariantSource:
-        applicability = self._dispatch.applicability(kernel)
+        reach = self._dispatch.applicability(kernel)
         return VariantSource(
             number,
             str(kernel.variant),
             kernel.source,
-            self._launches(applicability.launches),
-            self._conditions(applicability),
-            applicability.static_bytes,
+            tuple(map(self._launch, reach.launches)),
+            self._conditions(reach),
+            reach.static_bytes,
         )
 
     def _conditions(self, reach: Applicability) -> tuple[str, ...]:
@@ -202,9 +207,6 @@ class Sources:
         )
         written = [f"({' || '.join(f'({shape})' for shape in shapes)})"] if reach.written else []
         return tuple(dict.fromkeys(text for text in (*written, *found) if text != "true"))
-
-    def _launches(self, specs: Sequence[LaunchSpec]) -> tuple[LaunchCode, ...]:
-        return tuple(self._launch(one) for one in specs)
 
     def _launch(self, spec: LaunchSpec) -> LaunchCode:
         known = {**self._names, **DEVICE}
@@ -220,11 +222,6 @@ class Sources:
         when = truth(spec.when, known) if spec.when else "true"
         geometry = f"Launch{{{', '.join(parts)}, {shared}, {programmatic}}}"
         return LaunchCode(spec.kernel, geometry, "" if when == "true" else when)
-
-
-def _array_type(argument: Argument) -> str:
-    const = "const " if argument.role == "input" else ""
-    return f"{const}{ARRAY_TYPES[argument.dtype]}*"
 
 
 @cache
@@ -294,25 +291,37 @@ def _files(
         dispatch = SessionDispatch(session, choice)
     except SessionError as error:
         raise SessionError(error.message, path=session.directory, remedy=error.remedy) from error
-    manifest, measured = session.manifest, _measured(session)
+    manifest, environment = session.manifest, session.environment
+    recorded = manifest.config.device.startswith("recorded")
+    created = manifest.created.partition("T")[0]
+    measured = Measured(
+        device=environment.get("device", manifest.config.device),
+        architecture=environment["architecture"],
+        date=environment.get("date", "") if recorded else created,
+        recorded=recorded,
+        operators=manifest.config.operators,
+    )
     sources = Sources(spec, dispatch, measured)
+    units = {variant_file(spec.name, one.number): one for one in sources.variants}
     files = {f"{spec.name}.h": sources.header()}
-    for variant in sources.variants:
-        files[variant_file(spec.name, variant.number)] = sources.variant(variant)
+    files |= {name: sources.variant(one) for name, one in units.items()}
+    # The compiler options and include folders that the kernel was tuned with.
+    options = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
+    options += [f"-I{folder}" for folder in spec.include_dirs]
     files["CMakeLists.txt"] = template("CMakeLists.txt.j2").render(
         kernel=spec.name,
         architecture=measured.architecture.removeprefix("sm_"),
-        files=[variant_file(spec.name, variant.number) for variant in sources.variants],
-        options=_nvcc_options(spec),
+        files=list(units),
+        options=options,
     )
     files["README.md"] = template("dispatch_readme.md.j2").render(
         kernel=spec.name,
         version=TUNER_VERSION,
         measured=measured,
-        recorded=manifest.config.device.startswith("recorded"),
+        recorded=recorded,
         axes=", ".join(spec.axes),
         table=dispatch.table,
-        options="".join(f" {option}" for option in _nvcc_options(spec)),
+        options="".join(f" {option}" for option in options),
         operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
     )
     made = _document(spec, manifest, measured, dispatch, files)
@@ -339,18 +348,6 @@ def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
             remedy="undo the change, or tune again: what was measured is not this kernel",
         )
     return spec
-
-
-def _measured(session: Session) -> Measured:
-    manifest, environment = session.manifest, session.environment
-    recorded = manifest.config.device.startswith("recorded")
-    created = manifest.created.partition("T")[0]
-    return Measured(
-        device=environment.get("device", manifest.config.device),
-        architecture=environment["architecture"],
-        date=environment.get("date", "") if recorded else created,
-        operators=manifest.config.operators,
-    )
 
 
 def _document(
@@ -387,7 +384,7 @@ def _document(
             measured.device: {
                 "architecture": measured.architecture,
                 "measured": measured.date,
-                "recorded": manifest.config.device.startswith("recorded"),
+                "recorded": measured.recorded,
                 "shapes": {one.workload.key: _entry(one, table) for one in table.entries},
                 "held_out": {one.workload.key: _held_out(one, table) for one in table.held_out},
                 "wanted": [
@@ -409,7 +406,6 @@ def _entry(entry: Entry, table: DispatchTable) -> dict[str, Any]:
     return {
         "variant": table.number(entry.kernel),
         **_times(entry.compared, entry.best),
-        "best_us": entry.best.time_us if entry.best else None,
         "slowdown": entry.slowdown,
         "reason": entry.reason,
     }
@@ -422,7 +418,6 @@ def _held_out(one: HeldOut, table: DispatchTable) -> dict[str, Any]:
         "rule": table.number(one.kernel),
         "verdict": one.verdict,
         **_times(one.compared, one.best),
-        "best_us": one.best.time_us if one.best else None,
     }
 
 
@@ -435,6 +430,7 @@ def _times(compared: Compared | None, best: Compared | None) -> dict[str, Any]:
         "speedup": compared.speedup if compared else None,
         "interval": list(compared.interval) if compared else None,
         "paired": compared.paired if compared else None,
+        "best_us": best.time_us if best else None,
     }
 
 
@@ -445,11 +441,6 @@ def _sha(text: str) -> str:
 def variant_file(kernel: str, number: int) -> str:
     """Name a variant's source in the folder; 0 is the baseline."""
     return f"variants/{kernel}_v{number}.cu"
-
-
-def _nvcc_options(spec: KernelSpec) -> list[str]:
-    kept = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
-    return [*kept, *(f"-I{folder}" for folder in spec.include_dirs)]
 
 
 def write_folder(folder: Path, files: Mapping[str, str]) -> None:
@@ -480,18 +471,12 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> None:
         ) from error
     finally:
         for name in files:
-            _remove_quietly(_unfinished(folder / name))
+            with suppress(OSError):
+                _unfinished(folder / name).unlink(missing_ok=True)
 
 
 def _unfinished(path: Path) -> Path:
     return path.with_name(path.name + _SUFFIX)
-
-
-def _remove_quietly(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return
 
 
 def _earlier(folder: Path) -> Mapping[str, str]:
@@ -502,10 +487,8 @@ def _earlier(folder: Path) -> Mapping[str, str]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        return {}
-    files = content.get("files")
-    if not isinstance(files, dict):
+    files = content.get("files") if isinstance(content, dict) else None
+    if not isinstance(files, dict) or content.get("format") != FORMAT:
         return {}
     names = {str(n): str(h) for n, h in files.items() if not Path(str(n)).is_absolute()}
     return {name: digest for name, digest in names.items() if ".." not in Path(name).parts}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from xml.etree.ElementTree import Element
 
 from markupsafe import Markup
 
@@ -50,24 +49,20 @@ def pareto(label: str, points: Sequence[Point]) -> Markup:
         charts.line(root, start, (end[0], start[1]), "roof")
         charts.line(root, (end[0], start[1]), end, "roof")
     for point in points:
-        _draw(root, point, x(point.time_us), y)
+        at, level, (low, high) = x(point.time_us), y(point.net_mj), map(y, point.range_mj)
+        charts.line(root, (at, low), (at, high), "whisker")
+        if point.baseline:
+            marker = charts.circle(root, at, level, 5, "hollow")
+            anchor, shift = ("end", -8) if at > WIDTH / 2 else ("start", 8)
+            charts.text(root, (at + shift, level - 7), "baseline", "axis", anchor)
+        elif point.chosen:
+            marker = charts.diamond(root, at, level, 6.5, "marker held")
+        else:
+            css_class = "marker" if point.on_front else "marker unsure"
+            marker = charts.circle(root, at, level, 4, css_class)
+        written = f"{formatting.microseconds(point.time_us)} us, {significant(point.net_mj)} mJ"
+        charts.tooltip(marker, f"{point.label}: {written}")
     return charts.markup(root)
-
-
-def _draw(root: Element, point: Point, at: float, y: charts.Scale) -> None:
-    low, high = point.range_mj
-    charts.line(root, (at, y(low)), (at, y(high)), "whisker")
-    middle = y(point.net_mj)
-    if point.baseline:
-        marker = charts.circle(root, at, middle, 5, "hollow")
-        anchor, shift = ("end", -8) if at > WIDTH / 2 else ("start", 8)
-        charts.text(root, (at + shift, middle - 7), "baseline", "axis", anchor)
-    elif point.chosen:
-        marker = charts.diamond(root, at, middle, 6.5, "marker held")
-    else:
-        marker = charts.circle(root, at, middle, 4, "marker" if point.on_front else "marker unsure")
-    written = f"{formatting.microseconds(point.time_us)} us, {significant(point.net_mj)} mJ"
-    charts.tooltip(marker, f"{point.label}: {written}")
 
 
 def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
