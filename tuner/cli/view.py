@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tuner.model.kernel import Workload
     from tuner.model.progress import Phase, Progress, WorkloadProgress
     from tuner.report.data import ReportData
+    from tuner.report.rounds import RoundData, Spent
     from tuner.report.sections.dispatch import PeersOn
-    from tuner.report.sections.rounds import RoundData, Spent
 
 PHASES: Mapping[Phase, str] = {
     "baseline": "measuring the baseline",
@@ -322,7 +322,7 @@ def _end(one: RoundData) -> str:
 def _spent(data: ReportData) -> Spent | None:
     if not data.rounds:
         return None
-    from tuner.report.sections.rounds import Spent
+    from tuner.report.rounds import Spent
 
     total = sum((one.spent for one in data.rounds), Spent())
     return total if total.replies else None

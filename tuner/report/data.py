@@ -38,7 +38,7 @@ from tuner.tuning.progress import mean_speedup
 if TYPE_CHECKING:
     from tuner.dispatch.table import DispatchTable
     from tuner.mutation.examine import MutationScore
-    from tuner.report.sections.rounds import AuthorData, RoundData
+    from tuner.report.rounds import AuthorData, RoundData
     from tuner.session.events import Profiled
 
 _SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming_gbps"})
@@ -289,7 +289,7 @@ def from_session(
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.
-        from tuner.report.sections.rounds import author_of, rounds
+        from tuner.report.rounds import author_of, rounds
         from tuner.tuning.profiling import profiles
 
         told, found = rounds(session), tuple(profiles(session))

@@ -19,8 +19,8 @@ from tuner.report.sections.summary import counts_by_kind
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from tuner.report.rounds import RoundData
     from tuner.report.sections.dispatch import Against, PeersOn
-    from tuner.report.sections.rounds import RoundData
 
 
 def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> Table:

@@ -1,0 +1,155 @@
+"""What an agent did, round by round: the session's notes as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tuner.agent.history import RoundRecord, begun
+from tuner.model.statistics import geometric_mean
+from tuner.session.events import AgentIdle, Moved, RoundOutcome, RoundRefused, Said
+from tuner.session.session import Session
+
+# `idle`: the agent had nothing left to try; `open`: the run ended in the middle of it.
+End = Literal["searched", "incorrect", "refused", "idle", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a model's replies took; `cached` tokens are among those of the `input`.
+
+    `cost` is in the currency of the file of prices, None where no reply had a price; `unpriced`
+    counts the replies without one.
+    """
+
+    replies: int = 0
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    cost: float | None = None
+    unpriced: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        known = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Spent(
+            self.replies + other.replies,
+            self.input + other.input,
+            self.cached + other.cached,
+            self.output + other.output,
+            sum(known) if known else None,
+            self.unpriced + other.unpriced,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a template's default config gives over the baseline, and its best over the default.
+
+    Both are means over the `workloads` of `every` tuned one where the default was timed.
+    """
+
+    default: float
+    search: float
+    workloads: int
+    every: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundData:
+    """One round: what `tuner.agent.history` tells of it, how it ended and what it took."""
+
+    record: RoundRecord
+    end: End
+    gain: Gain | None
+    spent: Spent
+
+    @property
+    def number(self) -> int:
+        return self.record.number
+
+    @property
+    def speedup(self) -> float | None:
+        return None if self.record.outcome is None else self.record.outcome.speedup
+
+    @property
+    def over_base(self) -> float | None:
+        return None if self.record.outcome is None else self.record.outcome.over_base
+
+    @property
+    def expected(self) -> tuple[Moved, ...]:
+        """What was predicted, beside what was measured; before the outcome without the latter."""
+        if self.record.outcome is not None:
+            return self.record.outcome.moved
+        idea = self.record.idea
+        predicted = idea.expectations if idea else ()
+        return tuple(Moved(one.metric, one.workload, one.factor, None) for one in predicted)
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorData:
+    """Who wrote the candidates: `models` are those asked for and those that the server named."""
+
+    agent: str
+    models: tuple[str, ...]
+    policy: str
+    rounds: int
+
+
+def author_of(session: Session) -> AuthorData | None:
+    """Say who wrote further candidates; None where nobody was asked to."""
+    config = session.manifest.config
+    if not config.rounds:
+        return None
+    heard = (event.entry.get("model", "") for event in session.events(Said))
+    models = dict.fromkeys((config.model, *heard))
+    named = tuple(model for model in models if model)
+    return AuthorData(config.agent, named, config.policy, config.rounds)
+
+
+def rounds(session: Session) -> tuple[RoundData, ...]:
+    """List the rounds, also one that was not ended."""
+    return tuple(
+        RoundData(
+            record,
+            _end(session, record),
+            _gain(session, record.outcome) if record.outcome else None,
+            _spent(event.entry for event in session.events(Said, record.number)),
+        )
+        for record in begun(session)
+    )
+
+
+def _end(session: Session, record: RoundRecord) -> End:
+    if session.events(RoundRefused, record.number):
+        return "refused"
+    if record.outcome is not None:
+        return "incorrect" if record.outcome.speedup is None else "searched"
+    return "idle" if session.events(AgentIdle, record.number) else "open"
+
+
+def _gain(session: Session, outcome: RoundOutcome) -> Gain | None:
+    timed = {key: us for key, us in outcome.default_us.items() if us is not None}
+    baseline_us = {w.key: b.measurement.median_us for w, b in session.baselines().items()}
+    both = [key for key in timed if key in baseline_us and key in outcome.best_us]
+    if not both:
+        return None
+    return Gain(
+        geometric_mean([baseline_us[key] / timed[key] for key in both]),
+        geometric_mean([timed[key] / outcome.best_us[key] for key in both]),
+        len(both),
+        len(outcome.default_us),
+    )
+
+
+def _spent(entries: Iterable[Mapping[str, Any]]) -> Spent:
+    """Add up what was paid for; failed requests too, where the server counted their tokens."""
+    total = Spent()
+    for entry in entries:
+        if (usage := entry.get("usage")) is not None:
+            read, cached, written = (
+                usage[f"{kind}_tokens"] for kind in ("input", "cached", "output")
+            )
+            cost = entry.get("cost")
+            total += Spent(1, read, cached, written, cost, int(cost is None))
+    return total
