@@ -106,11 +106,9 @@ class Profile:
     reason: str = ""
 
     def count(self, name: str) -> int:
-        """Sum the instructions of one class over all kernels."""
         return sum(code.mix.get(name, 0) for code in self.codes)
 
     def line_of(self, name: str) -> int | None:
-        """Find the template's line that a class of instructions comes from."""
         return next((code.lines[name] for code in self.codes if name in code.lines), None)
 
 
@@ -118,17 +116,13 @@ class Profiler(Protocol):
     """Learn why configs take the time they take. Close it when done."""
 
     @property
-    def degree(self) -> Degree:
-        """How much it can know here."""
-        ...
+    def degree(self) -> Degree: ...
 
     def profile(self, subject: ProfileSubject) -> Profile:
         """Profile one subject; what cannot be had is left empty, never guessed."""
         ...
 
-    def close(self) -> None:
-        """End the processes."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from tuner.analysis.base import Profile
 
@@ -30,20 +30,9 @@ THREADS_PER_WARP = 32
 
 # Why a warp that could not issue waited; `not_selected` is left out of the shares: it could have.
 WAITS = (
-    "long_scoreboard",
-    "short_scoreboard",
-    "barrier",
-    "membar",
-    "math_pipe_throttle",
-    "mio_throttle",
-    "lg_throttle",
-    "tex_throttle",
-    "wait",
-    "no_instruction",
-    "dispatch_stall",
-    "branch_resolving",
-    "drain",
-    "sleeping",
+    *("long_scoreboard", "short_scoreboard", "barrier", "membar", "math_pipe_throttle"),
+    *("mio_throttle", "lg_throttle", "tex_throttle", "wait", "no_instruction"),
+    *("dispatch_stall", "branch_resolving", "drain", "sleeping"),
 )
 # For data of global or local memory, for room in its queue, and for stores at the end.
 MEMORY_WAITS = ("long_scoreboard", "lg_throttle", "drain")
@@ -118,13 +107,10 @@ def metrics_of(profile: Profile) -> dict[str, float]:
     found["shared_bytes"] = resources.static_shared_bytes + sum(dynamic)
     if profile.codes:
         found["instructions"] = sum(code.instructions for code in profile.codes)
-    return found | _counted(profile)
-
-
-def _counted(profile: Profile) -> dict[str, float]:
     shares = stalls(profile)
     l2_hit_pct, issued_pct = counter(profile, L2_HIT_RATE), counter(profile, ISSUED)
     loads, stores = (summed(profile, name) for name in CONFLICTS)
+    waiting = sum(shares.get(name, 0.0) for name in MEMORY_WAITS)
     known = {
         "dram_bytes": summed(profile, DRAM_BYTES),
         "executed_instructions": summed(profile, EXECUTED),
@@ -133,11 +119,9 @@ def _counted(profile: Profile) -> dict[str, float]:
         "sectors_per_request": counter(profile, SECTORS_PER_LOAD),
         "issue_share": None if issued_pct is None else issued_pct / 100,
         "barrier_stall_share": shares.get("barrier", 0.0) if shares else None,
-        "memory_stall_share": sum(shares.get(name, 0.0) for name in MEMORY_WAITS)
-        if shares
-        else None,
+        "memory_stall_share": waiting if shares else None,
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return found | {name: value for name, value in known.items() if value is not None}
 
 
 def counter(profile: Profile, name: str) -> float | None:
@@ -166,16 +150,15 @@ def innermost(profile: Profile) -> tuple[Mapping[str, int], str]:
 
     Returns them by class, and which of both they are in words.
     """
-    loops = _added(code.loop_mix for code in profile.codes)
+    loops = _added([code.loop_mix for code in profile.codes])
     return (loops, "the innermost loops") if loops else (whole(profile), "the code")
 
 
 def whole(profile: Profile) -> Mapping[str, int]:
-    """Sum the instructions of the code by class."""
-    return _added(code.mix for code in profile.codes)
+    return _added([code.mix for code in profile.codes])
 
 
-def _added(mixes: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
+def _added(mixes: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     return +sum(map(Counter, mixes), Counter[str]())
 
 

@@ -5,35 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
-from tuner.analysis.base import Degree, MachineCode, Profile, Profiler, ProfileSubject
+from tuner.analysis.base import Degree, Profile, Profiler, ProfileSubject
 from tuner.analysis.metrics import DURATION, counters_for
 from tuner.analysis.sass import codes, disassemble, hot_lines
-from tuner.device.base import Counters, DeviceInfo, LaunchCounts, Program
+from tuner.device.base import Counters, DeviceInfo, Program
 
 # A config is profiled on one workload after another, with the same code.
 _kept = lru_cache(maxsize=4)(disassemble)
-
-
-class StaticProfiler:
-    """Profile without touching a GPU; `degree` says whether the subjects were timed on one.
-
-    Implements `Profiler`.
-    """
-
-    def __init__(self, device: DeviceInfo, degree: Degree) -> None:
-        self._device, self._degree = device, degree
-
-    @property
-    def degree(self) -> Degree:
-        """How much it can know here."""
-        return self._degree
-
-    def profile(self, subject: ProfileSubject) -> Profile:
-        """Read the machine code; `codes` stays empty where that cannot be done."""
-        return Profile(subject, self._device, self._degree, codes=_codes(subject))
-
-    def close(self) -> None:
-        """Nothing to do: each process ends with its call."""
 
 
 def listing_of(program: Program) -> str:
@@ -41,20 +19,31 @@ def listing_of(program: Program) -> str:
     return _kept(program.cubin)
 
 
-def _codes(subject: ProfileSubject) -> tuple[MachineCode, ...]:
-    program = subject.program
-    names = dict.fromkeys(launch.kernel for launch in program.launches)
-    if not names.keys() <= program.lowered.keys():
-        return ()
-    symbols = {name: program.lowered[name] for name in names}
-    return codes(listing_of(program), symbols, subject.lines)
+class StaticProfiler:
+    """Profile without touching a GPU; `degree` says whether the subjects were timed on one."""
+
+    def __init__(self, device: DeviceInfo, degree: Degree) -> None:
+        self._device, self._degree = device, degree
+
+    @property
+    def degree(self) -> Degree:
+        return self._degree
+
+    def profile(self, subject: ProfileSubject) -> Profile:
+        """Read the machine code; `codes` stays empty where that cannot be done."""
+        program, found = subject.program, Profile(subject, self._device, self._degree)
+        names = dict.fromkeys(launch.kernel for launch in program.launches)
+        if not names.keys() <= program.lowered.keys():
+            return found
+        symbols = {name: program.lowered[name] for name in names}
+        return replace(found, codes=codes(listing_of(program), symbols, subject.lines))
+
+    def close(self) -> None:
+        """Nothing to do: each process ends with its call."""
 
 
 class CountingProfiler:
-    """Profile with counters; without permission to read them, with times alone.
-
-    Implements `Profiler`. Closes the counters it was given.
-    """
+    """Profile with counters, which it closes; without permission to read them, with times alone."""
 
     def __init__(self, device: DeviceInfo, counters: Counters) -> None:
         self._device, self._counters = device, counters
@@ -67,7 +56,6 @@ class CountingProfiler:
 
     @property
     def degree(self) -> Degree:
-        """How much it can know here."""
         return Degree.TIMING if self.reason else Degree.COUNTERS
 
     def profile(self, subject: ProfileSubject) -> Profile:
@@ -80,16 +68,17 @@ class CountingProfiler:
         if not counted.launches:
             return replace(profile, reason=counted.reason)
         longest = max(counted.launches, key=lambda launch: launch.values.get(DURATION, 0.0))
+        symbol = subject.program.lowered.get(longest.kernel, "")
+        text = listing_of(subject.program)
         return replace(
             profile,
             degree=Degree.COUNTERS,
             counters=longest.values,
             launch_counters=tuple(launch.values for launch in counted.launches),
-            hot_lines=_hot_lines(subject, longest),
+            hot_lines=hot_lines(text, symbol, longest.samples, subject.lines),
         )
 
     def close(self) -> None:
-        """End the processes."""
         self._counters.close()
 
 
@@ -105,8 +94,3 @@ def find_profiler(
     if counters is None:
         return StaticProfiler(device, Degree.TIMING)
     return CountingProfiler(device, counters)
-
-
-def _hot_lines(subject: ProfileSubject, launch: LaunchCounts) -> tuple[tuple[int, float], ...]:
-    symbol = subject.program.lowered.get(launch.kernel, "")
-    return hot_lines(listing_of(subject.program), symbol, launch.samples, subject.lines)

@@ -70,7 +70,6 @@ class Waves:
 
     @property
     def idle(self) -> int:
-        """Multiprocessors that get no block at all."""
         return max(self.multiprocessors - self.blocks, 0)
 
 
@@ -101,7 +100,6 @@ def roofline(profile: Profile) -> Roofline:
 
 
 def memory_us(profile: Profile) -> float | None:
-    """Compute the time (us) that the declared bytes take at the device's streaming rate."""
     rate = profile.device.streaming_gbps
     return floor_us(profile.subject.traffic_bytes, rate) if rate > 0.0 else None
 
@@ -131,7 +129,6 @@ def theory(profile: Profile) -> Bottleneck | None:
 
 
 def share(profile: Profile) -> float | None:
-    """Compute the part of the time that bytes or operations need at least."""
     time_us = profile.subject.time_us
     floors = [floor for floor in (memory_us(profile), compute_us(profile)) if floor is not None]
     return max(floors) / time_us if time_us and floors else None
@@ -220,12 +217,10 @@ def _untimed(profile: Profile) -> _Found | None:
     if profile.subject.time_us:
         return None
     declared = theory(profile)
-    if declared is None:
-        return (
-            Bottleneck.LATENCY,
-            "not known: nothing was timed, and bytes and operations do not decide",
-        )
-    return declared, "by its bytes and operations alone; nothing was timed"
+    if declared is not None:
+        return declared, "by its bytes and operations alone; nothing was timed"
+    told = "not known: nothing was timed, and bytes and operations do not decide"
+    return Bottleneck.LATENCY, told
 
 
 def _nothing_reached(profile: Profile) -> _Found:

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from itertools import chain, pairwise
@@ -73,7 +73,6 @@ class Function:
 
 
 def read(text: str) -> Mapping[str, Function]:
-    """Read nvdisasm's text: the functions by their symbols."""
     functions: dict[str, Function] = {}
     current: Function | None = None
     places: list[tuple[str, int]] = []
@@ -84,10 +83,17 @@ def read(text: str) -> Mapping[str, Function]:
             if current is None:
                 continue
             if places:
-                line, places = _innermost(places), []
-            instruction = _instruction(match, line)
-            current.labels |= dict.fromkeys(waiting, instruction.offset)
-            current.instructions.append(instruction)
+                # The first places are those of inlined functions of headers.
+                own = (number for path, number in places if path.rpartition("/")[2] == UNIT)
+                line, places = next(own, None), []
+            offset, operands = int(match["offset"], 16), match["operands"].partition("(*")[0]
+            indirect = _INDIRECT.search(match["operands"])
+            named = indirect[1].split(",") if indirect else _TARGET.findall(operands)
+            predicate, opcode = match["predicate"] or "", match["opcode"]
+            current.instructions.append(
+                Instruction(offset, opcode, operands.strip(), predicate, tuple(named), line)
+            )
+            current.labels |= dict.fromkeys(waiting, offset)
             waiting = []
         elif match := _FILE.match(row):
             places.append((match[1], int(match[2])))
@@ -103,26 +109,6 @@ def read(text: str) -> Mapping[str, Function]:
         elif match := _LABEL.match(row):
             waiting.append(match[1])
     return functions
-
-
-def _instruction(match: re.Match[str], line: int | None) -> Instruction:
-    operands, _, notes = match["operands"].partition("(*")
-    indirect = _INDIRECT.search(notes)
-    named = indirect[1].split(",") if indirect else _TARGET.findall(operands)
-    return Instruction(
-        offset=int(match["offset"], 16),
-        opcode=match["opcode"],
-        operands=operands.strip(),
-        predicate=match["predicate"] or "",
-        targets=tuple(named),
-        line=line,
-    )
-
-
-def _innermost(places: Iterable[tuple[str, int]]) -> int | None:
-    """Find the source's own line: the first places are those of inlined functions of headers."""
-    own = (line for path, line in places if path.rpartition("/")[2] == UNIT)
-    return next(own, None)
 
 
 _BRANCHES = frozenset({"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"})
@@ -155,16 +141,14 @@ def innermost_loops(function: Function) -> list[frozenset[int]]:
     loops: dict[int, set[int]] = {}
     for source, targets in enumerate(graph.after):
         for header in targets:
-            if dominators[source] >> header & 1 and not _trap(graph.blocks[source], header, source):
+            block = graph.blocks[source]
+            # Behind the end of every function is a branch to itself.
+            trap = header == source and len(block) == 1 and not block[0].predicate
+            if dominators[source] >> header & 1 and not trap:
                 loops.setdefault(header, set()).update(_body(graph, header, source))
     headers = loops.keys()
     innermost = [body for header, body in loops.items() if body & headers == {header}]
     return [frozenset(one.offset for n in body for one in graph.blocks[n]) for body in innermost]
-
-
-def _trap(block: Sequence[Instruction], header: int, source: int) -> bool:
-    """Tell the branch to itself behind the end of every function."""
-    return header == source and len(block) == 1 and not block[0].predicate
 
 
 def _graph(function: Function) -> _Graph:
@@ -174,7 +158,8 @@ def _graph(function: Function) -> _Graph:
     after = []
     for n, block in enumerate(blocks):
         last = block[-1]
-        onward = [places[name] for name in _jumps(last) if name in places]
+        jumps = last.targets if last.family in _BRANCHES else ()
+        onward = [places[name] for name in jumps if name in places]
         if _falls_through(last) and n + 1 < len(blocks):
             onward.append(n + 1)
         after.append(onward)
@@ -205,10 +190,6 @@ def _blocks(function: Function) -> Iterator[list[Instruction]]:
         yield block
 
 
-def _jumps(last: Instruction) -> Sequence[str]:
-    return last.targets if last.family in _BRANCHES else ()
-
-
 def _falls_through(last: Instruction) -> bool:
     if last.predicate:
         return True
@@ -237,7 +218,6 @@ def _dominators(graph: _Graph) -> Sequence[int]:
 
 
 def _body(graph: _Graph, header: int, source: int) -> set[int]:
-    """Collect what reaches the back edge's source without passing the header."""
     body, waiting = {header}, [source]
     while waiting:
         block = waiting.pop()
@@ -327,7 +307,6 @@ def hot_lines(
 
 
 def class_of(instruction: Instruction) -> str:
-    """Name the class of an instruction, `OTHER` where it has none."""
     if _MOVES.match(instruction.opcode):
         return "move"
     if instruction.family == "HFMA2" and _CONSTANT.match(instruction.operands):
@@ -362,7 +341,9 @@ def _code(name: str, functions: Sequence[Function], lines: Sequence[int]) -> Mac
     places: Counter[tuple[bool, str, int]] = Counter()
     for function in functions:
         loops = frozenset(chain.from_iterable(innermost_loops(function)))
-        for one in _executable(function):
+        for one in function.instructions:
+            if _never_runs(function, one):
+                continue
             kind = class_of(one)
             mix[kind] += 1
             loop_mix[kind] += one.offset in loops
@@ -385,18 +366,11 @@ def _code(name: str, functions: Sequence[Function], lines: Sequence[int]) -> Mac
     )
 
 
-def _executable(function: Function) -> list[Instruction]:
-    """Leave out what never runs: what fills up the last line of code, and the trap before it."""
-    return [
-        one
-        for one in function.instructions
-        if one.family != "NOP" and not (one.predicate in _NEVER or _traps(function, one))
-    ]
-
-
-def _traps(function: Function, one: Instruction) -> bool:
+def _never_runs(function: Function, one: Instruction) -> bool:
+    """Tell what fills up the last line of code, and the trap before it."""
     aims = [function.labels.get(target) for target in one.targets]
-    return one.family == "BRA" and not one.predicate and aims == [one.offset]
+    trap = one.family == "BRA" and not one.predicate and aims == [one.offset]
+    return trap or one.family == "NOP" or one.predicate in _NEVER
 
 
 def _template_line(instruction: Instruction, lines: Sequence[int]) -> int | None:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from tuner.compiler.base import CompileResult
 from tuner.model.hardware import DeviceLimits, occupancy
 from tuner.model.kernel import Launch
-from tuner.model.trial import Resources
 from tuner.search.base import Features
 
 # The classes of tuner/analysis/sass.py, which reads a disassembler's text, with the low nine bits
@@ -103,7 +102,6 @@ class InstructionCounts:
 
     @property
     def instructions(self) -> int:
-        """The sum of all classes."""
         return sum(self.mix.values())
 
 
@@ -173,9 +171,8 @@ def _never_runs(capability: int, low: Words, high: Words) -> Marks:
 
 
 def _classes(capability: int, low: Words, high: Words) -> Numbers:
-    """Number the instructions' classes as in `CLASSES`."""
     opcode, form = (low & 0x1FF).astype(np.int64), low >> 9 & 7
-    numbers = _table(capability)[opcode]
+    numbers = _TABLES[sum(capability >= first for first in _GENERATIONS)][opcode]
     first, second, third = low >> 24 & 0xFF, low >> 32 & 0xFF, high & 0xFF
     # R1 = RZ * RZ + R2 moves a value through the pipe for products, unless it adds a carry.
     factor = np.where(form == 1, second, third)
@@ -189,7 +186,6 @@ def _classes(capability: int, low: Words, high: Words) -> Numbers:
 
 
 def _widths(capability: int, low: Words, high: Words) -> dict[int, int]:
-    """Count accesses to memory by their bits."""
     opcode = low & 0x1FF
     bits = _BITS[(high >> 9 & 7).astype(np.int64)]
     if capability >= 100:
@@ -197,11 +193,6 @@ def _widths(capability: int, low: Words, high: Words) -> dict[int, int]:
         bits[copies] = _ASYNC_BITS[(high[copies] >> 10 & 3).astype(np.int64)]
     bits[(opcode == _LOAD_256) | (opcode == _STORE_256)] = 256
     return dict(sorted(Counter(bits.tolist()).items()))
-
-
-def _table(capability: int) -> Numbers:
-    """Give the number of the class of every opcode."""
-    return _TABLES[sum(capability >= first for first in _GENERATIONS)]
 
 
 def _tables() -> Iterator[Numbers]:
@@ -224,15 +215,14 @@ _IS_LOAD = np.array([name in _LOADS for name in CLASSES])
 _IS_STORE = np.array([name in _STORES for name in CLASSES])
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """One launch with all that is known of it."""
-
-    launch: Launch
-    resources: Resources
-    code: InstructionCounts
-    warps: int
-    resident_blocks: int
+_NUMBERS = (
+    "launches blocks warps waves traffic_bytes registers spill_bytes stack_bytes "
+    "static_shared_bytes dynamic_shared_bytes barriers threads cluster_blocks programmatic "
+    "occupancy resident_blocks active_warps last_wave evenness loads_in_flight_bytes "
+    "load_bits_max load_bits_mean store_bits_max store_bits_mean loaded_bytes stored_bytes "
+    "warp_instructions instructions"
+)
+_NAMES = (*_NUMBERS.split(), *CLASSES)
 
 
 def features(
@@ -244,74 +234,65 @@ def features(
     what is said per thread, block or multiprocessor is the mean over all warps of the launches.
     Where nothing is known (a CPU has no registers, no cubin no instructions) a number is 0.
     """
-    seen = [_look(result, launch, limits) for launch in launches]
-    warps = sum(one.warps for one in seen)
+    each = [_of_launch(result, launch, limits, multiprocessors) for launch in launches]
+    warps = sum(amounts["warps"] for amounts, _ in each)
     found = dict.fromkeys(_NAMES, 0.0)
-    for one in seen:
-        share = one.warps / warps if warps else 0.0
-        means = {**_usage(one), **_residence(one, limits, multiprocessors), **_accesses(one.code)}
+    for amounts, means in each:
+        share = amounts["warps"] / warps if warps else 0.0
         for name, value in means.items():
             found[name] += share * value
-        for name, value in {**_amounts(one, multiprocessors), **one.code.mix}.items():
+        for name, value in amounts.items():
             found[name] += value
     return found
 
 
-def _look(result: CompileResult, launch: Launch, limits: DeviceLimits) -> _Seen:
-    resources = result.resources[launch.kernel]
+def _of_launch(
+    result: CompileResult, launch: Launch, limits: DeviceLimits, multiprocessors: int
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """Describe one launch: by what several add up to, and by what is said per thread or block.
+
+    Bytes are as if every thread ran all code once. `occupancy` is what may be resident,
+    `active_warps` what is in the fullest multiprocessor, `last_wave` the share of the last wave
+    that has blocks, `evenness` that of all waves together.
+    """
+    used = result.resources[launch.kernel]
     code = count_instructions(result.cubin, result.lowered.get(launch.kernel, launch.kernel))
-    held = occupancy(limits, resources, launch)
-    return _Seen(
-        launch,
-        resources,
-        code,
-        warps=prod(launch.grid) * ceil(launch.threads / limits.threads_per_warp),
-        resident_blocks=held.blocks if held else 0,
+    held = occupancy(limits, used, launch)
+    resident = held.blocks if held else 0
+    blocks, warps_per_block = prod(launch.grid), ceil(launch.threads / limits.threads_per_warp)
+    waves = blocks / (resident * multiprocessors) if resident * multiprocessors else 0.0
+    active = min(resident, ceil(blocks / multiprocessors)) * warps_per_block
+    loads, stores = sum(code.load_bits.values()), sum(code.store_bits.values())
+    loaded, stored = (
+        sum(bits * count for bits, count in by_bits.items()) / 8
+        for by_bits in (code.load_bits, code.store_bits)
     )
-
-
-def _usage(one: _Seen) -> Mapping[str, float]:
-    """What a thread or a block takes."""
-    used = one.resources
-    return {
+    amounts = {
+        "launches": 1,
+        "blocks": blocks,
+        "warps": blocks * warps_per_block,
+        "waves": waves,
+        "traffic_bytes": (loaded + stored) * blocks * launch.threads,
+        "warp_instructions": blocks * warps_per_block * code.instructions,
+        "instructions": code.instructions,
+        **code.mix,
+    }
+    return amounts, {
         "registers": used.registers or 0,
         "spill_bytes": used.spill_store_bytes + used.spill_load_bytes,
         "stack_bytes": used.stack_bytes,
         "static_shared_bytes": used.static_shared_bytes,
-        "dynamic_shared_bytes": one.launch.shared_bytes,
+        "dynamic_shared_bytes": launch.shared_bytes,
         "barriers": used.barriers,
-        "threads": one.launch.threads,
-        "cluster_blocks": prod(one.launch.cluster or (1, 1, 1)),
-        "programmatic": one.launch.pdl,
-    }
-
-
-def _residence(one: _Seen, limits: DeviceLimits, multiprocessors: int) -> Mapping[str, float]:
-    """How the blocks fill the multiprocessors.
-
-    `occupancy` is what may be resident, `active_warps` what is in the fullest multiprocessor,
-    `last_wave` the share of the last wave that has blocks, `evenness` that of all waves together.
-    """
-    blocks = prod(one.launch.grid)
-    per_block = ceil(one.launch.threads / limits.threads_per_warp)
-    waves = _waves(one, multiprocessors)
-    active = min(one.resident_blocks, ceil(blocks / multiprocessors)) * per_block
-    loaded, _ = _bytes(one.code)
-    return {
-        "occupancy": one.resident_blocks * per_block / limits.warps_per_multiprocessor,
-        "resident_blocks": one.resident_blocks,
+        "threads": launch.threads,
+        "cluster_blocks": prod(launch.cluster or (1, 1, 1)),
+        "programmatic": launch.pdl,
+        "occupancy": resident * warps_per_block / limits.warps_per_multiprocessor,
+        "resident_blocks": resident,
         "active_warps": active,
         "last_wave": waves - ceil(waves) + 1 if waves else 0.0,
         "evenness": waves / ceil(waves) if waves else 0.0,
         "loads_in_flight_bytes": loaded * active * limits.threads_per_warp,
-    }
-
-
-def _accesses(code: InstructionCounts) -> Mapping[str, float]:
-    """How wide a thread reads and writes global memory; bytes as if all code ran once."""
-    loaded, stored = _bytes(code)
-    loads, stores = sum(code.load_bits.values()), sum(code.store_bits.values())
-    return {
         "load_bits_max": max(code.load_bits, default=0),
         "load_bits_mean": 8 * loaded / loads if loads else 0.0,
         "store_bits_max": max(code.store_bits, default=0),
@@ -319,62 +300,3 @@ def _accesses(code: InstructionCounts) -> Mapping[str, float]:
         "loaded_bytes": loaded,
         "stored_bytes": stored,
     }
-
-
-def _amounts(one: _Seen, multiprocessors: int) -> Mapping[str, float]:
-    """What several launches add up to; `traffic_bytes` as if every thread ran all code once."""
-    blocks = prod(one.launch.grid)
-    return {
-        "launches": 1,
-        "blocks": blocks,
-        "warps": one.warps,
-        "waves": _waves(one, multiprocessors),
-        "traffic_bytes": sum(_bytes(one.code)) * blocks * one.launch.threads,
-        "warp_instructions": one.warps * one.code.instructions,
-        "instructions": one.code.instructions,
-    }
-
-
-def _waves(one: _Seen, multiprocessors: int) -> float:
-    room = one.resident_blocks * multiprocessors
-    return prod(one.launch.grid) / room if room else 0.0
-
-
-def _bytes(code: InstructionCounts) -> tuple[float, float]:
-    """Sum what the loads and the stores of a thread move, each executed once."""
-    loaded = sum(bits * count for bits, count in code.load_bits.items()) / 8
-    stored = sum(bits * count for bits, count in code.store_bits.items()) / 8
-    return loaded, stored
-
-
-_NAMES = (
-    "launches",
-    "blocks",
-    "warps",
-    "waves",
-    "traffic_bytes",
-    "registers",
-    "spill_bytes",
-    "stack_bytes",
-    "static_shared_bytes",
-    "dynamic_shared_bytes",
-    "barriers",
-    "threads",
-    "cluster_blocks",
-    "programmatic",
-    "occupancy",
-    "resident_blocks",
-    "active_warps",
-    "last_wave",
-    "evenness",
-    "loads_in_flight_bytes",
-    "load_bits_max",
-    "load_bits_mean",
-    "store_bits_max",
-    "store_bits_mean",
-    "loaded_bytes",
-    "stored_bytes",
-    "warp_instructions",
-    "instructions",
-    *CLASSES,
-)

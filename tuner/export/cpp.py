@@ -15,8 +15,6 @@ from tuner.source.syntax import mask
 
 
 class CppType(IntEnum):
-    """The type of a value: C++'s bool, std::int64_t or double."""
-
     BOOL = 0
     INT = 1
     FLOAT = 2
@@ -75,7 +73,10 @@ def value(expression: Expression, names: Mapping[str, str]) -> CppCode:
 
 def truth(expression: Expression, names: Mapping[str, str]) -> str:
     """Translate a condition as `value` does; the text is a bool, `true` where it always holds."""
-    code = value(expression, names)
+    return _truth(value(expression, names))
+
+
+def _truth(code: CppCode) -> str:
     return code.text if code.kind is CppType.BOOL else f"({code.text} != 0)"
 
 
@@ -100,9 +101,11 @@ class _CppTranslator:
             case ast.Name(id=name):
                 return CppCode(self.names[name], CppType.INT)
             case ast.BinOp(left=left, op=op, right=right):
-                return self._binary(self.value(left), op, self.value(right), right)
+                return _binary(self.value(left), op, self.value(right), right)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return CppCode(f"!{self.truth(operand)}", CppType.BOOL)
             case ast.UnaryOp(op=op, operand=operand):
-                return self._unary(op, operand)
+                return _signed(self.value(operand), isinstance(op, ast.UAdd))
             case ast.BoolOp(op=op, values=values):
                 return self._either(isinstance(op, ast.Or), values)
             case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -110,15 +113,14 @@ class _CppTranslator:
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 return self._compared(left, ops, comparators)
             case ast.Call(func=ast.Name(id=name), args=arguments):
-                return self._call(name, [self.value(argument) for argument in arguments])
+                return _call(name, [self.value(argument) for argument in arguments])
             case ast.Constant(value=str()):
                 raise ExpressionError("a text that depends on the shape")
             case _:
                 raise ExpressionError(f"`{ast.unparse(node)}`")
 
     def truth(self, node: ast.expr) -> str:
-        code = self.value(node)
-        return code.text if code.kind is CppType.BOOL else f"({code.text} != 0)"
+        return _truth(self.value(node))
 
     def _chosen(self, test: str, body: ast.expr, orelse: ast.expr) -> CppCode:
         if test in ("true", "false"):
@@ -126,37 +128,9 @@ class _CppTranslator:
         a, b = _alike(self.value(body), self.value(orelse))
         return CppCode(f"({test} ? {a.text} : {b.text})", a.kind)
 
-    def _binary(self, a: CppCode, op: ast.operator, b: CppCode, exponent: ast.expr) -> CppCode:
-        if isinstance(op, ast.Pow):
-            return _power(a, b, exponent)
-        if isinstance(op, ast.Div):
-            return CppCode(f"quotient({_double(a)}, {_double(b)})", CppType.FLOAT)
-        if type(op) in _BIT_SIGNS:
-            return _bits(a, _BIT_SIGNS[type(op)], b)
-        if CppType.FLOAT not in (a.kind, b.kind):
-            return CppCode(f"{_INTEGER_CALLS[type(op)]}({a.text}, {b.text})", CppType.INT)
-        if type(op) in _FLOAT_SIGNS:
-            text = f"real({_double(a)} {_FLOAT_SIGNS[type(op)]} {_double(b)})"
-            return CppCode(text, CppType.FLOAT)
-        if type(op) in _FLOAT_CALLS:
-            text = f"{_FLOAT_CALLS[type(op)]}({_double(a)}, {_double(b)})"
-            return CppCode(text, CppType.FLOAT)
-        raise ExpressionError("a shift of a number that is not whole")
-
-    def _unary(self, op: ast.unaryop, operand: ast.expr) -> CppCode:
-        if isinstance(op, ast.Not):
-            return CppCode(f"!{self.truth(operand)}", CppType.BOOL)
-        code = self.value(operand)
-        if isinstance(op, ast.UAdd):
-            return CppCode(f"(+{code.text})", max(code.kind, CppType.INT))
-        if code.kind is CppType.FLOAT:
-            return CppCode(f"(-{code.text})", CppType.FLOAT)
-        return CppCode(f"difference(0, {code.text})", CppType.INT)
-
     def _either(self, is_or: bool, values: list[ast.expr]) -> CppCode:
         """Python returns the operand that decides, not a truth value."""
-        codes = _decided([self.value(one) for one in values], is_or)
-        *before, last = codes
+        *before, last = _decided([self.value(one) for one in values], is_or)
         for code in reversed(before):
             if CppType.BOOL is code.kind is last.kind:
                 last = CppCode(f"({code.text} {'||' if is_or else '&&'} {last.text})", CppType.BOOL)
@@ -183,17 +157,6 @@ class _CppTranslator:
             a = b
         return CppCode(f"({' && '.join(parts)})", CppType.BOOL)
 
-    def _call(self, name: str, arguments: list[CppCode]) -> CppCode:
-        kind = max(CppType.INT, *(argument.kind for argument in arguments))
-        texts = ", ".join(_as(argument, kind) for argument in arguments)
-        real = "real_" if kind is CppType.FLOAT else ""
-        if name == "ceil_div":
-            return CppCode(f"{real}ceil_div({texts})", kind)
-        if name == "abs":
-            return CppCode(f"{real}magnitude({texts})", kind)
-        typed = "double" if real else "std::int64_t"
-        return CppCode(f"std::{name}<{typed}>({{{texts}}})", kind)
-
 
 def _whole(number: int) -> CppCode:
     if abs(number) > _LARGEST:
@@ -201,17 +164,48 @@ def _whole(number: int) -> CppCode:
     return CppCode(str(number) if abs(number) < 2**31 else f"{number}LL", CppType.INT)
 
 
-def _power(a: CppCode, b: CppCode, exponent: ast.expr) -> CppCode:
-    match exponent:
-        case ast.Constant(value=int()) if a.kind is not CppType.FLOAT:
-            return CppCode(f"power({a.text}, {b.text})", CppType.INT)
-        case ast.Constant() | ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
-            return CppCode(f"real_power({_double(a)}, {_double(b)})", CppType.FLOAT)
-        case _ if CppType.FLOAT in (a.kind, b.kind):
-            return CppCode(f"real_power({_double(a)}, {_double(b)})", CppType.FLOAT)
-        case _:
+def _binary(a: CppCode, op: ast.operator, b: CppCode, exponent: ast.expr) -> CppCode:
+    whole, reals = CppType.FLOAT not in (a.kind, b.kind), f"{_double(a)}, {_double(b)}"
+    if isinstance(op, ast.Pow):
+        match exponent:
+            case ast.Constant(value=int()) if a.kind is not CppType.FLOAT:
+                return CppCode(f"power({a.text}, {b.text})", CppType.INT)
+            case ast.Constant() | ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
+                return CppCode(f"real_power({reals})", CppType.FLOAT)
+        if whole:
             # 2 ** 3 is a whole number and 2 ** -3 is not.
             raise ExpressionError("a power whose exponent depends on the shape")
+        return CppCode(f"real_power({reals})", CppType.FLOAT)
+    if isinstance(op, ast.Div):
+        return CppCode(f"quotient({reals})", CppType.FLOAT)
+    if type(op) in _BIT_SIGNS:
+        return _bits(a, _BIT_SIGNS[type(op)], b)
+    if whole:
+        return CppCode(f"{_INTEGER_CALLS[type(op)]}({a.text}, {b.text})", CppType.INT)
+    if type(op) in _FLOAT_SIGNS:
+        text = f"real({_double(a)} {_FLOAT_SIGNS[type(op)]} {_double(b)})"
+        return CppCode(text, CppType.FLOAT)
+    if type(op) in _FLOAT_CALLS:
+        return CppCode(f"{_FLOAT_CALLS[type(op)]}({reals})", CppType.FLOAT)
+    raise ExpressionError("a shift of a number that is not whole")
+
+
+def _signed(code: CppCode, plus: bool) -> CppCode:
+    if plus:
+        return CppCode(f"(+{code.text})", max(code.kind, CppType.INT))
+    if code.kind is CppType.FLOAT:
+        return CppCode(f"(-{code.text})", CppType.FLOAT)
+    return CppCode(f"difference(0, {code.text})", CppType.INT)
+
+
+def _call(name: str, arguments: list[CppCode]) -> CppCode:
+    kind = max(CppType.INT, *(argument.kind for argument in arguments))
+    texts = ", ".join(_as(argument, kind) for argument in arguments)
+    real = "real_" if kind is CppType.FLOAT else ""
+    if name in ("ceil_div", "abs"):
+        return CppCode(f"{real}{'magnitude' if name == 'abs' else name}({texts})", kind)
+    typed = "double" if real else "std::int64_t"
+    return CppCode(f"std::{name}<{typed}>({{{texts}}})", kind)
 
 
 def _bits(a: CppCode, sign: str, b: CppCode) -> CppCode:
@@ -297,9 +291,7 @@ _TAKEN = {*_KEYWORDS.split(), *_OWN.split(), *DEVICE_NAMES}
 
 def hidden_by(macros: Collection[str], names: Collection[str]) -> tuple[str, ...]:
     """Name the macros of a source that would change the code of a launch with these parameters."""
-    return tuple(
-        sorted(set(macros) & ({*_OWN.split()} | {"tune_launch", "tune_launched"} | set(names)))
-    )
+    return tuple(sorted({*macros} & {*_OWN.split(), "tune_launch", "tune_launched", *names}))
 
 
 def cpp_name(name: str) -> str:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from math import log
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from tuner.dispatch.kernels import Applicability, VariantKernel
 from tuner.dispatch.table import (
     Compared,
     DispatchTable,
@@ -18,13 +25,221 @@ from tuner.dispatch.table import (
     SetSelection,
     wanted_for,
 )
-from tuner.export.dispatch_sources import Measured, Sources, template
+from tuner.export.cpp import (
+    ARRAY_TYPES,
+    FORWARD_DECLARED,
+    SCALAR_TYPES,
+    cpp_name,
+    hidden_by,
+    in_namespace,
+    integer,
+    truth,
+    value,
+)
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, SessionError
-from tuner.model.kernel import KernelSpec
+from tuner.model.expressions import Expression
+from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, Argument, KernelSpec, LaunchSpec
 from tuner.session.records import Manifest, file_sha
 from tuner.session.session import Session
+from tuner.source import hide_host_code, read_source
 from tuner.space.load import load_definition
+
+_DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+DEVICE = {name: f"device.{name}" for name in sorted(DEVICE_NAMES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    device: str
+    architecture: str
+    date: str
+    recorded: bool
+    operators: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCode:
+    """A launch in C++: `when` is empty where it is always made."""
+
+    kernel: str
+    geometry: str
+    when: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSource:
+    """One variant as its template needs it; number 0 is the baseline."""
+
+    number: int
+    title: str
+    source: str
+    launches: tuple[LaunchCode, ...]
+    conditions: tuple[str, ...] = ()
+    static_bytes: int = 0
+
+    def any_launch(self, before: str) -> str:
+        """Write a condition that holds where a launch is made; `before` begins their names."""
+        used = [f"{before}{i}" for i, one in enumerate(self.launches, start=1) if one.when]
+        return f"({' || '.join(used)})" if len(used) == len(self.launches) else "true"
+
+
+class Sources:
+    """Write the C++ of one kernel's dispatch; raises `InputError` for what C++ cannot say."""
+
+    def __init__(self, spec: KernelSpec, dispatch: SessionDispatch, measured: Measured) -> None:
+        self._spec, self._dispatch, self._measured = spec, dispatch, measured
+        self._names = {axis: cpp_name(axis) for axis in spec.axes}
+        self._arrays = [one for one in spec.arguments if not one.is_scalar]
+        table = dispatch.table
+        kernels = enumerate(table.kernels, start=1)
+        self.variants = (self._baseline(), *(self._unit(i, kernel) for i, kernel in kernels))
+
+    def header(self) -> str:
+        table = self._dispatch.table
+        points = [
+            {
+                "logs": ", ".join(repr(log(size)) for _, size in workload.axes),
+                "number": table.number(kernel),
+                "shape": str(workload),
+            }
+            for workload, kernel in table.points
+        ]
+        axes = list(self._names.values())
+        return template("dispatch.h.j2").render(
+            **self._common(),
+            choice=str(table.choice),
+            measured=self._measured.date,
+            variants=self.variants,
+            points=points,
+            axes=axes,
+            axes_parameters=", ".join(f"std::int64_t {axis}" for axis in axes),
+            axes_logs=", ".join(f"std::log(static_cast<double>({axis}))" for axis in axes),
+            forward=sorted(
+                {FORWARD_DECLARED[a.dtype] for a in self._arrays if a.dtype in FORWARD_DECLARED}
+            ),
+            pointers=self._arrays,
+            scratches=[self._scratch(one) for one in self._arrays if one.role == "scratch"],
+        )
+
+    def variant(self, one: VariantSource) -> str:
+        space = f"{self._spec.name}_v{one.number}_code"
+        scalars = [self._scalar(one) for one in self._spec.arguments if one.is_scalar]
+        arguments = (
+            f"&tune_{one.name}" if one.is_scalar else f"&{cpp_name(one.name)}"
+            for one in self._spec.arguments
+        )
+        return template("variant.cu.j2").render(
+            **self._common(),
+            variant=one,
+            macros=[f"{name} {text}" for name, text in self._measured.operators.items()],
+            body=in_namespace(one.source, space),
+            hidden=hidden_by(
+                _DEFINED.findall(one.source),
+                [*self._names.values(), *(cpp_name(array.name) for array in self._arrays)],
+            ),
+            space=space,
+            definition_parameters=self._parameters("[[maybe_unused]] "),
+            scalars=scalars,
+            arguments=", ".join(arguments),
+        )
+
+    def _common(self) -> Mapping[str, str]:
+        arrays = (cpp_name(one.name) for one in self._arrays)
+        return {
+            "parameters": self._parameters(""),
+            "passed": ", ".join([*arrays, *self._names.values(), "stream"]),
+            "kernel": self._spec.name,
+            "version": TUNER_VERSION,
+            "device": self._measured.device,
+            "architecture": self._measured.architecture,
+        }
+
+    def _parameters(self, before_axes: str) -> str:
+        arrays = (
+            f"{'const ' * (a.role == 'input')}{ARRAY_TYPES[a.dtype]}* {cpp_name(a.name)}"
+            for a in self._arrays
+        )
+        axes = (f"{before_axes}std::int64_t {axis}" for axis in self._names.values())
+        return ", ".join([*arrays, *axes, "cudaStream_t stream"])
+
+    def _scratch(self, argument: Argument) -> Mapping[str, str]:
+        text = str(DTYPE_BYTES[argument.dtype])
+        for dimension in argument.shape:
+            text = f"product({text}, {integer(dimension, self._names)})"
+        return {"name": argument.name, "bytes": text}
+
+    def _scalar(self, argument: Argument) -> Mapping[str, str]:
+        assert argument.value is not None
+        kind = SCALAR_TYPES[argument.dtype]
+        if argument.dtype == "bool":
+            text = truth(argument.value, self._names)
+        elif argument.dtype.startswith("float"):
+            text = f"static_cast<{kind}>({value(argument.value, self._names).text})"
+        else:
+            text = f"narrow<{kind}>({integer(argument.value, self._names)})"
+        return {"type": kind, "local": f"tune_{argument.name}", "text": text}
+
+    def _baseline(self) -> VariantSource:
+        source = hide_host_code(read_source(self._spec.source))
+        launches = tuple(map(self._launch, self._spec.baseline))
+        return VariantSource(0, "the baseline", source, launches)
+
+    def _unit(self, number: int, kernel: VariantKernel) -> VariantSource:
+        reach = self._dispatch.applicability(kernel)
+        return VariantSource(
+            number,
+            str(kernel.variant),
+            kernel.source,
+            tuple(map(self._launch, reach.launches)),
+            self._conditions(reach),
+            reach.static_bytes,
+        )
+
+    def _conditions(self, reach: Applicability) -> tuple[str, ...]:
+        known = {**self._names, **DEVICE}
+        found = [truth(condition, known) for condition in reach.conditions]
+        shapes = (
+            " && ".join(
+                f"{self._names[a]} == {size}" for a, size in zip(reach.written, one, strict=True)
+            )
+            for one in reach.shapes
+        )
+        written = [f"({' || '.join(f'({shape})' for shape in shapes)})"] if reach.written else []
+        return tuple(dict.fromkeys(text for text in (*written, *found) if text != "true"))
+
+    def _launch(self, spec: LaunchSpec) -> LaunchCode:
+        known = {**self._names, **DEVICE}
+
+        def dimensions(sizes: Sequence[Expression], otherwise: str) -> str:
+            texts = [integer(one, known) for one in sizes]
+            return "{" + ", ".join([*texts, otherwise, otherwise, otherwise][:3]) + "}"
+
+        shared = integer(spec.shared_memory, known) if spec.shared_memory else "0"
+        programmatic = truth(spec.pdl, known) if spec.pdl else "false"
+        cluster = dimensions(spec.cluster, "1") if spec.cluster else "{0, 0, 0}"
+        parts = (dimensions(spec.grid, "1"), dimensions(spec.block, "1"), cluster)
+        when = truth(spec.when, known) if spec.when else "true"
+        geometry = f"Launch{{{', '.join(parts)}, {shared}, {programmatic}}}"
+        return LaunchCode(spec.kernel, geometry, "" if when == "true" else when)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("tuner", "export"),
+        autoescape=False,
+        undefined=StrictUndefined,
+        variable_start_string="@{",
+        variable_end_string="}@",
+        line_statement_prefix="//%",
+        keep_trailing_newline=True,
+    )
+
+
+def template(name: str) -> Template:
+    return _environment().get_template(name)
+
 
 FORMAT = "tune dispatch"
 VERSION = 1
@@ -36,8 +251,6 @@ _ONLY_NVRTC = ("--builtin-", "--device-int128", "--device-float128", "-default-d
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written where, and what of it a user should know."""
-
     folder: Path
     table: DispatchTable
     files: tuple[str, ...]
@@ -78,25 +291,37 @@ def _files(
         dispatch = SessionDispatch(session, choice)
     except SessionError as error:
         raise SessionError(error.message, path=session.directory, remedy=error.remedy) from error
-    manifest, measured = session.manifest, _measured(session)
+    manifest, environment = session.manifest, session.environment
+    recorded = manifest.config.device.startswith("recorded")
+    created = manifest.created.partition("T")[0]
+    measured = Measured(
+        device=environment.get("device", manifest.config.device),
+        architecture=environment["architecture"],
+        date=environment.get("date", "") if recorded else created,
+        recorded=recorded,
+        operators=manifest.config.operators,
+    )
     sources = Sources(spec, dispatch, measured)
+    units = {variant_file(spec.name, one.number): one for one in sources.variants}
     files = {f"{spec.name}.h": sources.header()}
-    for variant in sources.variants:
-        files[variant_file(spec.name, variant.number)] = sources.variant(variant)
+    files |= {name: sources.variant(one) for name, one in units.items()}
+    # The compiler options and include folders that the kernel was tuned with.
+    options = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
+    options += [f"-I{folder}" for folder in spec.include_dirs]
     files["CMakeLists.txt"] = template("CMakeLists.txt.j2").render(
         kernel=spec.name,
         architecture=measured.architecture.removeprefix("sm_"),
-        files=[variant_file(spec.name, variant.number) for variant in sources.variants],
-        options=_nvcc_options(spec),
+        files=list(units),
+        options=options,
     )
     files["README.md"] = template("dispatch_readme.md.j2").render(
         kernel=spec.name,
         version=TUNER_VERSION,
         measured=measured,
-        recorded=manifest.config.device.startswith("recorded"),
+        recorded=recorded,
         axes=", ".join(spec.axes),
         table=dispatch.table,
-        options="".join(f" {option}" for option in _nvcc_options(spec)),
+        options="".join(f" {option}" for option in options),
         operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
     )
     made = _document(spec, manifest, measured, dispatch, files)
@@ -123,18 +348,6 @@ def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
             remedy="undo the change, or tune again: what was measured is not this kernel",
         )
     return spec
-
-
-def _measured(session: Session) -> Measured:
-    manifest, environment = session.manifest, session.environment
-    recorded = manifest.config.device.startswith("recorded")
-    created = manifest.created.partition("T")[0]
-    return Measured(
-        device=environment.get("device", manifest.config.device),
-        architecture=environment["architecture"],
-        date=environment.get("date", "") if recorded else created,
-        operators=manifest.config.operators,
-    )
 
 
 def _document(
@@ -171,7 +384,7 @@ def _document(
             measured.device: {
                 "architecture": measured.architecture,
                 "measured": measured.date,
-                "recorded": manifest.config.device.startswith("recorded"),
+                "recorded": measured.recorded,
                 "shapes": {one.workload.key: _entry(one, table) for one in table.entries},
                 "held_out": {one.workload.key: _held_out(one, table) for one in table.held_out},
                 "wanted": [
@@ -193,7 +406,6 @@ def _entry(entry: Entry, table: DispatchTable) -> dict[str, Any]:
     return {
         "variant": table.number(entry.kernel),
         **_times(entry.compared, entry.best),
-        "best_us": entry.best.time_us if entry.best else None,
         "slowdown": entry.slowdown,
         "reason": entry.reason,
     }
@@ -206,7 +418,6 @@ def _held_out(one: HeldOut, table: DispatchTable) -> dict[str, Any]:
         "rule": table.number(one.kernel),
         "verdict": one.verdict,
         **_times(one.compared, one.best),
-        "best_us": one.best.time_us if one.best else None,
     }
 
 
@@ -219,6 +430,7 @@ def _times(compared: Compared | None, best: Compared | None) -> dict[str, Any]:
         "speedup": compared.speedup if compared else None,
         "interval": list(compared.interval) if compared else None,
         "paired": compared.paired if compared else None,
+        "best_us": best.time_us if best else None,
     }
 
 
@@ -229,12 +441,6 @@ def _sha(text: str) -> str:
 def variant_file(kernel: str, number: int) -> str:
     """Name a variant's source in the folder; 0 is the baseline."""
     return f"variants/{kernel}_v{number}.cu"
-
-
-def _nvcc_options(spec: KernelSpec) -> list[str]:
-    """List the compiler options and include folders that the kernel was tuned with."""
-    kept = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
-    return [*kept, *(f"-I{folder}" for folder in spec.include_dirs)]
 
 
 def write_folder(folder: Path, files: Mapping[str, str]) -> None:
@@ -265,22 +471,15 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> None:
         ) from error
     finally:
         for name in files:
-            _remove_quietly(_unfinished(folder / name))
+            with suppress(OSError):
+                _unfinished(folder / name).unlink(missing_ok=True)
 
 
 def _unfinished(path: Path) -> Path:
     return path.with_name(path.name + _SUFFIX)
 
 
-def _remove_quietly(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return
-
-
 def _earlier(folder: Path) -> Mapping[str, str]:
-    """Read which files an earlier export wrote here, with their hashes."""
     path = folder / TABLE
     if not path.is_file():
         return {}
@@ -288,10 +487,8 @@ def _earlier(folder: Path) -> Mapping[str, str]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        return {}
-    files = content.get("files")
-    if not isinstance(files, dict):
+    files = content.get("files") if isinstance(content, dict) else None
+    if not isinstance(files, dict) or content.get("format") != FORMAT:
         return {}
     names = {str(n): str(h) for n, h in files.items() if not Path(str(n)).is_absolute()}
     return {name: digest for name, digest in names.items() if ".." not in Path(name).parts}

@@ -17,7 +17,6 @@ from tuner.device.recorded.foreign import (
 )
 from tuner.device.recorded.kernel_tuner_files import cache_text, t4_text
 from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
-from tuner.model.config import Parameter
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
@@ -29,18 +28,8 @@ from tuner.space.yaml import parse
 
 # Of a session's environment: in fields of their own, or of no meaning for whoever replays it.
 _ELSEWHERE = frozenset(
-    {
-        "device",
-        "recorded",
-        "on_cpu",
-        "streaming_gbps",
-        "architecture",
-        "multiprocessors",
-        "date",
-        "recording",
-        "watched_by",
-    }
-)
+    ("device", "recorded", "on_cpu", "streaming_gbps", "architecture", "multiprocessors")
+) | frozenset(("date", "recording", "watched_by"))
 # What a run from the file states of itself must not be mistaken for what it was measured with.
 _SOFTWARE = frozenset({"compiler", "commit", "python", "tune"})
 
@@ -82,6 +71,8 @@ def measured_in(session: Session, workload: Workload, candidate: str) -> Measure
     if baseline is None or not answers:
         raise _nothing(session.directory)
     created = session.environment.get("date") or manifest.created
+    (text,) = (one.space_text for one in session.candidates() if one.name == candidate)
+    document = parse(text, session.directory / f"{candidate}.yaml")
     own = Own(
         kernel=manifest.kernel,
         workload=workload.key,
@@ -95,7 +86,7 @@ def measured_in(session: Session, workload: Workload, candidate: str) -> Measure
         kernel=manifest.kernel,
         device=info.name,
         problem_size=tuple(workload.values.values()),
-        parameters=_parameters(session, candidate),
+        parameters=search_space(document, validated(document)).parameters,
         answers=answers,
         created=created,
         own=own,
@@ -128,25 +119,16 @@ def _measured(status: Status, measured: Measurement, reason: str = "") -> Foreig
 def _finals(session: Session, workload: Workload, candidate: str) -> RecordedFinals | None:
     """Keep the rounds of the last comparison, of this candidate's configs."""
     found = [one for one in session.comparisons() if one.workload == workload and one.paired]
-    if not found:
-        return None
-    last = found[-1]
-    columns = [k for k, v in enumerate(last.finalists, 1) if v.candidate == candidate]
+    finalists = found[-1].finalists if found else ()
+    columns = [k for k, v in enumerate(finalists, 1) if v.candidate == candidate]
     if not columns:
         return None
-    kept = (0, *columns)
-    isolated = last.isolated_us or (None,) * (len(last.finalists) + 1)
+    kept, isolated = (0, *columns), found[-1].isolated_us or (None,) * (len(finalists) + 1)
     return RecordedFinals(
-        programs=(BASELINE, *(last.finalists[k - 1].config.key for k in columns)),
-        rounds=tuple(tuple(ticks(row[k]) for k in kept) for row in last.rounds),
+        programs=(BASELINE, *(finalists[k - 1].config.key for k in columns)),
+        rounds=tuple(tuple(ticks(row[k]) for k in kept) for row in found[-1].rounds),
         isolated=tuple(None if (us := isolated[k]) is None else ticks(us) for k in kept),
     )
-
-
-def _parameters(session: Session, candidate: str) -> tuple[Parameter, ...]:
-    (text,) = (one.space_text for one in session.candidates() if one.name == candidate)
-    document = parse(text, session.directory / f"{candidate}.yaml")
-    return search_space(document, validated(document)).parameters
 
 
 def _device(session: Session) -> RecordedDeviceInfo:

@@ -48,7 +48,6 @@ class ChatConversation:
 
     @property
     def rest(self) -> tuple[Message, ...]:
-        """All that follows the opening: the agent's messages and what they were answered."""
         return (self.planning + self.writing)[len(self.opening) :]
 
     @property
@@ -122,7 +121,6 @@ def _call(call: Mapping[str, Any]) -> Message:
 def _tools(
     events: Iterable[Event], replies: Iterable[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], ...] | None:
-    """Take the declared tools that a request of the round offered."""
     offered = {name for reply in replies for name in reply["request"].get("tools", ())}
     declared = [tool for one in events if isinstance(one, ToolsDeclared) for tool in one.tools]
     functions = [asdict(tool) for tool in declared if tool.name in offered]

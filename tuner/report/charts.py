@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import ceil, floor, log10
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
+from tuner.model.statistics import floor_us
 from tuner.report import formatting
 
 
@@ -39,22 +41,15 @@ def canvas(width: int, height: int, label: str, css_class: str = "") -> Element:
 
 
 def markup(root: Element) -> Markup:
-    """Serialize a chart; text and attributes are escaped by the serializer."""
     return Markup(tostring(root, encoding="unicode"))
 
 
 def text(
-    parent: Element,
-    at: tuple[float, float],
-    content: str,
-    css_class: str = "",
-    anchor: str = "start",
+    parent: Element, at: tuple[float, float], content: str, css_class: str, anchor: str = "start"
 ) -> Element:
     """Write text whose baseline starts, has its middle or ends `at` a point."""
-    attributes = {"x": _number(at[0]), "y": _number(at[1]), "text-anchor": anchor}
-    if css_class:
-        attributes["class"] = css_class
-    element = SubElement(parent, "text", attributes)
+    where = {"x": _number(at[0]), "y": _number(at[1]), "text-anchor": anchor}
+    element = SubElement(parent, "text", {**where, "class": css_class})
     element.text = printable(content)
     return element
 
@@ -62,44 +57,35 @@ def text(
 def line(
     parent: Element, start: tuple[float, float], end: tuple[float, float], css_class: str
 ) -> Element:
-    """Draw a straight line."""
     (x1, y1), (x2, y2) = start, end
-    ends = {"x1": _number(x1), "y1": _number(y1), "x2": _number(x2), "y2": _number(y2)}
-    return SubElement(parent, "line", {**ends, "class": css_class})
-
-
-def rectangle(
-    parent: Element, corner: tuple[float, float], width: float, height: float, css_class: str
-) -> Element:
-    """Draw a bar."""
-    box = {"x": corner[0], "y": corner[1], "width": max(width, 0.0), "height": height}
-    numbers = {name: _number(value) for name, value in box.items()}
-    return SubElement(parent, "rect", {**numbers, "rx": "2", "class": css_class})
+    return _shape(parent, "line", css_class, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
 def circle(parent: Element, x: float, y: float, radius: float, css_class: str) -> Element:
-    """Draw a round marker."""
-    where = {"cx": _number(x), "cy": _number(y), "r": _number(radius)}
-    return SubElement(parent, "circle", {**where, "class": css_class})
+    return _shape(parent, "circle", css_class, cx=x, cy=y, r=radius)
 
 
 def diamond(parent: Element, x: float, y: float, radius: float, css_class: str) -> Element:
-    """Draw a diamond marker."""
     corners = ((x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y))
     return path(parent, "M" + "L".join(point(*corner) for corner in corners) + "Z", css_class)
 
 
 def path(parent: Element, commands: str, css_class: str) -> Element:
-    """Draw a path."""
     return SubElement(parent, "path", {"d": commands, "class": css_class})
 
 
+def _bar(parent: Element, start: float, end: float, middle: float, css_class: str) -> Element:
+    width = max(end - start, 0.0)
+    return _shape(parent, "rect", css_class, x=start, y=middle - 7, width=width, height=14, rx=2)
+
+
+def _shape(parent: Element, tag: str, css_class: str, **sizes: float) -> Element:
+    numbers = {name: _number(value) for name, value in sizes.items()}
+    return SubElement(parent, tag, {**numbers, "class": css_class})
+
+
 def axes(
-    root: Element,
-    x: Scale,
-    y: Scale,
-    x_ticks: Sequence[float],
-    y_ticks: Sequence[float],
+    root: Element, x: Scale, y: Scale, x_ticks: Sequence[float], y_ticks: Sequence[float]
 ) -> None:
     """Draw a chart's ticks, their grid and the line at the bottom."""
     for tick in y_ticks:
@@ -116,7 +102,6 @@ def tooltip(element: Element, content: str) -> None:
 
 
 def point(x: float, y: float) -> str:
-    """Write a point of a path."""
     return f"{_number(x)} {_number(y)}"
 
 
@@ -163,8 +148,6 @@ LONGEST_LABEL = 36
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One labelled value with what is written beside it."""
-
     label: str
     value: float
     note: str
@@ -172,8 +155,6 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """One workload's speedup and its 95 % interval."""
-
     label: str
     value: float
     interval: tuple[float, float]
@@ -182,38 +163,30 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
-class Throughput:
-    """What one workload moves per second, and the least time that its traffic takes."""
-
-    label: str
-    baseline_gbps: float
-    tuned_gbps: float
-    floor_us: float
-    tuned_us: float
-    held_out: bool
-
-
-@dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """One workload by arithmetic intensity (operations per byte) and rate (GFLOP/s)."""
+    """The fewest bytes and operations of a call on one workload, and what it took.
+
+    `operations` is None where they are not known.
+    """
 
     label: str
-    intensity: float
-    baseline_gflops: float
-    tuned_gflops: float
+    traffic_bytes: int
+    operations: int | None
+    baseline_us: float
+    tuned_us: float
     held_out: bool
 
 
 def bars(title: str, rows: Sequence[Bar]) -> Markup:
     """Draw labelled horizontal bars on a scale from 0 to the largest."""
-    left = _label_width([row.label for row in rows])
+    left = _label_width(rows)
     right = 20 + CHARACTER * max((len(row.note) for row in rows), default=0)
     scale = Scale(0, max((row.value for row in rows), default=0) or 1, left, WIDTH - right)
     root = canvas(WIDTH, ROW * len(rows) + 8, title)
     for index, row in enumerate(rows):
         middle = 4 + ROW * index + ROW / 2
         _label(root, left, middle, row.label)
-        rectangle(root, (left, middle - 7), scale(row.value) - left, 14, "bar")
+        _bar(root, left, scale(row.value), middle, "bar")
         text(root, (scale(row.value) + 8, middle + 4), row.note, "value")
     return markup(root)
 
@@ -224,7 +197,7 @@ def speedups(
     one: str = "baseline",
 ) -> Markup:
     """Draw each workload's speedup with its interval, against the line at 1, named `one`."""
-    left, right, foot = _label_width([row.label for row in rows]), 180, 38
+    left, right, foot = _label_width(rows), 180, 38
     bounds = [1.0, *(bound for row in rows for bound in (*row.interval, row.value))]
     low, high = min(bounds), max(bounds)
     pad = 0.06 * (high - low) or 0.05
@@ -239,23 +212,42 @@ def speedups(
     line(root, (x(1.0), 2), (x(1.0), bottom), "one")
     text(root, (x(1.0), bottom + 31), one, "axis", "middle")
     for index, row in enumerate(rows):
-        _speedup_row(root, row, x, 4 + ROW * index + ROW / 2, left)
+        middle = 4 + ROW * index + ROW / 2
+        _label(root, left, middle, row.label)
+        line(root, (x(row.interval[0]), middle), (x(row.interval[1]), middle), "whisker")
+        for bound in row.interval:
+            line(root, (x(bound), middle - 4), (x(bound), middle + 4), "whisker")
+        written = f"{formatting.ratio(row.value)} {formatting.interval(row.interval)}"
+        marker = _marker(root, x(row.value), middle, row.held_out, row.different)
+        tooltip(marker, f"{row.label}: {written}")
+        text(root, (WIDTH - 160, middle + 4), written, "value")
     return markup(root)
 
 
-def throughputs(rows: Sequence[Throughput], streaming_gbps: float) -> Markup:
+def throughputs(rows: Sequence[RooflinePoint], streaming_gbps: float) -> Markup:
     """Draw the achieved rate of each workload against the measured streaming rate."""
-    left, right, head, foot = _label_width([row.label for row in rows]), 280, 20, 24
-    rates = [rate for row in rows for rate in (row.tuned_gbps, row.baseline_gbps)]
-    x = Scale(0, max([streaming_gbps, *rates]) * 1.02, left, WIDTH - right)
+    left, right, head, foot = _label_width(rows), 280, 20, 24
+    rates = [
+        [row.traffic_bytes / us / 1e3 for us in (row.baseline_us, row.tuned_us)] for row in rows
+    ]
+    x = Scale(0, max([streaming_gbps, *chain(*rates)]) * 1.02, left, WIDTH - right)
     bottom = head + ROW * len(rows) + 2
     root = canvas(WIDTH, bottom + foot, "Achieved memory rate against the streaming rate")
     for tick in ticks(0, x.high, 5):
         line(root, (x(tick), head), (x(tick), bottom), "grid")
         text(root, (x(tick), bottom + 16), tick_label(tick), "axis", "middle")
     text(root, (WIDTH - right + 14, bottom + 16), "GB/s", "axis")
-    for index, row in enumerate(rows):
-        _throughput_row(root, row, streaming_gbps, x, head + ROW * index + ROW / 2)
+    for index, (row, (baseline_gbps, tuned_gbps)) in enumerate(zip(rows, rates, strict=True)):
+        middle, tick = head + ROW * index + ROW / 2, x(baseline_gbps)
+        _label(root, left, middle, row.label)
+        bar = _bar(root, left, x(tuned_gbps), middle, "bar held" if row.held_out else "bar")
+        tooltip(bar, f"{row.label}: tuned {tuned_gbps:,.0f} GB/s")
+        mark = line(root, (tick, middle - 10), (tick, middle + 10), "before")
+        tooltip(mark, f"{row.label}: baseline {baseline_gbps:,.0f} GB/s")
+        least, us = floor_us(row.traffic_bytes, streaming_gbps), formatting.microseconds
+        share = formatting.percent(tuned_gbps / streaming_gbps)
+        note = f"{tuned_gbps:,.0f} ({share}); {us(row.tuned_us)} us, floor {us(least)}"
+        text(root, (x.end + 14, middle + 4), note, "value")
     line(root, (x(streaming_gbps), head - 4), (x(streaming_gbps), bottom), "roof")
     label = f"streaming {streaming_gbps:,.0f} GB/s"
     text(root, (x(streaming_gbps), head - 8), label, "axis", "end")
@@ -265,12 +257,13 @@ def throughputs(rows: Sequence[Throughput], streaming_gbps: float) -> Markup:
 def roofline(points: Sequence[RooflinePoint], streaming_gbps: float) -> Markup:
     """Draw rate against arithmetic intensity, both logarithmic, under the memory roof."""
     width, height, left, right, top, bottom = WIDTH, 330, 74, 20, 16, 44
-    intensities = [point.intensity for point in points]
-    rates = [rate for p in points for rate in (p.baseline_gflops, p.tuned_gflops)]
+    known = [(one, one.operations) for one in points if one.operations]
+    intensities = [count / one.traffic_bytes for one, count in known]
+    gflops = [[count / us / 1e3 for us in (one.baseline_us, one.tuned_us)] for one, count in known]
     low, high = min(intensities) / 4, max(intensities) * 4
     x = Scale(low, high, left, width - right, True)
-    ceiling = max([high * streaming_gbps, *rates]) * 1.3
-    y = Scale(min(rates) / 1.5, ceiling, height - bottom, top, True)
+    ceiling = max([high * streaming_gbps, *chain(*gflops)]) * 1.3
+    y = Scale(min(chain(*gflops)) / 1.5, ceiling, height - bottom, top, True)
     root = canvas(width, height, "Roofline: rate against arithmetic intensity")
     axes(root, x, y, log_ticks(low, high), log_ticks(y.low, y.high))
     start = max(low, y.low / streaming_gbps)
@@ -280,43 +273,12 @@ def roofline(points: Sequence[RooflinePoint], streaming_gbps: float) -> Markup:
     middle = (left + width - right) / 2
     text(root, (middle, height - 6), "operations per byte", "axis", "middle")
     text(root, (4, top - 4), "GFLOP/s", "axis")
-    for one in points:
-        before, after = y(one.baseline_gflops), y(one.tuned_gflops)
-        line(root, (x(one.intensity), before), (x(one.intensity), after), "whisker")
-        circle(root, x(one.intensity), before, 3.5, "hollow")
-        marker = _marker(root, x(one.intensity), after, one.held_out, True)
-        tooltip(marker, f"{one.label}: {one.tuned_gflops:,.0f} GFLOP/s")
+    for (one, _), intensity, (before, after) in zip(known, intensities, gflops, strict=True):
+        line(root, (x(intensity), y(before)), (x(intensity), y(after)), "whisker")
+        circle(root, x(intensity), y(before), 3.5, "hollow")
+        marker = _marker(root, x(intensity), y(after), one.held_out, True)
+        tooltip(marker, f"{one.label}: {after:,.0f} GFLOP/s")
     return markup(root)
-
-
-def _speedup_row(root: Element, row: Speedup, x: Scale, middle: float, left: float) -> None:
-    _label(root, left, middle, row.label)
-    low, high = row.interval
-    line(root, (x(low), middle), (x(high), middle), "whisker")
-    for bound in row.interval:
-        line(root, (x(bound), middle - 4), (x(bound), middle + 4), "whisker")
-    marker = _marker(root, x(row.value), middle, row.held_out, row.different)
-    written = f"{formatting.ratio(row.value)} {formatting.interval(row.interval)}"
-    tooltip(marker, f"{row.label}: {written}")
-    text(root, (WIDTH - 160, middle + 4), written, "value")
-
-
-def _throughput_row(
-    root: Element, row: Throughput, streaming_gbps: float, x: Scale, middle: float
-) -> None:
-    _label(root, x.start, middle, row.label)
-    css_class = "bar held" if row.held_out else "bar"
-    bar = rectangle(root, (x.start, middle - 7), x(row.tuned_gbps) - x.start, 14, css_class)
-    tooltip(bar, f"{row.label}: tuned {row.tuned_gbps:,.0f} GB/s")
-    tick = x(row.baseline_gbps)
-    mark = line(root, (tick, middle - 10), (tick, middle + 10), "before")
-    tooltip(mark, f"{row.label}: baseline {row.baseline_gbps:,.0f} GB/s")
-    share = formatting.percent(row.tuned_gbps / streaming_gbps)
-    times = (
-        f"{formatting.microseconds(row.tuned_us)} us, floor {formatting.microseconds(row.floor_us)}"
-    )
-    note = f"{row.tuned_gbps:,.0f} ({share}); {times}"
-    text(root, (x.end + 14, middle + 4), note, "value")
 
 
 def _marker(root: Element, x: float, y: float, held_out: bool, filled: bool) -> Element:
@@ -333,6 +295,6 @@ def _label(root: Element, left: float, middle: float, label: str) -> None:
         tooltip(element, label)
 
 
-def _label_width(labels: Sequence[str]) -> float:
-    longest = max((len(label) for label in labels), default=0)
+def _label_width(rows: Sequence[Bar | Speedup | RooflinePoint]) -> float:
+    longest = max((len(row.label) for row in rows), default=0)
     return 16 + CHARACTER * min(longest, LONGEST_LABEL)

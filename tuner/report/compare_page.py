@@ -90,7 +90,6 @@ def _line(shares: Floats, steps: Sequence[int], x: charts.Scale, y: charts.Scale
 
 
 def write_comparison(comparison: SearcherComparison, path: Path, command: str = "") -> None:
-    """Write the page of a comparison to `path`; raise `OSError` where that fails."""
     write_page(render_comparison(comparison, command), path)
 
 
@@ -128,7 +127,6 @@ def _chart(result: SpaceResult) -> tuple[str, Markup]:
 
 
 def _overview(comparison: SearcherComparison) -> Markup:
-    """Draw the mean of the spaces, seed by seed."""
     results = comparison.results
     curves = [
         Curve(

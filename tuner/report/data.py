@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from tuner.model.energy import Objective
 from tuner.model.errors import ExpressionError, InputError, TunerError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DEVICE_NAMES, KernelSpec, Workload
-from tuner.model.statistics import floor_us
 from tuner.model.trial import (
     INITIAL,
     Check,
@@ -147,17 +147,14 @@ class ReportData:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """The search's trials alone."""
         return tuple(trial for trial, _ in self.records)
 
     @property
     def tuned(self) -> tuple[Result, ...]:
-        """Results on the workloads that the search saw."""
         return tuple(result for result in self.results if not result.workload.held_out)
 
     @property
     def held_out(self) -> tuple[Result, ...]:
-        """Results on the workloads that the search never saw."""
         return tuple(result for result in self.results if result.workload.held_out)
 
     def counts(self) -> dict[Status, int]:
@@ -166,7 +163,6 @@ class ReportData:
         return {status: counted[status] for status in Status}
 
     def by_workload(self) -> dict[Workload, tuple[Trial, ...]]:
-        """Group the search's trials by workload, in the order in which they were first tried."""
         groups: dict[Workload, list[Trial]] = {}
         for trial in self.trials:
             groups.setdefault(trial.workload, []).append(trial)
@@ -174,12 +170,10 @@ class ReportData:
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """Name the candidates that any trial is of, in the order in which they were first tried."""
         return tuple(dict.fromkeys(trial.candidate for trial in self.trials))
 
     @property
     def several(self) -> bool:
-        """Whether configs of more than one candidate were tried."""
         return len(self.searched) > 1
 
     @property
@@ -195,26 +189,14 @@ class ReportData:
     def ranking(self) -> tuple[str, ...]:
         """Order the candidates: those that serve most workloads first, then the fastest."""
         known = {one.name: one.speedup or 0.0 for one in self.candidates}
-        names = dict.fromkeys((*known, *self.searched))
         wins = self.wins()
-        ranked = sorted(names, key=lambda name: (-wins.get(name, 0), -known.get(name, 0.0)))
-        return tuple(ranked)
+        names = dict.fromkeys((*known, *self.searched))
+        return tuple(sorted(names, key=lambda name: (-wins.get(name, 0), -known.get(name, 0.0))))
 
     def baseline_us(self, workload: Workload) -> float | None:
         """Find the baseline's time as the search saw it, else as the final comparison did."""
-        if workload.key in self.baselines_us:
-            return self.baselines_us[workload.key]
-        for result in self.results:
-            if result.workload == workload:
-                return result.baseline_us
-        return None
-
-    def floor_us(self, workload: Workload) -> float | None:
-        """Compute the least time that the traffic takes at the streaming rate."""
-        traffic = self.traffic_bytes.get(workload.key)
-        if traffic is None or not self.streaming_gbps:
-            return None
-        return floor_us(traffic, self.streaming_gbps)
+        compared = (one.baseline_us for one in self.results if one.workload == workload)
+        return self.baselines_us.get(workload.key, next(compared, None))
 
     def shared_bytes(self, trial: Trial) -> int | None:
         """Sum static and dynamic shared memory per block; the static alone where no trial's
@@ -263,21 +245,20 @@ def from_session(
     config = manifest.config
     recorded = environment.get("recorded") == "true" or config.device.startswith("recorded")
     on_cpu = environment.get("on_cpu") == "true"
+    records = session.records()
     data = ReportData(
         kernel=manifest.kernel,
         device=environment.get("device", config.device),
         recorded=recorded,
         results=tuple(session.results()),
-        records=tuple((record.trial, record.elapsed_s) for record in session.records()),
+        records=tuple((record.trial, record.elapsed_s) for record in records),
         finals=tuple(session.trials(stage="finals")),
         comparisons=tuple(session.comparisons()),
-        baselines_us={
-            workload.key: baseline.measurement.median_us
-            for workload, baseline in session.baselines().items()
-        },
+        baselines_us={w.key: b.measurement.median_us for w, b in session.baselines().items()},
         tuned_sources=dict(_tuned_sources(session)),
         # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
         streaming_gbps=None if on_cpu else _number(environment.get("streaming_gbps", "")),
+        dynamic_shared_bytes=dict(_dynamic_shared([one.trial for one in records], session)),
         environment={
             **{f"operator {name}": value for name, value in config.operators.items()},
             **{k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE},
@@ -299,27 +280,22 @@ def from_session(
         ),
         energies=tuple(session.energies()),
         objective=config.objective,
-        early_ends=tuple(_early_ends(session)),
+        early_ends=tuple(
+            EarlyEnd(one.candidate, one.workload, one.trials, one.expected_gain)
+            for one in session.events(SearchEnded)
+        ),
         dispatch=_dispatch(session),
         peers=tuple(session.peers()),
     )
-    data = replace(data, dynamic_shared_bytes=dict(_dynamic_shared(data, session)))
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
-        data = _with_rounds(data, session)
-    return data if spec is None else _with_spec(data, spec)
+        # Imported here: most runs have no agent, and need none of its modules.
+        from tuner.report.rounds import author_of, rounds
+        from tuner.tuning.profiling import profiles
 
-
-def _with_rounds(data: ReportData, session: Session) -> ReportData:
-    # Imported here: most runs have no agent, and need none of its modules.
-    from tuner.report.rounds import author_of, rounds
-    from tuner.tuning.profiling import profiles
-
-    return replace(
-        data, author=author_of(session), rounds=rounds(session), profiles=tuple(profiles(session))
-    )
-
-
-def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
+        told, found = rounds(session), tuple(profiles(session))
+        data = replace(data, author=author_of(session), rounds=told, profiles=found)
+    if spec is None:
+        return data
     operations, workloads = spec.operations, [result.workload for result in data.results]
     return replace(
         data,
@@ -357,11 +333,6 @@ def _dispatch(session: Session) -> Dispatch | None:
     return Dispatch(made.table, wanted_for(made))
 
 
-def _early_ends(session: Session) -> Iterator[EarlyEnd]:
-    for one in session.events(SearchEnded):
-        yield EarlyEnd(one.candidate, one.workload, one.trials, one.expected_gain)
-
-
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:
     path = session.manifest.config.space
     left_out = "the roofline and the difference to the baseline are left out"
@@ -372,39 +343,37 @@ def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...
     except (TunerError, OSError) as error:
         return None, (f"The search space cannot be read any more, so {left_out}: {error}",)
     if changed:
-        names = " and ".join(changed)
-        return None, (f"Changed since this session: {names}; {left_out}.",)
+        return None, (f"Changed since this session: {' and '.join(changed)}; {left_out}.",)
     return spec, ()
 
 
 def _tuned_sources(session: Session) -> Iterator[tuple[str, str]]:
+    """Read the variants without the lines that tell them apart: equal code is shown once."""
+    header = (f"// {session.manifest.kernel}, tuned for ", "// config: ", "// compile with: ")
     for result in session.results():
         path = session.variant_path(result.workload)
         if path.exists():
-            yield result.workload.key, _without_header(_text(path), session.manifest.kernel)
-
-
-def _without_header(source: str, kernel: str) -> str:
-    """Drop the lines that tell the variants apart, so that equal code is shown once."""
-    header = (f"// {kernel}, tuned for ", "// config: ", "// compile with: ")
-    lines = source.splitlines(keepends=True)
-    while lines and lines[0].startswith(header):
-        del lines[0]
-    return "".join(lines)
+            lines = _text(path).splitlines(keepends=True)
+            yield result.workload.key, "".join(dropwhile(lambda row: row.startswith(header), lines))
 
 
 def _dynamic_shared(
-    data: ReportData, session: Session
+    trials: Sequence[Trial], session: Session
 ) -> Iterator[tuple[tuple[str, str, str], int]]:
     sizes = {one.name: _shared_sizes(one) for one in session.candidates()}
-    for workload, trials in data.by_workload().items():
-        for trial in fastest(trials):
-            shared = _largest(trial, sizes.get(trial.candidate))
-            if shared is not None:
-                yield (trial.candidate, workload.key, trial.config.key), shared
+    for trial in timed_trials(trials, full=True):
+        asked = sizes.get(trial.candidate)
+        if asked is None:
+            continue
+        names = {**trial.workload.values, **trial.config}
+        try:
+            shared = max((size.integer(names) for size in asked), default=0)
+        except ExpressionError:
+            continue  # it needs a number of the device, which a session does not hold
+        yield (trial.candidate, trial.workload.key, trial.config.key), shared
 
 
-def _shared_sizes(candidate: CandidateRecord) -> tuple[Expression, ...] | None:
+def _shared_sizes(candidate: CandidateRecord) -> list[Expression] | None:
     """Read what the candidate's own launches ask for; None where its space cannot be read."""
     try:
         document = parse(candidate.space_text, Path(candidate.name))
@@ -416,15 +385,7 @@ def _shared_sizes(candidate: CandidateRecord) -> tuple[Expression, ...] | None:
         ]
     except TunerError:
         return None
-    return tuple(size for size in found if size is not None)
-
-
-def _largest(trial: Trial, sizes: Sequence[Expression] | None) -> int | None:
-    names = {**trial.workload.values, **trial.config}
-    try:
-        return None if sizes is None else max((size.integer(names) for size in sizes), default=0)
-    except ExpressionError:
-        return None  # it needs a number of the device, which a session does not hold
+    return [size for size in found if size is not None]
 
 
 def _text(path: Path) -> str:

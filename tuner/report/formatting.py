@@ -13,12 +13,10 @@ DIGITS = 4
 
 
 def rounded(value: float | None) -> float | None:
-    """Round a measured number for JSON."""
     return None if value is None else round(value, DIGITS)
 
 
 def rounded_all(values: Iterable[float]) -> list[float]:
-    """Round measured numbers for JSON."""
     return [round(value, DIGITS) for value in values]
 
 
@@ -100,7 +98,6 @@ def significance(result: Result) -> str:
 
 
 def common(results: Sequence[Result]) -> dict[str, Value]:
-    """Collect the parameters that have one value in every winning config."""
     configs = [result.config for result in results if not result.baseline_wins]
     if len(configs) < 2:
         return {}
@@ -113,10 +110,8 @@ def common(results: Sequence[Result]) -> dict[str, Value]:
 
 
 def without(config: Mapping[str, Value], left_out: Mapping[str, Value]) -> dict[str, Value]:
-    """Leave out the parameters that are said elsewhere."""
     return {name: value for name, value in config.items() if name not in left_out}
 
 
 def pairs(values: Mapping[str, Value]) -> str:
-    """Write a config as the command line takes it: `name=value name=value`."""
     return " ".join(f"{name}={format_value(value)}" for name, value in values.items())

@@ -40,26 +40,39 @@ def render_report(data: ReportData) -> str:
         workload_count=len({r.workload for r in data.results} | set(data.by_workload())),
         environment=_environment_rows(data),
         method=_method(data),
-        **_verification_parts(data),
+        checks=summary.check_rows(data),
+        open_checks=summary.open_checks(data),
+        checks_shown=summary.CHECKS_SHOWN,
+        reason_of=summary.reason_of,
+        failed={check.variant for check in summary.failures(data)},
+        verification_facts=summary.verification_facts(data),
+        verification_notes=summary.verification_notes(data),
+        convergence=search.convergences(data),
+        early_ends=search.early_end_lines(data),
+        importance=search.importances(data),
+        rejected=search.rejections(data),
+        reasons_shown=search.REASONS_SHOWN,
+        rejected_chart=search.rejected_chart(data),
+        fastest=search.fastest_configs(data),
+        names_of=_parameter_names,
+        source_diffs=search.source_diffs(data),
         **_result_parts(data),
-        **_search_parts(data),
-        **_dispatch_parts(data),
-        **_energy_parts(data),
-        **_agent_parts(data),
+        **_parts_of_some(data),
     )
 
 
 def render_page(template: str, style_sheets: Sequence[str], **values: object) -> str:
     """Render a template that extends `page.html.j2`, with its style sheets inside."""
-    texts = (files("tuner.report").joinpath(name).read_text("utf-8") for name in style_sheets)
-    style = "".join(texts)
+    folder = files("tuner.report")
+    style = "".join(folder.joinpath(name).read_text("utf-8") for name in style_sheets)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = _environment().get_template(template)
-    return page.render(style=Markup(style), policy=policy, **values)
+    return (
+        _environment().get_template(template).render(style=Markup(style), policy=policy, **values)
+    )
 
 
 def write_page(html: str, path: Path) -> None:
@@ -88,20 +101,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        us=formatting.microseconds,
-        ratio=formatting.ratio,
-        interval=formatting.interval,
-        percent=formatting.percent,
-        occupancy=formatting.occupancy,
-        seconds=formatting.seconds,
-        significant=formatting.significant,
-        joined=formatting.joined,
-        shortened=formatting.shortened,
-        without=formatting.without,
-        pairs=_pairs,
-        value_of=_value_of,
+    written = (
+        *(formatting.ratio, formatting.interval, formatting.percent, formatting.occupancy),
+        *(formatting.seconds, formatting.significant, formatting.joined, formatting.shortened),
+        formatting.without,
     )
+    environment.filters.update({one.__name__: one for one in written})
+    environment.filters.update(us=formatting.microseconds, pairs=_pairs, value_of=_value_of)
     return environment
 
 
@@ -115,21 +121,21 @@ def _value_of(config: Mapping[str, Value], name: str) -> str:
     return format_value(config[name]) if name in config else "-"
 
 
-def _verification_parts(data: ReportData) -> Mapping[str, object]:
-    return {
-        "checks": summary.check_rows(data),
-        "open_checks": summary.open_checks(data),
-        "checks_shown": summary.CHECKS_SHOWN,
-        "reason_of": summary.reason_of,
-        "failed": {check.variant for check in summary.failures(data)},
-        "verification_facts": summary.verification_facts(data),
-        "verification_notes": summary.verification_notes(data),
-    }
-
-
 def _result_parts(data: ReportData) -> Mapping[str, object]:
-    throughputs, points = _throughputs(data), _roofline_points(data)
     streaming = data.streaming_gbps or 0.0
+    points = [
+        charts.RooflinePoint(
+            str(result.workload),
+            data.traffic_bytes[result.workload.key],
+            data.operations.get(result.workload.key),
+            result.baseline_us,
+            result.tuned_us,
+            result.workload.held_out,
+        )
+        for result in data.results
+        if streaming and result.workload.key in data.traffic_bytes
+    ]
+    placed = [one for one in points if one.traffic_bytes and one.operations]
     speedups = [
         charts.Speedup(str(r.workload), r.speedup, r.interval, r.workload.held_out, r.different)
         for r in data.results
@@ -139,22 +145,8 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         "common": formatting.common(data.results),
         "unpaired": sum(not result.paired for result in data.results),
         "speedup_chart": charts.speedups(speedups),
-        "throughput_chart": charts.throughputs(throughputs, streaming) if throughputs else None,
-        "roofline_chart": charts.roofline(points, streaming) if points else None,
-        "source_diffs": search.source_diffs(data),
-    }
-
-
-def _search_parts(data: ReportData) -> Mapping[str, object]:
-    return {
-        "convergence": search.convergences(data),
-        "early_ends": search.early_end_lines(data),
-        "importance": search.importances(data),
-        "rejected": search.rejections(data),
-        "reasons_shown": search.REASONS_SHOWN,
-        "rejected_chart": search.rejected_chart(data),
-        "fastest": search.fastest_configs(data),
-        "names_of": _parameter_names,
+        "throughput_chart": charts.throughputs(points, streaming) if points else None,
+        "roofline_chart": charts.roofline(placed, streaming) if placed else None,
     }
 
 
@@ -162,102 +154,52 @@ def _parameter_names(trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for trial in trials for name in trial.config))
 
 
-# The sections below are imported where a run has what they show: most have no agent, no energy.
+def _parts_of_some(data: ReportData) -> Mapping[str, object]:
+    """Gather sections that most runs lack; what only they need is imported for them alone."""
+    made: dict[str, object] = {"peers": (), "energy": (), "profiled": ()}
+    if data.dispatch is not None or data.peers:
+        from tuner.report.sections import dispatch
 
+        found = dispatch.peers_on(data)
+        made |= {
+            "dispatch_summary": dispatch.dispatch_summary(data.dispatch) if data.dispatch else "",
+            "wanted_shown": dispatch.WANTED_SHOWN,
+            "peers": found,
+            "peers_names": dispatch.peers_names(found),
+            "peers_summary": dispatch.peers_summary(found),
+            "peers_troubles": dispatch.peers_troubles(found, recorded=data.recorded),
+            "peers_chart": dispatch.peers_chart(found),
+        }
+    if data.energies:
+        from tuner.report.sections import energy
 
-def _dispatch_parts(data: ReportData) -> Mapping[str, object]:
-    if data.dispatch is None and not data.peers:
-        return {"peers": ()}
-    from tuner.report.sections import dispatch
+        made |= {
+            "energy": energy.energy_parts(data.energies, data.results),
+            "program_name": energy.program_name,
+            "last_seen": energy.last_seen,
+        }
+    if data.rounds or data.profiles:
+        from tuner.report.sections.rounds import parts
 
-    found = dispatch.peers_on(data)
-    return {
-        "dispatch_summary": dispatch.dispatch_summary(data.dispatch) if data.dispatch else "",
-        "wanted_shown": dispatch.WANTED_SHOWN,
-        "peers": found,
-        "peers_names": dispatch.peers_names(found),
-        "peers_summary": dispatch.peers_summary(found),
-        "peers_troubles": dispatch.peers_troubles(found, recorded=data.recorded),
-        "peers_chart": dispatch.peers_chart(found),
-    }
-
-
-def _energy_parts(data: ReportData) -> Mapping[str, object]:
-    if not data.energies:
-        return {"energy": ()}
-    from tuner.report.sections import energy
-
-    return {
-        "energy": energy.energy_parts(data.energies, data.results),
-        "program_name": energy.program_name,
-        "last_seen": energy.last_seen,
-    }
-
-
-def _agent_parts(data: ReportData) -> Mapping[str, object]:
-    if not data.rounds and not data.profiles:
-        return {"profiled": ()}
-    from tuner.report.sections.rounds import parts
-
-    return parts(data)
-
-
-def _throughputs(data: ReportData) -> list[charts.Throughput]:
-    rows = []
-    for result in data.results:
-        floor = data.floor_us(result.workload)
-        if floor is None:
-            continue
-        traffic = data.traffic_bytes[result.workload.key]
-        rows.append(
-            charts.Throughput(
-                label=str(result.workload),
-                baseline_gbps=traffic / result.baseline_us / 1e3,
-                tuned_gbps=traffic / result.tuned_us / 1e3,
-                floor_us=floor,
-                tuned_us=result.tuned_us,
-                held_out=result.workload.held_out,
-            )
-        )
-    return rows
-
-
-def _roofline_points(data: ReportData) -> list[charts.RooflinePoint]:
-    points = []
-    for result in data.results:
-        traffic = data.traffic_bytes.get(result.workload.key)
-        operations = data.operations.get(result.workload.key)
-        if not data.streaming_gbps or not traffic or not operations:
-            continue
-        points.append(
-            charts.RooflinePoint(
-                label=str(result.workload),
-                intensity=operations / traffic,
-                baseline_gflops=operations / result.baseline_us / 1e3,
-                tuned_gflops=operations / result.tuned_us / 1e3,
-                held_out=result.workload.held_out,
-            )
-        )
-    return points
+        made |= parts(data)
+    return made
 
 
 def _environment_rows(data: ReportData) -> list[tuple[str, str]]:
-    streaming = f"{data.streaming_gbps:,.0f} GB/s" if data.streaming_gbps else ""
-    first = {
+    rows = {
         "kernel": data.kernel,
         "device": f"{data.device} (recorded)" if data.recorded else data.device,
         "measured": data.measured_on,
-        "streaming rate": streaming,
+        "streaming rate": f"{data.streaming_gbps:,.0f} GB/s" if data.streaming_gbps else "",
         "searcher": data.searcher,
         "seed": "" if data.seed is None else str(data.seed),
         "session": data.session,
+        **data.environment,
     }
-    rows = {**first, **data.environment}
     return [(name, value) for name, value in rows.items() if value]
 
 
 def _method(data: ReportData) -> list[str]:
-    """Say how the numbers were taken."""
     if data.on_cpu:
         taken = (
             "Each time is the median of single runs on the CPU, one block after the other, by the "
@@ -272,17 +214,6 @@ def _method(data: ReportData) -> list[str]:
             "rotate over several sets of buffers, together at least four times the L2 cache, so "
             "that neither launch overhead nor cached inputs count."
         )
-    return [
-        taken,
-        *_comparisons(data),
-        "Where there were several finalists, the first quarter of the rounds chose one and only "
-        "the rest is reported.",
-        "Only configs whose outputs matched an independent float64 reference were timed, and "
-        "faster is said only where the interval excludes 1.",
-    ]
-
-
-def _comparisons(data: ReportData) -> list[str]:
     rounds = min((len(comparison.rounds) for comparison in data.comparisons), default=0)
     times = f", at least {rounds} times each," if rounds else ""
     where = "on the same CPU" if data.on_cpu else "in one process"
@@ -295,4 +226,12 @@ def _comparisons(data: ReportData) -> list[str]:
         "is a bootstrap that treats them as independent."
     )
     flags = {result.paired for result in data.results} or {not data.recorded}
-    return [*([paired] if True in flags else []), *([unpaired] if False in flags else [])]
+    return [
+        taken,
+        *([paired] if True in flags else []),
+        *([unpaired] if False in flags else []),
+        "Where there were several finalists, the first quarter of the rounds chose one and only "
+        "the rest is reported.",
+        "Only configs whose outputs matched an independent float64 reference were timed, and "
+        "faster is said only where the interval excludes 1.",
+    ]

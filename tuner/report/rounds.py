@@ -66,17 +66,14 @@ class RoundData:
 
     @property
     def number(self) -> int:
-        """Which round it was, from 1."""
         return self.record.number
 
     @property
     def speedup(self) -> float | None:
-        """The candidate's mean speedup over the baseline, None where there is none."""
         return None if self.record.outcome is None else self.record.outcome.speedup
 
     @property
     def over_base(self) -> float | None:
-        """The candidate's mean speedup over the one that it was built on."""
         return None if self.record.outcome is None else self.record.outcome.over_base
 
     @property
@@ -111,14 +108,16 @@ def author_of(session: Session) -> AuthorData | None:
 
 
 def rounds(session: Session) -> tuple[RoundData, ...]:
-    """List the rounds of a session, also one that was not ended."""
-    return tuple(_round(session, record) for record in begun(session))
-
-
-def _round(session: Session, record: RoundRecord) -> RoundData:
-    spent = _spent(event.entry for event in session.events(Said, record.number))
-    gain = None if record.outcome is None else _gain(session, record.outcome)
-    return RoundData(record, _end(session, record), gain, spent)
+    """List the rounds, also one that was not ended."""
+    return tuple(
+        RoundData(
+            record,
+            _end(session, record),
+            _gain(session, record.outcome) if record.outcome else None,
+            _spent(event.entry for event in session.events(Said, record.number)),
+        )
+        for record in begun(session)
+    )
 
 
 def _end(session: Session, record: RoundRecord) -> End:
@@ -147,16 +146,10 @@ def _spent(entries: Iterable[Mapping[str, Any]]) -> Spent:
     """Add up what was paid for; failed requests too, where the server counted their tokens."""
     total = Spent()
     for entry in entries:
-        usage = entry.get("usage")
-        if usage is None:
-            continue
-        cost = entry.get("cost")
-        total += Spent(
-            1,
-            usage["input_tokens"],
-            usage["cached_tokens"],
-            usage["output_tokens"],
-            cost,
-            int(cost is None),
-        )
+        if (usage := entry.get("usage")) is not None:
+            read, cached, written = (
+                usage[f"{kind}_tokens"] for kind in ("input", "cached", "output")
+            )
+            cost = entry.get("cost")
+            total += Spent(1, read, cached, written, cost, int(cost is None))
     return total

@@ -88,7 +88,6 @@ def json_of(data: ReportData) -> dict[str, object]:
 def _cells(
     result: Result, common: Mapping[str, Value], named: bool
 ) -> tuple[tuple[str | Text, ...], tuple[str | Text, ...]]:
-    """Write a result's cells: what was measured, and what the kernel is."""
     registers = None if result.resources is None else result.resources.registers
     own = formatting.without(result.config, common)
     candidate = "-" if result.baseline_wins else result.candidate

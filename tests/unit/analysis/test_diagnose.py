@@ -9,7 +9,7 @@ import pytest
 from profiles import code, launch, profile, waits
 
 from tuner.analysis.base import Bottleneck, Profile, Rule
-from tuner.analysis.diagnosis import RULES, diagnose, load
+from tuner.analysis.diagnosis import RULES, diagnose
 from tuner.analysis.metrics import DRAM_BYTES, MEMORY_THROUGHPUT, SM_THROUGHPUT
 from tuner.model.trial import MOST, Finding, Occupancy, Resources
 
@@ -164,13 +164,6 @@ def test_a_broken_rule_of_another_package_costs_only_its_own_finding(
     assert [finding.topic for finding in findings] == ["ours", entry.split(" = ", maxsplit=1)[0]]
     assert findings[1].text == f"The diagnosis `{entry}` of other-diagnoses {text}."
     assert findings[1].weight == 0.0
-
-
-def test_what_cannot_be_loaded_is_told_apart_from_the_rules(folder: Path) -> None:
-    install(folder, "gone = no_such_module:RULE", "ours = other_diagnoses:RULE")
-    rules, problems = load()
-    assert [rule.name for rule in rules] == ["ours"]
-    assert [problem.topic for problem in problems] == ["gone"]
 
 
 def test_rules_that_are_given_are_all_that_run(folder: Path) -> None:

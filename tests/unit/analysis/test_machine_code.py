@@ -186,16 +186,6 @@ def test_blackwell_reads_256_bits_at_once(compile_for: Compile) -> None:
     assert counted.load_bits == counted.store_bits == {256: 1}
 
 
-def test_spills_and_what_is_called_are_counted(hopper: CompileResult) -> None:
-    assert count_instructions(hopper.cubin, "spill").mix["local_load"] > 20
-    assert count_instructions(hopper.cubin, "calling").mix["fp64"] >= 2
-
-
-def test_what_the_hardware_of_hopper_copies_and_multiplies(hopper: CompileResult) -> None:
-    mix = count_instructions(hopper.cubin, "bulk").mix
-    assert mix["bulk_copy"] == mix["tensor"] == 1
-
-
 def test_opcodes_without_a_class_are_other(hopper: CompileResult) -> None:
     start = hopper.cubin.index(code_of(hopper, "spill"))
     unknown = struct.pack("<QQ", 0x7000, 0) * 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuner.export.cpp import CppType, integer, truth, value
-from tuner.export.dispatch_sources import template
+from tuner.export.dispatch import template
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, substitute
 

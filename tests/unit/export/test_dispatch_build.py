@@ -16,7 +16,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.dispatch.kernels import nearest
 from tuner.dispatch.table import SessionDispatch, SetSelection
 from tuner.export.cpp import in_namespace
-from tuner.export.dispatch_sources import Measured, Sources
+from tuner.export.dispatch import Measured, Sources
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.session.session import Session
 from tuner.space.load import load_definition
@@ -97,7 +97,7 @@ def made(tmp_path: Path) -> Iterator[Made]:
     space = write_project(tmp_path / "project")
     folder = write_session(tmp_path / "session", space, COMPARISONS)
     spec = load_definition(space).spec
-    measured = Measured("NVIDIA H200", "sm_90a", "2026-01-01", {"MAP": "twice"})
+    measured = Measured("NVIDIA H200", "sm_90a", "2026-01-01", False, {"MAP": "twice"})
     with Session.open(folder, read_only=True) as session:
         dispatch = SessionDispatch(session, SetSelection())
         yield Made(spec, dispatch, Sources(spec, dispatch, measured))

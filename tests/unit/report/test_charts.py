@@ -60,7 +60,7 @@ def test_held_out_and_uncertain_speedups_look_different():
 
 
 def test_a_rate_over_the_streaming_rate_stays_on_the_chart():
-    rows = [charts.Throughput("T=1", 5000.0, 6000.0, 1.0, 0.7, False)]
+    rows = [charts.RooflinePoint("T=1", 6_000_000, None, 1.2, 1.0, False)]
     root = parsed(charts.throughputs(rows, 4000.0))
     (bar,) = of_class(root, "bar")
     assert float(bar.get("x", "")) + float(bar.get("width", "")) < charts.WIDTH
@@ -68,7 +68,7 @@ def test_a_rate_over_the_streaming_rate_stays_on_the_chart():
 
 
 def test_the_roofline_draws_both_times_of_every_workload():
-    points = [charts.RooflinePoint(f"T={t}", 0.5, 100.0 * t, 200.0 * t, t > 2) for t in (1, 2, 3)]
+    points = [charts.RooflinePoint(f"T={t}", 200, 100, 1.0 / t, 0.5 / t, t > 2) for t in (1, 2, 3)]
     root = parsed(charts.roofline(points, 4000.0))
     assert len(of_class(root, "hollow")) == len(of_class(root, "marker")) == 3
     assert len(of_class(root, "roof")) == 1

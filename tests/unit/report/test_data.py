@@ -188,12 +188,6 @@ def test_a_space_that_cannot_be_read_leaves_its_shared_memory_unknown(finished):
     assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
 
 
-def test_shared_memory_does_not_need_the_kernels_files(finished):
-    (finished.parent / "scale.yaml").unlink()
-    data = load(finished)
-    assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
-
-
 def test_a_session_without_an_agent_has_no_rounds(finished):
     data = load(finished)
     assert (data.author, data.rounds, data.profiles) == (None, (), ())
@@ -256,6 +250,7 @@ def test_a_session_outlives_its_kernel(finished, tmp_path_factory):
     data = load(Path(moved))
     assert "cannot be read any more" in data.notes[0]
     assert len(data.results) == 2
+    assert data.shared_bytes(data.trials[0]) == 64 * 4 + 16
 
 
 def test_a_live_session_is_dated_by_its_own_start(tmp_path):

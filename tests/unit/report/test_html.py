@@ -70,13 +70,6 @@ def test_the_sections_are_all_there_and_in_order(page):
     assert page.headings == SECTIONS
 
 
-def test_the_first_line_says_recorded_and_the_verdict_follows(page):
-    visible = page.plain.split("tuning report", 1)[1].strip()
-    assert visible.startswith(
-        "RECORDED on NVIDIA H200, 2026-11-20. scale 1.49x faster than the baseline"
-    )
-
-
 def test_nothing_is_loaded_from_outside_and_nothing_runs(page, html):
     assert page.tags().isdisjoint({"script", "iframe", "object", "embed", "img", "form", "base"})
     for _, attributes in page.elements:
@@ -127,13 +120,14 @@ def test_the_command_and_the_environment_are_shown(page, data):
 
 
 @pytest.mark.parametrize(
-    "where", ["reason", "config", "source", "environment", "command", "note", "check"]
+    "where", ["reason", "config", "top", "source", "environment", "command", "note", "check"]
 )
 def test_text_from_outside_is_escaped(data, where):
     trial = data.records[0][0]
     changes = {
         "reason": {"records": ((replace(trial, status=Status.COMPILE, reason=ATTACK), 0.0),)},
         "config": {"results": (replace(data.results[0], config=Config.of({ATTACK: ATTACK})),)},
+        "top": {"records": ((replace(trial, config=Config.of({ATTACK: ATTACK})), 0.0),)},
         "source": {"tuned_sources": {"T=1": f"new {ATTACK}"}, "baseline_source": ATTACK},
         "environment": {"environment": {ATTACK: ATTACK}},
         "command": {"command": ATTACK, "kernel": ATTACK, "device": ATTACK},
@@ -147,14 +141,6 @@ def test_text_from_outside_is_escaped(data, where):
     page = Page(render_report(replace(data, **changes[where])))
     assert page.tags().isdisjoint({"script", "img"})
     assert "alert(2)" in page.text
-
-
-def test_a_config_in_a_top_table_is_escaped(data):
-    trial = data.records[0][0]
-    attacked = replace(trial, config=Config.of({ATTACK: ATTACK}))
-    page = Page(render_report(replace(data, records=((attacked, 0.0),))))
-    assert page.tags().isdisjoint({"script", "img"})
-    assert page.text.count("onerror") >= 2
 
 
 def bare(**fields: object) -> ReportData:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from markupsafe import Markup
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tuner.dispatch.table import split
 from tuner.model.kernel import Workload
 from tuner.model.statistics import Interval, geometric_mean, paired_interval, unpaired_interval
-from tuner.model.trial import RESOLUTION, Comparison, PeerTrial, Result, Status, Variant
+from tuner.model.trial import RESOLUTION, PeerTrial, Result, Status, Variant
 from tuner.report import charts
 from tuner.report.data import Dispatch, ReportData
 from tuner.report.formatting import joined, percent, ratio, rounded, rounded_all
@@ -22,7 +22,6 @@ AS_FAST = 0.02
 
 
 def dispatch_summary(dispatch: Dispatch) -> str:
-    """Say in a sentence how many variants serve how many workloads."""
     table = dispatch.table
     count, total = len(table.kernels), len(table.entries)
     workloads = f"{total} tuned workload{'s' * (total != 1)}"
@@ -61,7 +60,6 @@ class Against:
 
     @property
     def different(self) -> bool:
-        """Whether the interval excludes 1, by more than the resolution."""
         return self.faster or (self.interval is not None and self.interval[0] > 1.0 + RESOLUTION)
 
     def trouble(self, *, recorded: bool) -> str:
@@ -99,7 +97,6 @@ class PeersOn:
         return min(timed, key=lambda one: one.time_us or 0.0, default=None)
 
     def named(self, name: str) -> Against | None:
-        """Find a peer by its name."""
         return next((one for one in self.peers if one.name == name), None)
 
 
@@ -116,7 +113,6 @@ def peers_on(data: ReportData) -> tuple[PeersOn, ...]:
 
 
 def peers_names(found: Sequence[PeersOn]) -> tuple[str, ...]:
-    """Name the peers in their order."""
     return tuple(dict.fromkeys(peer.name for one in found for peer in one.peers))
 
 
@@ -139,10 +135,9 @@ def peers_chart(found: Sequence[PeersOn]) -> Markup | None:
 
 def peers_lines(found: Sequence[PeersOn], *, recorded: bool) -> list[str]:
     """Say in a line how the best peers compare, and in one for each peer what was wrong with it."""
-    return [
-        *(f"peers          {text}" for text in (peers_summary(found),) if text),
-        *(f"               {text}" for text in peers_troubles(found, recorded=recorded)),
-    ]
+    told = [f"               {text}" for text in peers_troubles(found, recorded=recorded)]
+    summary = peers_summary(found)
+    return [f"peers          {summary}", *told] if summary else told
 
 
 def peers_summary(found: Sequence[PeersOn]) -> str:
@@ -185,7 +180,6 @@ def peers_troubles(found: Sequence[PeersOn], *, recorded: bool) -> list[str]:
 
 
 def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
-    """Make the object that `--json` prints of a workload's peers."""
     return {
         peer.name: {
             "status": peer.status.value,
@@ -203,57 +197,41 @@ def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
 def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersOn:
     workload = result.workload
     compared = [one for one in data.comparisons if one.workload == workload and one.peers]
-    served = _served(data.dispatch, result)
-    known = [one for one in compared if served is None or served in one.finalists]
-    if not known:
-        # Chosen for a shape where it was not compared, or compared before there were peers.
-        served = None if result.baseline_wins else result.variant
+    # A variant may be chosen for a shape where it was not compared, or before there were peers.
+    own = None if result.baseline_wins else result.variant
+    for served in (_served(data.dispatch, workload, own), own):
         known = [one for one in compared if served is None or served in one.finalists]
-    if not known:
+        if known:
+            break
+    else:
         against = tuple(Against(one.name, one.status, one.reason) for one in trials)
         return PeersOn(workload, served, None, True, against)
-    last, seed = known[-1], data.seed or 0
+    last = known[-1]
     # The rounds that chose the winner among several would flatter it.
-    _, reporting = split(last.rounds, len(last.finalists))
-    served_us = [row[last.column(served)] for row in reporting]
+    _, rounds = split(last.rounds, len(last.finalists))
+    served_us = [row[last.column(served)] for row in rounds]
     isolated_us = last.isolated_us[last.column(served)] if last.isolated_us else None
-    against = tuple(
-        _against(last, trial, reporting, served_us, isolated_us, seed) for trial in trials
-    )
-    return PeersOn(workload, served, median(served_us), last.paired, against, isolated_us)
+    interval = paired_interval if last.paired else unpaired_interval
+    found = []
+    for trial in trials:
+        one = Against(trial.name, trial.status, trial.reason)
+        if trial.status is Status.CORRECT and trial.name in last.peers:
+            peer_us = [row[last.column(trial.name)] for row in rounds]
+            speedup, bounds = interval(peer_us, served_us, data.seed or 0)
+            time_us = median(peer_us)
+            isolated = None if isolated_us is None else time_us / isolated_us
+            one = Against(one.name, one.status, one.reason, time_us, speedup, bounds, isolated)
+        found.append(one)
+    return PeersOn(workload, served, median(served_us), last.paired, tuple(found), isolated_us)
 
 
-def _against(
-    comparison: Comparison,
-    trial: PeerTrial,
-    rounds: Sequence[Sequence[float]],
-    served_us: Sequence[float],
-    isolated_us: float | None,
-    seed: int,
-) -> Against:
-    plain = Against(trial.name, trial.status, trial.reason)
-    if trial.status is not Status.CORRECT or trial.name not in comparison.peers:
-        return plain
-    peer_us = [row[comparison.column(trial.name)] for row in rounds]
-    interval = paired_interval if comparison.paired else unpaired_interval
-    speedup, bounds = interval(peer_us, served_us, seed)
-    time_us = median(peer_us)
-    return replace(
-        plain,
-        time_us=time_us,
-        speedup=speedup,
-        interval=bounds,
-        isolated_speedup=None if isolated_us is None else time_us / isolated_us,
-    )
-
-
-def _served(dispatch: Dispatch | None, result: Result) -> Variant | None:
-    """Tell what the dispatch serves, or the result where there is no dispatch."""
-    if dispatch is not None:
-        for entry in dispatch.table.entries:
-            if entry.workload == result.workload:
-                return None if entry.kernel is None else entry.kernel.variant
-        for one in dispatch.table.held_out:
-            if one.workload == result.workload:
-                return None if one.kernel is None or one.refuted else one.kernel.variant
-    return None if result.baseline_wins else result.variant
+def _served(
+    dispatch: Dispatch | None, workload: Workload, otherwise: Variant | None
+) -> Variant | None:
+    for entry in dispatch.table.entries if dispatch else ():
+        if entry.workload == workload:
+            return None if entry.kernel is None else entry.kernel.variant
+    for one in dispatch.table.held_out if dispatch else ():
+        if one.workload == workload:
+            return None if one.kernel is None or one.refuted else one.kernel.variant
+    return otherwise

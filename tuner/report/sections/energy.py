@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from xml.etree.ElementTree import Element
 
 from markupsafe import Markup
 
@@ -50,24 +49,20 @@ def pareto(label: str, points: Sequence[Point]) -> Markup:
         charts.line(root, start, (end[0], start[1]), "roof")
         charts.line(root, (end[0], start[1]), end, "roof")
     for point in points:
-        _draw(root, point, x(point.time_us), y)
+        at, level, (low, high) = x(point.time_us), y(point.net_mj), map(y, point.range_mj)
+        charts.line(root, (at, low), (at, high), "whisker")
+        if point.baseline:
+            marker = charts.circle(root, at, level, 5, "hollow")
+            anchor, shift = ("end", -8) if at > WIDTH / 2 else ("start", 8)
+            charts.text(root, (at + shift, level - 7), "baseline", "axis", anchor)
+        elif point.chosen:
+            marker = charts.diamond(root, at, level, 6.5, "marker held")
+        else:
+            css_class = "marker" if point.on_front else "marker unsure"
+            marker = charts.circle(root, at, level, 4, css_class)
+        written = f"{formatting.microseconds(point.time_us)} us, {significant(point.net_mj)} mJ"
+        charts.tooltip(marker, f"{point.label}: {written}")
     return charts.markup(root)
-
-
-def _draw(root: Element, point: Point, at: float, y: charts.Scale) -> None:
-    low, high = point.range_mj
-    charts.line(root, (at, y(low)), (at, y(high)), "whisker")
-    middle = y(point.net_mj)
-    if point.baseline:
-        marker = charts.circle(root, at, middle, 5, "hollow")
-        anchor, shift = ("end", -8) if at > WIDTH / 2 else ("start", 8)
-        charts.text(root, (at + shift, middle - 7), "baseline", "axis", anchor)
-    elif point.chosen:
-        marker = charts.diamond(root, at, middle, 6.5, "marker held")
-    else:
-        marker = charts.circle(root, at, middle, 4, "marker" if point.on_front else "marker unsure")
-    written = f"{formatting.microseconds(point.time_us)} us, {significant(point.net_mj)} mJ"
-    charts.tooltip(marker, f"{point.label}: {written}")
 
 
 def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
@@ -103,7 +98,6 @@ class EnergyOf:
 
     @property
     def limited_by(self) -> list[str]:
-        """What held the clocks back in any window."""
         return _limits(self.programs)
 
     @property
@@ -113,7 +107,6 @@ class EnergyOf:
 
     @property
     def chart(self) -> Markup:
-        """The programs by energy and time."""
         points = [
             Point(
                 program_name(one),
@@ -129,7 +122,6 @@ class EnergyOf:
         return pareto(str(self.account.workload), points)
 
     def was_chosen(self, one: Consumption) -> bool:
-        """Whether a program is the one that serves the workload."""
         return self.chosen is not None and one.variant == self.chosen
 
 
@@ -152,7 +144,6 @@ def energy_parts(energies: Sequence[Energy], results: Sequence[Result]) -> tuple
 def energy_lines(
     energies: Sequence[Energy], results: Sequence[Result], objective: Objective
 ) -> list[str]:
-    """Say in one line a workload what the chosen config saves."""
     if objective == "time":
         return []
     chosen = {result.workload: result.variant for result in results}
@@ -202,7 +193,6 @@ def _limits(programs: Sequence[Consumption]) -> list[str]:
 
 
 def _saving(account: Account, variant: Variant | None) -> str:
-    """Compare what was chosen with the baseline, in words."""
     if variant is None:
         return ""
     baseline, tuned, saving = account.baseline, account.of(variant), account.saving(variant)

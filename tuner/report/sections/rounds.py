@@ -15,7 +15,7 @@ from tuner.agent.prompts import times
 from tuner.analysis.base import METRICS, Bottleneck, Degree
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, Tried
-from tuner.report.rounds import End, RoundData, Spent
+from tuner.report.rounds import End, Spent
 from tuner.session.events import Profiled
 
 DESCRIPTION = "candidates-description"
@@ -52,7 +52,8 @@ def tree(marks: Sequence[TreeMark]) -> Markup:
     out.
     """
     placed = _Places.of(marks)
-    root = charts.canvas(placed.width, placed.height, "The tree of candidates", placed.css_class)
+    css_class = "tree wide" if placed.width > 1.3 * WIDTH else "tree"
+    root = charts.canvas(placed.width, round(placed.foot + 40), "The tree of candidates", css_class)
     root.set("aria-describedby", DESCRIPTION)
     charts.tooltip(root, "The tree of candidates")
     described = SubElement(root, "desc", {"id": DESCRIPTION})
@@ -62,17 +63,26 @@ def tree(marks: Sequence[TreeMark]) -> Markup:
     by_name = {mark.name: mark for mark in marks if mark.shape != "failed"}
     for mark in marks:
         if base := by_name.get(mark.base):
-            _edge(root, placed, base, mark, mark.shape != "failed" and mark.name in lineage)
+            start, end = placed.at(base), placed.at(mark)
+            won = mark.shape != "failed" and mark.name in lineage
+            css_class = "edge won" if won else "edge lost" if mark.speedup is None else "edge"
+            middle = (start[0] + end[0]) / 2
+            curve = (charts.point(*at) for at in ((middle, start[1]), (middle, end[1]), end))
+            charts.path(root, f"M{charts.point(*start)}C{' '.join(curve)}", css_class)
     for mark in marks:
-        _node(root, placed, mark)
+        _node(root, mark, *placed.at(mark))
     return charts.markup(root)
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
+    """Where marks are drawn; `below` is the row of those without a speedup, None without any."""
+
     x: charts.Scale
     y: charts.Scale
+    width: int
     below: float | None
+    foot: float
 
     @classmethod
     def of(cls, marks: Sequence[TreeMark]) -> _Places:
@@ -86,74 +96,49 @@ class _Places:
         pad = 0.12 * (high - low) or 0.1
         low, high = (low / 1.15, high * 1.15) if logarithmic else (low - pad, high + pad)
         y = charts.Scale(low, high, TOP + HEIGHT, TOP, logarithmic)
-        lost = any(mark.speedup is None for mark in marks)
-        return cls(x, y, TOP + HEIGHT + 34 if lost else None)
-
-    @property
-    def width(self) -> int:
-        return max(WIDTH, round(self.x.end + NARROWEST / 2 + RIGHT))
-
-    @property
-    def css_class(self) -> str:
-        return "tree wide" if self.width > 1.3 * WIDTH else "tree"
-
-    @property
-    def foot(self) -> float:
-        return TOP + HEIGHT + (50 if self.below is not None else 14)
-
-    @property
-    def height(self) -> int:
-        return round(self.foot + 40)
+        width = max(WIDTH, round(x.end + NARROWEST / 2 + RIGHT))
+        if any(mark.speedup is None for mark in marks):
+            return cls(x, y, width, TOP + HEIGHT + 34, TOP + HEIGHT + 50)
+        return cls(x, y, width, None, TOP + HEIGHT + 14)
 
     def at(self, mark: TreeMark) -> tuple[float, float]:
-        if mark.speedup is None:
-            return self.x(mark.round), self.below or 0.0
-        return self.x(mark.round), self.y(mark.speedup)
+        height = (self.below or 0.0) if mark.speedup is None else self.y(mark.speedup)
+        return self.x(mark.round), height
 
 
 def _scales(root: Element, placed: _Places, marks: Sequence[TreeMark]) -> None:
-    x, y = placed.x, placed.y
-    right = placed.width - RIGHT
-    for tick in (
-        charts.log_ticks(y.low, y.high) if y.logarithmic else charts.ticks(y.low, y.high, 5)
-    ):
+    x, y, right = placed.x, placed.y, placed.width - RIGHT
+    scale = charts.log_ticks(y.low, y.high) if y.logarithmic else charts.ticks(y.low, y.high, 5)
+    for tick in scale:
         charts.line(root, (LEFT, y(tick)), (right, y(tick)), "grid")
         charts.text(root, (LEFT - 8, y(tick) + 4), f"{charts.tick_label(tick)}x", "axis", "end")
     charts.line(root, (LEFT, y(1.0)), (right, y(1.0)), "one")
     charts.text(root, (right, y(1.0) - 5), "baseline", "axis", "end")
     if placed.below is not None:
         charts.text(root, (LEFT - 8, placed.below + 4), "no result", "axis", "end")
-    for number in sorted({mark.round for mark in marks}):
+    numbers = sorted({mark.round for mark in marks})
+    for number in numbers:
         label = str(number) if number else "start"
         charts.text(root, (x(number), placed.foot + 14), label, "axis", "middle")
-    middle = (x.start + x(max((mark.round for mark in marks), default=0))) / 2
+    middle = (x.start + x(max(numbers, default=0))) / 2
     charts.text(root, (middle, placed.foot + 32), "round", "axis", "middle")
 
 
-def _edge(root: Element, placed: _Places, base: TreeMark, mark: TreeMark, won: bool) -> None:
-    start, end = placed.at(base), placed.at(mark)
-    css_class = "edge won" if won else "edge lost" if mark.speedup is None else "edge"
-    middle = (start[0] + end[0]) / 2
-    curve = " ".join(charts.point(*at) for at in ((middle, start[1]), (middle, end[1]), end))
-    charts.path(root, f"M{charts.point(*start)}C{curve}", css_class)
-
-
-def _node(root: Element, placed: _Places, mark: TreeMark) -> None:
-    x, y = placed.at(mark)
+def _node(root: Element, mark: TreeMark, x: float, y: float) -> None:
     if mark.shape == "failed":
         drawn = charts.path(root, f"M{charts.point(x - 5, y - 5)}l10 10m0 -10l-10 10", "cross")
     elif mark.speedup is None:
         drawn = charts.circle(root, x, y, 5, "node unknown")
     else:
         drawn = charts.circle(root, x, y, 7 if mark.won else 5, "node won" if mark.won else "node")
-        css_class = "name won" if mark.won else "name"
-        charts.text(root, (x, y - 13), _short(mark.name), css_class, "middle")
+        css_class, name = "name won" if mark.won else "name", mark.name
+        short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+        charts.text(root, (x, y - 13), short, css_class, "middle")
         charts.text(root, (x, y + 23), formatting.ratio(mark.speedup), css_class, "middle")
     charts.tooltip(drawn, _sentence(mark))
 
 
 def _lineage(marks: Sequence[TreeMark]) -> frozenset[str]:
-    """Collect the winners and all that they grew from."""
     bases: Mapping[str, str] = {m.name: m.base for m in marks if m.shape != "failed"}
     found: set[str] = set()
     for mark in marks:
@@ -170,10 +155,6 @@ def _sentence(mark: TreeMark) -> str:
     return f"{which}{mark.name}{built}: {mark.told}."
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-
-
 LONGEST_PROBLEM = 1500
 LONGEST_TEXT = 900
 ENDS: dict[End, str] = {
@@ -183,15 +164,9 @@ ENDS: dict[End, str] = {
     "idle": "nothing left to try",
     "open": "not ended",
 }
-_COUNTED: dict[End, str] = {
-    **ENDS,
-    "incorrect": "without a correct config",
-    "idle": "with nothing left to try",
-}
 
 
 def parts(data: ReportData) -> dict[str, object]:
-    """Gather what the templates of the rounds and of the profiles show."""
     return {
         "rounds_summary": summary(data),
         "rounds_total": total(data),
@@ -215,36 +190,56 @@ def marks(data: ReportData) -> tuple[TreeMark, ...]:
     known = {one.name: one for one in data.candidates}
     wins = data.wins()
     made = {one.record.candidate for one in data.rounds}
-    begun = [one for one in data.candidates if one.parent is None and one.name not in made]
-    starts = (_candidate(one, 0, wins, "searched") for one in begun)
-    return (*starts, *(_mark(one, known, wins) for one in data.rounds if one.end != "idle"))
+    found = [
+        _candidate(one, 0, wins, "searched")
+        for one in data.candidates
+        if one.parent is None and one.name not in made
+    ]
+    for one in data.rounds:
+        if one.end == "idle":
+            continue
+        record, count = one.record, len(one.record.problems)
+        if record.candidate in known:
+            found.append(_candidate(known[record.candidate], one.number, wins, one.end))
+        else:
+            answers = f", {count} answer{'s' if count != 1 else ''} refused" if count else ""
+            shape: Shape = "failed" if one.end == "refused" else "unknown"
+            told = ENDS[one.end] + answers
+            found.append(TreeMark(one.number, "no candidate", record.base, shape, told))
+    return tuple(found)
+
+
+def _candidate(one: Tried, number: int, wins: dict[str, int], end: End) -> TreeMark:
+    told = "no config was correct" if one.speedup is None else formatting.ratio(one.speedup)
+    if end == "open":
+        told += ", not ended"
+    if count := wins.get(one.name, 0):
+        told += f", wins on {count} workload{'s' if count != 1 else ''}"
+    shape: Shape = "unknown" if one.speedup is None else "candidate"
+    won = one.name in wins
+    return TreeMark(number, one.name, one.parent or "", shape, told, one.speedup, won)
 
 
 def total(data: ReportData) -> Spent:
-    """Add up what all rounds took."""
     return sum((one.spent for one in data.rounds), Spent())
 
 
 def summary(data: ReportData) -> str:
     """Say in two sentences who wrote, how many rounds there were, and what they cost."""
+    count, author = len(data.rounds), data.author
+    said = f"{count} round{'s' * (count != 1)}"
+    if author is not None:
+        models = f" ({formatting.joined(author.models)})" if author.models else ""
+        asked = f" of {author.rounds}" if author.rounds > count else ""
+        chose = "the agent" if author.policy == "llm" else f"the policy {author.policy}"
+        said = (
+            f"The agent {author.agent}{models} wrote {count}{asked} round{'s' * (count != 1)}; "
+            f"{chose} chose what to build on"
+        )
     ends = Counter(one.end for one in data.rounds)
-    came = ", ".join(f"{ends[end]} {_COUNTED[end]}" for end in ENDS if ends[end])
-    return f"{_who(data)}: {came}.{_price(total(data))}"
-
-
-def _who(data: ReportData) -> str:
-    count = len(data.rounds)
-    noun = "round" if count == 1 else "rounds"
-    if data.author is None:
-        return f"{count} {noun}"
-    author = data.author
-    models = f" ({formatting.joined(author.models)})" if author.models else ""
-    asked = f" of {author.rounds}" if author.rounds > count else ""
-    chose = "the agent" if author.policy == "llm" else f"the policy {author.policy}"
-    return (
-        f"The agent {author.agent}{models} wrote {count}{asked} {noun}; "
-        f"{chose} chose what to build on"
-    )
+    words = {**ENDS, "incorrect": "without a correct config", "idle": "with nothing left to try"}
+    came = ", ".join(f"{ends[end]} {words[end]}" for end in ENDS if ends[end])
+    return f"{said}: {came}.{_price(total(data))}"
 
 
 def _price(spent: Spent) -> str:
@@ -266,30 +261,7 @@ def money(cost: float) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """Write the name of a metric as words."""
     return "time" if metric == TIME else metric.replace("_", " ")
-
-
-def _mark(one: RoundData, known: dict[str, Tried], wins: dict[str, int]) -> TreeMark:
-    record = one.record
-    if record.candidate in known:
-        return _candidate(known[record.candidate], one.number, wins, one.end)
-    count = len(record.problems)
-    answers = f", {count} answer{'s' if count != 1 else ''} refused" if count else ""
-    told = "refused" + answers if one.end == "refused" else ENDS[one.end] + answers
-    shape: Shape = "failed" if one.end == "refused" else "unknown"
-    return TreeMark(one.number, "no candidate", record.base, shape, told)
-
-
-def _candidate(one: Tried, number: int, wins: dict[str, int], end: End) -> TreeMark:
-    told = "no config was correct" if one.speedup is None else f"{formatting.ratio(one.speedup)}"
-    if end == "open":
-        told += ", not ended"
-    if count := wins.get(one.name, 0):
-        told += f", wins on {count} workload{'s' if count != 1 else ''}"
-    shape: Shape = "unknown" if one.speedup is None else "candidate"
-    won = one.name in wins
-    return TreeMark(number, one.name, one.parent or "", shape, told, one.speedup, won)
 
 
 LONGEST_LINE = 100
@@ -328,13 +300,11 @@ def degrees(data: ReportData) -> tuple[tuple[str, str], ...]:
 
 
 def bound_of(one: Profiled) -> str:
-    """Say in words what bounds a candidate."""
     untimed = one.degree is Degree.STATIC and one.kind is Bottleneck.LATENCY
     return _UNTIMED_LATENCY if untimed else _BOUNDS[one.kind]
 
 
 def meaning_of(metric: str) -> str:
-    """Say in words what a metric is."""
     return METRICS[metric][1] if metric in METRICS else metric.replace("_", " ")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from xml.etree.ElementTree import Element
+from operator import itemgetter
 
 from markupsafe import Markup
 
@@ -44,7 +44,6 @@ class Rejection:
 
     @property
     def first(self) -> Trial:
-        """The first of them, as an example."""
         return self.trials[0]
 
     @property
@@ -55,12 +54,10 @@ class Rejection:
 
     @property
     def configs(self) -> int:
-        """How many different configs failed so."""
         return len({trial.variant for trial in self.trials})
 
     @property
     def example(self) -> str:
-        """The reason of the first."""
         return formatting.shortened(self.first.reason, REASON_LENGTH) or "no reason recorded"
 
 
@@ -92,43 +89,39 @@ def convergence(
     """
     head = 18 if begins else 0
     width, height, left, right, top, bottom = 380, 210 + head, 52, 12, 14 + head, 34
-    best = _best_so_far(times_us, ranked_only)
+    best: list[tuple[int, float]] = []
+    for index, (time, skip) in enumerate(zip(times_us, ranked_only, strict=True), start=1):
+        if time is not None and not skip and (not best or time < best[-1][1]):
+            best.append((index, time))
     low, high = _time_range(times_us, best, baseline_us)
     x = charts.Scale(0, max(len(times_us), 1), left, width - right)
     y = charts.Scale(low, high, height - bottom, top)
-    shown = best[-1][1] if best else None
-    summary = f"best {formatting.microseconds(shown)} us" if shown else "no correct trial"
+    summary = f"best {formatting.microseconds(best[-1][1])} us" if best else "no correct trial"
     root = charts.canvas(width, height, f"Convergence for {label}: {summary}", "small")
     charts.axes(root, x, y, charts.ticks(0, x.high, 4), charts.ticks(y.low, y.high, 4))
     charts.text(root, ((left + width - right) / 2, height - 4), "trials", "axis", "middle")
-    _round_begins(root, x, (top, height - bottom), begins)
+    free = 0.0
+    for before, name in begins:
+        at = x(before)
+        mark = charts.line(root, (at, top - 24), (at, height - bottom), "begin")
+        charts.tooltip(mark, f"{name} begins after {before} trials")
+        name_width = CHARACTER * len(name)
+        if at >= free and at + name_width < x.end + 12:  # it does not run into the last one
+            charts.text(root, (at + 3, top - 18), name, "axis")
+            free = at + name_width + 6
     charts.path(root, _dots(times_us, x, y), "dots")
     if baseline_us is not None:
         charts.line(root, (left, y(baseline_us)), (width - right, y(baseline_us)), "baseline")
     if best:
-        charts.path(root, _steps(best, len(times_us), x, y), "best")
+        steps = [charts.point(x(best[0][0]), y(best[0][1]))]
+        for (_, slower), (index, time) in pairwise(best):
+            steps += (charts.point(x(index), y(slower)), charts.point(x(index), y(time)))
+        end = charts.point(x(len(times_us)), y(best[-1][1]))
+        charts.path(root, "M" + "L".join([*steps, end]), "best")
     above = sum(time is not None and time > y.high for time in times_us)
     if above:
         charts.text(root, (width - right, top - 3), f"{above} slower, off the scale", "axis", "end")
     return charts.markup(root)
-
-
-def _round_begins(
-    root: Element,
-    x: charts.Scale,
-    span: tuple[float, float],
-    begins: Sequence[tuple[int, str]],
-) -> None:
-    """Mark where each candidate begins; a name that would run into the last is left out."""
-    free = 0.0
-    for before, name in begins:
-        at = x(before)
-        mark = charts.line(root, (at, span[0] - 24), (at, span[1]), "begin")
-        charts.tooltip(mark, f"{name} begins after {before} trials")
-        width = CHARACTER * len(name)
-        if at >= free and at + width < x.end + 12:
-            charts.text(root, (at + 3, span[0] - 18), name, "axis")
-            free = at + width + 6
 
 
 def _time_range(
@@ -136,7 +129,6 @@ def _time_range(
     best: Sequence[tuple[int, float]],
     baseline_us: float | None,
 ) -> tuple[float, float]:
-    """Frame the baseline and the course of the best; the slowest trials may fall outside."""
     baseline = [] if baseline_us is None else [baseline_us]
     known = [*baseline, *(time for time in times_us if time is not None)]
     if not known:
@@ -148,16 +140,6 @@ def _time_range(
     return max(lowest - pad, 0.0), highest + pad
 
 
-def _best_so_far(
-    times_us: Sequence[float | None], ranked_only: Sequence[bool]
-) -> list[tuple[int, float]]:
-    best: list[tuple[int, float]] = []
-    for index, (time, skip) in enumerate(zip(times_us, ranked_only, strict=True), start=1):
-        if time is not None and not skip and (not best or time < best[-1][1]):
-            best.append((index, time))
-    return best
-
-
 def _dots(times_us: Sequence[float | None], x: charts.Scale, y: charts.Scale) -> str:
     """One point per pixel: thousands of trials stay a few kilobytes."""
     pixels = {
@@ -166,13 +148,6 @@ def _dots(times_us: Sequence[float | None], x: charts.Scale, y: charts.Scale) ->
         if time is not None and time <= y.high
     }
     return "".join(f"M{charts.point(*pixel)}h0" for pixel in sorted(pixels))
-
-
-def _steps(best: Sequence[tuple[int, float]], end: int, x: charts.Scale, y: charts.Scale) -> str:
-    commands = [f"M{charts.point(x(best[0][0]), y(best[0][1]))}"]
-    for (_, before), (index, after) in pairwise(best):
-        commands.append(f"L{charts.point(x(index), y(before))}L{charts.point(x(index), y(after))}")
-    return "".join(commands) + f"L{charts.point(x(end), y(best[-1][1]))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,54 +164,36 @@ class CandidateImportance:
 
     @property
     def known(self) -> int:
-        """How many workloads have enough trials to tell."""
         return sum(bool(one.shares) for _, one in self.by_workload)
 
 
 def convergences(data: ReportData) -> tuple[tuple[str, Markup], ...]:
-    """Draw the search on every workload, over all candidates."""
-    return tuple(
-        (
-            str(workload),
-            convergence(
-                str(workload),
-                [trial.time_us for trial in trials],
-                [stopped_early(trial) for trial in trials],
-                data.baseline_us(workload),
-                tuple(_begins(trials)) if data.several else (),
-            ),
-        )
-        for workload, trials in data.by_workload().items()
-    )
-
-
-def _begins(trials: tuple[Trial, ...]) -> Iterator[tuple[int, str]]:
-    seen: set[str] = set()
-    for before, trial in enumerate(trials):
-        if trial.candidate not in seen:
-            seen.add(trial.candidate)
-            yield before, trial.candidate
+    found = []
+    for workload, trials in data.by_workload().items():
+        begins: dict[str, int] = {}
+        for before, trial in enumerate(trials):
+            begins.setdefault(trial.candidate, before)
+        label, baseline_us = str(workload), data.baseline_us(workload)
+        times_us, early = [t.time_us for t in trials], [stopped_early(t) for t in trials]
+        marks = [(before, name) for name, before in begins.items()] if data.several else ()
+        found.append((label, convergence(label, times_us, early, baseline_us, marks)))
+    return tuple(found)
 
 
 def early_end_lines(data: ReportData) -> tuple[str, ...]:
-    """Say how many searches ended before their budget was used up, and why."""
-    late = [one for one in data.early_ends if one.expected_gain is None]
-    enough = [one for one in data.early_ends if one.expected_gain is not None]
+    gains = [one.expected_gain for one in data.early_ends if one.expected_gain is not None]
+    trials = sum(one.trials for one in data.early_ends if one.expected_gain is not None)
+    late = len(data.early_ends) - len(gains)
     lines = []
-    if enough:
-        most = max(one.expected_gain or 0.0 for one in enough)
-        trials = sum(one.trials for one in enough)
+    if gains:
         lines.append(
-            f"{_searches(len(enough))} ended early, after {trials:,} trials in all: the untried "
-            f"configs were expected to save no more than {most:.1%} of the best time"
+            f"{len(gains)} search{'es' * (len(gains) != 1)} ended early, after {trials:,} trials "
+            "in all: the untried configs were expected to save no more than "
+            f"{max(gains):.1%} of the best time"
         )
     if late:
-        lines.append(f"{_searches(len(late))} ended early for want of time")
+        lines.append(f"{late} search{'es' * (late != 1)} ended early for want of time")
     return tuple(lines)
-
-
-def _searches(count: int) -> str:
-    return f"{count} search{'es' * (count != 1)}"
 
 
 def importances(data: ReportData) -> tuple[CandidateImportance, ...]:
@@ -244,11 +201,23 @@ def importances(data: ReportData) -> tuple[CandidateImportance, ...]:
 
     Candidates are never put together: a name may mean another thing in each.
     """
-    return tuple(_importance(data, name) for name in data.ranking() if name in data.searched)
+    ranked = []
+    for name in data.ranking():
+        found = [
+            (str(workload), importance(own))
+            for workload, trials in data.by_workload().items()
+            if (own := [trial for trial in trials if trial.candidate == name])
+        ]
+        if found:
+            shares = average([one for _, one in found])
+            bars = [charts.Bar(key, share, formatting.percent(share)) for key, share in shares]
+            title = f"Parameter importance, {name}" if data.several else "Parameter importance"
+            chart = charts.bars(title, bars) if bars else None
+            ranked.append(CandidateImportance(name, tuple(found), shares, chart))
+    return tuple(ranked)
 
 
 def rejected_chart(data: ReportData) -> Markup:
-    """Draw how many trials were rejected, by status."""
     counts = Counter(data.counts())
     del counts[Status.CORRECT]
     rows = [
@@ -257,20 +226,6 @@ def rejected_chart(data: ReportData) -> Markup:
         if count
     ]
     return charts.bars("Rejected trials by status", rows)
-
-
-def _importance(data: ReportData, name: str) -> CandidateImportance:
-    found = []
-    for workload, trials in data.by_workload().items():
-        own = [trial for trial in trials if trial.candidate == name]
-        if own:
-            found.append((str(workload), importance(own)))
-    shares = average([one for _, one in found])
-    bars = [charts.Bar(key, share, formatting.percent(share)) for key, share in shares]
-    title = f"Parameter importance, {name}" if data.several else "Parameter importance"
-    return CandidateImportance(
-        name, tuple(found), shares, charts.bars(title, bars) if bars else None
-    )
 
 
 def rejections(data: ReportData) -> tuple[Rejection, ...]:
@@ -307,15 +262,19 @@ def source_diffs(data: ReportData) -> tuple[SourceDiff, ...]:
     for workload, source in data.tuned_sources.items():
         served.setdefault(source, []).append(workload.replace(",", " "))
     left = DIFF_LINES_IN_ALL
+    names = {"+": "add", "-": "remove", "@": "place"}
+    baseline = data.baseline_source.splitlines()
     found = []
     for source, workloads in served.items():
-        lines = _diff(data.baseline_source, source)
+        # Without the two file names that it begins with.
+        lines = [*difflib.unified_diff(baseline, source.splitlines(), lineterm="")][2:]
+        kinds = [names.get(line[:1], "same") for line in lines]
         shown = min(len(lines), DIFF_LINES, left)
-        kinds = [kind for kind, _ in lines]
+        pairs = groupby(zip(kinds[:shown], lines, strict=False), key=itemgetter(0))
         found.append(
             SourceDiff(
                 tuple(workloads),
-                _blocks(lines[:shown]),
+                tuple((kind, "\n".join(line for _, line in group)) for kind, group in pairs),
                 added=kinds.count("add"),
                 removed=kinds.count("remove"),
                 omitted=len(lines) - shown,
@@ -323,16 +282,3 @@ def source_diffs(data: ReportData) -> tuple[SourceDiff, ...]:
         )
         left -= shown
     return tuple(found)
-
-
-def _diff(baseline: str, source: str) -> list[tuple[str, str]]:
-    """List the lines of a diff, each after its kind: `add`, `remove`, `place` or `same`."""
-    kinds = {"+": "add", "-": "remove", "@": "place"}
-    lines = difflib.unified_diff(baseline.splitlines(), source.splitlines(), lineterm="")
-    named = [(kinds.get(line[:1], "same"), line) for line in lines]
-    return named[2:]  # without the two file names
-
-
-def _blocks(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    groups = groupby(lines, key=lambda line: line[0])
-    return tuple((kind, "\n".join(text for _, text in group)) for kind, group in groups)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tuner.model.statistics import geometric_mean
-from tuner.model.trial import Check, Result, Status, Variant
+from tuner.model.trial import Check, Result, Status
 from tuner.report import formatting
 from tuner.report.data import ReportData
 from tuner.report.formatting import ratio, significance
@@ -49,24 +49,29 @@ def headline(data: ReportData) -> Headline:
 
     Where a winner failed a check, nothing is said of its speed.
     """
+    date = f", {data.measured_on}" if data.measured_on else ""
+    origin = f"{'RECORDED on' if data.recorded else 'Measured on'} {data.device}{date}."
+    if data.on_cpu:
+        origin = f"Run on the CPU, {data.device}{date}: no time here says anything of a GPU."
     if not data.results:
-        return Headline(_origin(data), _without_result(data), "", "none")
+        return Headline(origin, _without_result(data), "", "none")
     if accused := accusation(data):
-        return Headline(_origin(data), accused, "", "failed")
+        return Headline(origin, accused, "", "failed")
     judged = data.tuned or data.results
     tone, text = _judge(judged, "tuned" if data.tuned else "held-out")
     held_out = _held_out(data.held_out) if data.tuned and data.held_out else ""
     if data.on_cpu:
-        return Headline(_origin(data), f"On the CPU: {text}", held_out, "same")
-    text += _isolated(judged) + _second_look(data.results)
-    return Headline(_origin(data), text, held_out, tone)
-
-
-def _origin(data: ReportData) -> str:
-    date = f", {data.measured_on}" if data.measured_on else ""
-    if data.on_cpu:
-        return f"Run on the CPU, {data.device}{date}: no time here says anything of a GPU."
-    return f"{'RECORDED on' if data.recorded else 'Measured on'} {data.device}{date}."
+        return Headline(origin, f"On the CPU: {text}", held_out, "same")
+    if any(result.isolated_speedup is not None for result in judged):
+        # Where calls overlap their neighbours, what is left when they don't.
+        mean = geometric_mean([result.isolated_speedup or result.speedup for result in judged])
+        text += f" Without overlapping the calls before and after: {ratio(mean)}."
+    if beyond := [str(result.workload) for result in data.results if result.speedup > BELIEVABLE]:
+        text += (
+            f" LOOK TWICE at {', '.join(beyond)}: over {BELIEVABLE}x is more often a slip in the "
+            "baseline, its launch or the reference than a better kernel."
+        )
+    return Headline(origin, text, held_out, tone)
 
 
 def _without_result(data: ReportData) -> str:
@@ -107,25 +112,6 @@ def _judge(results: Sequence[Result], kind: str) -> tuple[Tone, str]:
     return word, f"{word.capitalize()} on {faster or slower} of {scope}; {average}: {ratio(mean)}."
 
 
-def _isolated(results: Sequence[Result]) -> str:
-    """Where calls overlap their neighbours, say what is left when they don't."""
-    overlapping = [result for result in results if result.isolated_speedup is not None]
-    if not overlapping:
-        return ""
-    mean = geometric_mean([result.isolated_speedup or result.speedup for result in results])
-    return f" Without overlapping the calls before and after: {ratio(mean)}."
-
-
-def _second_look(results: Sequence[Result]) -> str:
-    beyond = [str(result.workload) for result in results if result.speedup > BELIEVABLE]
-    if not beyond:
-        return ""
-    return (
-        f" LOOK TWICE at {', '.join(beyond)}: over {BELIEVABLE}x is more often a slip in the "
-        "baseline, its launch or the reference than a better kernel."
-    )
-
-
 def _held_out(results: Sequence[Result]) -> str:
     count = len(results)
     mean = geometric_mean([result.speedup for result in results])
@@ -149,7 +135,6 @@ class CheckRow:
 
     @property
     def meaning(self) -> str:
-        """The kind in words, empty where the name says it all."""
         return CHECK_MEANING.get(self.kind, "")
 
 
@@ -167,14 +152,9 @@ def latest(checks: Sequence[Check]) -> tuple[Check, ...]:
     return tuple(kept.values())
 
 
-def winners(data: ReportData) -> frozenset[Variant]:
-    """Collect the variants that results are reported for."""
-    return frozenset(result.variant for result in data.results)
-
-
 def of_winners(data: ReportData) -> tuple[Check, ...]:
     """List the last verdicts on configs that results are reported for."""
-    chosen = winners(data)
+    chosen = {result.variant for result in data.results}
     return tuple(check for check in latest(data.checks) if check.variant in chosen)
 
 
@@ -186,17 +166,16 @@ def failures(data: ReportData) -> tuple[Check, ...]:
 def left_out(data: ReportData) -> int:
     """Count the finalists that failed a check, and so won nothing."""
     failed = {check.variant for check in latest(data.checks) if check.passed is False}
-    return len(failed - winners(data))
+    return len(failed - {result.variant for result in data.results})
 
 
 def counts_by_kind(data: ReportData) -> dict[str, dict[str, int]]:
     """Count the verdicts on the winners as `--json` prints them."""
     counted: dict[str, dict[str, int]] = {}
     for row in _counted(of_winners(data)):
-        of_kind = counted.setdefault(row.kind, {"passed": 0, "failed": 0, "not_run": 0})
-        of_kind["passed"] += row.passed
-        of_kind["failed"] += row.failed
-        of_kind["not_run"] += row.not_run
+        of_kind = counted.setdefault(row.kind, dict.fromkeys(("passed", "failed", "not_run"), 0))
+        for verdict, count in zip(of_kind, (row.passed, row.failed, row.not_run), strict=True):
+            of_kind[verdict] += count
     return counted
 
 
@@ -205,7 +184,13 @@ def check_rows(data: ReportData) -> tuple[CheckRow, ...]:
     if not data.results:
         return ()
     rows = _counted(of_winners(data))
-    return (*rows, *_absent(data, {row.kind for row in rows}))
+    present = {row.kind for row in rows}
+    if "boundary" not in present:
+        rows.append(CheckRow("boundary", note=_why_no_boundary(data)))
+    if not present & TOOLS:
+        tools = "sanitizers" if data.on_cpu else "compute-sanitizer"
+        rows.append(CheckRow(tools, note=_why_no_tools(data)))
+    return tuple(rows)
 
 
 def open_checks(data: ReportData) -> tuple[Check, ...]:
@@ -215,7 +200,6 @@ def open_checks(data: ReportData) -> tuple[Check, ...]:
 
 
 def reason_of(check: Check) -> str:
-    """Say why a check failed or could not be run."""
     return formatting.shortened(check.reason, REASON_LENGTH) or "no reason recorded"
 
 
@@ -237,17 +221,33 @@ def accusation(data: ReportData) -> str:
 
 def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
     """Say in pairs what was checked besides: inputs, determinism, workloads, tools, mutants."""
+    determinism = "required of every output"
+    if data.declared is None:
+        determinism = "not known: the search space cannot be read any more, or has changed"
+    elif data.declared.varying:
+        names = ", ".join(data.declared.varying)
+        determinism = f"required, but for {names}: declared `deterministic: false`"
+    kinds = {check.kind for check in of_winners(data)}
+    known = data.declared.edge_cases if data.declared is not None else ()
+    listed = "; ".join(map(str, known)) or "none declared"
+    tools = _watching(data)
+    tools += [kind for kind in CHECK_MEANING if kind in TOOLS & kinds - {*tools}]
     return (
         ("Inputs of finalists and baseline", _input_kinds(data)),
-        ("Equal bits in two runs", _determinism(data)),
-        ("Boundary workloads", _boundary(data)),
-        ("Tools that watched the winners", _tools(data)),
+        ("Equal bits in two runs", determinism),
+        (
+            "Boundary workloads",
+            f"{listed} (not run)" if known and "boundary" not in kinds else listed,
+        ),
+        (
+            "Tools that watched the winners",
+            f"{', '.join(tools)}; very large workloads are left out" if tools else "none",
+        ),
         ("Mutation score", mutation(data)),
     )
 
 
 def verification_notes(data: ReportData) -> tuple[str, ...]:
-    """Say what a reader has to know of the table of checks."""
     said = []
     if data.recorded and data.results and not of_winners(data):
         said.append(
@@ -284,28 +284,16 @@ def mutation(data: ReportData) -> str:
     )
 
 
-def _counted(checks: Sequence[Check]) -> tuple[CheckRow, ...]:
+def _counted(checks: Sequence[Check]) -> list[CheckRow]:
     groups: dict[tuple[str, str], list[bool | None]] = {}
     for check in checks:
         groups.setdefault((check.kind, check.device), []).append(check.passed)
     rank = {kind: place for place, kind in enumerate(CHECK_MEANING)}
     rows = []
     for kind, device in sorted(groups, key=lambda group: rank.get(group[0], len(rank))):
-        verdicts = groups[kind, device]
-        passed, failed, not_run = (verdicts.count(one) for one in (True, False, None))
+        passed, failed, not_run = (groups[kind, device].count(one) for one in (True, False, None))
         rows.append(CheckRow(kind, device, passed, failed, not_run))
-    return tuple(rows)
-
-
-def _absent(data: ReportData, present: set[str]) -> tuple[CheckRow, ...]:
-    """Name the kinds that no winner was checked with, and why."""
-    rows = []
-    if "boundary" not in present and (why := _why_no_boundary(data)):
-        rows.append(CheckRow("boundary", note=why))
-    if not present & TOOLS:
-        tools = "sanitizers" if data.on_cpu else "compute-sanitizer"
-        rows.append(CheckRow(tools, note=_why_no_tools(data)))
-    return tuple(rows)
+    return rows
 
 
 def _why_no_boundary(data: ReportData) -> str:
@@ -340,31 +328,6 @@ def _input_kinds(data: ReportData) -> str:
     passed = [t.correctness for t in data.finals if t.correctness and t.correctness.passed]
     kinds = dict.fromkeys(kind for one in passed for kind in one.input_kinds)
     return ", ".join(sorted(kinds, key=lambda kind: kind != "normal")) or "no finalist was verified"
-
-
-def _determinism(data: ReportData) -> str:
-    if data.declared is None:
-        return "not known: the search space cannot be read any more, or has changed"
-    if data.declared.varying:
-        names = ", ".join(data.declared.varying)
-        return f"required, but for {names}: declared `deterministic: false`"
-    return "required of every output"
-
-
-def _boundary(data: ReportData) -> str:
-    known = data.declared.edge_cases if data.declared is not None else ()
-    listed = "; ".join(map(str, known)) or "none declared"
-    return f"{listed} (not run)" if known and "boundary" not in _kinds(data) else listed
-
-
-def _tools(data: ReportData) -> str:
-    tools = _watching(data)
-    tools += [kind for kind in CHECK_MEANING if kind in TOOLS & _kinds(data) - {*tools}]
-    return f"{', '.join(tools)}; very large workloads are left out" if tools else "none"
-
-
-def _kinds(data: ReportData) -> set[str]:
-    return {check.kind for check in of_winners(data)}
 
 
 def _watching(data: ReportData) -> list[str]:

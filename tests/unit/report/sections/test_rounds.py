@@ -8,9 +8,11 @@ from itertools import pairwise
 import pytest
 
 from tests.support.drawings import Page, of_class, parsed, texts
+from tests.support.rounds_sample import CANDIDATES, SMALL, session_with_rounds
 from tuner.analysis.base import Bottleneck, Degree
+from tuner.model.trial import INITIAL as INITIAL_NAME
 from tuner.report.html import render_report
-from tuner.report.rounds import Spent
+from tuner.report.rounds import AuthorData, Spent, author_of, rounds
 from tuner.report.sections.rounds import (
     LONGEST_PROBLEM,
     WIDTH,
@@ -22,9 +24,9 @@ from tuner.report.sections.rounds import (
     profiled,
     summary,
     template_line,
-    total,
     tree,
 )
+from tuner.session.events import AgentIdle, RoundEnded, Said
 
 
 def test_the_summary_says_who_wrote_how_it_went_and_what_it_took(with_rounds):
@@ -49,10 +51,6 @@ def test_a_cost_that_lacks_some_replies_is_a_lower_bound(with_rounds):
     first, *others = with_rounds.rounds
     partly = replace(first, spent=replace(first.spent, unpriced=1))
     assert "for at least 0.263" in summary(replace(with_rounds, rounds=(partly, *others)))
-
-
-def test_all_rounds_are_added_up(with_rounds):
-    assert total(with_rounds) == Spent(8, 263_000, 131_500, 21_800, pytest.approx(0.263))
 
 
 @pytest.mark.parametrize(
@@ -246,3 +244,77 @@ def test_numbers_have_their_meaning(with_rounds):
     text = Page(render_report(with_rounds)).plain
     assert "40registers per thread" in text.replace("40 r", "40r")
     assert "8,400,000bytes that moved between L2 and memory" in text.replace("00 b", "00b")
+
+
+@pytest.fixture
+def session(tmp_path):
+    with session_with_rounds(tmp_path / "run") as made:
+        yield made
+
+
+def test_a_round_that_was_not_ended_keeps_its_plan(with_rounds):
+    last = with_rounds.rounds[-1]
+    assert (last.record.base, last.record.idea.change) == ("r3", "use clusters")
+    assert [one.predicted for one in last.expected] == [0.7, 1.5, 0.1]
+    assert {one.actual for one in last.expected} == {None}
+
+
+def test_an_agent_without_ideas_leaves_an_idle_round(session):
+    session.record_event(AgentIdle(7, "r3"))
+    last = rounds(session)[-1]
+    assert (last.end, last.record.base, last.record.idea) == ("idle", "r3", None)
+
+
+def test_only_workloads_where_the_default_was_timed_count(session):
+    (ended,) = session.events(RoundEnded, 3)
+    unknown = {**ended.outcome.default_us, SMALL.key: None}
+    session.record_event(RoundEnded(3, replace(ended.outcome, default_us=unknown)))
+    gain = rounds(session)[2].gain
+    assert (gain.workloads, gain.every) == (1, 2)
+    assert gain.search == pytest.approx(1.4)
+
+
+def test_a_candidate_without_a_timed_default_has_no_gain(session):
+    (ended,) = session.events(RoundEnded, 3)
+    outcome = replace(ended.outcome, default_us={SMALL.key: None})
+    session.record_event(RoundEnded(3, outcome))
+    assert rounds(session)[2].gain is None
+
+
+def test_failed_requests_count_where_the_server_counted_them(session):
+    usage = {"input_tokens": 100, "cached_tokens": 0, "output_tokens": 7}
+    entry = {"type": "failure", "error": "cut", "usage": usage, "cost": None}
+    session.record_event(Said(6, entry))
+    spent = rounds(session)[-1].spent
+    assert (spent.replies, spent.input, spent.output) == (2, 9_100, 307)
+    assert (spent.cost, spent.unpriced) == (pytest.approx(0.009), 1)
+
+
+def test_costs_that_nobody_knows_are_unknown():
+    assert (Spent(1, 5, 0, 1, None, 1) + Spent(1, 5, 0, 1, None, 1)).cost is None
+    assert (Spent(1, 5, 0, 1, None, 1) + Spent(1, 5, 0, 1, 0.5)).cost == 0.5
+
+
+def test_the_author_is_named_with_the_models_asked_for_and_heard(session):
+    assert author_of(session) == AuthorData("openai", ("big", "big-2026-10"), "mcts", 6)
+
+
+def test_a_run_without_an_agent_has_no_author_and_no_rounds(tmp_path):
+    with session_with_rounds(tmp_path / "run", rounds=0) as session:
+        assert author_of(session) is None
+
+
+def test_candidates_have_their_parent_their_template_and_their_speedup(with_rounds):
+    found = {one.name: one for one in with_rounds.candidates}
+    assert {name: one.parent for name, one in found.items()} == {
+        INITIAL_NAME: None,
+        "r1": INITIAL_NAME,
+        "r3": "r1",
+        "r4": "r3",
+        "r5": "r3",
+    }
+    assert found["r4"].speedup is None, "no trial was made of it"
+    assert {n: one.speedup for n, one in found.items() if n != "r4"} == {
+        name: pytest.approx(known[2]) for name, known in CANDIDATES.items()
+    }
+    assert "kBlock" in found["r3"].template

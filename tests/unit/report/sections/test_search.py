@@ -204,11 +204,6 @@ def test_a_name_that_would_run_into_the_last_is_left_out():
     assert min(b - a for a, b in pairwise(written)) > 12
 
 
-def test_one_candidate_alone_is_not_marked():
-    root = parsed(convergence("T=1", [1.0], [False], None))
-    assert of_class(root, "begin") == []
-
-
 def ended(*ends: EarlyEnd) -> ReportData:
     return ReportData("scale", "H200", recorded=False, early_ends=ends)
 
