@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from shutil import copy
 
@@ -38,8 +37,6 @@ def reference(xp, inputs, axes):
 """,
 }
 
-Tune = Callable[..., Result]
-
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -48,12 +45,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def run(here: Path) -> Tune:
-    def invoke(*words: object) -> Result:
-        return CliRunner().invoke(cli, [str(word) for word in words], prog_name="tune")
-
-    return invoke
+def run(*words: object) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words], prog_name="tune")
 
 
 def source(folder: Path, name: str) -> Path:
@@ -70,9 +63,7 @@ def source(folder: Path, name: str) -> Path:
         pytest.param("blur", marks=pytest.mark.slow),
     ],
 )
-def test_a_source_with_a_reference_is_tuned_without_any_edit(
-    here: Path, run: Tune, name: str
-) -> None:
+def test_a_source_with_a_reference_is_tuned_without_any_edit(here: Path, name: str) -> None:
     kernel = source(here, name)
     before = kernel.read_bytes()
     made = write_draft(draft(read_source(kernel)))
@@ -85,7 +76,7 @@ def test_a_source_with_a_reference_is_tuned_without_any_edit(
     assert kernel.read_bytes() == before
 
 
-def test_the_literal_agent_widens_a_drafted_space_that_still_loads(here: Path, run: Tune) -> None:
+def test_the_literal_agent_widens_a_drafted_space_that_still_loads(here: Path) -> None:
     made = write_draft(draft(read_source(source(here, "transpose"))))
     spec = load_definition(made.space).spec
     member = BriefedCandidate("a", None, spec.template.read_text(), made.space.read_text(), "")
@@ -104,8 +95,6 @@ def test_the_literal_agent_widens_a_drafted_space_that_still_loads(here: Path, r
 
 
 class NoTools:
-    """A toolbox that is not needed."""
-
     def tools(self) -> list[object]:
         return []
 
@@ -114,8 +103,6 @@ class NoTools:
 
 
 class NoTranscript:
-    """A transcript that is not needed."""
-
     def again(self) -> None:
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
@@ -14,7 +13,6 @@ from click.testing import CliRunner, Result
 from tuner.cli import cli
 
 DATA = Path(__file__).parents[1] / "unit" / "draft" / "extract" / "data"
-Tune = Callable[..., Result]
 
 
 @dataclass(frozen=True)
@@ -153,12 +151,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def run(here: Path) -> Tune:
-    def invoke(*words: object) -> Result:
-        return CliRunner().invoke(cli, [str(word) for word in words], prog_name="tune")
-
-    return invoke
+def run(*words: object) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words], prog_name="tune")
 
 
 def fill_in(space: Path, values: dict[str, str]) -> None:
@@ -175,7 +169,7 @@ def fill_in(space: Path, values: dict[str, str]) -> None:
     space.write_text("\n".join(lines) + "\n")
 
 
-def drafted(run: Tune, here: Path, name: str) -> dict[str, object]:
+def drafted(here: Path, name: str) -> dict[str, object]:
     style = STYLES[name]
     made = run("init", f"project/{style.source}", *style.words, "--json")
     assert made.exit_code == 0, made.output
@@ -190,11 +184,11 @@ def drafted(run: Tune, here: Path, name: str) -> dict[str, object]:
     [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in STYLES],
 )
 def test_a_production_source_is_extracted_drafted_compiled_and_right_on_the_cpu(
-    here: Path, run: Tune, name: str
+    here: Path, name: str
 ) -> None:
     source = here / "project" / STYLES[name].source
     before = source.read_bytes()
-    made = drafted(run, here, name)
+    made = drafted(here, name)
     assert made["parameters"] == list(STYLES[name].parameters)
     assert made["left_out"]
     assert f"kernels/{name}.cu" in made["written"]  # type: ignore[operator]
@@ -211,7 +205,8 @@ def test_a_production_source_is_extracted_drafted_compiled_and_right_on_the_cpu(
     assert json.loads(done.stdout)["trials"]["correct"] >= 2
 
 
-def test_the_terminal_says_what_was_left_out_and_which_instantiation_it_is(run: Tune) -> None:
+@pytest.mark.usefixtures("here")
+def test_the_terminal_says_what_was_left_out_and_which_instantiation_it_is() -> None:
     told = run("init", "project/pybind/scale_shift.cu").output
     assert "left out (5):" in told
     assert "  project/pybind/scale_shift.cu:27: function scale_shift: host code" in told
@@ -220,7 +215,7 @@ def test_the_terminal_says_what_was_left_out_and_which_instantiation_it_is(run: 
 
 
 def test_several_launches_are_extracted_and_the_rest_is_said_to_be_done_by_hand(
-    here: Path, run: Tune
+    here: Path,
 ) -> None:
     told = run("init", "project/aot/csrc/moe/moe_align_kernel.cu")
     assert told.exit_code == 0
@@ -231,7 +226,7 @@ def test_several_launches_are_extracted_and_the_rest_is_said_to_be_done_by_hand(
     assert "(project/aot/csrc/moe/moe_align_kernel.cu:72)" in told.output
 
 
-def test_a_unit_that_exists_is_not_written_over_unasked(here: Path, run: Tune) -> None:
+def test_a_unit_that_exists_is_not_written_over_unasked(here: Path) -> None:
     (here / "kernels").mkdir()
     (here / "kernels/scale_shift.cu").write_text("mine\n")
     refused = run("init", "project/pybind/scale_shift.cu")
@@ -241,7 +236,7 @@ def test_a_unit_that_exists_is_not_written_over_unasked(here: Path, run: Tune) -
     assert run("init", "project/pybind/scale_shift.cu", "--force").exit_code == 0
 
 
-def test_the_source_itself_is_never_written_over(here: Path, run: Tune) -> None:
+def test_the_source_itself_is_never_written_over(here: Path) -> None:
     (here / "kernels").mkdir()
     text = (DATA / "pybind/scale_shift.cu").read_text()
     (here / "kernels/scale_shift.cu").write_text(text)
@@ -253,7 +248,7 @@ def test_the_source_itself_is_never_written_over(here: Path, run: Tune) -> None:
 
 @pytest.mark.parametrize("statement", ["x[0] *= 2;", "x[0] = nobody;"], ids=["right", "wrong"])
 def test_a_plain_source_is_drafted_as_it_is_even_if_it_does_not_compile(
-    here: Path, run: Tune, statement: str
+    here: Path, statement: str
 ) -> None:
     plain = here / "plain.cu"
     plain.write_text(f"__global__ void plain(float* x) {{ {statement} }}\n")
@@ -263,7 +258,7 @@ def test_a_plain_source_is_drafted_as_it_is_even_if_it_does_not_compile(
     assert not (here / "kernels").exists()
 
 
-def test_a_source_that_cannot_be_extracted_is_one_error(here: Path, run: Tune) -> None:
+def test_a_source_that_cannot_be_extracted_is_one_error(here: Path) -> None:
     told = run("init", "project/bad/missing.cu")
     assert told.exit_code == 2
     assert "missing.cu:6: 'rows' is defined in no file" in told.output
