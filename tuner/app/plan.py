@@ -148,7 +148,7 @@ def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
 
 def read_space(space: Path, template: Path | None = None) -> Definition:
     """Read a search space that is no draft any more; `template` takes the place of its own."""
-    from tuner.draft.space import require_filled
+    from tuner.draft.blanks import require_filled
     from tuner.space.load import load_definition
 
     require_space(space)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.compiler.base import Compiler, CompileRequest
+from tuner.draft.blanks import UNWRITTEN, blanks_in
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract.extraction import Extraction, extract, failure
 from tuner.draft.extract.reading import is_plain, parsed_include
@@ -16,7 +17,7 @@ from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
-from tuner.draft.space import UNWRITTEN, Drafted, blanks_in, space_yaml, write, write_new
+from tuner.draft.space import Drafted, space_yaml, write, write_new
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
 from tuner.source import (

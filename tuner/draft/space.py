@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from tuner.draft.blanks import BLANK, MARK, Blank
 from tuner.draft.choices import MAX_THREADS, Proposals, TunableConstant
 from tuner.draft.host_values import HostLaunch
 from tuner.draft.inference import DraftArgument, Inference
@@ -16,25 +17,6 @@ from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-
-# How a draft marks what it leaves to a person.
-BLANK = "FILL_IN"
-MARK = "# FILL IN:"
-# How the body of a reference begins that nobody has written yet.
-UNWRITTEN = 'raise ValueError("fill in reference()'
-_BLANK = re.compile(rf"\b{BLANK}\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Blank:
-    """One thing that a person has to fill in."""
-
-    file: Path
-    line: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,41 +46,6 @@ class Drafted:
             f"{count} left in the draft for {self.kernel}, where the source does not say enough",
             remedy=f"{listed}fill in what they ask for, then: {check}",
         )
-
-
-def blanks(text: str) -> list[tuple[int, str]]:
-    """List the blanks that are left in a drafted file: the line, and what is needed there."""
-    found = []
-    for line, row in enumerate(text.splitlines(), start=1):
-        code, _, comment = row.partition(" #")
-        if _BLANK.search(code) and not code.lstrip().startswith("#"):
-            what = f"#{comment}".partition(MARK)[2].strip()
-            found.append((line, what or f"a value for {BLANK}"))
-    return found
-
-
-def blanks_in(path: Path) -> list[Blank]:
-    """List the blanks of one file, by its name a reference or another; none of one not there."""
-    # What cannot be read or decoded is told by whoever reads it next, and better.
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    if path.suffix == ".py":
-        rows, what = enumerate(text.splitlines(), start=1), "the body of reference(), in float64"
-        return [Blank(path, line, what) for line, row in rows if UNWRITTEN in row]
-    found = blanks(text)
-    return [Blank(path, line, what) for line, what in found]
-
-
-def require_filled(*files: Path) -> None:
-    """Raise `InputError` with all blanks that are left in drafts; other files pass unread."""
-    left = [blank for path in files for blank in blanks_in(path)]
-    if not left:
-        return
-    if len(left) == 1:
-        raise InputError(f"still to fill in: {left[0].what}", path=left[0].file, line=left[0].line)
-    listed = "\n  ".join(map(str, left))
-    raise InputError(f"{len(left)} blanks are left to fill in", path=left[0].file, remedy=listed)
 
 
 def write_new(

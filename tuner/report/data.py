@@ -288,14 +288,20 @@ def from_session(
         peers=tuple(session.peers()),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
-        # Imported here: most runs have no agent, and need none of its modules.
-        from tuner.report.rounds import author_of, rounds
-        from tuner.tuning.profiling import profiles
+        data = _with_rounds(data, session)
+    return data if spec is None else _with_spec(data, spec)
 
-        told, found = rounds(session), tuple(profiles(session))
-        data = replace(data, author=author_of(session), rounds=told, profiles=found)
-    if spec is None:
-        return data
+
+def _with_rounds(data: ReportData, session: Session) -> ReportData:
+    # Imported here: most runs have no agent, and need none of its modules.
+    from tuner.report.rounds import author_of, rounds
+    from tuner.tuning.profiling import profiles
+
+    told, found = rounds(session), tuple(profiles(session))
+    return replace(data, author=author_of(session), rounds=told, profiles=found)
+
+
+def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
     operations, workloads = spec.operations, [result.workload for result in data.results]
     return replace(
         data,

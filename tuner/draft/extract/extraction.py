@@ -85,14 +85,7 @@ def extract(
     unread = ("assertion", "directive", "using")
     add_items(text, [item for item in items if item.kind not in unread])
     whole = _with_types(parse_source(str(text), target), items)
-    wanted: dict[str, tuple[str, ...]] = {}
-    for name, stated in map(split_asked, instantiate):
-        if name in wanted:
-            raise KernelError(
-                f"--instantiate names kernel {name!r} twice",
-                remedy="a draft is of one instantiation: give one of them",
-            )
-        wanted[name] = stated
+    wanted = _wanted(instantiate)
     named = (*kernels, *(name for name in wanted if name not in kernels))
     names = _chosen_kernels(path, found, named, whole, text.places)
     defined = {name for item in items if item.kind != "macro" for name in item.names}
@@ -130,6 +123,18 @@ def extract(
         unread=tuple(reading.unread("missing", "framework")),
         opened=tuple(structs.values()),
     )
+
+
+def _wanted(instantiate: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    wanted: dict[str, tuple[str, ...]] = {}
+    for name, stated in map(split_asked, instantiate):
+        if name in wanted:
+            raise KernelError(
+                f"--instantiate names kernel {name!r} twice",
+                remedy="a draft is of one instantiation: give one of them",
+            )
+        wanted[name] = stated
+    return wanted
 
 
 def _chosen_kernels(
