@@ -60,7 +60,7 @@ def test_every_check_of_the_winner_is_repeated_and_kept(small: Project, tune: Tu
     found = json.loads(done.stdout)
     assert found["passed"]
     made = {(check["kind"], check["workload"]["N"]) for check in found["checks"]}
-    assert {("verify", 512), ("boundary", 127)} <= made
+    assert {("verify", 512), ("edge_cases", 127)} <= made
     assert {("sanitizers", 512), ("sanitizers", 127)} <= made
     assert all(check["passed"] and "CPU" in check["device"] for check in found["checks"])
     with Session.open(folder, read_only=True) as session:
@@ -75,7 +75,7 @@ def test_a_winner_that_is_wrong_is_told_and_ends_with_an_exit_code_of_its_own(
     assert done.exit_code == 3, done.output
     assert "FAILED" in done.stdout
     assert "N=512 is not to be trusted" in done.stdout
-    assert "boundary N=127 FAILED" in done.stdout
+    assert "edge_cases N=127 FAILED" in done.stdout
     assert "wrote outside its buffers" in done.stdout
     assert f"{small.template}:" in done.stdout, "the sanitizers name the line"
 

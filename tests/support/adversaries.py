@@ -41,7 +41,7 @@ Check = Literal[
     "order of threads",
     "after timing",
     "after comparing",
-    "boundary",
+    "edge_cases",
     "launch",
     "timeout",
     "undefined",
@@ -628,7 +628,7 @@ extern "C" __global__ void run(float* y, const float* x, int T) {
 BOUNDARIES = (
     wrong(
         "forgets what is left over of a vector",
-        "boundary",
+        "edge_cases",
         IN_VECTORS,
         r"y\[12[4-6]\] is",
         workload=Workload.of({"T": 127}),
@@ -636,7 +636,7 @@ BOUNDARIES = (
     ),
     wrong(
         "counts in sixteen bits",
-        "boundary",
+        "edge_cases",
         in_scale(each="if (i > 32767) break;"),
         r"y\[\d{5}\] is",
         workload=Workload.of({"T": 40000}),
@@ -644,7 +644,7 @@ BOUNDARIES = (
     ),
     wrong(
         "knows the number of rows that is timed",
-        "boundary",
+        "edge_cases",
         in_scale(each="if (i >= 1000) continue;"),
         r"y\[1\d\d\d\] is",
         workload=Workload.of({"T": 1537}),
@@ -652,7 +652,7 @@ BOUNDARIES = (
     ),
     wrong(
         "lowers its precision for many rows",
-        "boundary",
+        "edge_cases",
         in_energy(
             add="sum += value * value;\n    if (T > 20) sum = __half2float(__float2half(sum));",
         ),

@@ -93,7 +93,7 @@ def stable_text(task: KernelTask) -> str:
         "the space on every tuned workload, profiles what wins, and reports in the next round. "
         "What counts is the geometric mean over the tuned workloads of the baseline's time over "
         "yours, each with its own best config. Results must stay within the tolerances on every "
-        "kind of input, on held-out and boundary sizes too."
+        "kind of input, on held-out and edge-case sizes too."
     )
     return _sections(
         ("Task", goal),

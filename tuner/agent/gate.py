@@ -94,7 +94,7 @@ def _require_searchable(space: SearchSpace, path: Path) -> None:
 def require_as_wide(plan: Plan, evaluator: Evaluator, user: Plan) -> None:
     """Raise `RefusedError` where a candidate leaves out a size that the user's own space serves.
 
-    What no config may run on is never verified: held-out and boundary sizes are there for that.
+    What no config may run on is never verified: held-out and edge-case sizes are there for that.
     """
     for workload in (*user.spec.held_out, *user.spec.edge_cases):
         names = evaluator.names(workload)

@@ -48,6 +48,6 @@ def verify(
         for workload in plan.spec.edge_cases:
             candidates.evaluator(plan.candidate).verify_baseline(workload)
         verification.verify(pairs)
-        verification.on_boundaries(variant for _, variant in pairs)
+        verification.on_edge_cases(variant for _, variant in pairs)
         verification.watch(pairs)
         return verification.made

@@ -39,7 +39,7 @@ FAILED = 3
 def command(folder: Path, space: Path | None, device: str, jobs: int | None, as_json: bool) -> None:
     """Repeat the whole verification of the winners in the folder SESSION.
 
-    Every fill, twice for equal bits; the boundary workloads; the tools that watch every access, as
+    Every fill, twice for equal bits; the edge cases; the tools that watch every access, as
     far as this machine has them. The verdicts are added to the session. Exit code 3: one failed.
     """
     from tuner.app.verify import verify

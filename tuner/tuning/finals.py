@@ -218,7 +218,7 @@ class Finals:
         if any(result.workload == workload for result in self._session.results()):
             return
         finalists = self._verified(workload, self._finalists.of(workload))
-        self._verification.on_boundaries(trial.variant for trial in finalists)
+        self._verification.on_edge_cases(trial.variant for trial in finalists)
         finalists = [trial for trial in finalists if not self._verification.failed(trial.variant)]
         if workload in self._ranked:
             finalists = finalists[:1]

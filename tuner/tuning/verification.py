@@ -1,4 +1,4 @@
-"""Further checks of configs that may win: boundary workloads, and tools that watch every access."""
+"""Further checks of configs that may win: edge cases, and tools that watch every access."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator, Pending
 
-VERIFY, BOUNDARY, COMPARE = "verify", "boundary", "compare"
+VERIFY, EDGE_CASES, COMPARE = "verify", "edge_cases", "compare"
 # What says nothing of a kernel: the config is not for this workload, or it cannot be had here.
 _NOT_MEANT = frozenset({Status.CONSTRAINT, Status.RESOURCE_LIMIT})
 _NOT_RUN = frozenset({Status.COMPILE, Status.NOT_RECORDED})
@@ -82,15 +82,15 @@ class Verification:
             # A template or a launch may fail on the sizes of this workload alone.
             return Outcome(Status.INCORRECT, str(error))
 
-    def on_boundaries(self, variants: Iterable[Variant]) -> None:
-        """Verify variants on every boundary workload that they may run on."""
-        self.verify(self._boundary_pairs(variants), BOUNDARY)
+    def on_edge_cases(self, variants: Iterable[Variant]) -> None:
+        """Verify variants on every edge case that they may run on."""
+        self.verify(self._edge_case_pairs(variants), EDGE_CASES)
 
     def watch(self, pairs: Iterable[Pair]) -> None:
-        """Run variants under every tool, on their own and on the boundary workloads."""
+        """Run variants under every tool, on their own and on the edge cases."""
         wanted = dict.fromkeys(pairs)
         variants = dict.fromkeys(variant for _, variant in wanted)
-        wanted |= dict.fromkeys(self._boundary_pairs(variants))
+        wanted |= dict.fromkeys(self._edge_case_pairs(variants))
         jobs = [(watch, self._jobs(watch, wanted)) for watch in self._watches]
         # None of them is timed: the tools may share the device.
         with ThreadPoolExecutor(max(1, len(jobs)), thread_name_prefix="watch") as pool:
@@ -108,7 +108,7 @@ class Verification:
                     watch.watcher.close()
                 raise
 
-    def _boundary_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
+    def _edge_case_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
         return ((w, one) for one in variants for w in self._plan.spec.edge_cases)
 
     def _jobs(self, watch: Watch, pairs: Iterable[Pair]) -> dict[Pair, Program]:

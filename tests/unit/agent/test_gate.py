@@ -98,7 +98,7 @@ def test_a_space_that_cannot_be_run_is_refused_in_words(gate, old, new, said):
         pytest.param(INDEX, f"{INDEX} + @{{ 1 // (N - 3000) }}@", "does not render",
                      id="fails on a held-out workload alone"),
         pytest.param(INDEX, f"{INDEX} + @{{ 1 // (N - 7) }}@", "does not render",
-                     id="fails on a boundary workload alone"),
+                     id="fails on an edge case alone"),
         pytest.param('extern "C"', '#include "/etc/passwd"\nextern "C"', "absolute path",
                      id="includes a file of the machine"),
         pytest.param('extern "C"', '#include "../../scale.cu"\nextern "C"', r"`\.\.`",

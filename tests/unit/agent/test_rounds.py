@@ -279,7 +279,7 @@ def test_a_candidate_whose_search_was_interrupted_is_searched_on_without_asking_
     assert results
 
 
-@pytest.mark.parametrize("size", [3000, 7], ids=["held out", "boundary"])
+@pytest.mark.parametrize("size", [3000, 7], ids=["held out", "edge_cases"])
 def test_a_winner_that_fails_on_a_workload_of_nobody_is_left_out(run, project, size):
     path = project / "scale.yaml"
     path.write_text(path.read_text().replace("3000}]", "3000}], edge_cases: [{N: 7}]"))

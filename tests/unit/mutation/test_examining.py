@@ -123,7 +123,7 @@ def test_reading_past_the_end_is_caught_by_the_sanitizers(
     assert past_the_end.reason.startswith("launch: ")
 
 
-def test_boundary_workloads_are_verified_too(folder: Path, make_subject) -> None:
+def test_edge_cases_are_verified_too(folder: Path, make_subject) -> None:
     edit(folder / "row_sums.yaml", "held_out:", "edge_cases: [{T: 1, N: 63}], held_out:")
     assert [str(w) for w in make_subject().workloads] == ["T=1 N=63", "T=3 N=100", "T=4 N=256"]
 

@@ -210,7 +210,7 @@ def test_checks_the_mutation_score_and_what_is_declared_are_read(finished):
         "device": "host",
     }
     (finished / "mutation.json").write_text(json.dumps(score))
-    check = Check("boundary", Workload.of({"T": 7}), FAST, True, "", "NVIDIA H200")
+    check = Check("edge_cases", Workload.of({"T": 7}), FAST, True, "", "NVIDIA H200")
     with Session.open(finished) as session:
         session.record_check(check)
 

@@ -234,13 +234,15 @@ def test_a_recording_names_what_it_could_not_check_and_how_to(page):
 
 def test_a_winner_that_failed_a_check_is_never_called_faster(data):
     first = data.results[0]
-    check = Check("boundary", Workload.of({"T": 1, "D": 8}), first.config, False, "y[0] is 3", "L4")
+    check = Check(
+        "edge_cases", Workload.of({"T": 1, "D": 8}), first.config, False, "y[0] is 3", "L4"
+    )
     text = Page(render_report(replace(data, checks=(check,)))).plain
     visible = text.split("tuning report", 1)[1].strip()
     assert visible.startswith(
         "RECORDED on NVIDIA H200, 2026-11-20. scale NOT TO BE TRUSTED: what was tuned for "
         "T=1 D=11008, T=1 D=14336, T=16 D=11008 and 10 more failed a check. "
-        "boundary on T=1 D=8: y[0] is 3."
+        "edge_cases on T=1 D=8: y[0] is 3."
     )
     assert "faster than the baseline" not in text
     assert "1.70x [1.69, 1.71] failed a check" in text

@@ -163,13 +163,13 @@ def test_a_baseline_that_wins_is_from_no_candidate(with_rounds):
 def test_checks_of_the_winners_are_counted_by_kind(data):
     here, config = data.results[0].workload, data.results[0].config
     checks = (
-        Check("boundary", here, config, True),
+        Check("edge_cases", here, config, True),
         Check("memcheck", here, config, None, "did not start"),
         Check("memcheck", data.results[1].workload, config, False, "out of bounds"),
-        Check("boundary", here, Config.of({"block_size": 1}), False, "no winner of anything"),
+        Check("edge_cases", here, Config.of({"block_size": 1}), False, "no winner of anything"),
     )
     assert json_of(replace(data, checks=checks))["checks"] == {
-        "boundary": {"passed": 1, "failed": 0, "not_run": 0},
+        "edge_cases": {"passed": 1, "failed": 0, "not_run": 0},
         "memcheck": {"passed": 0, "failed": 1, "not_run": 1},
     }
     assert json_of(data)["checks"] == {}

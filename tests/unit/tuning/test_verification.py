@@ -14,9 +14,9 @@ from tuner.model.errors import KernelError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Status, Variant
 from tuner.tuning.evaluator import Candidates, evaluator_of
-from tuner.tuning.verification import BOUNDARY, COMPARE, Verification, Watch
+from tuner.tuning.verification import COMPARE, EDGE_CASES, Verification, Watch
 
-BOUNDARY_WORKLOAD = Workload.of({"N": 127})
+EDGE_CASES_WORKLOAD = Workload.of({"N": 127})
 
 
 def by_block(program) -> float:
@@ -28,7 +28,7 @@ def block_of(program) -> int:
 
 
 class OddDevice(SimulatedDevice):
-    """Fail the small blocks on the boundary workload, or once they have been compared."""
+    """Fail the small blocks on the edge case, or once they have been compared."""
 
     def __init__(self, *, wrong_below: int = 0, faulty_below: int = 0) -> None:
         super().__init__(by_block)
@@ -37,7 +37,7 @@ class OddDevice(SimulatedDevice):
 
     def verify(self, program):
         self.verified.append((program.workload, program.source_key))
-        if program.workload == BOUNDARY_WORKLOAD and block_of(program) < self.wrong_below:
+        if program.workload == EDGE_CASES_WORKLOAD and block_of(program) < self.wrong_below:
             return Outcome(Status.INCORRECT, "out[126] is 0, expected 1")
         return super().verify(program)
 
@@ -89,11 +89,11 @@ def run(plan, compiler, listener):
     return run
 
 
-def test_a_config_that_is_wrong_on_a_boundary_workload_does_not_win(plan, make_session, run):
+def test_a_config_that_is_wrong_on_an_edge_case_does_not_win(plan, make_session, run):
     with make_session(plan) as session:
         assert set(run(session, OddDevice(wrong_below=64))) == {64}
         failed = [check for check in session.checks() if check.passed is False]
-    assert {(check.kind, check.config["block"]) for check in failed} == {(BOUNDARY, 32)}
+    assert {(check.kind, check.config["block"]) for check in failed} == {(EDGE_CASES, 32)}
     assert failed[0].reason == "out[126] is 0, expected 1"
 
 
@@ -130,7 +130,7 @@ def test_a_finalist_that_is_wrong_after_the_comparison_does_not_win(plan, make_s
         ({"faulty_below": 256}, "once it has been timed", True),
         ({"wrong_below": 256}, "the baseline is wrong against its reference on N=127", False),
     ],
-    ids=["after the comparison", "on a boundary workload"],
+    ids=["after the comparison", "on an edge case"],
 )
 def test_a_baseline_that_is_wrong_is_the_users_mistake(
     plan, make_session, run, faults, said, searched
@@ -175,5 +175,5 @@ def test_a_recording_is_asked_for_nothing(plan, make_session, compiler):
     device.info = replace(device.info, recorded=True)
     with make_session(plan) as session:
         verification = Verification(plan, session, device, Candidates(plan, compiler, device))
-        verification.on_boundaries([Variant(INITIAL, plan.space.default)])
+        verification.on_edge_cases([Variant(INITIAL, plan.space.default)])
         assert not session.checks()

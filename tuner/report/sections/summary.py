@@ -18,7 +18,7 @@ CHECKS_SHOWN = 20
 REASON_LENGTH = 400
 CHECK_MEANING: Mapping[str, str] = {
     "verify": "verified again: every kind of input, and twice for equal bits",
-    "boundary": "verified on boundary workloads, which are never timed",
+    "edge_cases": "verified on edge cases, which are never timed",
     "compare": "judged once more after the final comparison",
     "sanitizers": "address and undefined-behaviour sanitizers, on the CPU",
     "memcheck": "compute-sanitizer: accesses out of bounds or misaligned",
@@ -185,8 +185,8 @@ def check_rows(data: ReportData) -> tuple[CheckRow, ...]:
         return ()
     rows = _counted(of_winners(data))
     present = {row.kind for row in rows}
-    if "boundary" not in present:
-        rows.append(CheckRow("boundary", note=_why_no_boundary(data)))
+    if "edge_cases" not in present:
+        rows.append(CheckRow("edge_cases", note=_why_no_edge_cases(data)))
     if not present & TOOLS:
         tools = "sanitizers" if data.on_cpu else "compute-sanitizer"
         rows.append(CheckRow(tools, note=_why_no_tools(data)))
@@ -236,8 +236,8 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
         ("Inputs of finalists and baseline", _input_kinds(data)),
         ("Equal bits in two runs", determinism),
         (
-            "Boundary workloads",
-            f"{listed} (not run)" if known and "boundary" not in kinds else listed,
+            "Edge cases",
+            f"{listed} (not run)" if known and "edge_cases" not in kinds else listed,
         ),
         (
             "Tools that watched the winners",
@@ -251,7 +251,7 @@ def verification_notes(data: ReportData) -> tuple[str, ...]:
     said = []
     if data.recorded and data.results and not of_winners(data):
         said.append(
-            "Boundary workloads and the tools that watch every access were not run: a recording "
+            "Edge cases and the tools that watch every access were not run: a recording "
             f"cannot run a kernel. {_remedy(data)} does."
         )
     if count := left_out(data):
@@ -296,7 +296,7 @@ def _counted(checks: Sequence[Check]) -> list[CheckRow]:
     return rows
 
 
-def _why_no_boundary(data: ReportData) -> str:
+def _why_no_edge_cases(data: ReportData) -> str:
     if data.recorded:
         return f"a recording cannot run a kernel; {_remedy(data)} runs them"
     if data.declared is None:

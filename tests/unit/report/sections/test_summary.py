@@ -123,7 +123,7 @@ def test_a_check_that_passed_or_could_not_be_run_changes_no_verdict(data, passed
 
 
 def test_a_failed_check_of_a_config_that_won_nothing_changes_no_verdict(data):
-    check = Check("boundary", data.results[0].workload, Config.of({"a": 1}), False, "wrong")
+    check = Check("edge_cases", data.results[0].workload, Config.of({"a": 1}), False, "wrong")
     assert headline(replace(data, checks=(check,))) == headline(data)
 
 
@@ -220,15 +220,15 @@ def test_checks_are_counted_by_kind_and_device_in_a_fixed_order():
         run(
             check("memcheck", True),
             check("own tool", True),
-            check("boundary", True),
-            check("boundary", None, workload=HERE),
-            check("boundary", True, device="host CPU"),
-            check("boundary", False, config=OTHER),
+            check("edge_cases", True),
+            check("edge_cases", None, workload=HERE),
+            check("edge_cases", True, device="host CPU"),
+            check("edge_cases", False, config=OTHER),
         )
     )
     assert [(row.kind, row.device, row.passed, row.failed, row.not_run) for row in rows] == [
-        ("boundary", "NVIDIA L4", 1, 0, 1),
-        ("boundary", "host CPU", 1, 0, 0),
+        ("edge_cases", "NVIDIA L4", 1, 0, 1),
+        ("edge_cases", "host CPU", 1, 0, 0),
         ("memcheck", "NVIDIA L4", 1, 0, 0),
         ("own tool", "NVIDIA L4", 1, 0, 0),
     ]
@@ -257,14 +257,14 @@ def test_without_a_winner_there_is_nothing_to_check():
 
 
 def test_failures_come_before_what_could_not_be_run_and_long_reasons_are_cut():
-    checks = check("boundary", None, "too large"), check("memcheck", False, "e" * 999)
+    checks = check("edge_cases", None, "too large"), check("memcheck", False, "e" * 999)
     found = summary.open_checks(run(*checks))
     assert [one.passed for one in found] == [False, None]
     assert len(summary.reason_of(found[0])) <= summary.REASON_LENGTH + 2
 
 
 def test_finalists_that_failed_are_counted_apart():
-    lost = run(check("boundary", False, config=OTHER), check("verify", False, config=OTHER))
+    lost = run(check("edge_cases", False, config=OTHER), check("verify", False, config=OTHER))
     assert summary.left_out(lost) == 1
     assert summary.verification_notes(lost) == (
         "1 other finalist failed a check and was left out of the comparison.",
@@ -302,7 +302,7 @@ def test_outputs_that_may_vary_are_named():
 def test_a_recording_claims_neither_boundaries_nor_tools():
     recording = run(recorded=True)
     said = dict(summary.verification_facts(recording))
-    assert said["Boundary workloads"] == "T=1 (not run)"
+    assert said["Edge cases"] == "T=1 (not run)"
     assert said["Tools that watched the winners"] == "none"
     assert "a recording cannot run a kernel" in summary.verification_notes(recording)[0]
 
@@ -318,13 +318,13 @@ def test_an_unpaired_result_of_a_recording_was_checked_with_fewer_inputs():
 
 
 def test_what_was_verified_later_is_claimed_for_a_recording_too():
-    on_cpu = [check(kind, True, device="host CPU") for kind in ("sanitizers", "boundary")]
+    on_cpu = [check(kind, True, device="host CPU") for kind in ("sanitizers", "edge_cases")]
     recording = run(*on_cpu, recorded=True, environment={"watched_by": "nothing"})
     said = dict(summary.verification_facts(recording))
-    assert said["Boundary workloads"] == "T=1"
+    assert said["Edge cases"] == "T=1"
     assert said["Tools that watched the winners"].startswith("sanitizers;")
     assert summary.verification_notes(recording) == ()
-    assert [row.kind for row in summary.check_rows(recording)] == ["boundary", "sanitizers"]
+    assert [row.kind for row in summary.check_rows(recording)] == ["edge_cases", "sanitizers"]
 
 
 @pytest.mark.parametrize(
