@@ -66,7 +66,7 @@ def test_a_wrong_answer_comes_back_as_a_problem_and_a_right_one_goes_on(bench: B
     assert "kPieces = 512" in request and "# Findings about initial" in request
     person.answers(template_of(8).replace("2.0f", "3.0f"), plan=DOCUMENTED["json"][0])
     problem = person.waits_for("problem.md")
-    assert "wrong with block=" in problem
+    assert "incorrect with block=" in problem
     assert "Write template.cu.j2 and space.yaml again" in problem
     assert (person.folder / "refused-1/template.cu.j2").exists()
     assert not (person.folder / "template.cu.j2").exists()
@@ -169,6 +169,7 @@ def test_every_command_in_the_documentation_is_one(
         kernel, resume = context.params["kernel"], context.params["resume"]
     assert bool(kernel) != bool(resume)
     if resume is None:
+        settings["space"] = bench.root / "scale.yaml"
         config = new_plan(bench.root / "scale.cu", settings).config
         assert config.agent in ("openai", "files")
         prices = read_prices(config.prices or bench.root / "prices.yaml")

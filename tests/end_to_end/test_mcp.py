@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, ToolListChangedNotification
 
 from tuner.mcp.session_runner import PHASES
+from tuner.session.events import Said
+from tuner.session.session import Session
 
 BRIEF = ("--device", "host", "--trials", "2", "--workload", "N=4096")
 PLAN = {
@@ -296,9 +297,7 @@ def heard_of(process: Any, number: int, lines: list[str] | None = None) -> str:
     raise AssertionError(process.stderr.read())
 
 
-def transcript(session: Path) -> list[tuple[int, Any]]:
+def transcript(folder: Path) -> list[tuple[int, Any]]:
     """Read what was said in each round of a session."""
-    with sqlite3.connect(session / "session.db") as database:
-        rows = database.execute("select content from records where kind = 'note'")
-        notes = [json.loads(content) for (content,) in rows]
-    return [(note["round"], note["content"]) for note in notes if note["kind"] == "said"]
+    with Session.open(folder, read_only=True) as session:
+        return [(one.round, one.entry) for one in session.events(Said)]
