@@ -11,7 +11,6 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.device.base import FromRecording
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import Interrupted, SessionError
 
@@ -27,6 +26,8 @@ GIT_TIMEOUT_S = 5.0
 
 def headline(device: Device) -> str:
     """Say what runs where; a recording is said to be one before anything else is said."""
+    from tuner.device.base import FromRecording
+
     info = device.info
     if info.on_cpu:
         return (
@@ -49,6 +50,8 @@ def article(noun: str) -> str:
 
 def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[str, str]:
     """Describe the hardware and the software of a run; `folder` is in the kernel's checkout."""
+    from tuner.device.base import FromRecording
+
     info = device.info
     described = {
         "device": info.name,
@@ -71,6 +74,8 @@ def environment_of(device: Device, compiler: Compiler, folder: Path) -> Mapping[
 
 def require_same_device(session: Session, device: Device) -> None:
     """Raise `SessionError` unless the device answers as it did when the session began."""
+    from tuner.device.base import FromRecording
+
     now = {"device": device.info.name}
     if isinstance(device, FromRecording):
         now["recording"] = _identity(device.path)
