@@ -10,7 +10,8 @@ import pytest
 
 import tuner
 from tuner.model.errors import InputError, KernelError, SessionError
-from tuner.model.run_config import RunConfig, RunSettings
+from tuner.model.run_config import RunConfig
+from tuner.model.settings import RunSettings
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")

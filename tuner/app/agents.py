@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tuner.app.instruments import profiling_for
 from tuner.model.errors import AgentError, DeviceError, InputError
-from tuner.model.run_config import FILES, LITERAL, MCP
+from tuner.model.settings import FILES, LITERAL, MCP
 
 if TYPE_CHECKING:
     from collections.abc import Callable

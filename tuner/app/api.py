@@ -12,7 +12,7 @@ from tuner.app.run import run
 from tuner.model.errors import AgentError, InputError
 from tuner.model.kernel import Workload
 from tuner.model.progress import Progress
-from tuner.model.run_config import VARIANTS_WITHIN, RunSettings
+from tuner.model.settings import VARIANTS_WITHIN, RunSettings
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Result
 from tuner.session.store import DATABASE

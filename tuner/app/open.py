@@ -18,7 +18,7 @@ from tuner.app.locate import look_for_space, require_kernel
 from tuner.app.plan import RunOptions, manifest_of, new_plan, new_session_folder, resumed_plan
 from tuner.device.select import open_device
 from tuner.model.errors import InputError, Interrupted, TunerError
-from tuner.model.run_config import FILES, RunSettings
+from tuner.model.settings import FILES, RunSettings
 from tuner.session.session import Session
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tuner.app.locate import find_space, require_kernel, require_space
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, KernelError, SessionError
-from tuner.model.run_config import (
+from tuner.model.run_config import RunConfig
+from tuner.model.settings import (
     AUTO,
     DEFAULT_ROUNDS,
     FILES,
@@ -23,7 +24,6 @@ from tuner.model.run_config import (
     OPENAI,
     SEARCHERS,
     STRATEGIES,
-    RunConfig,
     RunSettings,
 )
 

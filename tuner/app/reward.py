@@ -28,7 +28,7 @@ from tuner.export.training import reward_of
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, ReplyError
 from tuner.model.kernel import Workload
-from tuner.model.run_config import RunSettings
+from tuner.model.settings import RunSettings
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Status, fastest
 from tuner.space.load import load_definition

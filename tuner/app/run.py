@@ -17,7 +17,7 @@ from tuner.dispatch.set_cover import preload_solver
 from tuner.model.errors import AgentError, AwaitedError
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener
-from tuner.model.run_config import RunSettings
+from tuner.model.settings import RunSettings
 from tuner.model.trial import Result, Variant
 from tuner.search.factory import preload
 from tuner.search.pool import Pool

@@ -79,7 +79,7 @@ def _write_dispatch(
 ) -> None:
     from tuner.dispatch.table import SetSelection
     from tuner.export.dispatch import export_dispatch
-    from tuner.model.run_config import VARIANTS_WITHIN
+    from tuner.model.settings import VARIANTS_WITHIN
 
     asked = within is not None or most is not None
     choice = SetSelection(VARIANTS_WITHIN if within is None else within, most) if asked else None

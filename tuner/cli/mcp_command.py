@@ -11,7 +11,7 @@ import click
 from click.exceptions import Exit
 
 from tuner.cli import options
-from tuner.model.run_config import DEFAULT_ROUNDS, MCP
+from tuner.model.settings import DEFAULT_ROUNDS, MCP
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 # Clients of the protocol commonly give up after 60 s.

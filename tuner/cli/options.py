@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from click.core import ParameterSource
 
-from tuner.model.run_config import MCTS_ROUNDS, POLICIES, SEARCHERS, STRATEGIES, RunSettings
+from tuner.model.settings import MCTS_ROUNDS, POLICIES, SEARCHERS, STRATEGIES, RunSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ import click
 from tuner.app.environment import program_name
 from tuner.cli import options
 from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
-from tuner.model.run_config import AGENTS, AUTO, DEFAULT_ROUNDS
+from tuner.model.settings import AGENTS, AUTO, DEFAULT_ROUNDS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tuner.app.open import OpenRun
     from tuner.app.plan import RunOptions
     from tuner.app.run import FinishedRun
-    from tuner.model.run_config import RunSettings
+    from tuner.model.settings import RunSettings
 
 WORDS = "tuner.cli.words"
 # Where there is no terminal to fit into: a config then takes two or three lines.

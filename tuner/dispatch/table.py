@@ -18,7 +18,7 @@ from tuner.dispatch.kernels import (
 from tuner.dispatch.set_cover import best_set, smallest_set
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.run_config import VARIANTS_WITHIN
+from tuner.model.settings import VARIANTS_WITHIN
 from tuner.model.statistics import Interval, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant
 from tuner.session.session import Session

@@ -18,7 +18,7 @@ from tuner.agent.replies import KNOWN_METRICS, MOST_EXPECTATIONS
 from tuner.agent.tools.arguments import ToolArguments, schema
 from tuner.app.run import FinishedRun
 from tuner.model.errors import AgentError
-from tuner.model.run_config import RunSettings
+from tuner.model.settings import RunSettings
 from tuner.model.trial import Result
 from tuner.report.html import write_report
 from tuner.report.sections.summary import headline

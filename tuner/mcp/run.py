@@ -14,7 +14,7 @@ from tuner.app.run import run
 from tuner.mcp.arguments import Ending, Wish, conclude, recap
 from tuner.mcp.session_runner import Watch
 from tuner.model.errors import InputError, Interrupted, KernelError, TunerError
-from tuner.model.run_config import MCP, RunSettings
+from tuner.model.settings import MCP, RunSettings
 from tuner.space.plan import Plan
 
 # What the command line says of its own kernel does not fit another.

@@ -15,7 +15,7 @@ from tuner.device.base import DeviceInfo
 from tuner.mcp.arguments import Ending, StartArguments, Wish, leading_tools
 from tuner.model.errors import InputError
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
-from tuner.model.run_config import RunSettings
+from tuner.model.settings import RunSettings
 from tuner.report import formatting
 from tuner.session.events import Tool
 

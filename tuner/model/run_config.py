@@ -1,60 +1,14 @@
-"""What a run is asked to do: settings as they are given, and the config that is made of them."""
+"""What a run is asked to do, complete: the config that a session keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
 
 from tuner.model.energy import Objective
 from tuner.model.kernel import Workload
-
-AUTO, LITERAL, OPENAI, FILES = "auto", "literal", "openai", "files"
-# The client of `tune mcp`: no option names it.
-MCP = "mcp"
-AGENTS = (AUTO, LITERAL, OPENAI, FILES)
-MCTS, GREEDY, LLM = "mcts", "greedy", "llm"
-POLICIES = (MCTS, GREEDY, LLM)
-# With fewer rounds a tree search loses to building on the best: it has no time to be wrong and
-# come back (tests/unit/agent/test_policies.py simulates both).
-MCTS_ROUNDS = 16
-# Without a number, an agent that can think gets so many rounds.
-DEFAULT_ROUNDS = 4
-SEARCHERS = ("auto", "exhaustive", "random", "optuna", "classifier")
-STRATEGIES = "kernel_tuner:"
-# How much slower than its own best a workload may be served, for the sake of fewer variants.
-VARIANTS_WITHIN = 0.02
-
-
-class RunSettings(TypedDict, total=False):
-    """The settings of a run as somebody gives them; `RunConfig` says what each means.
-
-    `workloads` are texts such as `T=1024,D=4096`. `peers` is True for all that the reference names.
-    """
-
-    space: Path | str
-    template: Path | str
-    device: str
-    searcher: str
-    trials: int | None
-    time_s: float | None
-    seed: int
-    workloads: Sequence[str]
-    operators: Mapping[str, str]
-    objective: Objective
-    variants_within: float
-    max_variants: int | None
-    peers: bool | Sequence[str]
-    agent: str
-    model: str | None
-    rounds: int | None
-    policy: str | None
-    max_tokens: int | None
-    max_cost: float | None
-    prices: Path | str | None
-    exchange: Path | str | None
-    sources: Sequence[Path | str]
+from tuner.model.settings import GREEDY, LITERAL, VARIANTS_WITHIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
