@@ -324,7 +324,7 @@ def test_a_report_without_room_is_one_clear_error_and_can_be_written_later(
     bench: Bench, disk_full: Path
 ) -> None:
     page = bench.session / "report.html"
-    limits = {"LD_PRELOAD": str(disk_full), "DISK_FULL_FOLDER": str(page)}
+    limits = {"LD_PRELOAD": str(disk_full), "DISK_FULL_FOLDER": f"{page.parent}/.{page.name}"}
     error = said(bench.search(3, **limits), 2)
     assert "mine/report.html: the report cannot be written: No space left on device" in error
     assert "once the cause is gone, write it with `tune report mine`" in error

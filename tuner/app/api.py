@@ -64,10 +64,11 @@ class TuningResult:
         raise InputError(f"nothing was tuned for {shown}", remedy=f"tuned workloads: {known}")
 
     def source(self, workload: Workload | Mapping[str, int] | str) -> str:
-        """Return the CUDA source that won on a workload; raise `InputError` for none."""
-        shape = self.best(workload).workload.key.replace("=", "").replace(",", "-")
-        path = self.folder / "tuned" / f"{self.data.kernel}-{shape}.cu"
-        return path.read_text(encoding="utf-8")
+        """Return the CUDA that won on a workload; raise `InputError` where there is none."""
+        key = self.best(workload).workload.key
+        if key not in self.data.tuned_sources:
+            raise InputError(f"the kernel tuned for {key} is gone", path=self.folder / "tuned")
+        return self.data.tuned_sources[key]
 
     def to_pandas(self) -> pd.DataFrame:
         """Lay all trials out, one a row in the order they ended; times are in microseconds."""

@@ -75,6 +75,7 @@ def command(context: click.Context, /, root: Path, wait: float, **values: Any) -
     root = root.resolve()
     for name in ("kernel", "space", "session", "resume"):
         values[name] = values[name] and _named(values[name], root)
+    values["sources"] = tuple(path.resolve() for path in values["sources"])
     settings = options.settings_of(context, values)
     # New sessions lie below it, and messages name files from there.
     os.chdir(root)

@@ -17,9 +17,6 @@ from tuner.model.errors import InputError, Interrupted, KernelError, TunerError
 from tuner.model.settings import MCP, RunSettings
 from tuner.space.plan import Plan
 
-# What the command line says of its own kernel does not fit another.
-OF_KERNEL = frozenset({"space", "workloads", "operators"})
-
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
@@ -55,7 +52,7 @@ def _run(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
     def opened(run: OpenRun) -> None:
         watch.session, agent.recap = run.session.directory, partial(recap, run.session)
 
-    sources = tuple(Path(folder).resolve() for folder in defaults.settings.get("sources", ()))
+    sources = tuple(Path(folder) for folder in defaults.settings.get("sources", ()))
     options = replace(
         defaults.options,
         session=None if resume else wish.session or defaults.options.session,
@@ -71,14 +68,21 @@ def _run(defaults: Defaults, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
 def _started(defaults: Defaults, wish: Wish) -> RunSettings:
     """Complete what the client wants with what the server was started with."""
     own = defaults.kernel is None or wish.kernel in (None, defaults.kernel)
-    kept = {n: v for n, v in defaults.settings.items() if own or n not in OF_KERNEL}
-    return RunSettings(**{**kept, **wish.settings, "agent": MCP})  # type: ignore[typeddict-item]
+    kept: RunSettings = {**defaults.settings}
+    if not own:
+        # What the command line says of its own kernel does not fit another.
+        kept.pop("space", None)
+        kept.pop("workloads", None)
+        kept.pop("operators", None)
+    return {**kept, **wish.settings, "agent": MCP}
 
 
 def _resumed(defaults: Defaults, wish: Wish) -> RunSettings:
     """Say again only what the client says, and the rounds: a session keeps all else."""
-    rounds = {n: v for n, v in defaults.settings.items() if n == "rounds"}
-    return RunSettings(**{**rounds, **wish.settings, "agent": MCP})  # type: ignore[typeddict-item]
+    kept: RunSettings = {}
+    if "rounds" in defaults.settings:
+        kept["rounds"] = defaults.settings["rounds"]
+    return {**kept, **wish.settings, "agent": MCP}
 
 
 def _words(kernel: Path | None, settings: RunSettings) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from tuner.model.config import format_value
 from tuner.model.expressions import Value
 from tuner.model.trial import Status, Trial
+from tuner.process.files import atomic_write
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData
 from tuner.report.sections import search, summary
@@ -82,14 +83,7 @@ def write_page(html: str, path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # surrogates, which a compiler's output may hold, have no UTF-8
-    content = html.encode("utf-8", errors="replace")
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    atomic_write(path, html.encode("utf-8", errors="replace"))
 
 
 @cache
