@@ -344,7 +344,6 @@ class HostCompiler:
             (folder / UNIT_NAME).write_text(request.source, encoding="utf-8")
             # As a system folder, so that the rewriting leaves our own headers alone.
             options = ["-isystem", str(HEADERS), "-include", "cuda_on_host.h", *_language(request)]
-            options += self._macros
             options += [f"-I{Path(one).absolute()}" for one in request.include_dirs]
             unit = self._gxx.run(["-E", "-x", "c++", *options, UNIT_NAME], folder, deadline)
             text = unit.decode(errors="replace")
@@ -353,7 +352,7 @@ class HostCompiler:
                 raise NotOnHostError(refused)
             (folder / "unit.ii").write_text(to_host(text) + _entries(request.kernels), "utf-8")
             (folder / "runtime.o").write_bytes(self._runtime_object(deadline))
-            code = ["-w", _standard(request), *_CODE, "-O1", *self._macros]
+            code = ["-w", _standard(request), *_CODE, "-O1"]
             code += [option for name in self._sanitizers for option in _SANITIZING[name]]
             files = ["-o", "unit.so", "unit.ii", "runtime.o"]
             self._gxx.run([*code, *files, *_LINK], folder, deadline)
@@ -384,7 +383,8 @@ class HostCompiler:
 
     def _build_runtime(self) -> bytes:
         source = '#include "on_host/runtime.h"\n'
-        # It only knows of the sanitizers and isn't watched.
+        # It alone knows of the sanitizers, and isn't watched: a kernel is the same text with them
+        # and without.
         options = [*_RUNTIME_ONLY, *self._macros, "-std=c++17", "-frounding-math"]
         options += ["-fno-gnu-unique", "-c"]
         request = CompileRequest(source, (), "host", tuple(options))

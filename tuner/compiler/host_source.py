@@ -233,6 +233,12 @@ _PLAIN_NAME = re.compile(r"[\w.$@=,+-]*")
 _ASSEMBLY_STATEMENT = re.compile(r"asm(?:__)?\b")
 # Without a quote no file can be named to the assembler.
 _PLAIN_INSTRUCTION = re.compile(r"(?!\.inc)[\w.$@%(), +-]*")
+# What a kernel that is watched could know it by, and what finds functions by their names.
+_TELLING = re.compile(
+    r"\b__*(?:asan|ubsan|lsan|msan|tsan|hwasan|sanitizer|interceptor|SANITIZE)_\w*"
+    r"|\bdl(?:v?sym|m?open|addr1?|info|_iterate_phdr)\b"
+)
+_UNWATCHED = re.compile(r"\b_*(?:no_sanitize\w*|no_address_safety_analysis)\b")
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+GCC[ \t]+(\w+)", re.M)
 _PRAGMAS = frozenset(
     ("diagnostic", "unroll", "ivdep", "push_options", "pop_options", "optimize", "visibility")
@@ -250,6 +256,7 @@ def refusal(preprocessed: str, folder: Path, allowed: Sequence[Path]) -> str | N
         _bad_pragmas(preprocessed),
         _bad_names(preprocessed),
         _bad_assembly(preprocessed),
+        _telling_names(preprocessed),
     )
     for position, problem in found:
         files = [marker[2] for marker in MARKER.finditer(preprocessed, 0, position)]
@@ -282,6 +289,17 @@ def _bad_names(text: str) -> Iterator[tuple[int, str]]:
         for literal in _ONE_STRING.finditer(match["names"]):
             if _is_word(text, match.start()) and not _PLAIN_NAME.fullmatch(_unquoted(literal[0])):
                 yield match.start(), f"a name in `{match['name']}` has other characters than a name"
+
+
+def _telling_names(text: str) -> Iterator[tuple[int, str]]:
+    """Find what would tell a kernel that a sanitizer watches it, or keep the sanitizer out."""
+    for match in _TELLING.finditer(text):
+        yield match.start(), f"`{match[0]}` is not allowed: it can tell sanitizers"
+    for match in _UNWATCHED.finditer(text):
+        # A source can claim to be a system header, but not with an absolute path.
+        files = [marker[2] for marker in MARKER.finditer(text, 0, match.start())]
+        if not files[-1].startswith("/"):
+            yield match.start(), f"`{match[0]}` is not allowed: sanitizers watch all of it"
 
 
 def _bad_assembly(text: str) -> Iterator[tuple[int, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.device.layout import LARGEST, SMALLEST_NORMAL, Array
+from tuner.device.layout import LARGEST, SMALLEST_NORMAL, Array, Patch
 from tuner.model.errors import KernelError
 from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Workload
 
@@ -98,12 +98,15 @@ class Prepared:
     reference: Mapping[str, Array] | None = None
     first_output: dict[str, Array] | None = None
     telling: set[str] = field(default_factory=set)  # outputs that zeros were seen not to pass
+    given: frozenset[str] = frozenset()  # inputs that the reference file drew
+    twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
     uses: int = 0
 
     @property
     def size_bytes(self) -> int:
         arrays = (*self.inputs.values(), *(self.reference or {}).values())
-        return sum(int(array.nbytes) for array in arrays)
+        twin = self.twin[0].size_bytes if self.twin else 0
+        return twin + sum(int(array.nbytes) for array in arrays)
 
 
 class InputCache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,12 +46,13 @@ SMALLEST_NORMAL: dict[str, float] = {
 }
 
 GUARD_BYTES = 4096
-# Whoever reads there gets NaN or a huge number, in turn, and shows it.
-GUARDS = (0xFF, 0x7B)
 ALIGNMENT = 256
-# NaN in every float format, -1 in every signed integer; alternated with a second pattern, so
-# that an output that happens to equal one of them cannot hide an element nobody wrote.
-POISONS = (0xFF, 0x7B)
+# Where memory is closed by pages: the largest of a page's usual size and this machine's.
+PAGE_BYTES = max(4096, mmap.PAGESIZE)
+# NaN in every float format, -1 in every signed integer.
+NAN_BYTE = 0xFF
+# One fill in so many is NaN: a product with zero would hide any other number that nobody wrote.
+NAN_EVERY = 4
 # How a kernel receives what is passed by value.
 SCALARS: dict[str, Callable[..., Any]] = {
     "bool": ctypes.c_bool,
@@ -97,6 +99,11 @@ class Layout:
     def footprint_bytes(self) -> int:
         return sum(slot.size_bytes for slot in self.slots)
 
+    def pages(self, slot: Slot) -> tuple[int, int]:
+        """Return the byte range of the pages that a slot of a layout by pages has to itself."""
+        first = slot.offset // PAGE_BYTES * PAGE_BYTES
+        return first, _align(slot.offset + slot.size_bytes, PAGE_BYTES)
+
     def with_role(self, *roles: Role) -> tuple[Slot, ...]:
         return tuple(slot for slot in self.slots if slot.role in roles)
 
@@ -111,19 +118,51 @@ class Arena:
     host_name: str | None
 
 
-def plausible_byte() -> int:
-    """Choose a poison that a kernel cannot tell from an output: finite in every float format."""
-    return 0x40 + secrets.randbelow(0x3B)
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Two variants of a few bytes of the inputs: where they lie, and what each variant has there.
+
+    Which of the two a timed call meets nobody can foresee, and a kernel that doesn't read all of
+    its input doesn't notice.
+    """
+
+    offsets: tuple[int, ...] = ()
+    values: tuple[bytes, bytes] = (b"", b"")
+
+    def draw(self) -> int:
+        """Choose a variant for the next call."""
+        return secrets.randbelow(2) if self.offsets else 0
 
 
-def lay_out(spec: KernelSpec, names: Mapping[str, Value]) -> Layout:
-    """Place every array argument of `spec` for the axes in `names`."""
+UNCHANGED = Patch()
+
+
+def fill_byte(*, nan: bool = True, other_than: int | None = None) -> int:
+    """Draw what memory that a kernel has yet to write holds before a call.
+
+    Checks, timed calls and comparisons all draw it here: a kernel that looks cannot tell one from
+    the other. Where NaN is a right result (`nan` is False) only numbers are drawn, which are finite
+    in every float format.
+    """
+    while True:
+        is_nan = nan and secrets.randbelow(NAN_EVERY) == 0
+        byte = NAN_BYTE if is_nan else 0x40 + secrets.randbelow(0x3B)
+        if byte != other_than:
+            return byte
+
+
+def lay_out(spec: KernelSpec, names: Mapping[str, Value], *, by_pages: bool = False) -> Layout:
+    """Place every array argument of `spec` for the axes in `names`.
+
+    `by_pages` gives each array pages of its own that it fills to the end, with at least one page
+    between two arrays: whoever maps them may close what lies between.
+    """
     slots: list[Slot] = []
     end = 0
+    unit = PAGE_BYTES if by_pages else ALIGNMENT
     for argument in spec.arguments:
         if argument.is_scalar:
             continue
-        offset = _align(end + GUARD_BYTES)
         shape = argument.dimensions(names)
         if min(shape, default=1) < 1:
             listed = " ".join(f"{name}={value}" for name, value in names.items())
@@ -134,10 +173,12 @@ def lay_out(spec: KernelSpec, names: Mapping[str, Value]) -> Layout:
                 remedy="every dimension must be 1 or more: change the shape or the workload",
             )
         size = argument.size_bytes(names)
+        first = _align(end + max(GUARD_BYTES, unit), unit)
+        offset = first + (-_align(size) % unit)
         slots.append(Slot(argument.name, argument.dtype, shape, argument.role, offset, size))
         end = offset + size
     order = tuple(_parameter(spec, argument, names) for argument in spec.arguments)
-    return Layout(tuple(slots), order, _align(end + GUARD_BYTES))
+    return Layout(tuple(slots), order, _align(end + max(GUARD_BYTES, unit), unit))
 
 
 def _parameter(
@@ -169,8 +210,8 @@ def _parameter(
     )
 
 
-def _align(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
+def _align(offset: int, unit: int = ALIGNMENT) -> int:
+    return -(-offset // unit) * unit
 
 
 def storage_dtype(dtype: str) -> np.dtype[Any]:

@@ -10,6 +10,8 @@ from tuner.model.statistics import clearly_slower, enough
 
 # A graph of more nodes costs more to build than it gains in precision.
 MAX_CALLS = 4096
+# Of arrays that are written in place, for a replay of fewer calls: so much takes long enough.
+IN_PLACE_BYTES = 2 << 30
 # Event time that is far below the wall time of the same replays means that work went elsewhere
 # (another stream, say). The allowance covers the launch and the wait, which events leave out.
 WALL_RATIO = 1.5
@@ -64,15 +66,26 @@ class Rotation:
 
 
 def rotation(
-    policy: TimingPolicy, footprint_bytes: int, l2_bytes: int, free_bytes: int
+    policy: TimingPolicy,
+    footprint_bytes: int,
+    l2_bytes: int,
+    free_bytes: int,
+    *,
+    in_place: bool = False,
 ) -> Rotation:
-    """Choose enough sets to cover the L2 several times, inside half of the free memory."""
+    """Choose enough sets to cover the L2 several times, inside half of the free memory.
+
+    A kernel that writes its inputs (`in_place`) meets each set once a replay: the second call
+    would work on the first one's results, and none of them could be verified.
+    """
     if policy.l2_multiple == 0.0:
-        return Rotation(1, once=False)
+        return Rotation(1, once=in_place)
     wanted = ceil(policy.l2_multiple * l2_bytes / footprint_bytes)
+    if in_place:
+        wanted = max(wanted, min(policy.min_calls, ceil(IN_PLACE_BYTES / footprint_bytes)))
     affordable = max(1, free_bytes // 2 // footprint_bytes)
     sets = max(1, min(max(wanted, 2), affordable, policy.max_sets))
-    return Rotation(sets, once=policy.min_calls <= sets < wanted)
+    return Rotation(sets, once=in_place or policy.min_calls <= sets < wanted)
 
 
 def calls_per_replay(policy: TimingPolicy, chosen: Rotation, expected_us: float) -> int:

@@ -215,6 +215,11 @@ class KernelSpec:
     def workloads(self) -> tuple[Workload, ...]:
         return (*self.tuned, *self.held_out)
 
+    @property
+    def deterministic(self) -> frozenset[str]:
+        """The arguments whose bits may not differ between runs on the same inputs."""
+        return frozenset(one.name for one in self.arguments if one.deterministic)
+
     def argument(self, name: str) -> Argument:
         """Find an argument by name; raise `KernelError` for an unknown one."""
         found = {argument.name: argument for argument in self.arguments}

@@ -39,16 +39,21 @@ class LaunchEnd(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttachRequest:
-    """Map the memory whose descriptor comes along; `outputs` are ranges to spoil before timing.
+    """Map the memory; two descriptors come along, the second one for reading only.
 
-    `parameters` lists the kernel's: an offset into the memory, or a scalar's bytes in hex.
-    `compared` are the ranges whose bits no run may leave otherwise than the one before.
+    `parameters` lists the kernel's: an offset into the memory, or a scalar's bytes in hex. A run
+    finds `outputs` spoiled and `restored` as they were renewed. In the kernel's process `readable`
+    are pages that it cannot write and `closed` pages that it cannot touch. `compared` are the
+    ranges whose bits no run may leave otherwise than the one before.
     """
 
     total_bytes: int
     parameters: Sequence[int | str]
     guards: Sequence[Sequence[int]]
     outputs: Sequence[Sequence[int]]
+    restored: Sequence[Sequence[int]]
+    readable: Sequence[Sequence[int]]
+    closed: Sequence[Sequence[int]]
     compared: Sequence[Sequence[int]]
 
 
@@ -78,13 +83,28 @@ class LoadRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RenewRequest:
+    """Take what the memory holds now for what it has to hold before each run.
+
+    At `offsets` it has one of two variants, whose bytes come in hex.
+    """
+
+    offsets: Sequence[int]
+    variants: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class RunRequest:
-    """Run a loaded program; `spoil` is a byte for the outputs before."""
+    """Run a loaded program; `fill` is the byte that its outputs hold before.
+
+    `variant` chooses what the inputs hold where they vary.
+    """
 
     program: int
     order: int
     timeout_s: float
-    spoil: int | None = None
+    fill: int
+    variant: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +132,18 @@ class RunAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ServerHello:
-    """What holds in the children, and the least time that a command to one takes.
+    """What holds in the children, what a command to one takes, and how much that varies.
 
     `fault` says why no child can be started, where none can.
     """
 
     limits: Sequence[str]
-    handshake_us: float
+    handshake_us: float = 0.0
+    noise_us: float = 0.0
     fault: str = ""
 
 
-Request = AttachRequest | DetachRequest | LoadRequest | RunRequest | UnloadRequest
+Request = AttachRequest | DetachRequest | LoadRequest | RenewRequest | RunRequest | UnloadRequest
 _REQUESTS: dict[str, type[Request]] = {kind.__name__: kind for kind in get_args(Request)}
 
 
@@ -166,12 +187,16 @@ class Range(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a child does: load a library and launch its functions on memory mapped at `base`."""
+    """What a child does: load a library and launch its functions on memory mapped at `base`.
+
+    `reading` is a descriptor of that memory that allows no writing.
+    """
 
     library: int
     load: LoadRequest
     attach: AttachRequest
     base: int
+    reading: int
 
 
 def live(
@@ -190,6 +215,8 @@ def live(
     """
     status = 1
     try:
+        if work is not None:
+            _protect(work)
         _keep_only(log, {channel} if work is None else {channel, work.library})
         end_with_parent(server)
         in_force = confine_kernel(readable, separated=separated)
@@ -212,6 +239,31 @@ def live(
         os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
     finally:
         os._exit(status)
+
+
+_PROT_NONE, _PROT_READ = 0, 1
+_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 1, 2, 0x10, 0x20
+
+
+def _protect(work: Work) -> None:
+    """Map the inputs for reading only and close what lies between arrays, for good.
+
+    The descriptor that is mapped anew allows no writing, so that the process cannot undo it.
+    """
+    ranges = [(each, _PROT_READ, _MAP_SHARED, work.reading) for each in work.attach.readable]
+    nothing = _MAP_PRIVATE | _MAP_ANONYMOUS
+    ranges += [(each, _PROT_NONE, nothing, -1) for each in work.attach.closed]
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
+        ctypes.c_long,
+    )
+    for (start, end), protection, flags, descriptor in ranges:
+        place, offset = work.base + start, start if descriptor >= 0 else 0
+        found = libc.mmap(place, end - start, protection, flags | _MAP_FIXED, descriptor, offset)
+        if found != place:
+            raise OSError(ctypes.get_errno(), "the kernel's inputs cannot be protected")
 
 
 def _keep_only(log: int, kept: set[int]) -> None:

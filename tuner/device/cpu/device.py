@@ -11,19 +11,24 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
-from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program
+from tuner.device.base import Device, DeviceInfo, Outcome, Program
 from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.worker import HostRunError, HostWorker
-from tuner.device.layout import Arena, Layout, plausible_byte
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, fill_byte
 from tuner.device.timing import TimingPolicy, finished, hopeless
 from tuner.device.verify.verified_device import (
+    Judge,
     RestartingWorker,
+    Rows,
     RunFailedError,
+    Timed,
     VerifiedDevice,
+    fresh_seed,
     unless_killed,
 )
 from tuner.device.verify.verifier import HostMemory, Verifier
@@ -37,6 +42,10 @@ from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 COMPUTE_CAPABILITY = (9, 0)
 # Of what a kernel's process wrote, in a reason.
 LOG_LETTERS = 200
+# Ascending, descending and random.
+ORDERS = 3
+# A check runs a kernel up to so many times, and so does what stands for timed calls.
+CHECK_CALLS, RERUN_CALLS = 3, 12
 # For the streaming rate: twice the caches, within what can be touched in a tenth of a second.
 LEAST_PROBE_BYTES, MOST_PROBE_BYTES = 32 << 20, 128 << 20
 PROBE_REPEATS = 3
@@ -60,14 +69,13 @@ class HostDevice(VerifiedDevice):
         environment: Mapping[str, str] | None = None,
         finding: Callable[[str], str] | None = None,
     ) -> None:
-        deterministic = frozenset(one.name for one in spec.arguments if one.deterministic)
         with ExitStack() as undo:
             try:
                 verifier = Child(host_verifier, (spec, dict(operators)), "tune-verifier")
             except (ChildDiedError, ChildTimeoutError) as error:
                 raise DeviceError(f"the verifying process did not start: {error}") from error
             undo.callback(verifier.kill)
-            runner = HostRunner(run_timeout_s, environment, finding, deterministic)
+            runner = HostRunner(run_timeout_s, environment, finding, spec.deterministic)
             undo.callback(runner.close)
             super().__init__(_info(runner.limits), spec, verifier, runner)
             undo.pop_all()
@@ -80,6 +88,7 @@ class HostRunner(RestartingWorker[HostWorker]):
     """
 
     _called = "the process that starts kernels"
+    by_pages = True
 
     def __init__(
         self,
@@ -93,57 +102,75 @@ class HostRunner(RestartingWorker[HostWorker]):
         self._finding, self._deterministic = finding, deterministic
         self.limits = self._live_worker().limits
 
-    def run_once(self, program: Program, order: int) -> str:
-        """Run the program on the arena, its blocks and threads in the order that is asked for."""
+    def orders(self) -> Iterator[int]:
+        first = secrets.randbelow(ORDERS)
+        return (draw_order(turn) for turn in count(first))
+
+    def run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
+        """Run the program on the arena a few times, and once in the order that is asked for.
+
+        So a check, too, may be the first call on these inputs or one of many.
+        """
         with self._blamed_on_the_program():
-            worker = self._ready_worker()
-            worker.keep_only(program)
-            worker.run(program, order)
+            worker = self._renewed(program)
+            for one in (*_some_orders(CHECK_CALLS), order):
+                worker.run(program, one, fill_byte(nan=nan))
         return ""
 
     def time(
-        self, program: Program, policy: TimingPolicy, incumbent_us: float | None
-    ) -> Measurement:
-        """Time the program by the server's wall clock, the outputs spoiled before every call.
+        self, program: Program, policy: TimingPolicy, incumbent_us: float | None, patch: Patch
+    ) -> Timed:
+        """Time the program by the server's wall clock.
 
-        A call that leaves other bits than the one before is the last: the verifier sees its output.
+        A call that leaves other bits than one before is the last: the verifier sees its output.
         """
+        calls = _Calls(patch)
         times: list[float] = []
         with self._blamed_on_the_program():
-            worker = self._ready_worker()
-            worker.keep_only(program)
-            _, expected = worker.run(program, 0)
+            worker = self._renewed(program, patch=patch)
+            calls.run(worker, program)  # the first call of a process takes longer
             started = time.perf_counter()
-            while not finished(policy, times, time.perf_counter() - started, incumbent_us):
-                time_us, digest = worker.run(program, 0, plausible_byte())
-                times.append(time_us)
-                if digest != expected:
-                    break
-        return Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
+            while calls.repeats and not finished(
+                policy, times, time.perf_counter() - started, incumbent_us
+            ):
+                times.append(calls.run(worker, program))
+        measurement = Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
+        return Timed(measurement, calls.variant, calls.repeats)
 
-    def rerun(self, program: Program, *, full_verification: bool) -> None:
+    def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
-            self._ready_worker().run(program, 0)
+            worker = self._renewed(program)
+            for order in (*_some_orders(RERUN_CALLS), draw_order()):
+                worker.run(program, order, fill_byte())
 
-    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
+    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         """Time programs in alternation, each in a process that waits while the others run."""
-        order = list(range(len(programs)))
+        turns = list(range(len(programs)))
         rows = []
+        left: list[list[bytes]] = [[] for _ in programs]
+        calls = [_Calls(patch) for _ in programs]
         with self._blamed_on_the_program():
-            worker = self._ready_worker()
-            worker.keep_only(*programs)
-            expected = [worker.run(program, 0)[1] for program in programs]
+            worker = self._renewed(*programs, patch=patch)
+            for program, made in zip(programs, calls, strict=True):
+                made.run(worker, program)
             for _ in range(rounds):
-                secrets.SystemRandom().shuffle(order)
+                secrets.SystemRandom().shuffle(turns)
                 row = [0.0] * len(programs)
-                for index in order:
-                    row[index], digest = worker.run(programs[index], 0, plausible_byte())
-                    if digest != expected[index]:
-                        raise RunFailedError(
-                            Status.INCORRECT, "its output differs between timed calls"
-                        )
+                for index in turns:
+                    row[index] = calls[index].run(worker, programs[index])
+                    # In every round, or the pause would tell which is the last.
+                    left[index] = worker.take()
                 rows.append(tuple(row))
-        return ComparisonRounds(tuple(rows), paired=True, isolated_us=tuple(None for _ in programs))
+            for index, written in enumerate(left):
+                worker.put(written)
+                judge(index, calls[index].variant, calls[index].repeats)
+        return rows
+
+    def _renewed(self, *programs: Program, patch: Patch = UNCHANGED) -> HostWorker:
+        worker = self._ready_worker()
+        worker.keep_only(*programs)
+        worker.renew(patch)
+        return worker
 
     def _start(self) -> HostWorker:
         with unless_killed("no process can be started to run kernels", OSError):
@@ -173,6 +200,35 @@ class HostRunner(RestartingWorker[HostWorker]):
         said = next((line.strip() for line in error.log.splitlines() if line.strip()), "")
         said = "".join(letter for letter in said if letter.isprintable())[:LOG_LETTERS]
         return f"{error.message}; it wrote: {said}" if said else error.message
+
+
+class _Calls:
+    """Timed calls of one program: the last one's variant, and whether outputs repeat their bits."""
+
+    def __init__(self, patch: Patch) -> None:
+        self._patch, self._digests = patch, dict[int, int]()
+        self.variant, self.repeats = 0, True
+
+    def run(self, worker: HostWorker, program: Program) -> float:
+        """Run the program once and return microseconds."""
+        self.variant = self._patch.draw()
+        time_us, digest = worker.run(program, draw_order(), fill_byte(), self.variant)
+        self.repeats &= self._digests.setdefault(self.variant, digest) == digest
+        return time_us
+
+
+def draw_order(turn: int | None = None) -> int:
+    """Draw an order of blocks and threads; `turn` chooses among ascending, descending and random.
+
+    They take turns in checks: a race that one order hides shows in another.
+    """
+    turn = secrets.randbelow(ORDERS) if turn is None else turn % ORDERS
+    return turn if turn < 2 else fresh_seed() & 0xFFFFFFFF | 2
+
+
+def _some_orders(most: int) -> list[int]:
+    """Draw orders for as many calls as nobody can foresee, before the one whose result counts."""
+    return [draw_order() for _ in range(secrets.randbelow(most))]
 
 
 def _streaming_gbps() -> float:

@@ -27,6 +27,7 @@ from tuner.device.cpu.child import (
     DetachRequest,
     LaunchEnd,
     LoadRequest,
+    RenewRequest,
     Request,
     RunAnswer,
     RunRequest,
@@ -42,7 +43,7 @@ from tuner.process.protocol import receive, send
 # Loaded before the fork, so that a child need not find them.
 _COMMON_LIBRARIES = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
 _START_S = 10.0
-# The shortest counts, and on a busy machine most are long.
+# The median counts, and for the noise nine in ten.
 _HANDSHAKES = 300
 _HANDSHAKES_S = 0.5
 _MOST_STARTS = 3  # of the first child, where SIGKILL ends it: memory may be short for a moment
@@ -78,7 +79,10 @@ class _Server:
         self._separated = confinement.separate()
         confinement.adopt_orphans()
         self._memory: mmap.mmap | None = None
+        self._reading = -1
         self._attach: AttachRequest | None = None
+        self._renewed: list[bytes] = []
+        self._patch, self._variants = RenewRequest((), ()), [b"", b""]
         self._children: dict[int, _ForkedChild] = {}
 
     def hello(self) -> ServerHello:
@@ -118,38 +122,58 @@ class _Server:
         finally:
             child.end()
         if ran.code != LaunchEnd.DONE:
-            return ServerHello([], 0.0, f"{ran.message} {child.log}".strip()), ran.killed
-        return ServerHello(limits.split(", ") if limits else [], min(times_us)), False
+            return ServerHello([], fault=f"{ran.message} {child.log}".strip()), ran.killed
+        times_us.sort()
+        low, middle, high = (times_us[len(times_us) * part // 20] for part in (1, 10, 19))
+        return ServerHello(limits.split(", ") if limits else [], middle, high - low), False
 
     def _served(self, request: Request, descriptors: Sequence[int]) -> RunAnswer:
         match request:
             case AttachRequest():
                 self._unmap()
-                self._memory = mmap.mmap(descriptors[0], request.total_bytes)
+                writing, reading = descriptors
+                self._memory = mmap.mmap(writing, request.total_bytes)
+                self._reading = os.dup(reading)
                 self._attach = request
             case DetachRequest():
                 self._unmap()
+            case RenewRequest():
+                assert self._attach is not None
+                assert self._memory is not None
+                self._renewed = [self._memory[start:end] for start, end in self._attach.restored]
+                self._patch = request
+                self._variants = list(map(bytes.fromhex, request.variants))
             case LoadRequest(program=program):
                 self._end(program)
                 assert self._attach is not None
-                work = Work(descriptors[0], request, self._attach, self._base)
+                work = Work(descriptors[0], request, self._attach, self._base, self._reading)
                 self._children[program] = self._fork(work)
                 return self._commanded(program, 0, request.timeout_s)
-            case RunRequest(program=program, spoil=spoil):
-                assert self._attach is not None
-                if spoil is not None:
-                    for start, end in self._attach.outputs:
-                        ctypes.memset(self._base + start, spoil, end - start)
+            case RunRequest(program=program):
+                self._fill(request.fill, request.variant)
                 return self._commanded(program, request.order, request.timeout_s)
             case UnloadRequest():
                 self._end(request.program)
         return RunAnswer(LaunchEnd.DONE)
 
+    def _fill(self, byte: int, variant: int) -> None:
+        """Make the memory what every run finds: nothing of the run before is left."""
+        assert self._attach is not None
+        assert self._memory is not None
+        for start, end in self._attach.outputs:
+            ctypes.memset(self._base + start, byte, end - start)
+        for (start, end), content in zip(self._attach.restored, self._renewed, strict=False):
+            self._memory[start:end] = content
+        for offset, value in zip(self._patch.offsets, self._variants[variant], strict=True):
+            self._memory[offset] = value
+
     def _unmap(self) -> None:
         self.end_all()
         if self._memory is not None:
             self._memory.close()
+            os.close(self._reading)
         self._memory = self._attach = None
+        self._renewed, self._patch = [], RenewRequest((), ())
 
     def _commanded(self, program: int, order: int, timeout_s: float) -> RunAnswer:
         """Let a child go on; one that does not answer as it should is ended."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import platform
 import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from tuner.device.base import Program
@@ -19,6 +21,7 @@ from tuner.device.cpu.child import (
     LaunchCall,
     LaunchEnd,
     LoadRequest,
+    RenewRequest,
     Request,
     RunAnswer,
     RunRequest,
@@ -26,7 +29,7 @@ from tuner.device.cpu.child import (
     UnloadRequest,
     encoded,
 )
-from tuner.device.layout import SCALARS, Arena, Layout, Slot
+from tuner.device.layout import SCALARS, Arena, Layout, Patch, Slot
 from tuner.model.errors import TunerError, WorkerError
 from tuner.model.kernel import Launch
 from tuner.process.child import ChildProcess
@@ -96,35 +99,67 @@ class HostWorker(ChildProcess):
             self.kill()
             raise
         self.limits = tuple(hello.limits)
-        self._handshake_us = hello.handshake_us
+        self._handshake_us, self._noise_us = hello.handshake_us, hello.noise_us
+        self._memory: mmap.mmap | None = None
+        self._written: list[slice] = []
         self._loaded: dict[_Key, int] = {}
         self._count = 0
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
         """Map the verifier's memory for one workload and end the programs of the previous one."""
         assert arena.host_name is not None
-        descriptor = os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)
+        self._forget()
+        descriptors = []
         try:
-            self._ask(_attach(arena.layout, compared), GRACE_S, descriptor)
+            for access in (os.O_RDWR, os.O_RDONLY):
+                descriptors.append(os.open(arena.host_name, access | os.O_CLOEXEC))
+            self._memory = mmap.mmap(descriptors[0], arena.layout.total_bytes)
+            self._ask(_attach(arena.layout, compared), GRACE_S, *descriptors)
         finally:
-            os.close(descriptor)
-        self._loaded.clear()
+            for descriptor in descriptors:
+                os.close(descriptor)
+        written = arena.layout.with_role("output", "scratch", "inout")
+        self._written = [slice(*arena.layout.pages(slot)) for slot in written]
 
     def detach(self) -> None:
-        self._loaded.clear()
+        self._forget()
         self._ask(DetachRequest(), GRACE_S)
 
-    def run(self, program: Program, order: int, spoil: int | None = None) -> tuple[float, int]:
+    def _forget(self) -> None:
+        self._loaded.clear()
+        if self._memory is not None:
+            self._memory.close()
+        self._memory = None
+
+    def take(self) -> list[bytes]:
+        """Copy all that a program can write, out of the reach of others."""
+        assert self._memory is not None
+        return [self._memory[pages] for pages in self._written]
+
+    def put(self, taken: Sequence[bytes]) -> None:
+        """Put back what was taken, to be judged."""
+        assert self._memory is not None
+        for pages, content in zip(self._written, taken, strict=True):
+            self._memory[pages] = content
+
+    def renew(self, patch: Patch) -> None:
+        """Take what the memory holds for what runs find there, but for outputs and the patch."""
+        values = [value.hex() for value in patch.values]
+        self._ask(RenewRequest(list(patch.offsets), values), GRACE_S)
+
+    def run(self, program: Program, order: int, fill: int, variant: int = 0) -> tuple[float, int]:
         """Run the program; return microseconds and a checksum of the compared outputs.
 
         The time is the server's, not the word of the process that the program runs in, less what
-        an empty command takes. `spoil` is a byte to fill the outputs with before.
+        an empty command takes; it is never below what that varies by. Outputs and scratch hold
+        the byte `fill` before, and the inputs are this variant of the patch.
         """
         number = self._load(program)
         timeout_s = self._launch_timeout_s * len(program.launches) + _LATE_S
-        ran = self._ask(RunRequest(number, order, timeout_s, spoil), timeout_s + GRACE_S)
+        request = RunRequest(number, order, timeout_s, fill, variant)
+        ran = self._ask(request, timeout_s + GRACE_S)
         self._check(program, ran)
-        return max(ran.wall_us - self._handshake_us, 0.01), ran.digest
+        return max(ran.wall_us - self._handshake_us, self._noise_us), ran.digest
 
     def keep_only(self, *programs: Program) -> None:
         kept = {_key(program) for program in programs}
@@ -190,6 +225,8 @@ def _attach(layout: Layout, compared: frozenset[str]) -> AttachRequest:
     def ranges(slots: Iterable[Slot]) -> list[tuple[int, int]]:
         return [(slot.offset, slot.offset + slot.size_bytes) for slot in slots]
 
+    pages = [layout.pages(slot) for slot in layout.slots]
+    edges = [0, *chain.from_iterable(pages), layout.total_bytes]
     offsets = {slot.name: slot.offset for slot in layout.slots}
     parameters = [
         offsets[item] if isinstance(item, str) else bytes(SCALARS[item[0]](item[1])).hex()
@@ -200,6 +237,9 @@ def _attach(layout: Layout, compared: frozenset[str]) -> AttachRequest:
         parameters=parameters,
         guards=layout.guards,
         outputs=ranges(layout.with_role("output", "scratch")),
+        restored=ranges(layout.with_role("inout")),
+        readable=[layout.pages(slot) for slot in layout.with_role("input")],
+        closed=[(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)],
         compared=ranges(one for one in layout.with_role("output") if one.name in compared),
     )
 

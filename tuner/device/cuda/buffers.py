@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker, shared_memory
@@ -12,7 +11,7 @@ from typing import Any, Protocol
 from cuda.bindings import driver
 
 from tuner.device.cuda.driver import TURNS, Issuer, LaunchArguments, PtxKernel, allocate, call
-from tuner.device.layout import POISONS, Arena
+from tuner.device.layout import Arena, fill_byte
 from tuner.device.timing import Rotation
 from tuner.model.errors import WorkerError
 
@@ -168,13 +167,13 @@ class Buffers:
     def __init__(self, arena: MappedArena, chosen: Rotation, stream: Any) -> None:
         self.rotation, self.sets = chosen, chosen.sets
         self._arena, self._stream = arena, stream
-        self._size = arena.layout.total_bytes
-        self.size_bytes = self._size * self.sets
-        self._base = allocate(self.size_bytes)
+        self.set_bytes = arena.layout.total_bytes
+        self.size_bytes = self.set_bytes * self.sets
+        self.base = allocate(self.size_bytes)
         written_in_place = bool(arena.layout.with_role("inout"))
         self._pristine = allocate(self.size_bytes) if written_in_place else 0
         self.arguments = [
-            LaunchArguments(arena.layout, self._base + index * self._size)
+            LaunchArguments(arena.layout, self.base + index * self.set_bytes)
             for index in range(self.sets)
         ]
 
@@ -183,12 +182,12 @@ class Buffers:
         return 2 * self.size_bytes if self._pristine else self.size_bytes
 
     def renew(self) -> None:
-        call(driver.cuMemcpyDtoDAsync, self._base, self._arena.base, self._size, self._stream)
+        call(driver.cuMemcpyDtoDAsync, self.base, self._arena.base, self.set_bytes, self._stream)
         made = 1
         while made < self.sets:  # each copy doubles what there is: few calls for many sets
             count = min(made, self.sets - made)
-            target = self._base + made * self._size
-            call(driver.cuMemcpyDtoDAsync, target, self._base, count * self._size, self._stream)
+            target = self.base + made * self.set_bytes
+            call(driver.cuMemcpyDtoDAsync, target, self.base, count * self.set_bytes, self._stream)
             made += count
         if self._pristine:
             call(driver.cuMemcpyDtoDAsync, self._pristine, *self._all, self._stream)
@@ -200,26 +199,21 @@ class Buffers:
             base, size_bytes = self._all
             call(driver.cuMemcpyDtoDAsync, base, self._pristine, size_bytes, self._stream)
         for slot in self._arena.layout.with_role("output", "scratch"):
-            first, width = self._base + slot.offset, slot.size_bytes
+            first, width = self.base + slot.offset, slot.size_bytes
             if self.sets > FEW_SETS:
                 shape = (width, self.sets)
-                call(driver.cuMemsetD2D8Async, first, self._size, byte, *shape, self._stream)
+                call(driver.cuMemsetD2D8Async, first, self.set_bytes, byte, *shape, self._stream)
                 continue
             for index in range(self.sets):
-                place = first + index * self._size
+                place = first + index * self.set_bytes
                 call(driver.cuMemsetD8Async, place, byte, width, self._stream)
 
     @property
     def _all(self) -> tuple[int, int]:
-        return self._base, self.size_bytes
-
-    def copy_to_arena(self, index: int) -> None:
-        base = self._base + index * self._size
-        call(driver.cuMemcpyDtoDAsync, self._arena.base, base, self._size, self._stream)
-        call(driver.cuStreamSynchronize, self._stream)
+        return self.base, self.size_bytes
 
     def close(self) -> None:
-        call(driver.cuMemFree, self._base)
+        call(driver.cuMemFree, self.base)
         if self._pristine:
             call(driver.cuMemFree, self._pristine)
 
@@ -302,7 +296,7 @@ class SharedSpoiler:
         call(driver.cuFuncSetAttribute, self._kernel.function, name, shared_bytes)
 
     def issue(self, stream: Any) -> None:
-        word = secrets.choice(POISONS) * 0x01010101
+        word = fill_byte() * 0x01010101
         values = (ctypes.c_uint32(self._shared_bytes), ctypes.c_uint32(word))
         self._kernel.issue(stream, self._blocks, *values, shared_bytes=self._shared_bytes)
 

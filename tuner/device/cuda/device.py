@@ -11,7 +11,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program, Watchers
+from tuner.device.base import DeviceInfo, Outcome, Program, Watchers
 from tuner.device.cuda.counters import NsightCompute
 from tuner.device.cuda.driver import CudaError, gpu_uuid
 from tuner.device.cuda.energy import ENERGY
@@ -25,13 +25,16 @@ from tuner.device.cuda.sanitizer import (
 )
 from tuner.device.cuda.worker import CudaWorker
 from tuner.device.inputs import NORMAL
-from tuner.device.layout import Arena
+from tuner.device.layout import Arena, Patch
 from tuner.device.reference import PeerError
-from tuner.device.timing import FINALS, SEARCH, TimingPolicy
+from tuner.device.timing import FINALS, TimingPolicy
 from tuner.device.verify.verified_device import (
     VERIFIER_TIMEOUT_S,
+    Judge,
     RestartingWorker,
+    Rows,
     RunFailedError,
+    Timed,
     VerifiedDevice,
     fresh_seed,
     unless_killed,
@@ -40,7 +43,7 @@ from tuner.device.verify.verifier import cuda_verifier
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
-from tuner.model.trial import EnergyWindow, Measurement, Status
+from tuner.model.trial import EnergyWindow, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
 RUN_TIMEOUT_S = 10.0
@@ -73,7 +76,8 @@ class CudaDevice(VerifiedDevice):
             try:
                 verifier = Child(cuda_verifier, (ordinal, spec, dict(operators)), "tune-verifier")
                 undo.callback(verifier.kill)
-                runner = CudaRunner(ordinal, PeerHome(spec.reference, dict(operators)))
+                home = PeerHome(spec.reference, dict(operators))
+                runner = CudaRunner(ordinal, home, spec.deterministic)
                 undo.callback(runner.close)
                 facts = runner.describe()
                 streaming = verifier.call("streaming_gbps", timeout_s=VERIFIER_TIMEOUT_S)
@@ -114,8 +118,8 @@ class CudaDevice(VerifiedDevice):
             self._enter(program.workload)
             self._ask("prepare", program.workload, NORMAL, fresh_seed())
             window = self._metered.energy(program, seconds)
-            fault = self._fault(program)
-            return Outcome(Status.INCORRECT, fault) if fault else window
+            verdict = self._verified_again(program)
+            return window if verdict.passed else Outcome(Status.INCORRECT, verdict.reason)
 
         return self._outcome_of(program, attempt)
 
@@ -129,9 +133,14 @@ class CudaRunner(RestartingWorker[Child]):
 
     _called = "the worker process"
 
-    def __init__(self, ordinal: int, home: PeerHome | None = None) -> None:
+    def __init__(
+        self,
+        ordinal: int,
+        home: PeerHome | None = None,
+        deterministic: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__()
-        self._ordinal, self._home = ordinal, home
+        self._ordinal, self._home, self._deterministic = ordinal, home, deterministic
 
     def close(self) -> None:
         """End the process; what peers import leaves semaphores behind where it is killed."""
@@ -144,7 +153,7 @@ class CudaRunner(RestartingWorker[Child]):
         facts: Mapping[str, Any] = self._live_worker().call("describe", timeout_s=RUN_TIMEOUT_S)
         return facts
 
-    def run_once(self, program: Program, order: int) -> str:
+    def run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
         """Launch once; all but the first time a pdl launch begins before its inputs are written."""
         # The GPU alone decides on the order: here it only says whether this is the first run.
         late = order > 0 and any(launch.pdl for launch in program.launches[:1])
@@ -160,35 +169,42 @@ class CudaRunner(RestartingWorker[Child]):
         return EARLY if overlapped else ""
 
     def time(
-        self, program: Program, policy: TimingPolicy, incumbent_us: float | None
-    ) -> Measurement:
+        self, program: Program, policy: TimingPolicy, incumbent_us: float | None, patch: Patch
+    ) -> Timed:
         with self._blamed_on_the_program():
-            measurement: Measurement = self._ready_worker().call(
-                *("time", program, policy, incumbent_us),
+            timed: Timed = self._ready_worker().call(
+                *("time", program, policy, incumbent_us, patch),
                 timeout_s=_limit_s(TIMING_TIMEOUT_S, program),
             )
-        return measurement
+        return timed
 
-    def rerun(self, program: Program, *, full_verification: bool) -> None:
-        policy = FINALS if full_verification else SEARCH
+    def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
             limit_s = _limit_s(RUN_TIMEOUT_S, program)
-            self._ready_worker().call("rerun", program, policy, timeout_s=limit_s)
+            self._ready_worker().call("rerun", program, FINALS, timeout_s=limit_s)
 
-    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
+    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         replays_s = REPLAY_TIMEOUT_S * rounds * (len(programs) + 1)
         timeout_s = _limit_s(TIMING_TIMEOUT_S * 5 + replays_s, *programs)
         try:
             with self._blamed_on_the_program():
-                rows, isolated = self._ready_worker().call(
-                    "compare", programs, FINALS, rounds, fresh_seed(), timeout_s=timeout_s
+                worker = self._ready_worker()
+                rows: Sequence[Sequence[float]] = worker.call(
+                    "compare", programs, FINALS, rounds, patch, timeout_s=timeout_s
                 )
+                for index in range(len(programs)):
+                    judge(index, *worker.call("show", index, timeout_s=RUN_TIMEOUT_S))
         except RunFailedError:
             self._drop_worker()
             raise
-        return ComparisonRounds(
-            tuple(tuple(row) for row in rows), paired=True, isolated_us=tuple(isolated)
-        )
+        return [tuple(row) for row in rows]
+
+    def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
+        with self._blamed_on_the_program():
+            found: Sequence[float | None] = self._ready_worker().call(
+                "isolated_us", programs, FINALS, timeout_s=_limit_s(TIMING_TIMEOUT_S, *programs)
+            )
+        return tuple(found)
 
     def require_energy(self) -> None:
         with _blamed_on_the_worker():
@@ -212,7 +228,8 @@ class CudaRunner(RestartingWorker[Child]):
         failed = f"no process can be started on GPU {self._ordinal}"
         remedy = "nvidia-smi tells whether the GPU still works"
         with unless_killed(failed, CudaError, remedy=remedy):
-            return Child(CudaWorker, (self._ordinal, self._home), "tune-worker")
+            opened = (self._ordinal, self._home, self._deterministic)
+            return Child(CudaWorker, opened, "tune-worker")
 
     def _map(self, worker: Child, arena: Arena) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
 from collections import OrderedDict
@@ -22,7 +21,6 @@ from tuner.device.cuda.buffers import (
     MappedArena,
     Scrub,
     SharedSpoiler,
-    timing_events,
 )
 from tuner.device.cuda.driver import (
     Issuer,
@@ -41,7 +39,8 @@ from tuner.device.cuda.energy import (
     Window,
 )
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
-from tuner.device.layout import Arena, plausible_byte
+from tuner.device.cuda.replays import DevicePatch, Replays, Results
+from tuner.device.layout import UNCHANGED, Arena, Patch
 from tuner.device.timing import (
     SECOND_LOOKS,
     Rotation,
@@ -54,21 +53,31 @@ from tuner.device.timing import (
     suspicious,
     wall_ratio,
 )
+from tuner.device.verify.verified_device import Timed
 from tuner.model.trial import EnergyWindow, Measurement
 
 LOADED_PROGRAMS = 16
 ISOLATED_REPLAYS = 15
 WARM_UP_REPLAYS = 4
-RERUN_SETS = 64
+# What stands for timed calls is replayed up to so many times.
+RERUN_REPLAYS = 4
 # Long beside the pauses in which this process looks at the energy counter.
 BATCH_US = 60e3
 
 
 class CudaWorker:
-    """Load, launch and time programs on one GPU, and peers where their `home` is known."""
+    """Load, launch and time programs on one GPU, and peers where their `home` is known.
 
-    def __init__(self, ordinal: int, home: PeerHome | None = None) -> None:
-        self._ordinal = ordinal
+    `deterministic` names the outputs whose bits may not differ between timed calls.
+    """
+
+    def __init__(
+        self,
+        ordinal: int,
+        home: PeerHome | None = None,
+        deterministic: frozenset[str] = frozenset(),
+    ) -> None:
+        self._ordinal, self._deterministic = ordinal, deterministic
         call(driver.cuInit, 0)
         self._device = call(driver.cuDeviceGet, ordinal)
         self._context = call(driver.cuDevicePrimaryCtxRetain, self._device)
@@ -79,6 +88,9 @@ class CudaWorker:
         self._loaded: OrderedDict[str, LoadedProgram] = OrderedDict()
         self._scrub: Scrub | None = None
         self._late: LateWriter | None = None
+        self._results: Results | None = None
+        self._patch: DevicePatch | None = None
+        self._timed: tuple[str, Buffers, Graph] | None = None
         self._counter: NvmlCounter | None = None
         self._peers = None if home is None else PeerLaunchers(ordinal, self._stream, home)
         self._shared = SharedSpoiler(
@@ -105,6 +117,11 @@ class CudaWorker:
         self._arena = MappedArena(arena)
 
     def detach(self) -> None:
+        self._forget_graph()
+        for one in (self._results, self._patch):
+            if one is not None:
+                one.close()
+        self._results = self._patch = None
         if self._peers is not None:
             self._peers.clear()
         for buffers in self._buffers.values():
@@ -136,21 +153,31 @@ class CudaWorker:
         return overlaps
 
     def time(
-        self, program: Program, policy: TimingPolicy, incumbent_us: float | None = None
-    ) -> Measurement:
+        self,
+        program: Program,
+        policy: TimingPolicy,
+        incumbent_us: float | None = None,
+        patch: Patch = UNCHANGED,
+    ) -> Timed:
         """Time the program over rotating buffers; what one of its last calls made is verified."""
-        buffers = self._renewed(policy)
+        replays = self._renewed(policy, patch)
         launcher = self._launcher(program)
         reset_persisting_l2()
-        with closing(self._graph(launcher, policy, buffers, incumbent_us)) as graph:
-            self._warm_up(graph, policy, buffers)
-            times, ratio = self._sample(graph, policy, buffers, incumbent_us)
-            self._show(launcher, buffers, range(min(graph.calls, buffers.sets)))
-            slow = hopeless(policy, times, incumbent_us)
-            return Measurement(tuple(times), graph.calls, buffers.sets, slow, ratio)
+        graph = self._graph(launcher, policy, replays, incumbent_us)
+        self._keep(program, replays.buffers, graph)
+        self._warm_up(graph, policy, replays)
+        times, ratio = self._sample(graph, policy, replays, launcher, incumbent_us)
+        slow = hopeless(policy, times, incumbent_us)
+        sets = replays.buffers.sets
+        return Timed(Measurement(tuple(times), graph.calls, sets, slow, ratio), *self.show(0))
 
     def _sample(
-        self, graph: Graph, policy: TimingPolicy, buffers: Buffers, incumbent_us: float | None
+        self,
+        graph: Graph,
+        policy: TimingPolicy,
+        replays: Replays,
+        launcher: Issuer,
+        incumbent_us: float | None,
     ) -> tuple[list[float], float]:
         times: list[float] = []
         ratios: list[float] = []
@@ -158,53 +185,68 @@ class CudaWorker:
         while not finished(policy, times, time.perf_counter() - started, incumbent_us) or (
             suspicious(ratios) and len(ratios) < SECOND_LOOKS
         ):
-            wanted = 3 if not times else max(2, policy.min_samples - len(times))
+            wanted = 1 + (3 if not times else max(2, policy.min_samples - len(times)))
             batch_started = time.perf_counter()
             # The first finds the stream idle, so that its events enclose the launch as well.
-            (_, *sample), event_s = self._replay([graph] * (1 + wanted), buffers)
+            (_, *sample), event_s = replays.run([graph] * wanted, [(0, launcher)] * wanted)
             wall_s = time.perf_counter() - batch_started
             ratios.append(wall_ratio(event_s, wall_s))
             times += [total / graph.calls for total in sample]
         return times, min(ratios)
 
     def compare(
-        self, programs: Sequence[Program], policy: TimingPolicy, rounds: int, seed: int
-    ) -> tuple[list[list[float]], list[float | None]]:
-        """Time programs interleaved: rows in us, in their order, and the medians without pdl."""
-        buffers = self._renewed(policy)
+        self, programs: Sequence[Program], policy: TimingPolicy, rounds: int, patch: Patch
+    ) -> list[list[float]]:
+        """Time programs interleaved: rows in us, in their order.
+
+        `show` then gives what one of each program's last calls left.
+        """
+        replays = self._renewed(policy, patch, len(programs))
         reset_persisting_l2()
         # All first: what a peer allocates to stay may not lie where a captured one works.
         launchers = list(map(self._launcher, programs))
-        graphs = [self._graph(launcher, policy, buffers, None) for launcher in launchers]
-        self._warm_up(graphs[0], policy, buffers)
-        self._replay(graphs, buffers)
+        graphs = [self._graph(launcher, policy, replays, None) for launcher in launchers]
+        self._warm_up(graphs[0], policy, replays)
+        replays.run(graphs)
         order = list(range(len(graphs)))
-        shuffle = random.Random(seed).shuffle  # noqa: S311 - an order, not a secret
         rows = []
         for _ in range(rounds):
-            shuffle(order)
+            secrets.SystemRandom().shuffle(order)
             # Once more in front, not counted: the stream is idle before the first.
-            queue = [graphs[index] for index in (order[0], *order)]
-            (_, *sample), _ = self._replay(queue, buffers)
+            turns = (order[0], *order)
+            kept = [(turn, launchers[turn]) for turn in turns]
+            (_, *sample), _ = replays.run([graphs[turn] for turn in turns], kept)
             row = [0.0] * len(graphs)
             for index, total in zip(order, sample, strict=True):
                 row[index] = total / graphs[index].calls
             rows.append(row)
         for graph in graphs:
             graph.close()
-        return rows, [self._isolated_us(program, policy, buffers) for program in programs]
+        return rows
+
+    def show(self, index: int) -> tuple[int, bool]:
+        """Hand over the last kept result of a program; return what `Timed` says of it."""
+        assert self._results is not None
+        shown = self._results.show(index, self._mapped.base)
+        self._mapped.push()
+        return shown
+
+    def isolated_us(self, programs: Sequence[Program], policy: TimingPolicy) -> list[float | None]:
+        """Time those with programmatic dependent launch without it; the medians, in us."""
+        replays = self._renewed(policy)
+        return [self._isolated(program, policy, replays) for program in programs]
 
     def rerun(self, program: Program, policy: TimingPolicy) -> None:
-        """Run the program where it was timed, on what the arena holds now; one result is read."""
-        buffers = self._renewed(policy)
-        buffers.spoil(plausible_byte())
+        """Replay what was timed, on what the arena holds now; one result is shown."""
+        replays = self._renewed(policy)
         launcher = self._launcher(program)
-        used = random.SystemRandom().sample(range(buffers.sets), min(buffers.sets, RERUN_SETS))
-        for index in used:
-            self._shared.issue(self._stream)
-            launcher.issue(buffers.arguments[index])
-        call(driver.cuStreamSynchronize, self._stream)
-        self._show(launcher, buffers, used)
+        graph = self._kept(program, replays.buffers)
+        if graph is None:
+            graph = self._graph(launcher, policy, replays, None)
+            self._keep(program, replays.buffers, graph)
+        count = 1 + secrets.randbelow(RERUN_REPLAYS)
+        replays.run([graph] * count, [(0, launcher)] * count)
+        self.show(0)
 
     def require_energy(self) -> None:
         self._counter = self._counter or NvmlCounter(gpu_uuid(self._ordinal))
@@ -218,32 +260,41 @@ class CudaWorker:
     def energy(self, program: Program, policy: TimingPolicy, seconds: float) -> EnergyWindow:
         """Read the energy of replays without a pause; spoiling or scrubbing would cost some too."""
         self._unload_oldest()
-        buffers = self._renewed(policy)
+        replays = self._renewed(policy)
         reset_persisting_l2()
         launcher = Launcher(self._load(program), program.launches, self._stream)
-        with closing(self._graph(launcher, policy, buffers, None)) as graph:
-            self._warm_up(graph, policy, buffers)
-            replay_us = self._replay([graph, graph], buffers)[0][1]
+        with closing(self._graph(launcher, policy, replays, None)) as graph:
+            self._warm_up(graph, policy, replays)
+            replay_us = replays.run([graph, graph])[0][1]
             with closing(QueuedReplays(graph, ceil(BATCH_US / replay_us), self._stream)) as load:
                 window = self._window(load.keep_up)
                 window.settle(LOADED_SETTLE_S)
                 first = _once_past(load, 0)
                 found = window.take(seconds)
                 time_us = load.time_us(first, _once_past(load, first))
-        covered = buffers.sets * self._mapped.layout.footprint_bytes
+        covered = replays.buffers.sets * self._mapped.layout.footprint_bytes
         cold = covered >= policy.l2_multiple * self._attribute("L2_CACHE_SIZE")
-        return replace(found, time_us=time_us, buffer_sets=buffers.sets, cold=cold)
+        return replace(found, time_us=time_us, buffer_sets=replays.buffers.sets, cold=cold)
 
     def _window(self, keep_busy: Callable[[], None]) -> Window:
         self.require_energy()
         assert self._counter is not None
         return Window(self._counter, keep_busy)
 
-    def _show(self, launcher: Issuer, buffers: Buffers, used: Sequence[int]) -> None:
-        chosen = secrets.choice(used)  # no kernel can know which
-        launcher.collect(buffers.arguments[chosen])
-        buffers.copy_to_arena(chosen)
-        self._mapped.push()
+    def _keep(self, program: Program, buffers: Buffers, graph: Graph) -> None:
+        self._forget_graph()
+        self._timed = program.key, buffers, graph
+
+    def _kept(self, program: Program, buffers: Buffers) -> Graph | None:
+        """Return the graph that the program was timed by, if that is the last one and fits."""
+        if self._timed is not None and self._timed[:2] == (program.key, buffers):
+            return self._timed[2]
+        return None
+
+    def _forget_graph(self) -> None:
+        if self._timed is not None:
+            self._timed[2].close()
+        self._timed = None
 
     @property
     def _mapped(self) -> MappedArena:
@@ -270,70 +321,69 @@ class CudaWorker:
         while len(self._loaded) > LOADED_PROGRAMS:
             self._loaded.popitem(last=False)[1].unload()
 
-    def _renewed(self, policy: TimingPolicy) -> Buffers:
-        layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")
-        free_bytes, _ = call(driver.cuMemGetInfo)
-        free_bytes += sum(buffers.held_bytes for buffers in self._buffers.values())
-        if layout.with_role("inout"):
-            free_bytes //= 2  # they are kept twice
-        chosen = rotation(policy, layout.footprint_bytes, l2_bytes, free_bytes)
+    def _renewed(
+        self, policy: TimingPolicy, patch: Patch = UNCHANGED, programs: int = 1
+    ) -> Replays:
+        """Fill the buffers from the arena, and make ready to keep results of `programs`."""
         if self._scrub is None:
-            size_bytes = int(policy.l2_multiple * l2_bytes)
+            size_bytes = int(policy.l2_multiple * self._attribute("L2_CACHE_SIZE"))
             self._scrub = Scrub(size_bytes, self._attribute("MULTIPROCESSOR_COUNT"))
+        if self._results is None or self._results.programs < programs:
+            if self._results is not None:
+                self._results.close()
+                self._results = None
+            self._results = Results(self._mapped.layout, programs, self._deterministic)
+        self._results.renew()
+        if self._patch is None or self._patch.patch != patch:
+            if self._patch is not None:
+                self._patch.close()
+                self._patch = None
+            self._patch = DevicePatch(patch)
+        chosen = self._rotation(policy)
         if chosen not in self._buffers:
             self._buffers[chosen] = Buffers(self._mapped, chosen, self._stream)
         self._mapped.pull()
         self._buffers[chosen].renew()
-        return self._buffers[chosen]
+        return Replays(
+            *(self._buffers[chosen], self._stream, self._scrub, self._shared),
+            *(self._patch, self._results),
+        )
+
+    def _rotation(self, policy: TimingPolicy) -> Rotation:
+        layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")
+        free_bytes, _ = call(driver.cuMemGetInfo)
+        free_bytes += sum(buffers.held_bytes for buffers in self._buffers.values())
+        in_place = bool(layout.with_role("inout"))
+        if in_place:
+            free_bytes //= 2  # they are kept twice
+        return rotation(policy, layout.footprint_bytes, l2_bytes, free_bytes, in_place=in_place)
 
     def _graph(
-        self, launcher: Issuer, policy: TimingPolicy, buffers: Buffers, guess_us: float | None
+        self, launcher: Issuer, policy: TimingPolicy, replays: Replays, guess_us: float | None
     ) -> Graph:
+        buffers = replays.buffers
         if guess_us is None:
             first = Graph(launcher, buffers, max(buffers.sets, policy.min_calls), self._stream)
-            guess_us = self._replay([first, first], buffers)[0][1] / first.calls
+            guess_us = replays.run([first, first])[0][1] / first.calls
             if first.calls == calls_per_replay(policy, buffers.rotation, guess_us):
                 return first
             first.close()
         calls = calls_per_replay(policy, buffers.rotation, guess_us)
         return Graph(launcher, buffers, calls, self._stream)
 
-    def _replay(self, graphs: Sequence[Graph], buffers: Buffers) -> tuple[list[float], float]:
-        """Replay graphs back to back: each one's time in microseconds, and seconds for all.
-
-        Before each, every output is spoiled, so that none can be left as the last replay made it,
-        and the L2 is scrubbed of that.
-        """
-        assert self._scrub is not None
-        with timing_events(1 + 2 * len(graphs)) as events:
-            first, *others = events
-            pairs = list(zip(others[::2], others[1::2], strict=True))
-            call(driver.cuEventRecord, first, self._stream)
-            for graph, (start, stop) in zip(graphs, pairs, strict=True):
-                buffers.spoil(plausible_byte())
-                self._scrub.issue(self._stream)
-                call(driver.cuEventRecord, start, self._stream)
-                graph.launch(self._stream)
-                call(driver.cuEventRecord, stop, self._stream)
-            call(driver.cuStreamSynchronize, self._stream)
-            times = [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
-            return times, call(driver.cuEventElapsedTime, first, events[-1]) * 1e-3
-
-    def _warm_up(self, graph: Graph, policy: TimingPolicy, buffers: Buffers) -> None:
+    def _warm_up(self, graph: Graph, policy: TimingPolicy, replays: Replays) -> None:
         """Replay until the clocks are steady: after a pause they take some milliseconds to rise."""
         started = time.perf_counter()
         batches: list[float] = []
         while not steady(policy, batches, time.perf_counter() - started):
-            batches.append(median(self._replay([graph] * WARM_UP_REPLAYS, buffers)[0]))
+            batches.append(median(replays.run([graph] * WARM_UP_REPLAYS)[0]))
 
-    def _isolated_us(
-        self, program: Program, policy: TimingPolicy, buffers: Buffers
-    ) -> float | None:
+    def _isolated(self, program: Program, policy: TimingPolicy, replays: Replays) -> float | None:
         if not any(launch.pdl for launch in program.launches):
             return None
         launcher = Launcher(self._load(program), program.launches, self._stream, isolated=True)
-        graph = self._graph(launcher, policy, buffers, None)
-        times, _ = self._replay([graph] * ISOLATED_REPLAYS, buffers)
+        graph = self._graph(launcher, policy, replays, None)
+        times, _ = replays.run([graph] * ISOLATED_REPLAYS)
         graph.close()
         return median(times) / graph.calls
 

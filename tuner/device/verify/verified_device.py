@@ -6,12 +6,13 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
-from tuner.device.inputs import NORMAL, input_kinds_for
-from tuner.device.layout import Arena, lay_out
+from tuner.device.inputs import NONFINITE, NORMAL, input_kinds_for
+from tuner.device.layout import Arena, Patch, lay_out
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Workload
@@ -19,6 +20,8 @@ from tuner.model.trial import Correctness, Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
 VERIFIER_TIMEOUT_S = 120.0
+# Of a comparison: each ends with a verdict on what was timed last.
+STRETCHES = 3
 CLOSING_TIMEOUT_S = 10.0
 
 
@@ -38,6 +41,23 @@ class Killable(Protocol):
     def kill(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A measurement, and which variant of the inputs its last output, in the arena, is of.
+
+    `repeats` is False where timed calls on the same inputs left other bits of an output that has
+    to be deterministic.
+    """
+
+    measurement: Measurement
+    variant: int
+    repeats: bool = True
+
+
+Rows = Sequence[tuple[float, ...]]
+# Takes a program's index, and what `Timed` says of its last output.
+Judge = Callable[[int, int, bool], None]
+DIFFERS = "its output differs between timed calls on the same inputs"
 _W = TypeVar("_W", bound=Killable)
 _T = TypeVar("_T")
 
@@ -51,6 +71,8 @@ class RestartingWorker(ABC, Generic[_W]):
 
     # What a reason calls the worker.
     _called: ClassVar[str]
+    # Whether arrays get pages of their own, which the worker closes and protects.
+    by_pages: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._worker: _W | None = None
@@ -58,27 +80,42 @@ class RestartingWorker(ABC, Generic[_W]):
         self._attached = False
         self._closed = False
 
+    def orders(self) -> Iterator[int]:
+        """Yield the orders of the runs that check one program."""
+        return count()
+
     @abstractmethod
-    def run_once(self, program: Program, order: int) -> str:
+    def run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
         """Run the program on the arena; return what to say of this run where its result is wrong.
 
         `order` is that of blocks and threads where the hardware leaves a choice: 0 ascending, 1
-        descending, else the seed of a random one.
+        descending, else the seed of a random one. `nan` says whether what the program has yet to
+        write may hold NaN.
         """
 
     @abstractmethod
     def time(
-        self, program: Program, policy: TimingPolicy, incumbent_us: float | None
-    ) -> Measurement:
-        """Time the program; the last call's output is left in the arena."""
+        self, program: Program, policy: TimingPolicy, incumbent_us: float | None, patch: Patch
+    ) -> Timed:
+        """Time the program on both variants of its inputs; leave the last output in the arena."""
 
     @abstractmethod
-    def rerun(self, program: Program, *, full_verification: bool) -> None:
-        """Run it where it was timed, on what the arena holds now; leave the result there."""
+    def rerun(self, program: Program) -> None:
+        """Run it as when it was timed, on what the arena holds now; leave one result there.
+
+        Nothing that the program can observe may tell this from being timed.
+        """
 
     @abstractmethod
-    def compare(self, programs: Sequence[Program], rounds: int) -> ComparisonRounds:
-        """Time programs interleaved."""
+    def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
+        """Time programs interleaved, in microseconds: a row a round, in the programs' order.
+
+        Then call `judge` for each with the output of its last timed call in the arena.
+        """
+
+    def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
+        """Time those with programmatic dependent launch without it; None for the others."""
+        return tuple(None for _ in programs)
 
     def attach(self, arena: Arena) -> None:
         """Map the verifier's memory, unless it is mapped already; what was mapped is let go."""
@@ -196,13 +233,27 @@ class VerifiedDevice:
         return self._outcome_of(program, attempt)
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
+        """Time programs interleaved, in stretches of a random number of rounds.
+
+        Each stretch has new inputs, and the output of each program's last call in it is judged.
+        """
         workload = programs[0].workload
 
         def attempt() -> ComparisonRounds:
             self._enter(workload)
-            self._ask("prepare", workload, NORMAL, fresh_seed())
-            compared = self._runner.compare(programs, rounds)
-            return replace(compared, faults=tuple(map(self._fault, programs)))
+            rows: list[tuple[float, ...]] = []
+            faults = [""] * len(programs)
+
+            def judge(index: int, variant: int, repeats: bool) -> None:
+                verdict: Correctness = self._ask("check", False, variant)
+                faults[index] = faults[index] or verdict.reason or ("" if repeats else DIFFERS)
+
+            for stretch in _stretches(rounds):
+                self._ask("prepare", workload, NORMAL, fresh_seed())
+                patch = self._ask("alternate")
+                rows += self._runner.compare(programs, stretch, patch, judge)
+            isolated = self._runner.isolated_us(programs)
+            return ComparisonRounds(tuple(rows), True, isolated, tuple(faults))
 
         try:
             return _once_more_if_killed(workload, attempt)
@@ -229,10 +280,16 @@ class VerifiedDevice:
         before = self._verdict(program, full_verification)
         if not before.passed:
             return _outcome(before)
-        measurement = self._runner.time(program, policy, incumbent_us)
-        after = self._verified_again(program, full_verification)
+        patch: Patch = self._ask("alternate")
+        timed = self._runner.time(program, policy, incumbent_us, patch)
+        after: Correctness = self._ask("check", False, timed.variant)
+        if after.passed and full_verification and not patch.offsets:
+            after = self._verified_again(program)
         if not after.passed:
             return replace(_outcome(after), reason=f"after timing, {after.reason}")
+        measurement = timed.measurement
+        if not timed.repeats:
+            return Outcome(Status.INCORRECT, DIFFERS, measurement, before)
         ratio = measurement.wall_ratio
         if ratio is not None and ratio > WALL_RATIO:
             reason = (
@@ -242,65 +299,50 @@ class VerifiedDevice:
             return Outcome(Status.INCORRECT, reason, measurement, before)
         return Outcome(Status.CORRECT, "", measurement, before)
 
-    def _fault(self, program: Program) -> str:
-        self._ask("touch")
-        try:
-            self._runner.rerun(program, full_verification=True)
-        except RunFailedError as error:
-            return str(error)
-        verdict: Correctness = self._ask("check")
-        return verdict.reason
-
     def _verdict(self, program: Program, full_verification: bool) -> Correctness:
         """Check kinds of input, `normal` last so that its inputs are the ones that are timed."""
         others = self._input_kinds[1:]
         others = others if full_verification else (secrets.choice(others),)
         # Peers are not out to deceive: they may share inputs, and need not repeat their bits.
         workload, cached = program.workload, not full_verification or bool(program.peer)
+        orders = self._runner.orders()
         known: bool = self._ask("prepare", workload, others[0], fresh_seed(), cached)
         verdict: Correctness
         verdicts: list[Correctness] = []
-        for index, following in enumerate((*others[1:], NORMAL)):
-            said = self._run_with_reference(program, _order(index), known)
+        for kind, following in pairwise((*others, NORMAL)):
+            said = self._run_with_reference(program, next(orders), known, nan=kind != NONFINITE)
             verdict, known = self._ask(
                 "check_then_prepare", workload, following, fresh_seed(), cached
             )
             verdicts.append(verdict)
             if not verdict.passed:
                 return replace(verdict, reason=verdict.reason + said)
-        said = self._run_with_reference(program, _order(len(verdicts)), known)
+        said = self._run_with_reference(program, next(orders), known)
         verdicts.append(self._ask("check", full_verification))
         if full_verification and verdicts[-1].passed and not program.peer:
             self._ask("poison")
-            said = self._runner.run_once(program, _order(len(verdicts)))
+            said = self._runner.run_once(program, next(orders))
             verdicts.append(self._ask("check_again"))
         last: Correctness = verdicts[-1]
         return _merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
 
-    def _run_with_reference(self, program: Program, order: int, known: bool) -> str:
+    def _run_with_reference(
+        self, program: Program, order: int, known: bool, *, nan: bool = True
+    ) -> str:
         if known:
-            return self._runner.run_once(program, order)
+            return self._runner.run_once(program, order, nan=nan)
         with _blamed_on_verifier():
             self._verifier.send("compute_reference")
         try:
-            return self._runner.run_once(program, order)
+            return self._runner.run_once(program, order, nan=nan)
         finally:
             with _blamed_on_verifier():
                 self._verifier.receive(VERIFIER_TIMEOUT_S)
 
-    def _verified_again(self, program: Program, full_verification: bool) -> Correctness:
-        """Verify what a timed call left, and the next call on other inputs: results may be kept.
-
-        Where arrays are written in place, timing applied the program to its own results over and
-        over, and only the next call can be verified.
-        """
-        assert self._arena is not None
-        if not self._arena.layout.with_role("inout"):
-            left: Correctness = self._ask("check")
-            if not (left.passed and full_verification):
-                return left
-        self._ask("touch" if full_verification else "poison")
-        self._runner.rerun(program, full_verification=full_verification)
+    def _verified_again(self, program: Program) -> Correctness:
+        """Verify what calls like timed ones leave of slightly other inputs: results may be kept."""
+        self._ask("touch")
+        self._runner.rerun(program)
         verdict: Correctness = self._ask("check")
         return verdict
 
@@ -313,7 +355,7 @@ class VerifiedDevice:
             self._opened = None
             # The worker lets go first: the verifier may not free what another process has mapped.
             self._runner.detach()
-            layout = lay_out(self._spec, workload.values)
+            layout = lay_out(self._spec, workload.values, by_pages=self._runner.by_pages)
             self._arena = self._ask("open_arena", workload, layout)
             self._ask("prepare", workload, NORMAL, fresh_seed())
             self._opened = workload
@@ -366,9 +408,10 @@ def _merged(verdicts: Sequence[Correctness]) -> Correctness:
     return Correctness(True, tuple(kinds), tuple(worst.items()))
 
 
-def _order(index: int) -> int:
-    """Take turns: a race that one order of threads hides shows in another."""
-    return index if index < 2 else fresh_seed() & 0xFFFFFFFF | 2
+def _stretches(rounds: int) -> Sequence[int]:
+    """Cut rounds into up to `STRETCHES` parts at random places, which nobody can foresee."""
+    cuts = secrets.SystemRandom().sample(range(1, rounds), min(STRETCHES, rounds) - 1)
+    return [end - start for start, end in pairwise((0, *sorted(cuts), rounds))]
 
 
 def _outcome(verdict: Correctness) -> Outcome:

@@ -11,14 +11,15 @@ import numpy as np
 
 from tuner.device.inputs import NONFINITE, NORMAL, InputCache, Prepared, draw_values, generator
 from tuner.device.layout import (
-    GUARDS,
-    POISONS,
+    UNCHANGED,
     Arena,
     Array,
     Layout,
+    Patch,
     Slot,
     decode,
     encode,
+    fill_byte,
     storage_dtype,
 )
 from tuner.device.reference import blamed_on, load_reference
@@ -31,7 +32,9 @@ from tuner.model.trial import Correctness
 BLOCK_BYTES = 2 << 20
 # One in so many bytes of a GPU's memory holds inputs and references for use again.
 CACHE_SHARE = 16
-TOUCHED_SHARE = 1 / 256
+# Elements of each input that are changed at first, and the factor by which more are until it shows.
+TOUCHED, TOUCHED_MORE = 8, 8
+MOST_PATCHED = 1 << 16
 PROBE_BYTES = 1 << 29
 PROBE_REPEATS = 20
 
@@ -137,6 +140,7 @@ class Verifier:
         self._reference = load_reference(spec.reference)
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
+        self._variants: tuple[Prepared, ...] = ()
         self._cache = InputCache(memory.cache_bytes)
         self._guards: Array = None
         self._poison = self._guard = 0
@@ -150,6 +154,7 @@ class Verifier:
 
     def close_arena(self) -> None:
         self._prepared = self._arena = None
+        self._variants = ()
         self._cache.clear()
         self._memory.close()
 
@@ -168,42 +173,95 @@ class Verifier:
 
     def poison(self) -> None:
         """Spoil every output and renew the guards, keeping the inputs: a second run can follow."""
-        self._poison = POISONS[self._poison == POISONS[0]]
-        if self._current.kind == NONFINITE:
-            # The first pattern is a NaN, which passes for a result where NaN is expected.
-            self._poison = POISONS[1]
+        self._poison = fill_byte(nan=self._current.kind != NONFINITE, other_than=self._poison)
         for slot in self._layout.with_role("output", "scratch"):
             self._bytes(slot)[...] = self._poison
         for slot in self._layout.with_role("inout"):
             self._view(slot)[...] = self._current.inputs[slot.name]
-        self._guard = GUARDS[self._guard == GUARDS[0]]
+        self._guard = fill_byte(other_than=self._guard)
         for start, stop in self._layout.guards:
             self._memory.data[start:stop] = self._guard
         self._memory.push()
 
     def touch(self) -> None:
-        """Change a few of the inputs, spoil the outputs and forget the reference.
+        """Change as few of the inputs as show in the outputs, and spoil the outputs.
 
         A kernel that knows its inputs by a sample of them takes these for the ones it has seen.
-        Inputs that the reference file draws are drawn anew: single numbers may depend on others.
         """
-        prepared = self._current
-        seed = prepared.seed + 1
-        changed = self._drawn(prepared.workload, prepared.kind, seed)
-        if self._reference.inputs is None:
-            rng = generator(self._xp, seed)
-            for name, before in prepared.inputs.items():
-                new = changed.inputs[name]
-                touched = rng.random(new.shape, dtype=self._xp.float32) < TOUCHED_SHARE
-                # One at least, wherever it is: a kernel may look at the first of them.
-                one = int(float(rng.random(1)[0]) * new.size)
-                touched.reshape(-1)[one : one + 1] = True
-                changed.inputs[name] = self._xp.where(touched, new, before)
-        self._use(changed)
+        self._use(self._twin(self._current)[0])
+
+    def alternate(self) -> Patch:
+        """Spoil the outputs; tell how timed calls come to meet these inputs and slightly others.
+
+        The patch is empty where that would take more than `MOST_PATCHED` bytes. `check` then takes
+        the variant that a call met.
+        """
+        current = self._current
+        if current.twin is None:
+            current.twin = self._twin(current)
+        twin, patch = current.twin
+        self._variants = (current, twin if patch.offsets else current)
+        self.poison()
+        return patch
+
+    def _twin(self, before: Prepared) -> tuple[Prepared, Patch]:
+        """Draw inputs with as few other numbers as make other outputs.
+
+        Inputs that the reference file draws stay as they are, for single numbers may depend on
+        others; all are drawn anew where no other input shows.
+        """
+        self._refer(before)
+        seed = before.seed + 1
+        anew = self._drawn(before.workload, before.kind, seed)
+        mine = [name for name in anew.inputs if name not in anew.given]
+        largest = max((anew.inputs[name].size for name in mine), default=0)
+        rng = np.random.default_rng(seed)
+        count = TOUCHED
+        while count < largest * TOUCHED_MORE:
+            twin = Prepared(before.workload, before.kind, seed, dict(before.inputs))
+            places = {}
+            for name in mine:
+                places[name] = np.unique(rng.integers(0, anew.inputs[name].size, count))
+                twin.inputs[name] = before.inputs[name].copy()
+                chosen = self._xp.asarray(places[name])
+                twin.inputs[name].reshape(-1)[chosen] = anew.inputs[name].reshape(-1)[chosen]
+            self._refer(twin)
+            if self._tells(before, twin):
+                return twin, self._patch(before, twin, places)
+            count *= TOUCHED_MORE
+        return anew, UNCHANGED
+
+    def _patch(self, before: Prepared, after: Prepared, places: Mapping[str, Array]) -> Patch:
+        offsets: list[int] = []
+        values: tuple[list[bytes], list[bytes]] = ([], [])
+        for slot in self._layout.with_role("input", "inout"):
+            for place in places.get(slot.name, ()):
+                width = storage_dtype(slot.dtype).itemsize
+                start = slot.offset + int(place) * width
+                offsets += range(start, start + width)
+            for prepared, found in zip((before, after), values, strict=True):
+                chosen = prepared.inputs[slot.name].reshape(-1)[self._xp.asarray(places[slot.name])]
+                found.append(bytes(chosen if self._xp is np else chosen.get()))
+        if len(offsets) > MOST_PATCHED:
+            return UNCHANGED
+        return Patch(tuple(offsets), (b"".join(values[0]), b"".join(values[1])))
+
+    def _tells(self, before: Prepared, after: Prepared) -> bool:
+        """Say whether the outputs for some inputs would be wrong for the others."""
+        with np.errstate(all="ignore"):
+            for slot in self._layout.with_role("output", "inout"):
+                old, new = (one.reference[slot.name] for one in (before, after) if one.reference)
+                stored = encode(self._xp, old, slot.dtype)
+                tolerance = self._spec.tolerances[slot.name]
+                if not compare(self._xp, stored, new, slot.dtype, tolerance).passed:
+                    return True
+        return False
 
     def compute_reference(self) -> None:
         """Compute the expected outputs unless they are known; the worker may launch meanwhile."""
-        prepared = self._current
+        self._refer(self._current)
+
+    def _refer(self, prepared: Prepared) -> None:
         if prepared.reference is not None:
             return
         decoded = {
@@ -222,8 +280,13 @@ class Verifier:
             }
         self._memory.synchronize()
 
-    def check(self, keep: bool = False) -> Correctness:
-        """Verify the outputs in the arena; `keep` them for `check_again`."""
+    def check(self, keep: bool = False, variant: int | None = None) -> Correctness:
+        """Verify the outputs in the arena; `keep` them for `check_again`.
+
+        `variant` says which of the inputs of `alternate` they were computed from.
+        """
+        if variant is not None:
+            self._prepared = self._variants[variant]
         verdict = self._checked()
         if keep:
             outputs = self._layout.with_role("output", "inout")
@@ -289,7 +352,7 @@ class Verifier:
             if values is None:
                 values = draw_values(self._xp, rng, self._spec.argument(name), kind, slot.shape)
             inputs[name] = encode(self._xp, values, slot.dtype).reshape(slot.shape)
-        return Prepared(workload, kind, seed, inputs)
+        return Prepared(workload, kind, seed, inputs, given=frozenset(given))
 
     def _checked(self, then: Callable[[], str] = lambda: "") -> Correctness:
         self._memory.pull()

@@ -3,11 +3,40 @@
 
 namespace cuda_on_host {
 
+// Where an address is that a kernel may not use, by the parameter that starts nearest before it.
+static void describe_address(const char* address, char* text, size_t size) {
+  const unsigned count = active->guard_count;
+  const Range* const guards = active->guards;
+  int used = snprintf(text, size, " %p", static_cast<const void*>(address));
+  if (!count || address < guards[0].start ||
+      address >= guards[count - 1].start + guards[count - 1].bytes)
+    return;
+  bool outside = false;
+  for (unsigned i = 0; i < count; ++i)
+    outside |= address >= guards[i].start && address < guards[i].start + guards[i].bytes;
+  unsigned nearest = 0;
+  const char* best = nullptr;
+  for (unsigned i = 0; i < active->arguments; ++i) {
+    if (active->sizes[i] != sizeof(char*)) continue;
+    const char* const start = *static_cast<char* const*>(active->values[i]);
+    if (start <= address && start >= best && start >= guards[0].start) best = start, nearest = i + 1;
+  }
+  text += used, size -= static_cast<size_t>(used);
+  if (!outside)
+    snprintf(text, size, ": it writes to its input, parameter %u", nearest);
+  else if (nearest)
+    snprintf(text, size, ": %zu bytes from the start of parameter %u, beyond its end",
+             static_cast<size_t>(address - best), nearest);
+  else
+    snprintf(text, size, ": before the first buffer");
+}
+
 static void on_signal(int number, siginfo_t* info, void*) {
   const char* what = number == SIGFPE ? "divides an integer by zero" : "uses an illegal address";
   if (number == SIGALRM) what = "had not ended in time";
-  char place[64] = "";
-  if (number == SIGSEGV || number == SIGBUS) snprintf(place, sizeof place, " %p", info->si_addr);
+  char place[200] = "";
+  if (number == SIGSEGV || number == SIGBUS)
+    describe_address(static_cast<const char*>(info->si_addr), place, sizeof place);
   say("%s %s%s", thread_name(), what, place);
   sigset_t blocked;
   sigemptyset(&blocked);

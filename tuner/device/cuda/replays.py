@@ -1,0 +1,236 @@
+"""Replays of graphs of calls, each of which finds memory in a state that tells it nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from cuda.bindings import driver
+
+from tuner.device.cuda.buffers import Buffers, Graph, Scrub, SharedSpoiler, timing_events
+from tuner.device.cuda.driver import TURNS, Issuer, PtxKernel, allocate, call
+from tuner.device.layout import Layout, Patch, Slot, fill_byte
+
+_BLOCKS = 264
+# Writes one byte of the patch into one set, in turns.
+_APPLY = """
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry apply(
+  .param .u64 base, .param .u64 set_bytes, .param .u64 offsets, .param .u64 values,
+  .param .u32 count, .param .u32 total)
+{
+  .reg .pred %p<2>;
+  .reg .b16 %h<2>;
+  .reg .b32 %r<12>;
+  .reg .b64 %d<12>;
+  ld.param.u64 %d1, [base];
+  ld.param.u64 %d2, [set_bytes];
+  ld.param.u64 %d3, [offsets];
+  ld.param.u64 %d4, [values];
+  ld.param.u32 %r7, [count];
+  ld.param.u32 %r8, [total];
+  mov.u32 %r1, %ctaid.x;
+  mov.u32 %r2, %ntid.x;
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r4, %nctaid.x;
+  mad.lo.u32 %r5, %r1, %r2, %r3;
+  mul.lo.u32 %r6, %r4, %r2;
+next:
+  setp.ge.u32 %p1, %r5, %r8;
+  @%p1 ret;
+  div.u32 %r9, %r5, %r7;
+  rem.u32 %r10, %r5, %r7;
+  mul.wide.u32 %d5, %r10, 8;
+  add.u64 %d5, %d5, %d3;
+  ld.global.u64 %d6, [%d5];
+  cvt.u64.u32 %d7, %r10;
+  add.u64 %d7, %d7, %d4;
+  ld.global.u8 %h1, [%d7];
+  cvt.u64.u32 %d8, %r9;
+  mad.lo.u64 %d8, %d8, %d2, %d1;
+  add.u64 %d8, %d8, %d6;
+  st.global.u8 [%d8], %h1;
+  add.u32 %r5, %r5, %r6;
+  bra next;
+}
+"""
+# Sets a flag where two ranges differ; their lengths are rounded up to 16 bytes, into the guards.
+_DIFFER = f"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry differ(
+  .param .u64 first, .param .u64 second, .param .u64 size_bytes, .param .u64 flag)
+{{
+  .reg .pred %p<3>;
+  .reg .b32 %r<16>;
+  .reg .b64 %d<10>;
+  ld.param.u64 %d1, [first];
+  ld.param.u64 %d2, [second];
+  ld.param.u64 %d5, [size_bytes];
+  ld.param.u64 %d6, [flag];
+{TURNS}  mov.u32 %r7, 0;
+more:
+  setp.ge.u64 %p1, %d3, %d5;
+  @%p1 bra done;
+  add.u64 %d7, %d1, %d3;
+  add.u64 %d8, %d2, %d3;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d7];
+  ld.global.v4.u32 {{%r12, %r13, %r14, %r15}}, [%d8];
+  xor.b32 %r8, %r8, %r12;
+  xor.b32 %r9, %r9, %r13;
+  xor.b32 %r10, %r10, %r14;
+  xor.b32 %r11, %r11, %r15;
+  or.b32 %r8, %r8, %r9;
+  or.b32 %r10, %r10, %r11;
+  or.b32 %r7, %r7, %r8;
+  or.b32 %r7, %r7, %r10;
+  add.u64 %d3, %d3, %d4;
+  bra more;
+done:
+  setp.eq.u32 %p2, %r7, 0;
+  @%p2 ret;
+  mov.u32 %r8, 1;
+  st.global.u32 [%d6], %r8;
+  ret;
+}}
+"""
+
+
+class DevicePatch:
+    """The two variants of a few bytes of every set's inputs, on the GPU."""
+
+    def __init__(self, patch: Patch) -> None:
+        self.patch, self._count = patch, len(patch.offsets)
+        if not self._count:
+            return
+        self._kernel = PtxKernel(_APPLY, "apply")
+        offsets = (ctypes.c_int64 * self._count)(*patch.offsets)
+        content = bytes(offsets) + b"".join(patch.values)
+        self._base = allocate(len(content))
+        call(driver.cuMemcpyHtoD, self._base, content, len(content))
+
+    def apply(self, variant: int, buffers: Buffers, stream: Any) -> None:
+        """Enqueue writing a variant into every set."""
+        if not self._count:
+            return
+        values = self._base + self._count * (8 + variant)
+        addresses = (buffers.base, buffers.set_bytes, self._base, values)
+        numbers = (self._count, self._count * buffers.sets)
+        self._kernel.issue(
+            stream, _BLOCKS, *map(ctypes.c_uint64, addresses), *map(ctypes.c_uint32, numbers)
+        )
+
+    def close(self) -> None:
+        if self._count:
+            call(driver.cuMemFree, self._base)
+
+
+class Results:
+    """The last result of each program on each variant of its inputs, and whether bits repeat."""
+
+    def __init__(self, layout: Layout, programs: int, repeating: frozenset[str]) -> None:
+        self._layout, self.programs = layout, programs
+        self._base = allocate(2 * programs * layout.total_bytes)
+        self._flags = allocate(4 * programs)
+        self._kernel = PtxKernel(_DIFFER, "differ")
+        outputs = layout.with_role("output", "inout")
+        self._repeating: list[Slot] = [slot for slot in outputs if slot.name in repeating]
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget all results."""
+        self._last: dict[int, int] = {}
+        self._kept: set[tuple[int, int]] = set()
+        call(driver.cuMemsetD8, self._flags, 0, 4 * self.programs)
+
+    def take(
+        self, index: int, variant: int, address: int, stream: Any, *, repeats: bool = True
+    ) -> None:
+        """Enqueue comparing the set at `address` with the last one on this variant; keep it."""
+        place, size_bytes = self._place(index, variant), self._layout.total_bytes
+        if repeats and (index, variant) in self._kept:
+            for slot in self._repeating:
+                ends = address + slot.offset, place + slot.offset
+                whole = -(-slot.size_bytes // 16) * 16
+                values = (*ends, whole, self._flags + 4 * index)
+                self._kernel.issue(stream, _BLOCKS, *map(ctypes.c_uint64, values))
+        call(driver.cuMemcpyDtoDAsync, place, address, size_bytes, stream)
+        self._kept.add((index, variant))
+        self._last[index] = variant
+
+    def show(self, index: int, address: int) -> tuple[int, bool]:
+        """Copy a program's last result to `address`; return what `Timed` says of it."""
+        variant, flag = self._last[index], ctypes.c_uint32()
+        size_bytes = self._layout.total_bytes
+        call(driver.cuMemcpyDtoD, address, self._place(index, variant), size_bytes)
+        call(driver.cuMemcpyDtoH, ctypes.addressof(flag), self._flags + 4 * index, 4)
+        call(driver.cuCtxSynchronize)
+        return variant, not flag.value
+
+    def close(self) -> None:
+        for base in (self._base, self._flags):
+            call(driver.cuMemFree, base)
+
+    def _place(self, index: int, variant: int) -> int:
+        return self._base + (2 * index + variant) * self._layout.total_bytes
+
+
+class Replays:
+    """Replay graphs over one set of buffers, for whatever purpose, in one and the same way.
+
+    Before each replay all outputs, scratch and shared memory are filled with bytes of one
+    distribution, what is written in place is restored, the inputs become one of the two variants of
+    the patch, and the L2 is scrubbed of all that. So no call can tell whether it is timed, compared
+    or verified, nor find what it left behind.
+    """
+
+    def __init__(
+        self,
+        buffers: Buffers,
+        stream: Any,
+        scrub: Scrub,
+        shared: SharedSpoiler,
+        patch: DevicePatch,
+        results: Results,
+    ) -> None:
+        self.buffers, self._stream = buffers, stream
+        self._scrub, self._shared, self._patch, self._results = scrub, shared, patch, results
+
+    def run(
+        self, graphs: Sequence[Graph], kept: Sequence[tuple[int, Issuer]] = ()
+    ) -> tuple[list[float], float]:
+        """Replay back to back: each one's time in microseconds, and seconds for all.
+
+        `kept` says for each graph which program it is of, and what collects its results: one of
+        those, of a set that nobody can foresee, is kept.
+        """
+        with timing_events(1 + 2 * len(graphs)) as events:
+            first, *others = events
+            pairs = list(zip(others[::2], others[1::2], strict=True))
+            call(driver.cuEventRecord, first, self._stream)
+            for position, (graph, (start, stop)) in enumerate(zip(graphs, pairs, strict=True)):
+                variant = self._patch.patch.draw()
+                self.buffers.spoil(fill_byte())
+                self._patch.apply(variant, self.buffers, self._stream)
+                self._shared.issue(self._stream)
+                self._scrub.issue(self._stream)
+                call(driver.cuEventRecord, start, self._stream)
+                graph.launch(self._stream)
+                call(driver.cuEventRecord, stop, self._stream)
+                if kept:
+                    self._keep(graph, variant, *kept[position])
+            call(driver.cuStreamSynchronize, self._stream)
+            times = [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
+            return times, call(driver.cuEventElapsedTime, first, events[-1]) * 1e-3
+
+    def _keep(self, graph: Graph, variant: int, index: int, launcher: Issuer) -> None:
+        chosen = self.buffers.arguments[secrets.randbelow(min(graph.calls, self.buffers.sets))]
+        launcher.collect(chosen)
+        # A peer need not repeat its bits.
+        repeats = not launcher.relaxed
+        self._results.take(index, variant, chosen.base, self._stream, repeats=repeats)
