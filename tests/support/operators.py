@@ -56,12 +56,12 @@ def rows(count: int, columns: int) -> Workload:
     return Workload.of({"T": count, "D": columns})
 
 
-def _array(name: str, dtype: str, shape: str, role: str = "input", **more: bool) -> Argument:
+def array(name: str, dtype: str, shape: str, role: str = "input", **more: bool) -> Argument:
     sizes = tuple(Expression.parse(size) for size in shape.split())
     return Argument(name, dtype, sizes, role, **more)  # type: ignore[arg-type]
 
 
-def _axes(*names: str) -> tuple[Argument, ...]:
+def axes(*names: str) -> tuple[Argument, ...]:
     return tuple(Argument(name, "int32", value=Expression.parse(name)) for name in names)
 
 
@@ -206,9 +206,9 @@ def in_accumulate(before: str = "") -> str:
 SCALE = Operator(
     "scale",
     (
-        _array("y", "float32", "T", "output"),
-        _array("x", "float32", "T", nonfinite=True),
-        *_axes("T"),
+        array("y", "float32", "T", "output"),
+        array("x", "float32", "T", nonfinite=True),
+        *axes("T"),
     ),
     EXACT,
     Workload.of({"T": 1000}),
@@ -217,7 +217,7 @@ SCALE = Operator(
 )
 ENERGY = Operator(
     "energy",
-    (_array("y", "float32", "T", "output"), _array("x", "float16", "T D"), *_axes("T", "D")),
+    (array("y", "float32", "T", "output"), array("x", "float16", "T D"), *axes("T", "D")),
     Tolerance(2e-5, 0.0),
     rows(24, 2048),
     (launch(24, 32),),
@@ -226,10 +226,10 @@ ENERGY = Operator(
 STAGED_ENERGY = Operator(
     "staged_energy",
     (
-        _array("y", "float32", "T", "output"),
-        _array("partial", "float32", "T 8", "scratch"),
-        _array("x", "float16", "T D"),
-        *_axes("T", "D"),
+        array("y", "float32", "T", "output"),
+        array("partial", "float32", "T 8", "scratch"),
+        array("x", "float16", "T D"),
+        *axes("T", "D"),
     ),
     Tolerance(2e-5, 0.0),
     rows(24, 1000),
@@ -239,7 +239,7 @@ STAGED_ENERGY = Operator(
 )
 UNIT_ROWS = Operator(
     "unit_rows",
-    (_array("y", "float32", "T D", "output"), _array("x", "float16", "T D"), *_axes("T", "D")),
+    (array("y", "float32", "T D", "output"), array("x", "float16", "T D"), *axes("T", "D")),
     Tolerance(1e-6, 0.0),
     rows(24, 64),
     (launch(24, 32),),
@@ -247,7 +247,7 @@ UNIT_ROWS = Operator(
 )
 SOFTMAX = Operator(
     "softmax",
-    (_array("y", "float32", "T D", "output"), _array("x", "float32", "T D"), *_axes("T", "D")),
+    (array("y", "float32", "T D", "output"), array("x", "float32", "T D"), *axes("T", "D")),
     Tolerance(2e-5, 1e-9),
     rows(12, 100),
     (launch(12, 32),),
@@ -256,9 +256,9 @@ SOFTMAX = Operator(
 COLUMN_ENERGY = Operator(
     "column_energy",
     (
-        _array("y", "float32", "D", "output", deterministic=False),
-        _array("x", "float16", "T D"),
-        *_axes("T", "D"),
+        array("y", "float32", "D", "output", deterministic=False),
+        array("x", "float16", "T D"),
+        *axes("T", "D"),
     ),
     Tolerance(1e-5, 0.0),
     rows(300, 64),
@@ -266,14 +266,14 @@ COLUMN_ENERGY = Operator(
 )
 HISTOGRAM = Operator(
     "histogram",
-    (_array("y", "int32", "64", "output"), _array("x", "int32", "T"), *_axes("T")),
+    (array("y", "int32", "64", "output"), array("x", "int32", "T"), *axes("T")),
     EXACT,
     Workload.of({"T": 1000}),
     (launch(5, 64),),
 )
 ACCUMULATE = Operator(
     "accumulate",
-    (_array("total", "float32", "T", "inout"), _array("x", "float16", "T"), *_axes("T")),
+    (array("total", "float32", "T", "inout"), array("x", "float16", "T"), *axes("T")),
     Tolerance(1e-6, 1e-6),
     Workload.of({"T": 1000}),
     (launch(8, 128),),
@@ -281,14 +281,14 @@ ACCUMULATE = Operator(
 )
 QUANTIZE = Operator(
     "quantize",
-    (_array("y", "int8", "T", "output"), _array("x", "float16", "T"), *_axes("T")),
+    (array("y", "int8", "T", "output"), array("x", "float16", "T"), *axes("T")),
     Tolerance(codes=0.02),
     Workload.of({"T": 1000}),
     (launch(8, 128),),
 )
 TO_FP8 = Operator(
     "to_fp8",
-    (_array("y", "float8_e4m3", "T", "output"), _array("x", "float32", "T"), *_axes("T")),
+    (array("y", "float8_e4m3", "T", "output"), array("x", "float32", "T"), *axes("T")),
     Tolerance(codes=0.001),
     Workload.of({"T": 1000}),
     (launch(8, 128),),
@@ -296,9 +296,9 @@ TO_FP8 = Operator(
 LOGARITHM = Operator(
     "logarithm",
     (
-        _array("y", "float32", "T", "output"),
-        _array("x", "float32", "T", nonfinite=True),
-        *_axes("T"),
+        array("y", "float32", "T", "output"),
+        array("x", "float32", "T", nonfinite=True),
+        *axes("T"),
     ),
     Tolerance(1e-6, 1e-6),
     Workload.of({"T": 1000}),

@@ -77,7 +77,7 @@ class HostDevice(VerifiedDevice):
             undo.callback(verifier.kill)
             runner = HostRunner(run_timeout_s, environment, finding, spec.deterministic)
             undo.callback(runner.close)
-            super().__init__(_info(runner.limits), spec, verifier, runner)
+            super().__init__(host_info(runner.limits), spec, verifier, runner)
             undo.pop_all()
 
 
@@ -162,7 +162,7 @@ class HostRunner(RestartingWorker[HostWorker]):
                     left[index] = worker.take()
                 rows.append(tuple(row))
             for index, written in enumerate(left):
-                worker.put(written)
+                worker.put(written, patch, calls[index].variant)
                 judge(index, calls[index].variant, calls[index].repeats)
         return rows
 
@@ -245,7 +245,7 @@ def _streaming_gbps() -> float:
     return 2 * source.nbytes / best_s / 1e9
 
 
-def _info(limits: Sequence[str]) -> DeviceInfo:
+def host_info(limits: Sequence[str]) -> DeviceInfo:
     lines: list[str] = []
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -136,9 +136,11 @@ class HostWorker(ChildProcess):
         assert self._memory is not None
         return [self._memory[pages] for pages in self._written]
 
-    def put(self, taken: Sequence[bytes]) -> None:
-        """Put back what was taken, to be judged."""
+    def put(self, taken: Sequence[bytes], patch: Patch, variant: int) -> None:
+        """Put back what was taken, and this variant of the inputs, to be judged."""
         assert self._memory is not None
+        for offset, value in zip(patch.offsets, patch.values[variant], strict=True):
+            self._memory[offset] = value
         for pages, content in zip(self._written, taken, strict=True):
             self._memory[pages] = content
 
