@@ -32,81 +32,11 @@ from tuner.space.choices import refusal
 from tuner.space.template import Rendered, map_errors
 
 MakeSpec = Callable[..., KernelSpec]
-
-MEMCHECK = """\
-========= COMPUTE-SANITIZER
-job: {"event": "ready"}
-job: {"event": "started", "job": 0}
-job: {"event": "done", "job": 0}
-job: {"event": "started", "job": 1}
-job: {"event": "arrays", "job": 1, "arrays": [["x", 139639341973504, 64], ["y", 4096, 8]]}
-========= Invalid __global__ write of size 4 bytes
-=========     at scale+0x100 in kernel.cu:12
-=========     by thread (1,0,0) in block (0,0,0)
-=========     Access to 0x7f0051600040 is out of bounds
-=========     and is 1 bytes after the nearest allocation at 0x7f0051600000 of size 64 bytes
-=========     Saved host backtrace up to driver entry point at kernel launch time
-=========         Host Frame: main [0xacd4] in python3.12
-=========
-========= Invalid __global__ read of size 4 bytes
-=========     at scale+0x80 in kernel.cu:9
-=========     by thread (2,0,0) in block (0,0,0)
-=========     Access at 0x1004 is misaligned
-=========     and is inside the nearest allocation at 0x1000 of size 8 bytes
-job: {"event": "failed", "job": 1, "error": "CUDA_ERROR_LAUNCH_FAILED"}
-========= Target application returned an error
-========= ERROR SUMMARY: 2 errors
-"""
-RACECHECK = """\
-========= COMPUTE-SANITIZER
-job: {"event": "ready"}
-job: {"event": "started", "job": 0}
-========= Warning: Race reported between Read access at scale+0x60 in kernel.cu:7
-=========     and Write access at scale+0x20 in kernel.cu:6 [8 hazards]
-=========
-========= Error: Race reported between Write access at scale+0x90 in kernel.cu:10
-=========     and Read access at scale+0x100 in kernel.cu:14 [508 hazards]
-=========     and Write access at scale+0x120 in kernel.cu:15 [4 hazards]
-=========
-job: {"event": "done", "job": 0}
-========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
-"""
-SYNCCHECK = """\
-========= COMPUTE-SANITIZER
-job: {"event": "ready"}
-job: {"event": "started", "job": 0}
-========= Barrier error detected. Divergent thread(s) in block.
-=========     at __syncwarp+0x30 in sm_30_intrinsics.hpp:110
-=========     by thread (32,0,0) in block (0,0,0)
-=========         Device Frame: scale+0xe40 in kernel.cu:60
-=========
-========= Barrier error detected. Invalid arguments
-=========     at __cuda_sm70_warpsync+0x30
-=========     by thread (0,0,0) in block (0,0,0)
-=========
-========= ERROR SUMMARY: 2 errors
-"""
-INITCHECK = """\
-========= COMPUTE-SANITIZER
-job: {"event": "ready"}
-job: {"event": "started", "job": 0}
-job: {"event": "arrays", "job": 0, "arrays": [["y", 4096, 512]]}
-========= Uninitialized __global__ memory read of size 4 bytes
-=========     at scale+0x70 in /home/user/kernel.cu:41
-=========     by thread (31,0,0) in block (1,0,0)
-=========     Address 0x10fc
-=========
-job: {"event": "done", "job": 0}
-========= ERROR SUMMARY: 257 errors
-========= ERROR SUMMARY: 157 errors were not printed. Use --print-limit option to adjust it
-"""
-CLEAN = """\
-========= COMPUTE-SANITIZER
-job: {"event": "ready"}
-job: {"event": "started", "job": 0}
-job: {"event": "done", "job": 0}
-========= ERROR SUMMARY: 0 errors
-"""
+DATA = Path(__file__).parent / "data"
+MEMCHECK, RACECHECK, SYNCCHECK, INITCHECK, CLEAN = (
+    (DATA / f"{name}.txt").read_text(encoding="utf-8")
+    for name in ("memcheck", "racecheck", "synccheck", "initcheck", "nothing_found")
+)
 
 
 def findings(text: str, kind: str, jobs: int) -> list[list[str]]:
