@@ -67,15 +67,15 @@ if "lacking" in names:
     print("==ERROR== Failed to find metric regex:^lacking")
     sys.exit(1)
 say("ready")
-for n in range(len(jobs)):
-    say("started", job=n)
+for job in jobs:
+    say("arrays", arrays=[])
     if what == "hangs":
         hang()
     if what == "refused":
-        say("failed", job=n, error="CUDA_ERROR_INVALID_VALUE")
+        say("failed", error="CUDA_ERROR_INVALID_VALUE", shortage=False)
     else:
         print('==PROF== Profiling "scale": 0%....50%....', end="", flush=True)
-        say("done", job=n)
+        say("done")
 if {refused} or what == "refused":
     print("==WARNING== No kernels were profiled.")
     sys.exit(0)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
-import secrets
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +15,6 @@ from tuner.device.base import Counted, LaunchCounts, Program
 from tuner.device.cuda.tool_process import (
     Ended,
     Job,
-    Jobs,
     ToolProcess,
     draw_arena,
     environment,
@@ -167,12 +164,12 @@ class NsightCompute:
         job = Job(program, self._drawn[1], str(self._arena))
         wanted = list(names)
         for _ in range(MOST_ATTEMPTS):
-            ended, sign = self._run((job, job), wanted, skip=len(program.launches))
-            unknown = set(unknown_counters(ended.text)).intersection(wanted)
+            ended = self._run((job, job), wanted, skip=len(program.launches))
+            unknown = set(unknown_counters(_text(ended))).intersection(wanted)
             if not unknown:
                 break
             wanted = [name for name in wanted if name not in unknown]
-        return self._counted(_reason(ended, sign), program.launches, wanted)
+        return self._counted(_reason(ended), program.launches, wanted)
 
     def close(self) -> None:
         self._process.close()
@@ -197,21 +194,19 @@ class NsightCompute:
         nothing = Path(self._folder.name, "nothing")
         nothing.touch()
         job = Job(program, Layout((), (), 0), str(nothing))
-        ended, sign = self._run((job,), [_PROBE_COUNTER], skip=0)
-        return self._counted(_reason(ended, sign), launches, [_PROBE_COUNTER]).reason
+        ended = self._run((job,), [_PROBE_COUNTER], skip=0)
+        return self._counted(_reason(ended), launches, [_PROBE_COUNTER]).reason
 
-    def _run(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> tuple[Ended, str]:
-        """Run the tool, which makes a report where it can; return the sign of events too."""
+    def _run(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> Ended:
+        """Run the tool, which makes a report where it can."""
         self._file.unlink(missing_ok=True)
         command = [
             *(str(self._tool), *_OPTIONS, f"--metrics={','.join(names)}"),
             *(f"--launch-skip={skip}", f"--launch-count={len(jobs[-1].program.launches)}"),
             f"--export={self._file.with_suffix('')}",
         ]
-        sign = f"job-{secrets.token_hex(8)}"
-        request = Jobs(self._ordinal, sign, jobs)
         folder = Path(self._folder.name)
-        return self._process.run(command, request, folder, TIMEOUT_S, _environment()), sign
+        return self._process.run(command, self._ordinal, jobs, folder, TIMEOUT_S, _environment())
 
     def _counted(self, reason: str, launches: Sequence[Launch], names: Sequence[str]) -> Counted:
         if reason or not self._file.is_file():
@@ -252,14 +247,16 @@ def _environment() -> dict[str, str]:
     return {**environment(_VARIABLES), "LC_ALL": "C", **quiet}
 
 
-def _reason(ended: Ended, sign: str) -> str:
+def _text(ended: Ended) -> str:
+    return f"{ended.said}\n{ended.words}"
+
+
+def _reason(ended: Ended) -> str:
     if ended.timed_out:
         return f"Nsight Compute did not end within {TIMEOUT_S:g} s"
-    if said := trouble(ended.text):
+    if said := trouble(_text(ended)):
         return said
-    lines = (line.partition(sign)[2] for line in ended.said.splitlines() if sign in line)
-    events = [json.loads(line) for line in lines]
-    if not events:
+    if not ended.events:
         return f"Nsight Compute did not start: {ended.last_words or f'exit {ended.exit_code}'}"
-    failures = (event["error"] for event in events if event["event"] == "failed")
+    failures = (event["error"] for event in ended.events_of("failed"))
     return next((f"failed under Nsight Compute: {error}" for error in failures), "")
