@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from cuda.bindings import driver
@@ -155,20 +156,12 @@ class _Place:
     sets: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Bytes:
-    address: int
-    size: int
-
-    @property
-    def __cuda_array_interface__(self) -> Mapping[str, object]:
-        shape, data = (self.size,), (self.address, False)
-        return {"shape": shape, "typestr": "|u1", "data": data, "strides": None, "version": 3}
-
-
 def _tensor(torch: Any, slot: Slot, base: int, stream: Any) -> Any:
     """Make a tensor over an array: no view of another tensor, which torch.compile treats apart."""
-    raw = torch.as_tensor(_Bytes(base + slot.offset, slot.size_bytes), device=stream.device)
+    place = {"shape": (slot.size_bytes,), "data": (base + slot.offset, False), "strides": None}
+    interface = {**place, "typestr": "|u1", "version": 3}
+    array = SimpleNamespace(__cuda_array_interface__=interface)
+    raw = torch.as_tensor(array, device=stream.device)
     dtype = getattr(torch, _TORCH_DTYPES.get(slot.dtype, slot.dtype))
     made = torch.empty(0, dtype=dtype, device=stream.device)
     strides = tuple(prod(slot.shape[n + 1 :]) for n in range(len(slot.shape)))
