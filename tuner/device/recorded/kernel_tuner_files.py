@@ -81,7 +81,6 @@ class _Read(BaseModel):
 class _Cache(_Read):
     device_name: str = ""
     kernel_name: str = ""
-    problem_size: Any = None
     tune_params_keys: tuple[str, ...] = Field(min_length=1)
     tune_params: dict[str, tuple[_Plain, ...]] = Field(default_factory=dict)
     cache: dict[str, dict[str, Any]]
@@ -132,20 +131,11 @@ def measured_in_cache(content: Mapping[str, Any]) -> MeasuredSpace:
     outcomes = {} if own is None else own.programs
     answers = {}
     for key, entry in cache.cache.items():
-        for name in cache.tune_params_keys:
-            if not _is_plain(entry.get(name)):
-                damaged(f"entry {key!r} has no value for the parameter {name}")
-        config = Config(tuple((name, entry[name]) for name in cache.tune_params_keys))
+        config = _config(entry, cache.tune_params_keys, f"entry {key!r} has no value")
         answers[config] = _cache_answer(entry, outcomes.get(key), config, f"entry {key!r}")
-    return MeasuredSpace(
-        kernel=own.kernel if own else cache.kernel_name,
-        device=own.device.name if own else cache.device_name,
-        problem_size=_sizes_of(cache.problem_size),
-        parameters=_parameters_of(cache.tune_params_keys, cache.tune_params, answers),
-        answers=answers,
-        created=own.created if own else _earliest(e.get("timestamp") for e in cache.cache.values()),
-        own=own,
-    )
+    parameters = _parameters_of(cache.tune_params_keys, cache.tune_params, answers)
+    stamps = (entry.get("timestamp") for entry in cache.cache.values())
+    return _measured(content, parameters, answers, stamps, own)
 
 
 def measured_in_t4(content: Mapping[str, Any]) -> MeasuredSpace:
@@ -164,19 +154,38 @@ def measured_in_t4(content: Mapping[str, Any]) -> MeasuredSpace:
         given = result.configuration
         if set(given) != set(names):
             damaged(f"result {number} has the parameters {', '.join(given)}, others have others")
-        for name in names:
-            if not _is_plain(given[name]):
-                damaged(f"result {number} has no plain value for the parameter {name}")
-        config = Config(tuple((name, given[name]) for name in names))
+        config = _config(given, names, f"result {number} has no plain value")
         outcome = own.programs.get(config_key(config)) if own else None
         answers[config] = _t4_answer(result, outcome, unit, number)
+    parameters = _parameters_of(names, {}, answers)
+    return _measured(
+        found.metadata, parameters, answers, (one.timestamp for one in found.results), own
+    )
+
+
+def _config(given: Mapping[str, Any], names: Iterable[str], lacking: str) -> Config:
+    for name in names:
+        if not _is_plain(given.get(name)):
+            damaged(f"{lacking} for the parameter {name}")
+    return Config(tuple((name, given[name]) for name in names))
+
+
+def _measured(
+    told: Mapping[str, Any],
+    parameters: tuple[Parameter, ...],
+    answers: Mapping[Config, ForeignAnswer],
+    stamps: Iterable[object],
+    own: Own | None,
+) -> MeasuredSpace:
+    dates = [stamp for stamp in stamps if isinstance(stamp, str) and stamp[:4].isdecimal()]
+    created = min(dates).replace(" ", "T", 1) if dates else UNKNOWN_DATE
     return MeasuredSpace(
-        kernel=own.kernel if own else str(found.metadata.get("kernel_name") or ""),
-        device=own.device.name if own else str(found.metadata.get("device_name") or ""),
-        problem_size=_sizes_of(found.metadata.get("problem_size")),
-        parameters=_parameters_of(names, {}, answers),
+        kernel=own.kernel if own else str(told.get("kernel_name") or ""),
+        device=own.device.name if own else str(told.get("device_name") or ""),
+        problem_size=_sizes_of(told.get("problem_size")),
+        parameters=parameters,
         answers=answers,
-        created=own.created if own else _earliest(r.timestamp for r in found.results),
+        created=own.created if own else created,
         own=own,
     )
 
@@ -188,13 +197,10 @@ def cache_text(space: MeasuredSpace) -> str:
     which appends to the file, wants it.
     """
     head = {
-        "device_name": space.device,
-        "kernel_name": space.kernel,
-        "problem_size": list(space.problem_size),
+        **_told(space),
         "tune_params_keys": [parameter.name for parameter in space.parameters],
         "tune_params": {parameter.name: list(parameter.values) for parameter in space.parameters},
         "objective": "time",
-        **_own_content(space),
     }
     entries = (
         json.dumps({config_key(config): _cache_entry(config, answer)})[1:-1]
@@ -206,13 +212,7 @@ def cache_text(space: MeasuredSpace) -> str:
 
 def t4_text(space: MeasuredSpace) -> str:
     """Write a measured space as T4 results; a config without an answer is left out."""
-    metadata = {
-        "timeunit": _DEFAULT_UNIT,
-        "kernel_name": space.kernel,
-        "device_name": space.device,
-        "problem_size": list(space.problem_size),
-        **_own_content(space),
-    }
+    metadata = {"timeunit": _DEFAULT_UNIT, **_told(space)}
     results = [
         _t4_result(config, answer)
         for config, answer in space.answers.items()
@@ -229,21 +229,21 @@ def _valid(model: type[_Model], content: object) -> _Model:
         damaged(f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}")
 
 
-def _own_content(space: MeasuredSpace) -> dict[str, Any]:
+def _told(space: MeasuredSpace) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "device_name": space.device,
+        "kernel_name": space.kernel,
+        "problem_size": list(space.problem_size),
+    }
     if space.own is None:
-        return {}
+        return told
     programs = {
         config_key(config): answer.program().model_copy(update={"ticks": ()})
         for config, answer in space.answers.items()
     }
     own = space.own.model_copy(update={"programs": programs})
     content = own.model_dump(mode="json", exclude_defaults=True)
-    return {OWN_KEY: {"version": own.version, **content}}
-
-
-def _earliest(stamps: Iterable[object]) -> str:
-    texts = [stamp for stamp in stamps if isinstance(stamp, str) and stamp[:4].isdecimal()]
-    return min(texts).replace(" ", "T", 1) if texts else UNKNOWN_DATE
+    return {**told, OWN_KEY: {"version": own.version, **content}}
 
 
 def _parameters_of(
