@@ -11,6 +11,7 @@ from pathlib import Path
 from shutil import copytree
 
 import pytest
+import recordings
 from click.testing import CliRunner, Result
 
 from tuner.app.check import UnavailableDevice, target_info
@@ -18,11 +19,9 @@ from tuner.cli import cli
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.recorded.recording import (
-    RecordedDeviceInfo,
     RecordedFinals,
     RecordedProgram,
     RecordedWorkload,
-    Recording,
     save_recording,
 )
 from tuner.model.config import Config
@@ -34,7 +33,6 @@ from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
 
 SCALE = Path(__file__).parent / "data/scale"
-DATE = "2026-11-20"
 TICKS_PER_US = 10_000
 RECORDING = "kernels/recordings/nvidia-h200/scale.json.xz"
 
@@ -94,20 +92,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             baseline=baseline, programs=programs, finals=finals
         )
     compiler.close()
-    info = RecordedDeviceInfo(
-        name="NVIDIA H200",
-        architecture=target.architecture,
-        compute_capability=target.compute_capability,
-        multiprocessors=target.multiprocessors,
-        l2_bytes=60 << 20,
-        streaming_gbps=4370.0,
-        environment={},
-    )
     path = project.root / "scale.json.xz"
-    created = f"{DATE}T12:00:00+00:00"
-    save_recording(
-        Recording(kernel="scale", created=created, device=info, workloads=recorded), path
-    )
+    save_recording(recordings.recording("scale", workloads=recorded), path)
     return path.read_bytes()
 
 
