@@ -46,8 +46,6 @@ _OPTIONS = (
     "--force-overwrite",
 )
 
-# Columns that tell a launch from others; all else is a counter.
-_FIRST_COLUMN = "ID"
 _NAME_COLUMN = "Kernel Name"
 _ADDRESS_COLUMN = "Address"
 # The second is what it is called where warps were sampled alone.
@@ -73,16 +71,12 @@ PERMISSION_TEXT = (
 
 def raw_counters(text: str) -> list[tuple[str, dict[str, float]]]:
     """Read `--page raw --csv`: the kernel's name and the counters with a value of each launch."""
-    header: Sequence[str] = ()
     launches = []
-    for row in csv.reader(_table(text)):
-        if row[0] == _FIRST_COLUMN:
-            header = row
-        elif header and len(row) == len(header) and row[0]:  # the row of units has no number
-            cells = dict(zip(header, row, strict=True))
-            read = {name: _number(cell) for name, cell in cells.items() if _COUNTER.match(name)}
+    for row in csv.DictReader(_table(text), restkey="", restval=""):
+        if row.get("ID"):  # the row of units has no number
+            read = {name: _number(cell) for name, cell in row.items() if _COUNTER.match(name)}
             known = {name: value for name, value in read.items() if value is not None}
-            launches.append((cells.get(_NAME_COLUMN, ""), known))
+            launches.append((row.get(_NAME_COLUMN, ""), known))
     return launches
 
 

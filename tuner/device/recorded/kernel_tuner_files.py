@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeGuard, TypeVar
@@ -132,7 +133,8 @@ def measured_in_cache(content: Mapping[str, Any]) -> MeasuredSpace:
     answers = {}
     for key, entry in cache.cache.items():
         config = _config(entry, cache.tune_params_keys, f"entry {key!r} has no value")
-        answers[config] = _cache_answer(entry, outcomes.get(key), config, f"entry {key!r}")
+        answer = _cache_answer(entry, config, f"entry {key!r}")
+        answers[config] = _as_kept(answer, outcomes.get(key))
     parameters = _parameters_of(cache.tune_params_keys, cache.tune_params, answers)
     stamps = (entry.get("timestamp") for entry in cache.cache.values())
     return _measured(content, parameters, answers, stamps, own)
@@ -156,7 +158,7 @@ def measured_in_t4(content: Mapping[str, Any]) -> MeasuredSpace:
             damaged(f"result {number} has the parameters {', '.join(given)}, others have others")
         config = _config(given, names, f"result {number} has no plain value")
         outcome = own.programs.get(config_key(config)) if own else None
-        answers[config] = _t4_answer(result, outcome, unit, number)
+        answers[config] = _as_kept(_t4_answer(result, unit, number), outcome)
     parameters = _parameters_of(names, {}, answers)
     return _measured(
         found.metadata, parameters, answers, (one.timestamp for one in found.results), own
@@ -297,49 +299,35 @@ def _times(found: object, us_per_unit: float) -> tuple[float, ...]:
     return ()
 
 
-def _answer(
-    failure: tuple[Status, str] | None,
-    own: RecordedProgram | None,
-    seconds: float,
-    time_us: float | None = None,
-    samples_us: tuple[float, ...] = (),
-) -> ForeignAnswer:
-    """Make the answer of a config; `own` tells how we measured it, None that others did."""
-    if failure is not None:
-        status, reason = (own.status, own.reason) if own else failure
-        return ForeignAnswer(status, reason, seconds=seconds)
-    how = (own.calls, own.sets, own.stopped_early) if own else (1, 1, False)
-    return ForeignAnswer(Status.CORRECT, "", time_us, samples_us, *how, seconds)
+def _as_kept(answer: ForeignAnswer, own: RecordedProgram | None) -> ForeignAnswer:
+    """Add what our own part of a file says of how we measured it, or of how it failed."""
+    if own is None:
+        return answer
+    if answer.status is not Status.CORRECT:
+        return replace(answer, status=own.status, reason=own.reason)
+    return replace(answer, calls=own.calls, sets=own.sets, stopped_early=own.stopped_early)
 
 
-def _cache_answer(
-    entry: Mapping[str, Any], own: RecordedProgram | None, config: Config, place: str
-) -> ForeignAnswer:
+def _cache_answer(entry: Mapping[str, Any], config: Config, place: str) -> ForeignAnswer:
     spent = (entry.get(f"{part}_time") for part in ("compile", "verification", "benchmark"))
     seconds = sum(filter(_is_time, spent)) / MS_PER_S
-    failure = _cache_failure(entry, config)
-    if failure is not None:
-        return _answer(failure, own, seconds)
-    time = entry.get("time")
-    if not _is_time(time):
-        shown = "no `time`" if time is None else f"a `time` of {time!r}"
-        damaged(f"{place} has {shown}")
-    return _answer(None, own, seconds, time * US_PER_MS, _times(entry.get("times"), US_PER_MS))
-
-
-def _cache_failure(entry: Mapping[str, Any], config: Config) -> tuple[Status, str] | None:
-    told = entry.get("__error__")
+    time, told = entry.get("time"), entry.get("__error__")
     if told is None:
         values = (value for name, value in entry.items() if name not in config)
         told = next((v for v in values if isinstance(v, str) and v in ERRORS), None)
-    time = entry.get("time")
     if told is None and isinstance(time, str):
         told = time
     if told is not None:
-        return ERRORS.get(str(told), Status.LAUNCH), f"Kernel Tuner recorded {told}"
+        status, reason = ERRORS.get(str(told), Status.LAUNCH), f"Kernel Tuner recorded {told}"
+        return ForeignAnswer(status, reason, seconds=seconds)
     if _stands_for_failure(time):
-        return Status.LAUNCH, "Kernel Tuner recorded a time that stands for a failure"
-    return None
+        reason = "Kernel Tuner recorded a time that stands for a failure"
+        return ForeignAnswer(Status.LAUNCH, reason, seconds=seconds)
+    if not _is_time(time):
+        shown = "no `time`" if time is None else f"a `time` of {time!r}"
+        damaged(f"{place} has {shown}")
+    samples_us = _times(entry.get("times"), US_PER_MS)
+    return ForeignAnswer(Status.CORRECT, "", time * US_PER_MS, samples_us, seconds=seconds)
 
 
 def _cache_entry(config: Config, answer: ForeignAnswer) -> dict[str, Any]:
@@ -358,9 +346,7 @@ def _cache_entry(config: Config, answer: ForeignAnswer) -> dict[str, Any]:
     return entry | {f"{part}_time": seconds for part, seconds in spent.items()}
 
 
-def _t4_answer(
-    result: _Result, own: RecordedProgram | None, unit: str, number: int
-) -> ForeignAnswer:
+def _t4_answer(result: _Result, unit: str, number: int) -> ForeignAnswer:
     us_per_unit = _us_per(unit)
     spent = (result.times.get(part) for part in ("compilation", "validation", "benchmark"))
     seconds = sum(filter(_is_time, spent)) * us_per_unit / 1e6
@@ -373,8 +359,9 @@ def _t4_answer(
     time_us = None if status is not Status.CORRECT else _t4_time_us(result, unit, number)
     if time_us is None:
         status = Status.LAUNCH if status is Status.CORRECT else status
-        return _answer((status, f"T4 says {status}"), own, seconds)
-    return _answer(None, own, seconds, time_us, _times(result.times.get("runtimes"), us_per_unit))
+        return ForeignAnswer(status, f"T4 says {status}", seconds=seconds)
+    samples_us = _times(result.times.get("runtimes"), us_per_unit)
+    return ForeignAnswer(status, "", time_us, samples_us, seconds=seconds)
 
 
 def _t4_time_us(result: _Result, unit: str, number: int) -> float | None:
