@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 from pydantic import Field
 
@@ -24,13 +24,9 @@ from tuner.device.recorded.recording import (
 )
 from tuner.model.config import Config, Parameter
 from tuner.model.errors import DeviceError
+from tuner.model.expressions import Value
 from tuner.model.hardware import architecture_for
 from tuner.model.trial import Status
-
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from tuner.model.expressions import Value
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 
@@ -109,9 +105,6 @@ def _parsed(text: str) -> Any:
         raise
 
 
-_AMD = ("amd", "radeon", "instinct", "gfx")
-
-
 def _known_gpus() -> dict[str, RecordedDeviceInfo]:
     """Read gpus.csv, from the whitepapers of NVIDIA's architectures and the products' data sheets.
 
@@ -151,9 +144,6 @@ def device_info(name: str) -> RecordedDeviceInfo:
         where = "at the top of a cache, in the `metadata` of T4 results"
         added = f'add `"device_name": "..."` as the GPU\'s driver calls it ({where})'
         remedy = f"{added}; {remedy}"
-    elif any(word in name.lower() for word in _AMD):
-        what = f"was made on {name}, which runs no CUDA kernel"
-        remedy = "`tune compare` replays it all the same"
     raise DeviceError(what, remedy=remedy)
 
 
