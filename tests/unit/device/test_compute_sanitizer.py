@@ -14,7 +14,6 @@ from fake_tools import PRELUDE, alive, put_on_path, seen
 
 from tuner.compiler.includes import UNIT_NAME
 from tuner.device.base import Program
-from tuner.device.cuda import sanitizer
 from tuner.device.cuda import sanitizer as compute_sanitizer
 from tuner.device.cuda.sanitizer import (
     COMPILE_OPTIONS,
@@ -99,7 +98,6 @@ def test_a_finding_says_where_and_what(text: str, kind: str, errors: int, found:
 
 
 def test_every_line_maps_to_the_template() -> None:
-    assert sanitizer.UNIT == UNIT_NAME
     rendered = Rendered("", tuple(range(101, 200)))
     path = Path("scale.cu.j2")
     (access,) = read(INITCHECK, "initcheck", SIGN).findings

@@ -28,7 +28,6 @@ PAGE_TIMEOUT_S = 60.0
 # A counter that this chip lacks ends a run before anything is counted; the next goes without it.
 MOST_ATTEMPTS = 8
 
-_NAME = "ncu"
 # Some of them would change what is counted.
 _VARIABLES = "NV_COMPUTE_PROFILER"
 # A kernel that does nothing, in a form that every driver compiles itself: a tool that may count
@@ -128,7 +127,7 @@ def _number(cell: str) -> float | None:
 
 def find_ncu() -> Path | None:
     """Find the tool: on PATH, in the CUDA that the environment or /usr/local names, or alone."""
-    return next((path for path in candidates(_NAME) if executable(path)), None)
+    return next((path for path in candidates("ncu") if executable(path)), None)
 
 
 class NsightCompute:
@@ -139,6 +138,8 @@ class NsightCompute:
         self._tool = find_ncu()
         self._process = ToolProcess()
         self._folder = TemporaryDirectory(prefix="tuner-counters-", ignore_cleanup_errors=True)
+        place = Path(self._folder.name)
+        self._arena, self._file = place / "arena", place / "report.ncu-rep"
         self._drawn: tuple[Workload, Layout] | None = None
         self._refusal: str | None = None
 
@@ -169,14 +170,6 @@ class NsightCompute:
         self._process.close()
         self._folder.cleanup()
 
-    @property
-    def _arena(self) -> Path:
-        return Path(self._folder.name, "arena")
-
-    @property
-    def _file(self) -> Path:
-        return Path(self._folder.name, "report.ncu-rep")
-
     def _tried(self) -> str:
         if self._tool is None:
             return (
@@ -185,9 +178,8 @@ class NsightCompute:
             )
         launches = (_PROBE_LAUNCH,)
         program = Program("probe", Workload(()), launches, _PROBE, {_PROBE_LAUNCH.kernel: "probe"})
-        nothing = Path(self._folder.name, "nothing")
-        nothing.touch()
-        job = Job(program, Layout((), (), 0), str(nothing))
+        self._arena.touch()
+        job = Job(program, Layout((), (), 0), str(self._arena))
         ended = self._run((job,), [_PROBE_COUNTER], skip=0)
         return self._counted(_reason(ended), launches, [_PROBE_COUNTER]).reason
 
@@ -199,8 +191,9 @@ class NsightCompute:
             *(f"--launch-skip={skip}", f"--launch-count={len(jobs[-1].program.launches)}"),
             f"--export={self._file.with_suffix('')}",
         ]
-        folder = Path(self._folder.name)
-        return self._process.run(command, self._ordinal, jobs, folder, TIMEOUT_S, _environment())
+        return self._process.run(
+            command, self._ordinal, jobs, self._file.parent, TIMEOUT_S, _environment()
+        )
 
     def _counted(self, reason: str, launches: Sequence[Launch], names: Sequence[str]) -> Counted:
         if reason or not self._file.is_file():

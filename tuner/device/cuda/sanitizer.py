@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tuner.compiler.includes import UNIT_NAME
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Outcome, Program
 from tuner.device.cuda.tool_process import Ended, Job, ToolProcess, environment, jobs_of
@@ -38,10 +39,7 @@ KINDS = tuple(_OPTIONS)
 # Some of them would switch the tool's work off.
 _VARIABLES = "NV_COMPUTE_SANITIZER"
 
-# How the compiler names the source: equal to `compiler.includes.UNIT_NAME`.
-UNIT = "kernel.cu"
-
-_PLACE = re.compile(rf"\bin \"?(?:\S*/)?{re.escape(UNIT)}:(\d+)")
+_PLACE = re.compile(rf"\bin \"?(?:\S*/)?{re.escape(UNIT_NAME)}:(\d+)")
 _POSITION = re.compile(r"\s*\bat \S.*? in \S+:\d+\S*")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+\b")
 _SUMMARY = re.compile(r"ERROR SUMMARY: ([\d,]+) errors?$")
@@ -123,16 +121,18 @@ def _described(title: str, details: list[str], kind: str, arrays: Arrays) -> str
     for part in said:  # the tool broke it into lines: a comma where no word of its own goes on
         text += f" {part}" if part.startswith(("by ", "and ", "at ", "in ")) else f", {part}"
     text = _ADDRESS.sub(lambda match: _array_at(match[0], arrays), text)
-    return f"{UNIT}({lines[0][1]}): {kind}: {text}" if lines else f"{kind}: {text}"
+    return f"{UNIT_NAME}({lines[0][1]}): {kind}: {text}" if lines else f"{kind}: {text}"
 
 
 def _race(title: str, others: list[str], kind: str) -> str:
     place = _PLACE.search(title)
     text = _POSITION.sub("", title).strip()
-    said = [f"{UNIT}({place[1]}): {kind}: {text}" if place else f"{kind}: {title}"]
+    said = [f"{UNIT_NAME}({place[1]}): {kind}: {text}" if place else f"{kind}: {title}"]
     for line in others:
         place = _PLACE.search(line)
-        at_line = f"{_POSITION.sub('', line).strip()} at line {place[1]} of {UNIT}" if place else ""
+        at_line = (
+            f"{_POSITION.sub('', line).strip()} at line {place[1]} of {UNIT_NAME}" if place else ""
+        )
         said.append(f"  {at_line or line}")
     return "\n".join(said)
 
