@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from adversaries import ADVERSARIES, ON_HOST, Adversary
+from adversaries import ADVERSARIES, ON_HOST, WHILE_TIMED, Adversary
 from on_trial import Build, OneDevice, check_caught
+from operators import KERNELS
+from unusual_kernels import UNUSUAL
 
 
 @pytest.mark.parametrize("adversary", ON_HOST, ids=[adversary.name for adversary in ON_HOST])
 def test_it_is_caught(devices: OneDevice, build: Build, adversary: Adversary) -> None:
-    assert adversary.host is not None
     device = devices.of(adversary.operator, adversary.sanitizers)
-    check_caught(device, build, adversary, adversary.host)
+    check_caught(device, build, adversary, adversary.reason)
 
 
 def test_every_kind_of_check_has_something_to_catch() -> None:
     assert len({adversary.check for adversary in ON_HOST}) >= 14
     assert len({adversary.name for adversary in ADVERSARIES}) == len(ADVERSARIES)
+
+
+def test_every_kernel_of_the_folder_is_named_by_one() -> None:
+    named = {one.operator.kernel(one.name) for one in (*ADVERSARIES, *UNUSUAL, *WHILE_TIMED)}
+    plain = set(KERNELS.glob("*/plain.cu"))
+    assert set(KERNELS.glob("*/*.cu")) - plain <= named

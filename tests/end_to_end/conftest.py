@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
 
 import pytest
+import recordings
 from click.testing import CliRunner, Result
 
 from tuner.app.check import UnavailableDevice, target_info
@@ -17,11 +19,9 @@ from tuner.cli import cli
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.recorded.recording import (
-    RecordedDeviceInfo,
     RecordedFinals,
     RecordedProgram,
     RecordedWorkload,
-    Recording,
     save_recording,
 )
 from tuner.model.config import Config
@@ -32,69 +32,7 @@ from tuner.space.load import load_definition
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
 
-SOURCE = """\
-extern "C" __global__ void scale(float* out, const float* in, int N) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < N) out[i] = 2.0f * in[i];
-}
-"""
-
-TEMPLATE = """\
-constexpr int kBlockSize = @{ block_size }@;
-constexpr int kPerThread = @{ per_thread }@;
-
-extern "C" __global__ void __launch_bounds__(kBlockSize)
-    scale(float* out, const float* in, int N) {
-  const int first = (blockIdx.x * kBlockSize + threadIdx.x) * kPerThread;
-#pragma unroll
-  for (int k = 0; k < kPerThread; ++k) {
-    if (first + k < N) out[first + k] = 2.0f * in[first + k];
-  }
-}
-"""
-
-REFERENCE = '''\
-"""The reference of scale."""
-
-
-def reference(xp, inputs, axes):
-    return {"out": 2.0 * inputs["in"]}
-'''
-
-SPACE = """\
-version: 1
-kernel: scale
-source: ../kernels/scale.cu
-reference: ../kernels/scale.py
-template: ../templates/scale.cu.j2
-
-axes: [N]
-arguments:
-  - {name: out, dtype: float32, shape: [N], role: output}
-  - {name: in, dtype: float32, shape: [N], role: input}
-  - {name: N, dtype: int32, value: N}
-workloads:
-  tuned: [{N: 4096}, {N: 1048576}]
-  held_out: [{N: 100000}]
-min_bytes: 8 * N
-
-baseline:
-  launch: [{kernel: scale, grid: ["ceil_div(N, 256)"], block: [256]}]
-
-parameters:
-  block_size: [64, 128, 256]
-  per_thread: [1, 2, 4, 8]
-constraints:
-  - block_size * per_thread <= 1024
-default: {block_size: 256, per_thread: 1}
-launch:
-  - kernel: scale
-    grid: ["ceil_div(N, block_size * per_thread)"]
-    block: [block_size]
-tolerance: {out: {relative: 1.0e-6}}
-"""
-
-DATE = "2026-11-20"
+SCALE = Path(__file__).parent / "data/scale"
 TICKS_PER_US = 10_000
 RECORDING = "kernels/recordings/nvidia-h200/scale.json.xz"
 
@@ -134,7 +72,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Compile every config, as a recording is keyed by source, and make the times up."""
-    project = written(tmp_path_factory.mktemp("recorded"))
+    project = Project(copytree(SCALE, tmp_path_factory.mktemp("recorded") / "project"))
     definition = load_definition(project.space)
     spec, target = definition.spec, target_info("sm_90a")
     candidate = Candidate("any", definition.space, Template.load(spec.template))
@@ -154,27 +92,15 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             baseline=baseline, programs=programs, finals=finals
         )
     compiler.close()
-    info = RecordedDeviceInfo(
-        name="NVIDIA H200",
-        architecture=target.architecture,
-        compute_capability=target.compute_capability,
-        multiprocessors=target.multiprocessors,
-        l2_bytes=60 << 20,
-        streaming_gbps=4370.0,
-        environment={},
-    )
     path = project.root / "scale.json.xz"
-    created = f"{DATE}T12:00:00+00:00"
-    save_recording(
-        Recording(kernel="scale", created=created, device=info, workloads=recorded), path
-    )
+    save_recording(recordings.recording("scale", workloads=recorded), path)
     return path.read_bytes()
 
 
 @pytest.fixture
 def project(tmp_path: Path, recording: bytes) -> Project:
     """A fresh copy of the project, with its recording."""
-    project = written(tmp_path / "project")
+    project = Project(copytree(SCALE, tmp_path / "project"))
     path = project.root / RECORDING
     path.parent.mkdir(parents=True)
     path.write_bytes(recording)
@@ -215,20 +141,6 @@ def tune(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Res
         return CliRunner().invoke(cli, [str(word) for word in words], prog_name="tune")
 
     return run
-
-
-def written(root: Path) -> Project:
-    project = Project(root)
-    files = {
-        project.kernel: SOURCE,
-        project.template: TEMPLATE,
-        project.space: SPACE,
-        project.kernel.with_suffix(".py"): REFERENCE,
-    }
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return project
 
 
 def time_of(config: Config, workload: Workload) -> float:

@@ -82,7 +82,7 @@ def test_the_literal_agent_widens_a_drafted_space_that_still_loads(here: Path) -
     member = BriefedCandidate("a", None, spec.template.read_text(), made.space.read_text(), "")
     edge = Finding("edge", "16 wins.", "Add 32.", 16, parameter="block_rows")
     briefing = Briefing(1, "", "", "a", (member,), (edge,))
-    conversation = WideningAgent().converse(briefing, NoTools(), NoTranscript())
+    conversation = WideningAgent().converse(briefing, None, None)  # type: ignore[arg-type]
     assert conversation.plan() is not None
     answer = conversation.refactor()
     made.space.write_text(answer.space)
@@ -92,19 +92,3 @@ def test_the_literal_agent_widens_a_drafted_space_that_still_loads(here: Path) -
     Template.load(spec.template).check(wider.space, wider.spec)
     checked = run("check", made.space, "--sample", "2")
     assert checked.exit_code == 0, checked.output
-
-
-class NoTools:
-    def tools(self) -> list[object]:
-        return []
-
-    def call(self, name: str, arguments: object) -> str:
-        raise AssertionError((name, arguments))
-
-
-class NoTranscript:
-    def again(self) -> None:
-        return None
-
-    def keep(self, entry: object) -> None:
-        raise AssertionError(entry)

@@ -3,142 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
 
 import pytest
 from click.testing import CliRunner, Result
+from ruamel.yaml import YAML
 
 from tuner.cli import cli
 
 DATA = Path(__file__).parents[1] / "unit" / "draft" / "extract" / "data"
 
 
-@dataclass(frozen=True)
-class Style:
-    """A source, what `tune init` is told, and what a person fills in, by a piece of the line."""
-
-    source: str
-    filled: dict[str, str]
-    words: tuple[str, ...] = ()
-    reference: str = ""
-    parameters: tuple[str, ...] = ()
-
-
-ROWS = {"name: input,": "num_tokens, hidden_dim", "name: output_q,": "num_tokens, hidden_dim"}
-STATES = {
-    "name: output,": "num_tokens, num_heads, head_size",
-    "name: prefix_output,": "num_tokens, num_heads, head_size",
-    "name: suffix_output,": "num_tokens, num_heads, head_size",
-    "name: output_lse,": "num_tokens, num_heads",
-    "name: prefix_lse,": "num_tokens, num_heads",
-    "name: suffix_lse,": "num_tokens, num_heads",
-}
-STYLES = {
-    "activation": Style(
-        "aot/csrc/elementwise/activation.cu",
-        {
-            "name: out,": "tokens, d",
-            "name: input,": "tokens, 2 * d",
-            "min_bytes:": "tokens * d * 6",
-        },
-        reference="""\
-def reference(xp, inputs, axes):
-    gate, up = inputs["input"][:, : axes["d"]], inputs["input"][:, axes["d"] :]
-    return {"out": gate / (1 + xp.exp(-gate)) * up}
-""",
-        parameters=("access_bytes", "unroll"),
-    ),
-    "per_token_quant_fp8": Style(
-        "aot/csrc/gemm/per_token_quant_fp8.cu",
-        {**ROWS, "min_bytes:": "num_tokens * hidden_dim * 3"},
-        ("--kernel", "quant_warp_kernel"),
-        reference="""\
-def reference(xp, inputs, axes):
-    scale = xp.abs(inputs["input"]).max(axis=1) / 448
-    inverse = 1 / xp.where(scale == 0, 1, scale)
-    return {"output_q": inputs["input"] * inverse[:, None], "output_s": scale}
-""",
-        parameters=("tokens_per_block", "vec_size"),
-    ),
-    "merge_attn_states": Style(
-        "aot/csrc/attention/merge_attn_states.cu",
-        {**STATES, "min_bytes:": "num_tokens * num_heads * head_size * 6"},
-        reference="""\
-def reference(xp, inputs, axes):
-    a, b = inputs["prefix_lse"], inputs["suffix_lse"]
-    most = xp.maximum(a, b)
-    p, q = xp.exp(a - most), xp.exp(b - most)
-    v = (p / (p + q))[..., None] * inputs["prefix_output"]
-    w = (q / (p + q))[..., None] * inputs["suffix_output"]
-    return {"output": v + w, "output_lse": xp.log(p + q) + most}
-""",
-        parameters=("num_threads",),
-    ),
-    "rmsnorm": Style(
-        "jit/csrc/elementwise/rmsnorm.cuh",
-        {
-            "name: input,": "num_tokens, input_stride",
-            "name: weight,": "input_stride",
-            "name: output,": "num_tokens, output_stride",
-            "name: eps,": "1.0e-6",
-            "min_bytes:": "num_tokens * input_stride * 4",
-        },
-        ("--instantiate", "rmsnorm_block<64, true, bf16_t>"),
-        reference="""\
-def reference(xp, inputs, axes):
-    x = inputs["input"]
-    scale = 1 / xp.sqrt((x * x).mean(axis=1, keepdims=True) + 1e-6)
-    return {"output": x * scale * inputs["weight"]}
-
-
-def inputs(xp, rng, axes, fill):
-    # the squares of the largest bf16 are beyond any float
-    shape = (axes["num_tokens"], axes["input_stride"])
-    return {"input": rng.standard_normal(shape)} if fill == "extreme" else {}
-""",
-        parameters=("block_size", "vec", "use_pdl"),
-    ),
-    "scale_shift": Style(
-        "pybind/scale_shift.cu",
-        {"name: scale,": "1.5", "name: shift,": "0.25"},
-        reference="""\
-def reference(xp, inputs, axes):
-    return {"out": inputs["x"] * 1.5 + 0.25}
-""",
-        parameters=("threads",),
-    ),
-    "add_residual": Style(
-        "library/src/add_residual.cu",
-        {},
-        ("--instantiate", "add_residual_kernel<__nv_bfloat16, 4>"),
-        reference="""\
-def reference(xp, inputs, axes):
-    return {"residual": inputs["residual"] + inputs["x"]}
-""",
-        parameters=("items", "block_size"),
-    ),
-    "unary": Style(
-        "macros/unary.cu",
-        {},
-        ("--kernel", "relu_kernel"),
-        reference="""\
-def reference(xp, inputs, axes):
-    return {"out": xp.maximum(inputs["in"], 0.0)}
-""",
-        parameters=("block_size",),
-    ),
-    "clamp": Style(
-        "stream/clamp.cu",
-        {"name: low,": "-0.5", "name: high,": "0.75"},
-        reference="""\
-def reference(xp, inputs, axes):
-    return {"out": xp.clip(inputs["in"], -0.5, 0.75)}
-""",
-        parameters=("items", "block_size"),
-    ),
-}
+STYLES = YAML(typ="safe").load(Path(__file__).with_name("data") / "extraction.yaml")
 # a struct as parameter with inputs of its own, and a kernel that a macro makes
 QUICK = ("rmsnorm", "unary")
 
@@ -171,10 +48,10 @@ def fill_in(space: Path, values: dict[str, str]) -> None:
 
 def drafted(here: Path, name: str) -> dict[str, object]:
     style = STYLES[name]
-    made = run("init", f"project/{style.source}", *style.words, "--json")
+    made = run("init", f"project/{style['source']}", *style.get("words", ()), "--json")
     assert made.exit_code == 0, made.output
-    (here / "kernels" / f"{name}.py").write_text(style.reference)
-    fill_in(here / "search_spaces" / f"{name}.yaml", style.filled)
+    (here / "kernels" / f"{name}.py").write_text(style["reference"])
+    fill_in(here / "search_spaces" / f"{name}.yaml", style["filled"])
     found: dict[str, object] = json.loads(made.stdout)
     return found
 
@@ -186,10 +63,10 @@ def drafted(here: Path, name: str) -> dict[str, object]:
 def test_a_production_source_is_extracted_drafted_compiled_and_right_on_the_cpu(
     here: Path, name: str
 ) -> None:
-    source = here / "project" / STYLES[name].source
+    source = here / "project" / STYLES[name]["source"]
     before = source.read_bytes()
     made = drafted(here, name)
-    assert made["parameters"] == list(STYLES[name].parameters)
+    assert made["parameters"] == STYLES[name]["parameters"]
     assert made["left_out"]
     assert f"kernels/{name}.cu" in made["written"]  # type: ignore[operator]
     assert source.read_bytes() == before

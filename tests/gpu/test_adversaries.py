@@ -6,19 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from adversaries import COUNTED, COUNTER, ON_CUDA, ONE_BLOCK, Adversary
+from adversaries import ON_CUDA, WHILE_TIMED, Adversary
 from on_trial import Build, OneDevice, check_caught, check_passes, check_unusual_passes, honest
-from operators import SCALE, Operator, in_scale
+from operators import SCALE, Operator
 from unusual_kernels import UNUSUAL, Unusual
 
-from tuner.device.base import Device, Outcome, Program
+from tuner.device.base import Device, Program
 from tuner.device.cuda.device import CudaDevice
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 
 (LAUNCH,) = SCALE.launches
-# A search checks a kernel twice before it times it.
-TIMED = COUNTED + "if (seen >= 2) "
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +45,10 @@ def built(build: Callable[..., Program]) -> Build:
 def test_it_is_caught(
     devices: OneDevice, built: Build, adversary: Adversary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert adversary.cuda is not None
     device = devices.of(adversary.operator)
     if adversary.check == "timeout":
         monkeypatch.setattr("tuner.device.cuda.device.RUN_TIMEOUT_S", 2.0)
-    check_caught(device, built, adversary, adversary.cuda)
+    check_caught(device, built, adversary, adversary.on_cuda or adversary.reason)
 
 
 @pytest.mark.parametrize("unusual", UNUSUAL, ids=[unusual.name for unusual in UNUSUAL])
@@ -64,30 +61,19 @@ class TestOnlyOnAGpu:
     def device(self, devices: OneDevice) -> Device:
         return devices.of(SCALE)
 
-    @pytest.fixture
-    def run(self, device: Device, built: Build) -> Iterator[Callable[..., Outcome]]:
-        """Run a kernel; after the test an honest one must pass on the same device."""
-
-        def run(source: str, launches: tuple[Launch, ...] = SCALE.launches) -> Outcome:
-            return device.run(built(source, SCALE.workload, launches, ()))
-
-        yield run
+    @pytest.fixture(autouse=True)
+    def works_afterwards(self, device: Device, built: Build) -> Iterator[None]:
+        yield
         check_passes(device, honest(built, SCALE))
 
-    def test_an_illegal_address_while_timing_costs_one_trial(
-        self, run: Callable[..., Outcome]
+    @pytest.mark.parametrize("adversary", WHILE_TIMED, ids=[one.name for one in WHILE_TIMED])
+    def test_what_fails_only_while_it_is_timed_costs_one_trial(
+        self, device: Device, built: Build, adversary: Adversary, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        source = in_scale(top=COUNTER, before=TIMED + "y[1ll << 42] = 1;")
-        assert run(source, ONE_BLOCK).status is Status.LAUNCH
-
-    def test_a_kernel_that_spins_only_while_it_is_timed_is_killed(
-        self, run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        source = in_scale(top=COUNTER, before=TIMED + "for (;;) __nanosleep(1000);")
+        program = built(adversary.source, SCALE.workload, adversary.launches, ())
         with monkeypatch.context() as patched:
             patched.setattr("tuner.device.cuda.device.TIMING_TIMEOUT_S", 3.0)
-            outcome = run(source, ONE_BLOCK)
-        assert outcome.status is Status.TIMEOUT
+            assert device.run(program).status is adversary.status
 
     @pytest.mark.parametrize(
         "launch",
@@ -99,8 +85,8 @@ class TestOnlyOnAGpu:
         ids=["empty grid", "odd cluster", "huge cluster"],
     )
     def test_a_launch_that_the_driver_refuses_costs_one_trial(
-        self, run: Callable[..., Outcome], launch: Launch
+        self, device: Device, built: Build, launch: Launch
     ) -> None:
-        outcome = run(in_scale(), (launch,))
+        outcome = device.run(replace(honest(built, SCALE), launches=(launch,)))
         assert outcome.status is Status.LAUNCH
         assert "CUDA_ERROR" in outcome.reason

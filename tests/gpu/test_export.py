@@ -18,38 +18,20 @@ from tuner.export.dispatch import export_dispatch
 from tuner.model.hardware import architecture_for
 
 ROOT = Path(__file__).parents[2]
+DATA = Path(__file__).parent / "data"
 # nvcc's own time, on a machine that may have few cores.
 BUILD_S = 300
 pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
 
-BLEND = """
-#include "blend.h"
-extern "C" int launch(void* out, const void* x, void* partial, long long T, long long D) {
-  return blend(static_cast<float*>(out), static_cast<const __nv_bfloat16*>(x),
-               static_cast<float*>(partial), T, D, nullptr);
-}
-extern "C" int variant(long long T, long long D) { return blend_variant(T, D); }
-extern "C" long long scratch(long long T, long long D) { return blend_partial_bytes(T, D); }
-"""
-SILU = """
-#include "silu_and_mul.h"
-extern "C" int launch(void* out, const void* x, long long T, long long D) {
-  return silu_and_mul(static_cast<__nv_bfloat16*>(out), static_cast<const __nv_bfloat16*>(x), T, D,
-                      nullptr);
-}
-extern "C" int variant(long long T, long long D) { return silu_and_mul_variant(T, D); }
-"""
-
 
 @pytest.fixture
-def built(tmp_path: Path, capability: tuple[int, int]) -> Callable[[Path, str], ctypes.CDLL]:
+def built(capability: tuple[int, int]) -> Callable[[Path, str], ctypes.CDLL]:
     """Build a folder and a small caller as one shared library, and load it."""
 
     def build(folder: Path, caller: str) -> ctypes.CDLL:
-        (folder / "caller.cpp").write_text(caller)
         command = ["nvcc", "-std=c++17", "-O2", f"-arch={architecture_for(capability)}"]
         command += ["-shared", "-Xcompiler", "-fPIC,-Wall", f"-I{folder}", "-o", "library.so"]
-        sources = [*map(str, sorted(folder.glob("variants/*.cu"))), "caller.cpp"]
+        sources = [*map(str, sorted(folder.glob("variants/*.cu"))), str(DATA / caller)]
         subprocess.run([*command, *sources], cwd=folder, check=True, timeout=BUILD_S)
         return ctypes.CDLL(str(folder / "library.so"))
 
@@ -85,7 +67,7 @@ def test_every_kind_of_launch_runs(
     # Within 0 %: variant 2 is compiled for one width and launched programmatically.
     session = write_session(tmp_path / "session", space, COMPARISONS, environment=environment)
     export_dispatch(session, tmp_path / "out", SetSelection(within=0.0), None)
-    library = built(tmp_path / "out", BLEND)
+    library = built(tmp_path / "out", "call_blend.cpp")
     library.scratch.restype = ctypes.c_longlong
     served = set()
     for tokens, width in [(1, 4096), (64, 4096), (1024, 4096), (500, 8192), (2, 192), (3, 97)]:
@@ -115,7 +97,7 @@ def test_a_recorded_session_of_this_project_serves_every_shape(
     command = [sys.executable, "-m", "tuner", str(kernel), "--device", "recorded", "--trials", "40"]
     subprocess.run([*command, "--session", str(session)], cwd=ROOT, check=True)
     table = export_dispatch(session, tmp_path / "out", SetSelection(), None).table
-    library = built(tmp_path / "out", SILU)
+    library = built(tmp_path / "out", "call_silu_and_mul.cpp")
     tuned = [(e.workload.values, table.number(e.kernel)) for e in table.entries]
     others = [({"T": t, "D": d}, None) for t in (1, 7, 300) for d in (8, 4096, 4112, 14336)]
     for axes, number in [*tuned, *others]:

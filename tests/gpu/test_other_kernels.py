@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from silu_kernels import LAUNCH, WORKLOAD, silu
@@ -22,71 +23,21 @@ from tuner.space.load import Definition, load_definition
 
 Build = Callable[..., Program]
 
-SPACE = """\
-version: 1
-kernel: accumulate
-source: accumulate.cu
-reference: accumulate.py
-template: accumulate.cu.j2
-axes: [N]
-arguments:
-  - {name: sum, dtype: float32, shape: [N], role: inout}
-  - {name: q, dtype: float8_e4m3, shape: [N], role: output}
-  - {name: x, dtype: bfloat16, shape: [N], role: input}
-  - {name: N, dtype: int64, value: N}
-  - {name: factor, dtype: float32, value: 0.25}
-workloads:
-  tuned: [{N: 10007}]
-min_bytes: 11 * N
-baseline:
-  launch: [{kernel: accumulate, grid: ["ceil_div(N, 256)"], block: [256]}]
-parameters:
-  block_size: [256]
-launch:
-  - {kernel: accumulate, grid: ["ceil_div(N, block_size)"], block: [block_size]}
-tolerance:
-  sum: {relative: 1.0e-6, absolute: 1.0e-30}
-  q: {codes: 0.001}
-"""
-REFERENCE = """\
-def reference(xp, inputs, axes):
-    total = inputs["sum"] + 0.25 * inputs["x"]
-    return {"sum": total, "q": total}
-"""
-SOURCE = """\
-#include <cuda_bf16.h>
-#include <cuda_fp8.h>
-
-extern "C" __global__ void accumulate(float* sum, __nv_fp8_storage_t* q, const __nv_bfloat16* x,
-                                      long long N, float factor) {
-  const long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
-  if (i >= N) return;
-  const float total = fmaf(factor, __bfloat162float(x[i]), sum[i]);
-  sum[i] = total;
-  q[i] = __nv_cvt_float_to_fp8(total, __NV_SATFINITE, __NV_E4M3);
-}
-"""
 ROWS = Workload.of({"N": 10007})
 BLOCKS = Launch("accumulate", (40, 1, 1), (256, 1, 1))
 
 
 @pytest.fixture
 def accumulate(tmp_path: Path) -> KernelSpec:
-    files = {
-        "accumulate.yaml": SPACE,
-        "accumulate.cu": SOURCE,
-        "accumulate.cu.j2": SOURCE,
-        "accumulate.py": REFERENCE,
-    }
-    for name, text in files.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    return load_definition(tmp_path / "accumulate.yaml").spec
+    folder = copytree(Path(__file__).parent / "data/accumulate", tmp_path / "accumulate")
+    return load_definition(folder / "accumulate.yaml").spec
 
 
 def test_a_kernel_may_work_in_place(accumulate: KernelSpec, build: Build) -> None:
-    right = build(SOURCE, ROWS, BLOCKS)
-    forgetful = build(SOURCE.replace("sum[i] = total;", ""), ROWS, BLOCKS)
-    unsaturated = build(SOURCE.replace("__NV_SATFINITE", "__NV_NOSAT"), ROWS, BLOCKS)
+    source = accumulate.source.read_text(encoding="utf-8")
+    right = build(source, ROWS, BLOCKS)
+    forgetful = build(source.replace("sum[i] = total;", ""), ROWS, BLOCKS)
+    unsaturated = build(source.replace("__NV_SATFINITE", "__NV_NOSAT"), ROWS, BLOCKS)
     with closing(CudaDevice(0, accumulate, {})) as device:
         for full_verification in (False, True):
             outcome = device.run(right, full_verification=full_verification)

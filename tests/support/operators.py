@@ -8,21 +8,29 @@ from pathlib import Path
 from tuner.model.expressions import Expression
 from tuner.model.kernel import Argument, KernelSpec, Launch, Tolerance, Workload
 
-REFERENCES = Path(__file__).parents[1] / "adversarial" / "references"
+_FOLDER = Path(__file__).parents[1] / "adversarial"
+REFERENCES, KERNELS = _FOLDER / "references", _FOLDER / "kernels"
 EXACT = Tolerance(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What a kernel has to compute, where it is checked, and a kernel that does it plainly."""
+    """What a kernel has to compute, where it is checked, and how it is launched."""
 
     name: str
     arguments: tuple[Argument, ...]
     tolerance: Tolerance
     workload: Workload
     launches: tuple[Launch, ...]
-    honest: str = ""
     reference: str = ""
+
+    @property
+    def plain(self) -> str:
+        """The source of a kernel that does the work plainly."""
+        return self.kernel("plain").read_text("utf-8")
+
+    def kernel(self, name: str) -> Path:
+        return KERNELS / self.name / f"{name.replace(',', '').replace(' ', '_')}.cu"
 
     @property
     def spec(self) -> KernelSpec:
@@ -46,6 +54,25 @@ class Operator:
         )
 
 
+class Kernel:
+    """A kernel under its name in tests/adversarial/kernels, and how it is launched."""
+
+    name: str
+    operator: Operator
+    launches: tuple[Launch, ...]
+
+    @property
+    def launched(self) -> tuple[Launch, ...]:
+        """Its launches: the operator's own where it does not say otherwise."""
+        return self.launches or self.operator.launches
+
+    @property
+    def source(self) -> str:
+        """The file of its name, else the operator's plain kernel, which it launches otherwise."""
+        own = self.operator.kernel(self.name)
+        return own.read_text("utf-8") if own.exists() else self.operator.plain
+
+
 def launch(grid: int, block: int, *, kernel: str = "run", shared_bytes: int = 0) -> Launch:
     """Make a launch of one dimension."""
     return Launch(kernel, (grid, 1, 1), (block, 1, 1), shared_bytes)
@@ -65,144 +92,6 @@ def axes(*names: str) -> tuple[Argument, ...]:
     return tuple(Argument(name, "int32", value=Expression.parse(name)) for name in names)
 
 
-def in_scale(*, before: str = "", each: str = "", after: str = "", top: str = "") -> str:
-    """Write a kernel for `scale` with statements above it, before, in and after its loop."""
-    return f"""\
-{top}
-extern "C" __global__ void run(float* y, const float* x, int T) {{
-  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
-  {before}
-  for (int i = thread; i < T; i += gridDim.x * blockDim.x) {{
-    float result = 2.0f * x[i];
-    {each}
-    y[i] = result;
-  }}
-  {after}
-}}
-"""
-
-
-def in_energy(
-    *,
-    top: str = "",
-    before: str = "",
-    zero: str = "float sum = 0.0f;",
-    add: str = "sum += value * value;",
-    after: str = "",
-    store: str = "y[row] = sum;",
-) -> str:
-    """Write a kernel for `energy`, one warp a row, that sums with shuffles."""
-    return f"""\
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-{top}
-extern "C" __global__ void run(float* y, const __half* x, int T, int D) {{
-  const int row = blockIdx.x, lane = threadIdx.x;
-  if (row >= T) return;
-  {before}
-  {zero}
-  for (int i = lane; i < D; i += 32) {{
-    const float value = __half2float(x[row * D + i]);
-    {add}
-  }}
-  {after}
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  if (lane == 0) {{ {store} }}
-}}
-"""
-
-
-_UNIT_ROWS = """\
-#include <cuda_fp16.h>
-
-extern "C" __global__ void run(float* y, const __half* x, int T, int D) {
-  const int row = blockIdx.x, lane = threadIdx.x;
-  float largest = 0.0f;
-  for (int i = lane; i < D; i += 32) largest = fmaxf(largest, fabsf(__half2float(x[row * D + i])));
-  for (int step = 16; step > 0; step /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-  const float scale = LARGEST;
-  for (int i = lane; i < D; i += 32) y[row * D + i] = __half2float(x[row * D + i]) / scale;
-}
-"""
-_SOFTMAX = """\
-extern "C" __global__ void run(float* y, const float* x, int T, int D) {
-  const int row = blockIdx.x, lane = threadIdx.x;
-  float largest = x[row * D + lane % D];
-  for (int i = lane; i < D; i += 32) largest = fmaxf(largest, x[row * D + i]);
-  for (int step = 16; step > 0; step /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-  const float shift = SHIFT;
-  float sum = 0.0f;
-  for (int i = lane; i < D; i += 32) sum += expf(x[row * D + i] - shift);
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  for (int i = lane; i < D; i += 32) {
-    float result = expf(x[row * D + i] - shift) / sum;
-    EACH
-    y[row * D + i] = result;
-  }
-}
-"""
-
-
-def in_unit_rows(scale: str = "largest == 0.0f ? 1.0f : largest") -> str:
-    """Write a kernel for `unit_rows` that divides by `scale`."""
-    return _UNIT_ROWS.replace("LARGEST", scale)
-
-
-def in_softmax(*, shift: str = "largest", each: str = "") -> str:
-    """Write a kernel for `softmax` that takes `shift` off before it exponentiates."""
-    return _SOFTMAX.replace("SHIFT", shift).replace("EACH", each)
-
-
-_STAGED = """\
-#include <cuda_fp16.h>
-
-constexpr int kParts = 8;
-
-extern "C" __global__ void gather(float* y, float* partial, const __half* x, int T, int D) {
-  const int row = blockIdx.x, part = threadIdx.x;
-  float sum = START;
-  for (int i = part; i < D; i += kParts) {
-    const float value = __half2float(x[row * D + i]);
-    sum += value * value;
-  }
-  partial[row * kParts + part] = sum;
-}
-
-extern "C" __global__ void finish(float* y, float* partial, const __half* x, int T, int D) {
-  const int row = threadIdx.x;
-  if (row >= T) return;
-  float sum = 0.0f;
-  for (int part = 0; part < kParts; ++part) sum += partial[row * kParts + part];
-  y[row] = sum;
-}
-"""
-
-
-_ACCUMULATE = """\
-#include <cuda_fp16.h>
-
-__device__ float* first;
-
-extern "C" __global__ void run(float* total, const __half* x, int T) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  BEFORE
-  if (i < T) total[i] += 0.5f * __half2float(x[i]);
-}
-"""
-
-
-def in_staged_energy(start: str = "0.0f") -> str:
-    """Write the two kernels for `staged_energy`; each part's sum begins with `start`."""
-    return _STAGED.replace("START", start)
-
-
-def in_accumulate(before: str = "") -> str:
-    """Write a kernel for `accumulate` with statements before its only one."""
-    return _ACCUMULATE.replace("BEFORE", before)
-
-
 SCALE = Operator(
     "scale",
     (
@@ -213,7 +102,6 @@ SCALE = Operator(
     EXACT,
     Workload.of({"T": 1000}),
     (launch(4, 128),),
-    in_scale(),
 )
 ENERGY = Operator(
     "energy",
@@ -221,7 +109,6 @@ ENERGY = Operator(
     Tolerance(2e-5, 0.0),
     rows(24, 2048),
     (launch(24, 32),),
-    in_energy(),
 )
 STAGED_ENERGY = Operator(
     "staged_energy",
@@ -234,7 +121,6 @@ STAGED_ENERGY = Operator(
     Tolerance(2e-5, 0.0),
     rows(24, 1000),
     (launch(24, 8, kernel="gather"), launch(1, 32, kernel="finish")),
-    in_staged_energy(),
     reference="energy",
 )
 UNIT_ROWS = Operator(
@@ -243,7 +129,6 @@ UNIT_ROWS = Operator(
     Tolerance(1e-6, 0.0),
     rows(24, 64),
     (launch(24, 32),),
-    in_unit_rows(),
 )
 SOFTMAX = Operator(
     "softmax",
@@ -251,7 +136,6 @@ SOFTMAX = Operator(
     Tolerance(2e-5, 1e-9),
     rows(12, 100),
     (launch(12, 32),),
-    in_softmax(),
 )
 COLUMN_ENERGY = Operator(
     "column_energy",
@@ -277,7 +161,6 @@ ACCUMULATE = Operator(
     Tolerance(1e-6, 1e-6),
     Workload.of({"T": 1000}),
     (launch(8, 128),),
-    in_accumulate(),
 )
 QUANTIZE = Operator(
     "quantize",

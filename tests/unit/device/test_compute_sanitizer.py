@@ -14,13 +14,11 @@ from fake_tools import PRELUDE, alive, put_on_path, seen
 
 from tuner.compiler.includes import UNIT_NAME
 from tuner.device.base import Program
-from tuner.device.cuda import sanitizer
 from tuner.device.cuda import sanitizer as compute_sanitizer
 from tuner.device.cuda.sanitizer import (
     COMPILE_OPTIONS,
-    KINDS,
     ComputeSanitizer,
-    Signs,
+    Report,
     find_compute_sanitizer,
     read,
 )
@@ -32,85 +30,15 @@ from tuner.space.choices import refusal
 from tuner.space.template import Rendered, map_errors
 
 MakeSpec = Callable[..., KernelSpec]
-
-MEMCHECK = """\
-========= COMPUTE-SANITIZER
-job: {"event": "ready"}
-job: {"event": "started", "job": 0}
-job: {"event": "done", "job": 0}
-job: {"event": "started", "job": 1}
-job: {"event": "arrays", "job": 1, "arrays": [["x", 139639341973504, 64], ["y", 4096, 8]]}
-========= Invalid __global__ write of size 4 bytes
-=========     at scale+0x100 in kernel.cu:12
-=========     by thread (1,0,0) in block (0,0,0)
-=========     Access to 0x7f0051600040 is out of bounds
-=========     and is 1 bytes after the nearest allocation at 0x7f0051600000 of size 64 bytes
-=========     Saved host backtrace up to driver entry point at kernel launch time
-=========         Host Frame: main [0xacd4] in python3.12
-=========
-========= Invalid __global__ read of size 4 bytes
-=========     at scale+0x80 in kernel.cu:9
-=========     by thread (2,0,0) in block (0,0,0)
-=========     Access at 0x1004 is misaligned
-=========     and is inside the nearest allocation at 0x1000 of size 8 bytes
-job: {"event": "failed", "job": 1, "error": "CUDA_ERROR_LAUNCH_FAILED"}
-========= Target application returned an error
-========= ERROR SUMMARY: 2 errors
-"""
-RACECHECK = """\
-========= COMPUTE-SANITIZER
-job: {"event": "ready"}
-job: {"event": "started", "job": 0}
-========= Warning: Race reported between Read access at scale+0x60 in kernel.cu:7
-=========     and Write access at scale+0x20 in kernel.cu:6 [8 hazards]
-=========
-========= Error: Race reported between Write access at scale+0x90 in kernel.cu:10
-=========     and Read access at scale+0x100 in kernel.cu:14 [508 hazards]
-=========     and Write access at scale+0x120 in kernel.cu:15 [4 hazards]
-=========
-job: {"event": "done", "job": 0}
-========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
-"""
-SYNCCHECK = """\
-========= COMPUTE-SANITIZER
-job: {"event": "ready"}
-job: {"event": "started", "job": 0}
-========= Barrier error detected. Divergent thread(s) in block.
-=========     at __syncwarp+0x30 in sm_30_intrinsics.hpp:110
-=========     by thread (32,0,0) in block (0,0,0)
-=========         Device Frame: scale+0xe40 in kernel.cu:60
-=========
-========= Barrier error detected. Invalid arguments
-=========     at __cuda_sm70_warpsync+0x30
-=========     by thread (0,0,0) in block (0,0,0)
-=========
-========= ERROR SUMMARY: 2 errors
-"""
-INITCHECK = """\
-========= COMPUTE-SANITIZER
-job: {"event": "ready"}
-job: {"event": "started", "job": 0}
-job: {"event": "arrays", "job": 0, "arrays": [["y", 4096, 512]]}
-========= Uninitialized __global__ memory read of size 4 bytes
-=========     at scale+0x70 in /home/user/kernel.cu:41
-=========     by thread (31,0,0) in block (1,0,0)
-=========     Address 0x10fc
-=========
-job: {"event": "done", "job": 0}
-========= ERROR SUMMARY: 257 errors
-========= ERROR SUMMARY: 157 errors were not printed. Use --print-limit option to adjust it
-"""
-CLEAN = """\
-========= COMPUTE-SANITIZER
-job: {"event": "ready"}
-job: {"event": "started", "job": 0}
-job: {"event": "done", "job": 0}
-========= ERROR SUMMARY: 0 errors
-"""
+DATA = Path(__file__).parent / "data"
+MEMCHECK, RACECHECK, SYNCCHECK, INITCHECK, NOTHING_FOUND = (
+    (DATA / f"{name}.txt").read_text(encoding="utf-8")
+    for name in ("memcheck", "racecheck", "synccheck", "initcheck", "nothing_found")
+)
 
 
-def findings(text: str, kind: str, jobs: int) -> list[list[str]]:
-    return [job.findings for job in read(text, kind, jobs).jobs]
+SIGN = "========="
+X_AND_Y = (("x", 139639341973504, 64), ("y", 4096, 512))
 
 
 @pytest.mark.parametrize(
@@ -166,37 +94,22 @@ def findings(text: str, kind: str, jobs: int) -> list[list[str]]:
     ],
 )
 def test_a_finding_says_where_and_what(text: str, kind: str, errors: int, found: list[str]) -> None:
-    jobs = text.count('"started"')
-    assert findings(text, kind, jobs) == [*[[]] * (jobs - 1), found]
-    assert read(text, kind, jobs).errors == errors
+    assert read(text, kind, SIGN, X_AND_Y) == Report(found, [], errors)
 
 
 def test_every_line_maps_to_the_template() -> None:
-    assert sanitizer.UNIT == UNIT_NAME
     rendered = Rendered("", tuple(range(101, 200)))
     path = Path("scale.cu.j2")
-    (access,) = findings(INITCHECK, "initcheck", 1)[0]
+    (access,) = read(INITCHECK, "initcheck", SIGN).findings
     assert map_errors(access, rendered, path, unit=UNIT_NAME).startswith(
         "scale.cu.j2:141: initcheck: Uninitialized"
     )
-    (race,) = findings(RACECHECK, "racecheck", 1)[0]
+    (race,) = read(RACECHECK, "racecheck", SIGN).findings
     assert map_errors(race, rendered, path, unit=UNIT_NAME).splitlines() == [
         "scale.cu.j2:110: racecheck: Race reported between Write access",
         "  and Read access [508 hazards] at scale.cu.j2:114",
         "  and Write access [4 hazards] at scale.cu.j2:115",
     ]
-
-
-def test_only_a_whole_output_without_findings_is_clean() -> None:
-    assert read(CLEAN, "memcheck", 1).clean
-    for missing in ('{"event": "done", "job": 0}', "ERROR SUMMARY"):
-        lines = [line for line in CLEAN.splitlines() if missing not in line]
-        assert not read("\n".join(lines), "memcheck", 1).clean
-    assert not read(CLEAN.replace("0 errors", "3 errors"), "memcheck", 1).clean
-    assert not read(CLEAN, "memcheck", 2).clean
-    assert not read("", "memcheck", 1).clean
-    for text in (RACECHECK, SYNCCHECK, INITCHECK):
-        assert not read(text, "memcheck", 1).clean
 
 
 @pytest.mark.parametrize(
@@ -209,28 +122,15 @@ def test_only_a_whole_output_without_findings_is_clean() -> None:
         "Something that this version has never said",
     ],
 )
-def test_what_the_tool_says_of_itself_is_no_finding_but_not_clean_either(trouble: str) -> None:
-    report = read(CLEAN + f"========= {trouble}\n", "memcheck", 1)
-    assert report.troubles == [trouble]
-    assert not report.findings
-    assert not report.clean
+def test_what_the_tool_says_of_itself_is_no_finding_but_a_trouble(trouble: str) -> None:
+    text = f"{NOTHING_FOUND}{SIGN} {trouble}\n"
+    assert read(text, "memcheck", SIGN) == Report([], [trouble], 0)
 
 
-def test_an_event_in_the_middle_of_a_message_does_not_cut_it() -> None:
-    event = 'job: {"event": "done", "job": 0}\n'
-    place = "=========     by thread (31"
-    cut = INITCHECK.replace(event, "").replace(place, event + place)
-    assert read(cut, "initcheck", 1).jobs == read(INITCHECK, "initcheck", 1).jobs
-
-
-def test_lines_without_the_secret_signs_say_nothing() -> None:
-    signs = Signs("tool-5f", "job-5f")
-    report = read(CLEAN, "memcheck", 1, signs)
-    assert not report.clean
-    assert not report.ready
-    real = CLEAN.replace("=========", signs.tool).replace("job:", signs.program)
-    assert read(f"printed {real}", "memcheck", 1, signs).clean
-    assert read(f"{MEMCHECK}{real}", "memcheck", 1, signs).clean
+def test_lines_without_the_secret_sign_say_nothing() -> None:
+    assert read(MEMCHECK + NOTHING_FOUND, "memcheck", "tool-5f") == Report()
+    real = NOTHING_FOUND.replace(SIGN, "tool-5f")
+    assert read(f"printed {MEMCHECK}{real}", "memcheck", "tool-5f") == Report(errors=0)
 
 
 def test_the_option_that_keeps_the_lines_may_be_passed() -> None:
@@ -258,8 +158,8 @@ if {unsupported}:
     end(0, 1)
 say("ready")
 late, errors = [], 0
-for index, what in enumerate(keys):
-    say("started", job=index)
+for what in keys:
+    say("arrays", arrays=[])
     found = [tool + " Invalid __global__ write of size 4 bytes",
              tool + "     at scale+0x10 in kernel.cu:3",
              tool + "     by thread (0,0,0) in block (0,0,0)", tool]
@@ -268,21 +168,26 @@ for index, what in enumerate(keys):
     if what == "dies":
         sys.exit(3)
     if what == "refused":
-        say("failed", job=index, error="CUDA_ERROR_INVALID_VALUE")
+        say("failed", error="CUDA_ERROR_INVALID_VALUE", shortage=False)
         continue
     if what == "too large":
-        say("failed", job=index, error="CUDA_ERROR_OUT_OF_MEMORY", shortage=True)
+        say("failed", error="CUDA_ERROR_OUT_OF_MEMORY", shortage=True)
         continue
     if what == "untracked":
         print(tool, "Internal Sanitizer Error: it didn't track the launch.", flush=True)
     if what == "breaks":
         print("\\n".join(found), flush=True)
-        say("failed", job=index, error="CUDA_ERROR_LAUNCH_FAILED")
+        say("failed", error="CUDA_ERROR_LAUNCH_FAILED", shortage=False)
         end(1, 97)
+    if what == "is only counted":
+        errors += 3
+    if what == "has no summary":
+        say("done")
+        sys.exit(0)
     if what == "found late":
         late += found
         errors += 1
-    say("done", job=index)
+    say("done")
 if late:
     print("\\n".join(late), flush=True)
 end(errors, 97 if errors else 0)
@@ -358,28 +263,19 @@ def test_arrays_are_drawn_once_a_workload(watch: Watch, log: Path, spec: KernelS
     assert not seen(log)[-1]["written_only"]
 
 
-def test_one_that_breaks_the_context_is_tried_alone_and_the_others_together(
-    watch: Watch, log: Path
+@pytest.mark.parametrize("bad", ["breaks", "found late"])
+def test_where_something_is_found_each_program_is_tried_alone(
+    watch: Watch, log: Path, bad: str
 ) -> None:
-    assert watch("a", "breaks", "b", "breaks", "c") == [RIGHT, FOUND, RIGHT, FOUND, RIGHT]
-    assert runs(log) == [
-        ["a", "breaks", "b", "breaks", "c"],
-        ["breaks"],
-        ["a", "b", "breaks", "c"],
-        ["breaks"],
-        ["a", "b", "c"],
-    ]
-
-
-def test_a_finding_that_is_told_during_another_program_is_still_given_to_its_own(
-    watch: Watch,
-) -> None:
-    assert watch("found late", "a", "b") == [FOUND, RIGHT, RIGHT]
-    assert watch("a", "found late", "b", "found late") == [RIGHT, FOUND, RIGHT, FOUND]
+    """Where the context breaks, and where a finding is told during another program."""
+    assert watch("a", bad, "b") == [RIGHT, FOUND, RIGHT]
+    assert runs(log) == [["a", bad, "b"], ["a"], [bad], ["b"]]
 
 
 def test_other_failures_have_their_own_status(watch: Watch) -> None:
-    outcomes = watch("a", "refused", "dies", "too large", "untracked")
+    outcomes = watch(
+        *("a", "refused", "dies", "too large", "untracked", "is only counted", "has no summary")
+    )
     assert outcomes[0] == RIGHT
     assert outcomes[1] == (Status.LAUNCH, "memcheck: CUDA_ERROR_INVALID_VALUE")
     assert outcomes[2][0] is Status.LAUNCH
@@ -387,6 +283,8 @@ def test_other_failures_have_their_own_status(watch: Watch) -> None:
     assert outcomes[3] == (Status.NOT_RECORDED, "memcheck: CUDA_ERROR_OUT_OF_MEMORY")
     assert outcomes[4][0] is Status.NOT_RECORDED
     assert "didn't track the launch" in outcomes[4][1]
+    assert outcomes[5] == (Status.INCORRECT, "memcheck: 3 errors, which are not described")
+    assert outcomes[6] == (Status.NOT_RECORDED, "memcheck gave no verdict: exit code 0")
 
 
 def test_a_machine_on_which_the_tool_cannot_work_is_no_verdict(
@@ -409,7 +307,7 @@ def test_a_hang_is_ended_with_all_that_it_started(
     outcomes = watch("a", "hangs", "b")
     assert time.monotonic() - started < 60
     assert outcomes == [RIGHT, (Status.TIMEOUT, "memcheck: no end within 3.5 s"), RIGHT]
-    assert len(runs(log)) == 3
+    assert len(runs(log)) == 4
     for one in seen(log):
         assert not alive(one["pid"]), f"process group {one['pid']} still runs"
 
@@ -462,11 +360,3 @@ def test_without_the_tool_there_is_an_error_with_a_remedy(
         ComputeSanitizer("memcheck", 0, spec, {})
     assert caught.value.remedy is not None
     assert "CUDA_HOME" in caught.value.remedy
-
-
-def test_an_unknown_tool_is_refused(put_tool: Callable[..., None], spec: KernelSpec) -> None:
-    put_tool()
-    with pytest.raises(DeviceError, match="no tool 'leakcheck'"):
-        ComputeSanitizer("leakcheck", 0, spec, {})
-    for kind in KINDS:
-        assert ComputeSanitizer(kind, 0, spec, {}).kind == kind

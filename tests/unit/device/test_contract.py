@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 from device_contract import DeviceContract
+from recordings import recording
 
 from tuner.device.base import Device, Program
 from tuner.device.recorded.recording import (
     RecordedDevice,
-    RecordedDeviceInfo,
     RecordedProgram,
     RecordedWorkload,
-    Recording,
     save_recording,
 )
-from tuner.device.simulated import H200_LIKE, SimulatedDevice
+from tuner.device.simulated import SimulatedDevice
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 
@@ -62,18 +61,9 @@ class TestRecorded(WithPrograms):
             for source, time in TIMES_US.items()
         }
         programs[FAILING.key] = RecordedProgram(status=Status.LAUNCH, reason="illegal address")
-        recording = Recording(
-            kernel="example",
-            created="2026-11-20T12:00:00+00:00",
-            device=RecordedDeviceInfo(
-                **{name: getattr(H200_LIKE, name) for name in RecordedDeviceInfo.model_fields}
-            ),
-            workloads={
-                WORKLOAD.key: RecordedWorkload(baseline=program("baseline").key, programs=programs)
-            },
-        )
+        workload = RecordedWorkload(baseline=program("baseline").key, programs=programs)
         path = tmp_path / "example.json.xz"
-        save_recording(recording, path)
+        save_recording(recording(workloads={WORKLOAD.key: workload}), path)
         device = RecordedDevice(path, "example", {})
         yield device
         device.close()

@@ -67,15 +67,15 @@ if "lacking" in names:
     print("==ERROR== Failed to find metric regex:^lacking")
     sys.exit(1)
 say("ready")
-for n in range(len(jobs)):
-    say("started", job=n)
+for job in jobs:
+    say("arrays", arrays=[])
     if what == "hangs":
         hang()
     if what == "refused":
-        say("failed", job=n, error="CUDA_ERROR_INVALID_VALUE")
+        say("failed", error="CUDA_ERROR_INVALID_VALUE", shortage=False)
     else:
         print('==PROF== Profiling "scale": 0%....50%....', end="", flush=True)
-        say("done", job=n)
+        say("done")
 if {refused} or what == "refused":
     print("==WARNING== No kernels were profiled.")
     sys.exit(0)
@@ -87,6 +87,11 @@ if what == "no values":
 with open(options["export"] + ".ncu-rep", "w") as report:
     json.dump([(kernel, counters) for kernel in kernels], report)
 """.replace("{prelude}", PRELUDE)
+DATA = Path(__file__).parent / "data"
+RAW, SOURCE, NO_PERMISSION = (
+    (DATA / f"ncu_{name}.txt").read_text(encoding="utf-8")
+    for name in ("raw", "source", "no_permission")
+)
 WORKLOAD, OTHER = Workload.of({"T": 8}), Workload.of({"T": 3})
 LAUNCHES = tuple(Launch(name, (1, 1, 1), (32, 1, 1)) for name in ("scale", "sum"))
 
@@ -235,35 +240,6 @@ def test_closing_removes_the_inputs(opened: NsightCompute, count: Count) -> None
     assert opened._arena.is_file()
     opened.close()
     assert not folder.exists()
-
-
-RAW = """\
-==PROF== Connected to process 411 (/usr/bin/python3.12)
-==PROF== Profiling "scale" - 0: 0%....50%....100% - 19 passes
-a line that the program printed
-"ID","Process ID","Kernel Name","Block Size","CC","dram__bytes.sum","lts__t_sector_hit_rate.pct","n"
-"","","","","","byte","%",""
-"0","411","scale(float *, const float *, int)","(256, 1, 1)","9.0","1,234,567","12.5","7"
-"1","411","other<4>(float *)","(256, 1, 1)","9.0","2.5e+03","n/a","7"
-==PROF== Disconnected from process 411
-"""
-SOURCE = """\
-"Kernel Name","scale(float *, const float *, int)"
-"Address","Source","Warp Stall Sampling (All Samples)","Warp Stall Sampling (Not-issued Samples)"
-"0x7f3a70fa00","      LDC R1, c[0x0][0x28] ","3","2"
-"0x7f3a70fa10","      LDG.E R0, desc[UR4][R2.64], !PT ","1,100","1,050"
-"0x7f3a70fa20","@P0   EXIT ","0","0"
-"Kernel Name","other<4>(float *)"
-"Address","Source","# Samples"
-"0x7f3a710000","      EXIT ","4"
-"""
-NO_PERMISSION = """\
-==PROF== Connected to process 411 (/usr/bin/python3.12)
-==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance \
-Counters on the target device 0. For instructions on enabling permissions see https://example.com
-==PROF== Disconnected from process 411
-==WARNING== No kernels were profiled.
-"""
 
 
 def test_each_launch_has_its_counters() -> None:

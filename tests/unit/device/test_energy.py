@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from tuner.device.base import open_meter
+from tuner.device.cuda import energy
 from tuner.device.cuda.energy import LIMITS, LONGEST_TICK_S, NvmlCounter, Sampled, Window
 from tuner.device.simulated import H200_LIKE, MeteredDevice, SimulatedDevice
 from tuner.model.errors import DeviceError
@@ -24,10 +25,10 @@ class TickingGpu:
         self.fed = self.samples = 0
         self.longest_pause_s = 0.0
 
-    def clock_s(self) -> float:
+    def perf_counter(self) -> float:
         return self.now_s
 
-    def pause(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         self.longest_pause_s = max(self.longest_pause_s, seconds)
         self.now_s += seconds
 
@@ -35,43 +36,55 @@ class TickingGpu:
         ticks = int(self.now_s / self.tick_s + 1e-9)
         return round(ticks * self.tick_s * self.power_w * 1e3)
 
-    def sample(self, sampled: Sampled) -> None:
+    def sample(self) -> Sampled:
         self.samples += 1
-        sampled.clocks_mhz.append(1980 if self.samples > 2 else 345)
-        sampled.temperature_c = 50
+        limits = frozenset({"power limit"} if self.samples == 5 else ())
+        return Sampled(1980 if self.samples > 2 else 345, 50, limits)
 
     def feed(self) -> None:
         self.fed += 1
 
     def window(self) -> Window:
-        return Window(self, self.feed, clock_s=self.clock_s, pause=self.pause)
+        return Window(self, self.feed)
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """Make a GPU whose clock is the one that windows read."""
+
+    def make(**given) -> TickingGpu:
+        gpu = TickingGpu(**given)
+        monkeypatch.setattr(energy, "time", gpu)
+        return gpu
+
+    return make
 
 
 @pytest.mark.parametrize("tick_s", [0.02, 0.1, 0.3])
-def test_a_window_lasts_as_long_as_asked_and_its_power_is_right_whenever_it_begins(tick_s):
-    gpu = TickingGpu(tick_s=tick_s)
+def test_a_window_lasts_as_long_as_asked_and_its_power_is_right_whenever_it_begins(tick_s, ticking):
+    gpu = ticking(tick_s=tick_s)
     gpu.now_s += 0.37 * tick_s
     span = gpu.window().take(5.0)
     assert 5.0 <= span.seconds <= 5.0 + 2 * tick_s
     assert span.energy_j / span.seconds == pytest.approx(400.0, rel=1e-3)
 
 
-def test_the_gpu_is_fed_all_the_time_and_looked_at():
-    gpu = TickingGpu()
+def test_the_gpu_is_fed_all_the_time_and_looked_at(ticking):
+    gpu = ticking()
     window = gpu.window()
     window.settle(1.0)
     assert gpu.now_s == pytest.approx(8.0)
     assert gpu.fed > 0
-    assert window.sampled == Sampled(), "nothing is sampled while it settles"
-    window.take(5.0)
+    assert not gpu.samples, "nothing is sampled while it settles"
+    taken = window.take(5.0)
     assert gpu.fed >= 5.0 / 0.05
     assert gpu.longest_pause_s <= 0.05
-    assert window.sampled.clock_mhz == 1980, "the median, not the last or the first"
-    assert window.sampled.temperature_c == 50
+    assert taken.clock_mhz == 1980, "the median, not the first"
+    assert (taken.temperature_c, taken.limited_by) == (50, ("power limit",))
 
 
-def test_a_counter_that_stands_still_is_reported():
-    gpu = TickingGpu(power_w=0.0)
+def test_a_counter_that_stands_still_is_reported(ticking):
+    gpu = ticking(power_w=0.0)
     with pytest.raises(DeviceError, match="energy counter stood still for 5 s") as caught:
         gpu.window().take(5.0)
     assert "--objective time" in str(caught.value)
@@ -126,10 +139,9 @@ def nvml(monkeypatch):
 
 def test_what_the_driver_tells_is_noted(nvml):
     nvml(device_get_current_clocks_event_reasons=0x1 | 0x4 | 0x20)
-    counter, sampled = NvmlCounter("GPU-1"), Sampled()
-    counter.sample(sampled)
+    counter = NvmlCounter("GPU-1")
     assert counter.energy_mj() == 123456
-    assert sampled == Sampled([1980], {LIMITS[0x4], LIMITS[0x20]}, 42)
+    assert counter.sample() == Sampled(1980, 42, frozenset({LIMITS[0x4], LIMITS[0x20]}))
 
 
 def test_what_the_driver_does_not_tell_is_left_out(nvml):
@@ -139,10 +151,7 @@ def test_what_the_driver_does_not_tell_is_left_out(nvml):
         device_get_temperature_v=RuntimeError("function not found"),
         device_get_current_clocks_event_reasons=raised("NoPermissionError"),
     )
-    counter, sampled = NvmlCounter("GPU-1"), Sampled()
-    counter.sample(sampled)
-    assert sampled == Sampled()
-    assert sampled.clock_mhz is None
+    assert NvmlCounter("GPU-1").sample() == Sampled(None, None, frozenset())
 
 
 PARTITIONED = ("the GPU is partitioned (MIG)", "on a GPU that is not partitioned")

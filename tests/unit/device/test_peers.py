@@ -281,7 +281,7 @@ def test_one_that_fails_later_may_have_harmed_a_capture(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = stage.launcher()
-    monkeypatch.setattr(launcher, "_function", lambda *given, **more: [])
+    monkeypatch.setattr(launcher, "function", lambda *given, **more: [])
     with pytest.raises(PeerError, match="returns a list") as caught:
         launcher.issue(stage.arguments())
     assert caught.value.sticky

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recordings import recording
 
 from tuner.device.base import Program
 from tuner.device.recorded.recording import (
     VERSION,
     RecordedDevice,
-    RecordedDeviceInfo,
     RecordedFinals,
     RecordedProgram,
     RecordedWorkload,
-    Recording,
     load_recording,
     recordings_of,
     save_recording,
@@ -28,18 +27,7 @@ from tuner.model.errors import DeviceError
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 
-RECORDING = Recording(
-    kernel="example",
-    created="2026-11-20T12:00:00+00:00",
-    device=RecordedDeviceInfo(
-        name="NVIDIA H200",
-        architecture="sm_90a",
-        compute_capability=(9, 0),
-        multiprocessors=132,
-        l2_bytes=60 << 20,
-        streaming_gbps=4370.5,
-        environment={"gpu_driver_version": "580.1"},
-    ),
+RECORDING = recording(
     operators={"ACTIVATION": "gelu"},
     workloads={
         "T=1": RecordedWorkload(
@@ -217,14 +205,7 @@ def path(tmp_path: Path) -> Path:
     )
     path = tmp_path / "example.json.xz"
     workload = RecordedWorkload(baseline=BASELINE.key, programs=programs, finals=finals)
-    recording = Recording(
-        kernel="example",
-        created="2026-11-20T12:00:00+00:00",
-        device=RECORDING.device,
-        operators=OPERATORS,
-        workloads={LARGE.key: workload},
-    )
-    save_recording(recording, path)
+    save_recording(recording(operators=OPERATORS, workloads={LARGE.key: workload}), path)
     return path
 
 

@@ -7,31 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from recordings import recording
 
-from tuner.device.recorded.recording import (
-    RecordedDevice,
-    RecordedDeviceInfo,
-    Recording,
-    save_recording,
-)
+from tuner.device.recorded.recording import RecordedDevice, save_recording
 from tuner.device.select import gpu_count, open_device
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
-
-RECORDING = Recording(
-    kernel="example",
-    created="2026-11-20T12:00:00+00:00",
-    device=RecordedDeviceInfo(
-        name="NVIDIA H200",
-        architecture="sm_90a",
-        compute_capability=(9, 0),
-        multiprocessors=132,
-        l2_bytes=60 << 20,
-        streaming_gbps=4370.0,
-        environment={},
-    ),
-    workloads={},
-)
 
 without_gpu = pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
 
@@ -43,7 +24,7 @@ def spec(make_spec: Callable[..., KernelSpec]) -> KernelSpec:
 
 def record(spec: KernelSpec, gpu: str) -> Path:
     path = spec.source.parent / "recordings" / gpu / "example.json.xz"
-    save_recording(RECORDING, path)
+    save_recording(recording(), path)
     return path
 
 

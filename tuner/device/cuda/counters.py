@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
-import secrets
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +15,6 @@ from tuner.device.base import Counted, LaunchCounts, Program
 from tuner.device.cuda.tool_process import (
     Ended,
     Job,
-    Jobs,
     ToolProcess,
     draw_arena,
     environment,
@@ -31,7 +28,6 @@ PAGE_TIMEOUT_S = 60.0
 # A counter that this chip lacks ends a run before anything is counted; the next goes without it.
 MOST_ATTEMPTS = 8
 
-_NAME = "ncu"
 # Some of them would change what is counted.
 _VARIABLES = "NV_COMPUTE_PROFILER"
 # A kernel that does nothing, in a form that every driver compiles itself: a tool that may count
@@ -49,8 +45,6 @@ _OPTIONS = (
     "--force-overwrite",
 )
 
-# Columns that tell a launch from others; all else is a counter.
-_FIRST_COLUMN = "ID"
 _NAME_COLUMN = "Kernel Name"
 _ADDRESS_COLUMN = "Address"
 # The second is what it is called where warps were sampled alone.
@@ -76,16 +70,12 @@ PERMISSION_TEXT = (
 
 def raw_counters(text: str) -> list[tuple[str, dict[str, float]]]:
     """Read `--page raw --csv`: the kernel's name and the counters with a value of each launch."""
-    header: Sequence[str] = ()
     launches = []
-    for row in csv.reader(_table(text)):
-        if row[0] == _FIRST_COLUMN:
-            header = row
-        elif header and len(row) == len(header) and row[0]:  # the row of units has no number
-            cells = dict(zip(header, row, strict=True))
-            read = {name: _number(cell) for name, cell in cells.items() if _COUNTER.match(name)}
+    for row in csv.DictReader(_table(text), restkey="", restval=""):
+        if row.get("ID"):  # the row of units has no number
+            read = {name: _number(cell) for name, cell in row.items() if _COUNTER.match(name)}
             known = {name: value for name, value in read.items() if value is not None}
-            launches.append((cells.get(_NAME_COLUMN, ""), known))
+            launches.append((row.get(_NAME_COLUMN, ""), known))
     return launches
 
 
@@ -137,7 +127,7 @@ def _number(cell: str) -> float | None:
 
 def find_ncu() -> Path | None:
     """Find the tool: on PATH, in the CUDA that the environment or /usr/local names, or alone."""
-    return next((path for path in candidates(_NAME) if executable(path)), None)
+    return next((path for path in candidates("ncu") if executable(path)), None)
 
 
 class NsightCompute:
@@ -148,6 +138,8 @@ class NsightCompute:
         self._tool = find_ncu()
         self._process = ToolProcess()
         self._folder = TemporaryDirectory(prefix="tuner-counters-", ignore_cleanup_errors=True)
+        place = Path(self._folder.name)
+        self._arena, self._file = place / "arena", place / "report.ncu-rep"
         self._drawn: tuple[Workload, Layout] | None = None
         self._refusal: str | None = None
 
@@ -167,24 +159,16 @@ class NsightCompute:
         job = Job(program, self._drawn[1], str(self._arena))
         wanted = list(names)
         for _ in range(MOST_ATTEMPTS):
-            ended, sign = self._run((job, job), wanted, skip=len(program.launches))
-            unknown = set(unknown_counters(ended.text)).intersection(wanted)
+            ended = self._run((job, job), wanted, skip=len(program.launches))
+            unknown = set(unknown_counters(_text(ended))).intersection(wanted)
             if not unknown:
                 break
             wanted = [name for name in wanted if name not in unknown]
-        return self._counted(_reason(ended, sign), program.launches, wanted)
+        return self._counted(_reason(ended), program.launches, wanted)
 
     def close(self) -> None:
         self._process.close()
         self._folder.cleanup()
-
-    @property
-    def _arena(self) -> Path:
-        return Path(self._folder.name, "arena")
-
-    @property
-    def _file(self) -> Path:
-        return Path(self._folder.name, "report.ncu-rep")
 
     def _tried(self) -> str:
         if self._tool is None:
@@ -194,24 +178,22 @@ class NsightCompute:
             )
         launches = (_PROBE_LAUNCH,)
         program = Program("probe", Workload(()), launches, _PROBE, {_PROBE_LAUNCH.kernel: "probe"})
-        nothing = Path(self._folder.name, "nothing")
-        nothing.touch()
-        job = Job(program, Layout((), (), 0), str(nothing))
-        ended, sign = self._run((job,), [_PROBE_COUNTER], skip=0)
-        return self._counted(_reason(ended, sign), launches, [_PROBE_COUNTER]).reason
+        self._arena.touch()
+        job = Job(program, Layout((), (), 0), str(self._arena))
+        ended = self._run((job,), [_PROBE_COUNTER], skip=0)
+        return self._counted(_reason(ended), launches, [_PROBE_COUNTER]).reason
 
-    def _run(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> tuple[Ended, str]:
-        """Run the tool, which makes a report where it can; return the sign of events too."""
+    def _run(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> Ended:
+        """Run the tool, which makes a report where it can."""
         self._file.unlink(missing_ok=True)
         command = [
             *(str(self._tool), *_OPTIONS, f"--metrics={','.join(names)}"),
             *(f"--launch-skip={skip}", f"--launch-count={len(jobs[-1].program.launches)}"),
             f"--export={self._file.with_suffix('')}",
         ]
-        sign = f"job-{secrets.token_hex(8)}"
-        request = Jobs(self._ordinal, sign, jobs)
-        folder = Path(self._folder.name)
-        return self._process.run(command, request, folder, TIMEOUT_S, _environment()), sign
+        return self._process.run(
+            command, self._ordinal, jobs, self._file.parent, TIMEOUT_S, _environment()
+        )
 
     def _counted(self, reason: str, launches: Sequence[Launch], names: Sequence[str]) -> Counted:
         if reason or not self._file.is_file():
@@ -252,14 +234,16 @@ def _environment() -> dict[str, str]:
     return {**environment(_VARIABLES), "LC_ALL": "C", **quiet}
 
 
-def _reason(ended: Ended, sign: str) -> str:
+def _text(ended: Ended) -> str:
+    return f"{ended.said}\n{ended.words}"
+
+
+def _reason(ended: Ended) -> str:
     if ended.timed_out:
         return f"Nsight Compute did not end within {TIMEOUT_S:g} s"
-    if said := trouble(ended.text):
+    if said := trouble(_text(ended)):
         return said
-    lines = (line.partition(sign)[2] for line in ended.said.splitlines() if sign in line)
-    events = [json.loads(line) for line in lines]
-    if not events:
+    if not ended.events:
         return f"Nsight Compute did not start: {ended.last_words or f'exit {ended.exit_code}'}"
-    failures = (event["error"] for event in events if event["event"] == "failed")
+    failures = (event["error"] for event in ended.events_of("failed"))
     return next((f"failed under Nsight Compute: {error}" for error in failures), "")

@@ -83,40 +83,31 @@ def reset_persisting_l2() -> None:
 
 
 class LoadedProgram:
-    """A cubin in this context, with its functions by the names that launches use."""
+    """A cubin in this context, with its `functions` by the names that launches use."""
 
     def __init__(
         self, cubin: bytes, lowered: Mapping[str, str], launches: tuple[Launch, ...]
     ) -> None:
         self._module = call(driver.cuModuleLoadData, cubin)
+        self.functions: dict[str, Any] = {}
+        names = driver.CUfunction_attribute
         try:
-            self._functions = {
-                launch.kernel: call(
-                    driver.cuModuleGetFunction, self._module, lowered[launch.kernel].encode()
-                )
-                for launch in launches
-            }
-            self._permit(launches)
+            for launch in launches:
+                symbol = lowered[launch.kernel].encode()
+                function = call(driver.cuModuleGetFunction, self._module, symbol)
+                self.functions[launch.kernel] = function
+                if launch.shared_bytes > DEFAULT_SHARED_BYTES:
+                    name = names.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                    call(driver.cuFuncSetAttribute, function, name, launch.shared_bytes)
+                if prod(launch.cluster or ()) > PORTABLE_CLUSTER_BLOCKS:
+                    name = names.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+                    call(driver.cuFuncSetAttribute, function, name, 1)
         except CudaError:
             driver.cuModuleUnload(self._module)
             raise
 
-    def function(self, kernel: str) -> Any:
-        return self._functions[kernel]
-
     def unload(self) -> None:
         call(driver.cuModuleUnload, self._module)
-
-    def _permit(self, launches: tuple[Launch, ...]) -> None:
-        attributes = driver.CUfunction_attribute
-        for launch in launches:
-            function = self._functions[launch.kernel]
-            if launch.shared_bytes > DEFAULT_SHARED_BYTES:
-                name = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                call(driver.cuFuncSetAttribute, function, name, launch.shared_bytes)
-            if prod(launch.cluster or ()) > PORTABLE_CLUSTER_BLOCKS:
-                name = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-                call(driver.cuFuncSetAttribute, function, name, 1)
 
 
 class LaunchArguments:
@@ -132,10 +123,7 @@ class LaunchArguments:
             for item in layout.order
         ]
         self._pointers = (ctypes.c_void_p * len(self._values))(*map(ctypes.addressof, self._values))
-
-    @property
-    def address(self) -> int:
-        return ctypes.addressof(self._pointers)
+        self.address = ctypes.addressof(self._pointers)
 
 
 class Issuer(Protocol):
@@ -164,7 +152,7 @@ class Launcher:
         isolated: bool = False,
     ) -> None:
         self._launches = [
-            (_launch_config(launch, stream, isolated), program.function(launch.kernel))
+            (_launch_config(launch, stream, isolated), program.functions[launch.kernel])
             for launch in launches
         ]
 
@@ -186,27 +174,20 @@ def _launch_config(launch: Launch, stream: Any, isolated: bool) -> Any:
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
     config.sharedMemBytes = launch.shared_bytes
     config.hStream = stream
-    attributes = []
-    names = driver.CUlaunchAttributeID
+    names, attributes = driver.CUlaunchAttributeID, []
     if launch.pdl and not isolated:
-        value = driver.CUlaunchAttributeValue()
-        value.programmaticStreamSerializationAllowed = 1
-        name = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attributes.append(_attribute(name, value))
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(attribute)
     if launch.cluster is not None:
-        value = driver.CUlaunchAttributeValue()
-        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = launch.cluster
-        attributes.append(_attribute(names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value))
-    config.attrs = attributes
-    config.numAttrs = len(attributes)
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        size = attribute.value.clusterDim
+        size.x, size.y, size.z = launch.cluster
+        attributes.append(attribute)
+    config.attrs, config.numAttrs = attributes, len(attributes)
     return config
-
-
-def _attribute(name: Any, value: Any) -> Any:
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = name
-    attribute.value = value
-    return attribute
 
 
 THREADS = 256  # of a block

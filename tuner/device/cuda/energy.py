@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median_low
-from typing import Any, Protocol
+from typing import Any
 
 from cuda.bindings import driver
 
@@ -50,27 +50,13 @@ REMEDIES = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Sampled:
-    """What was seen beside the energy in one window."""
+    """What a GPU tells beside its energy, None and nothing where it does not."""
 
-    clocks_mhz: list[int] = field(default_factory=list)
-    limited_by: set[str] = field(default_factory=set)
-    temperature_c: int | None = None
-
-    @property
-    def clock_mhz(self) -> int | None:
-        return median_low(self.clocks_mhz) if self.clocks_mhz else None
-
-
-class Counter(Protocol):
-    """What a window needs of a GPU; `NvmlCounter` but for tests."""
-
-    def energy_mj(self) -> int:
-        """Read the energy since the driver was loaded."""
-
-    def sample(self, sampled: Sampled) -> None:
-        """Add clock, temperature and limits as they are now; leave what is not told."""
+    clock_mhz: int | None
+    temperature_c: int | None
+    limited_by: frozenset[str]
 
 
 class NvmlCounter:
@@ -91,66 +77,60 @@ class NvmlCounter:
         self.energy_mj()
 
     def energy_mj(self) -> int:
+        """Read the energy since the driver was loaded."""
         with _explained(self._nvml):
             return int(self._nvml.device_get_total_energy_consumption(self._gpu))
 
-    def sample(self, sampled: Sampled) -> None:
+    def sample(self) -> Sampled:
         nvml, gpu = self._nvml, self._gpu
-        clock = _told(nvml, lambda: nvml.device_get_clock_info(gpu, CLOCK_SM))
-        if clock is not None:
-            sampled.clocks_mhz.append(clock)
-        temperature = _told(nvml, lambda: nvml.device_get_temperature_v(gpu, SENSOR_GPU))
-        sampled.temperature_c = sampled.temperature_c if temperature is None else temperature
         reasons = _told(nvml, lambda: nvml.device_get_current_clocks_event_reasons(gpu)) or 0
-        sampled.limited_by |= {name for bit, name in LIMITS.items() if reasons & bit}
+        return Sampled(
+            _told(nvml, lambda: nvml.device_get_clock_info(gpu, CLOCK_SM)),
+            _told(nvml, lambda: nvml.device_get_temperature_v(gpu, SENSOR_GPU)),
+            frozenset(name for bit, name in LIMITS.items() if reasons & bit),
+        )
 
 
 class Window:
     """Take the energy over a time in which `keep_busy`, called again and again, feeds the GPU."""
 
-    def __init__(
-        self,
-        counter: Counter,
-        keep_busy: Callable[[], None],
-        *,
-        clock_s: Callable[[], float] = time.perf_counter,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, counter: NvmlCounter, keep_busy: Callable[[], None]) -> None:
         self._counter, self._keep_busy = counter, keep_busy
-        self._clock_s, self._pause = clock_s, pause
-        self.sampled = Sampled()
 
     def settle(self, seconds: float) -> None:
-        self._pass(self._clock_s() + seconds)
+        for _ in self._until(time.perf_counter() + seconds):
+            pass
 
     def take(self, seconds: float) -> EnergyWindow:
         """Wait for a tick, for `seconds`, and for another tick: the energy between the two."""
         started_s, before_mj = self._tick()
-        self._pass(started_s + seconds, self.sampled)
+        seen = [self._counter.sample() for _ in self._until(started_s + seconds)]
         ended_s, after_mj = self._tick()
+        clocks = [one.clock_mhz for one in seen if one.clock_mhz is not None]
+        temperatures = [one.temperature_c for one in seen if one.temperature_c is not None]
         return EnergyWindow(
             energy_j=(after_mj - before_mj) * 1e-3,
             seconds=ended_s - started_s,
-            temperature_c=self.sampled.temperature_c,
-            clock_mhz=self.sampled.clock_mhz,
-            limited_by=tuple(sorted(self.sampled.limited_by)),
+            temperature_c=temperatures[-1] if temperatures else None,
+            clock_mhz=median_low(clocks) if clocks else None,
+            limited_by=tuple(sorted(frozenset().union(*(one.limited_by for one in seen)))),
         )
 
-    def _pass(self, until_s: float, sampled: Sampled | None = None) -> None:
-        while (left_s := until_s - self._clock_s()) > 0:
+    def _until(self, until_s: float) -> Iterator[None]:
+        """Feed the GPU until then; the value comes between feeding it and a pause."""
+        while (left_s := until_s - time.perf_counter()) > 0:
             self._keep_busy()
-            if sampled is not None:
-                self._counter.sample(sampled)
-            self._pause(min(left_s, SAMPLE_S))
+            yield
+            time.sleep(min(left_s, SAMPLE_S))
 
     def _tick(self) -> tuple[float, int]:
-        last_mj, until_s = self._counter.energy_mj(), self._clock_s() + LONGEST_TICK_S
-        while self._clock_s() < until_s:
+        last_mj, until_s = self._counter.energy_mj(), time.perf_counter() + LONGEST_TICK_S
+        while time.perf_counter() < until_s:
             self._keep_busy()
             now_mj = self._counter.energy_mj()
             if now_mj != last_mj:
-                return self._clock_s(), now_mj
-            self._pause(WATCH_S)
+                return time.perf_counter(), now_mj
+            time.sleep(WATCH_S)
         raise DeviceError(
             f"the GPU's energy counter stood still for {LONGEST_TICK_S:g} s",
             remedy=f"`nvidia-smi -q -d POWER` tells whether it reports power at all; {_WITHOUT}",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from cuda.bindings import driver
@@ -88,65 +89,53 @@ class PeerLaunchers:
         if not self._functions:
             self._functions = load_peers(self._home.reference)
             torch.cuda.set_device(self._ordinal)
-        name = program.peer
-        if name not in self._functions:
-            raise PeerError(f"{self._home.reference} has no peer named {name!r}")
+        if program.peer not in self._functions:
+            raise PeerError(f"{self._home.reference} has no peer named {program.peer!r}")
         stream = torch.cuda.ExternalStream(int(self._stream), device=f"cuda:{self._ordinal}")
-        axes = program.workload.values
-        return PeerLauncher(torch, self._functions[name], axes, self._home, stream)
+        function, axes = self._functions[program.peer], program.workload.values
+        return PeerLauncher(torch, stream, self._home, function, axes)
 
 
+@dataclass(slots=True)
 class PeerLauncher:
     """One operator call of a peer; each set of arrays keeps what its last call returned."""
 
+    torch: Any
+    stream: Any
+    home: PeerHome
+    function: PeerFunction
+    axes: Mapping[str, int]
+    # By the address of the arrays.
+    tensors: dict[int, dict[str, Any]] = field(default_factory=dict)
+    returned: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     # A peer may allocate and load modules, which stricter captures forbid.
-    relaxed = True
-
-    def __init__(
-        self,
-        torch: Any,
-        function: PeerFunction,
-        axes: Mapping[str, int],
-        home: PeerHome,
-        stream: Any,
-    ) -> None:
-        self._torch, self._function, self._stream = torch, function, stream
-        self._axes, self._home = dict(axes), home
-        self._tensors: dict[int, dict[str, Any]] = {}  # by the address of the arrays
-        self._returned: dict[int, Mapping[str, Any]] = {}
+    relaxed: bool = True
 
     def issue(self, arguments: LaunchArguments) -> None:
-        with self._running():
-            tensors = self._views(arguments)
-            returned = self._function(dict(tensors), dict(self._axes), **self._home.operators)
-            self._returned[arguments.base] = _checked(self._torch, returned, tensors, arguments)
+        with self._views(arguments) as tensors:
+            returned = self.function(dict(tensors), dict(self.axes), **self.home.operators)
+            self.returned[arguments.base] = _checked(self.torch, returned, tensors, arguments)
 
     def collect(self, arguments: LaunchArguments) -> None:
-        with self._running():
-            tensors = self._views(arguments)
-            for name, result in self._returned.get(arguments.base, {}).items():
+        with self._views(arguments) as tensors:
+            for name, result in self.returned.get(arguments.base, {}).items():
                 tensors[name].copy_(result)
 
     def forget(self, arguments: LaunchArguments) -> None:
-        self._tensors.pop(arguments.base, None)
-        self._returned.pop(arguments.base, None)
+        self.tensors.pop(arguments.base, None)
+        self.returned.pop(arguments.base, None)
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
-        torch = self._torch
-        with (
-            _blamed_on_peer(self._home.reference),
-            torch.cuda.stream(self._stream),
-            torch.no_grad(),
-        ):
-            yield
-
-    def _views(self, arguments: LaunchArguments) -> dict[str, Any]:
-        slots, base = arguments.layout.slots, arguments.base
-        if base not in self._tensors:
-            made = {slot.name: _tensor(self._torch, slot, base, self._stream) for slot in slots}
-            self._tensors[base] = made
-        return self._tensors[base]
+    def _views(self, arguments: LaunchArguments) -> Iterator[dict[str, Any]]:
+        torch, base = self.torch, arguments.base
+        blamed = _blamed_on_peer(self.home.reference)
+        with blamed, torch.cuda.stream(self.stream), torch.no_grad():
+            if base not in self.tensors:
+                self.tensors[base] = {
+                    slot.name: _tensor(torch, slot, base, self.stream)
+                    for slot in arguments.layout.slots
+                }
+            yield self.tensors[base]
 
 
 @dataclass(slots=True)
@@ -155,20 +144,12 @@ class _Place:
     sets: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Bytes:
-    address: int
-    size: int
-
-    @property
-    def __cuda_array_interface__(self) -> Mapping[str, object]:
-        shape, data = (self.size,), (self.address, False)
-        return {"shape": shape, "typestr": "|u1", "data": data, "strides": None, "version": 3}
-
-
 def _tensor(torch: Any, slot: Slot, base: int, stream: Any) -> Any:
     """Make a tensor over an array: no view of another tensor, which torch.compile treats apart."""
-    raw = torch.as_tensor(_Bytes(base + slot.offset, slot.size_bytes), device=stream.device)
+    place = {"shape": (slot.size_bytes,), "data": (base + slot.offset, False), "strides": None}
+    interface = {**place, "typestr": "|u1", "version": 3}
+    array = SimpleNamespace(__cuda_array_interface__=interface)
+    raw = torch.as_tensor(array, device=stream.device)
     dtype = getattr(torch, _TORCH_DTYPES.get(slot.dtype, slot.dtype))
     made = torch.empty(0, dtype=dtype, device=stream.device)
     strides = tuple(prod(slot.shape[n + 1 :]) for n in range(len(slot.shape)))

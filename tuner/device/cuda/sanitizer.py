@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
+from tuner.compiler.includes import UNIT_NAME
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Outcome, Program
-from tuner.device.cuda.tool_process import Ended, Job, Jobs, ToolProcess, environment, jobs_of
+from tuner.device.cuda.tool_process import Ended, Job, ToolProcess, environment, jobs_of
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
 
-KINDS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # Reports name lines of the source only where the compiler wrote them down; the code is the same.
 COMPILE_OPTIONS = ("-lineinfo",)
 # Larger workloads take the tools minutes: they follow every access.
@@ -39,13 +35,11 @@ _OPTIONS = {
     "synccheck": (),
     "initcheck": (),
 }
+KINDS = tuple(_OPTIONS)
 # Some of them would switch the tool's work off.
 _VARIABLES = "NV_COMPUTE_SANITIZER"
 
-# How the compiler names the source: equal to `compiler.includes.UNIT_NAME`.
-UNIT = "kernel.cu"
-
-_PLACE = re.compile(rf"\bin \"?(?:\S*/)?{re.escape(UNIT)}:(\d+)")
+_PLACE = re.compile(rf"\bin \"?(?:\S*/)?{re.escape(UNIT_NAME)}:(\d+)")
 _POSITION = re.compile(r"\s*\bat \S.*? in \S+:\d+\S*")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+\b")
 _SUMMARY = re.compile(r"ERROR SUMMARY: ([\d,]+) errors?$")
@@ -65,127 +59,55 @@ _FOUND = re.compile(
     r"(?:Error: )?(?:Race reported|Potential|Invalid|Uninitialized|Barrier error|Malloc/Free"
     r"|Stack overflow|Deadlock|Warpgroup)"
 )
+_CORRECT = Outcome(Status.CORRECT)
 
-
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """What lines of the tool and of the program begin with: a kernel must not know them."""
-
-    tool: str = "========="
-    program: str = "job:"
-
-
-class State(Enum):
-    WAITING = "waiting"
-    STARTED = "started"
-    DONE = "done"
-    FAILED = "failed"
-
-
-@dataclass(slots=True)
-class JobReport:
-    """One job, what was found in it and why it failed; a `shortage` may be the tool's fault."""
-
-    state: State = State.WAITING
-    error: str = ""
-    shortage: bool = False
-    findings: list[str] = field(default_factory=list)
-    arrays: Sequence[tuple[str, int, int]] = ()
+# Names, addresses and sizes.
+Arrays = Sequence[tuple[str, int, int]]
 
 
 @dataclass(slots=True)
 class Report:
-    """One process of the tool: its jobs, what belongs to none, and the tool's own troubles.
+    """What the tool says of what it watched, of itself, and its count, None where it gave none."""
 
-    `ready` says that the program under the tool reached its GPU; `errors` is the tool's count,
-    None where it gave none.
-    """
-
-    jobs: list[JobReport]
-    stray: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
-    ready: bool = False
     errors: int | None = None
 
-    @property
-    def findings(self) -> list[str]:
-        return [text for job in self.jobs for text in job.findings] + self.stray
 
-    @property
-    def clean(self) -> bool:
-        """Whether every job ran to its end and the tool has nothing to say against any."""
-        done = all(job.state is State.DONE for job in self.jobs)
-        return done and self.errors == 0 and not self.findings and not self.troubles
+def read(text: str, kind: str, sign: str, arrays: Arrays = ()) -> Report:
+    """Read the tool's output, whose lines begin with `sign`; a kernel must not know it.
 
-
-def read(text: str, kind: str, jobs: int, signs: Signs | None = None) -> Report:
-    report = Report([JobReport() for _ in range(jobs)])
-    running: int | None = None
-    for block in _blocks(text, signs or Signs()):
-        if isinstance(block, dict):
-            running = _note_event(report, block, running)
+    `arrays` are the names, addresses and sizes of what the program was given.
+    """
+    report = Report()
+    for title, *details in _messages(text, sign):
+        if match := _SUMMARY.match(title) or _RACE_SUMMARY.match(title):
+            report.errors = int(match[1].replace(",", ""))
+        of_race = _RACE in title or "hazard detected" in title
+        if title.startswith(_NOTES) or (of_race and title.lower().startswith("warning")):
+            continue
+        placed = any(line.startswith(("at ", "by thread", "Device Frame")) for line in details)
+        internal = title.startswith(("Internal", "Warning"))
+        if internal or not (placed or _FOUND.match(title)):
+            report.troubles.append(" ".join((title, *details)))
         else:
-            _note_block(report, block, kind, running)
+            report.findings.append(_described(title, details, kind, arrays))
     return report
 
 
-def _blocks(text: str, signs: Signs) -> Iterator[list[str] | dict[str, Any]]:
-    """Split into the tool's messages, with their indented lines, and events."""
-    block: list[str] = []
-    meanwhile: list[dict[str, Any]] = []
-    for line in [*text.splitlines(), signs.tool]:
-        _, sign, event = line.partition(signs.program)
-        if sign:
-            # The other process may write while a message is on its way, which began before.
-            meanwhile.append(json.loads(event))
-        _, sign, said = line.partition(signs.tool)
-        if not sign:
-            continue
-        if block and said.startswith("  "):
-            block.append(said.strip())
-            continue
-        if block:
-            yield block
-        yield from meanwhile
-        block, meanwhile = [said.strip()] if said.strip() else [], []
+def _messages(text: str, sign: str) -> list[list[str]]:
+    """Split into messages: a title and the lines that are indented under it."""
+    messages: list[list[str]] = []
+    for line in text.splitlines():
+        _, found, said = line.partition(sign)
+        if found and said.startswith("  ") and messages and messages[-1]:
+            messages[-1].append(said.strip())
+        elif found:
+            messages.append(list(filter(None, [said.strip()])))
+    return [message for message in messages if message]
 
 
-def _note_event(report: Report, event: dict[str, Any], running: int | None) -> int | None:
-    if event["event"] == "ready":
-        report.ready = True
-        return None
-    index: int = event["job"]
-    job = report.jobs[index]
-    if event["event"] == "arrays":
-        job.arrays = event["arrays"]
-        return running
-    job.state = State(event["event"])
-    job.error = event.get("error", "")
-    job.shortage = event.get("shortage", False)
-    # What the tool learned of a job may come a little after the job's end.
-    return index
-
-
-def _note_block(report: Report, block: list[str], kind: str, running: int | None) -> None:
-    title, *details = block
-    if match := _SUMMARY.match(title) or _RACE_SUMMARY.match(title):
-        report.errors = int(match[1].replace(",", ""))
-    of_race = _RACE in title or "hazard detected" in title
-    if title.startswith(_NOTES) or (of_race and title.lower().startswith("warning")):
-        return
-    placed = any(line.startswith(("at ", "by thread", "Device Frame")) for line in details)
-    internal = title.startswith(("Internal", "Warning"))
-    if internal or not (placed or _FOUND.match(title)):
-        report.troubles.append(" ".join(block))
-        return
-    arrays = () if running is None else report.jobs[running].arrays
-    found = _described(title, details, kind, arrays)
-    (report.stray if running is None else report.jobs[running].findings).append(found)
-
-
-def _described(
-    title: str, details: list[str], kind: str, arrays: Sequence[tuple[str, int, int]]
-) -> str:
+def _described(title: str, details: list[str], kind: str, arrays: Arrays) -> str:
     host = (n for n, line in enumerate(details) if line.startswith(("Saved host", "Host Frame")))
     details = details[: next(host, None)]
     lines = [named for line in details if (named := _PLACE.search(line))]
@@ -199,21 +121,23 @@ def _described(
     for part in said:  # the tool broke it into lines: a comma where no word of its own goes on
         text += f" {part}" if part.startswith(("by ", "and ", "at ", "in ")) else f", {part}"
     text = _ADDRESS.sub(lambda match: _array_at(match[0], arrays), text)
-    return f"{UNIT}({lines[0][1]}): {kind}: {text}" if lines else f"{kind}: {text}"
+    return f"{UNIT_NAME}({lines[0][1]}): {kind}: {text}" if lines else f"{kind}: {text}"
 
 
 def _race(title: str, others: list[str], kind: str) -> str:
     place = _PLACE.search(title)
     text = _POSITION.sub("", title).strip()
-    said = [f"{UNIT}({place[1]}): {kind}: {text}" if place else f"{kind}: {title}"]
+    said = [f"{UNIT_NAME}({place[1]}): {kind}: {text}" if place else f"{kind}: {title}"]
     for line in others:
         place = _PLACE.search(line)
-        at_line = f"{_POSITION.sub('', line).strip()} at line {place[1]} of {UNIT}" if place else ""
+        at_line = (
+            f"{_POSITION.sub('', line).strip()} at line {place[1]} of {UNIT_NAME}" if place else ""
+        )
         said.append(f"  {at_line or line}")
     return "\n".join(said)
 
 
-def _array_at(text: str, arrays: Sequence[tuple[str, int, int]]) -> str:
+def _array_at(text: str, arrays: Arrays) -> str:
     address = int(text, 16)
     for name, start, size in arrays:
         if start <= address < start + size:
@@ -253,8 +177,6 @@ class ComputeSanitizer:
                 remedy="it comes with the CUDA toolkit: put its folder on PATH, or set CUDA_HOME; "
                 "or pip install 'nvidia-cuda-sanitizer-api>=13.1'",
             )
-        if kind not in KINDS:
-            raise DeviceError(f"{_NAME} has no tool {kind!r}", remedy=f"tools: {', '.join(KINDS)}")
         self.kind = kind
         self._tool, self._ordinal = found, ordinal
         self._spec, self._operators = spec, dict(operators)
@@ -266,31 +188,23 @@ class ComputeSanitizer:
         The tool does not say which program a finding belongs to. So a verdict against a program
         comes from a process that ran it alone, and one for it from a process that found nothing.
         """
-        outcomes: dict[int, Outcome] = {}
-        with TemporaryDirectory(prefix="tuner-sanitizer-") as folder:
-            jobs = jobs_of(programs, self._spec, self._operators, Path(folder))
-            waiting = deque([list(range(len(jobs)))])
-            while waiting:
-                group = waiting.popleft()
-                if not group:
-                    continue
-                report, ended = self._run([jobs[index] for index in group], Path(folder))
-                outcome = _outcome(report, ended, self.kind)
-                if outcome.status is Status.CORRECT or len(group) == 1 or not report.ready:
-                    outcomes |= dict.fromkeys(group, outcome)
-                else:
-                    waiting += _smaller(group, report)
-        return [outcomes[index] for index in range(len(programs))]
+        with TemporaryDirectory(prefix="tuner-sanitizer-") as name:
+            folder = Path(name)
+            jobs = jobs_of(programs, self._spec, self._operators, folder)
+            together, started = self._run(jobs, folder) if jobs else (_CORRECT, True)
+            if together.status is Status.CORRECT or len(jobs) == 1 or not started:
+                return [together] * len(jobs)
+            return [self._run([job], folder)[0] for job in jobs]
 
     def close(self) -> None:
         self._process.close()
 
-    def _run(self, jobs: Sequence[Job], folder: Path) -> tuple[Report, Ended]:
-        secret = secrets.token_hex(8)
-        signs = Signs(f"tool-{secret}", f"job-{secret}")
+    def _run(self, jobs: Sequence[Job], folder: Path) -> tuple[Outcome, bool]:
+        """Return the outcome of all, and whether the tool got as far as the GPU."""
+        sign = f"tool-{secrets.token_hex(8)}"
         options = {
             "--tool": self.kind,
-            "--prefix": signs.tool,
+            "--prefix": sign,
             "--demangle": "simple",
             "--show-backtrace": "device",
             "--print-limit": "20",
@@ -301,30 +215,21 @@ class ComputeSanitizer:
         listed = [text for option in options.items() for text in option]
         ended = self._process.run(
             [str(self._tool), *listed, *_OPTIONS[self.kind]],
-            Jobs(self._ordinal, signs.program, tuple(jobs), self.kind == "initcheck"),
+            self._ordinal,
+            jobs,
             folder,
             START_TIMEOUT_S + JOB_TIMEOUT_S * len(jobs),
             environment(_VARIABLES),
+            written_only=self.kind == "initcheck",
         )
-        return read(ended.said, self.kind, len(jobs), signs), ended
+        arrays = ended.events_of("arrays")
+        report = read(ended.said, self.kind, sign, arrays[-1]["arrays"] if arrays else ())
+        return _outcome(report, ended, self.kind, len(jobs)), bool(ended.events)
 
 
-def _smaller(group: Sequence[int], report: Report) -> list[list[int]]:
-    odd = (State.STARTED, State.FAILED)
-    pairs = zip(group, report.jobs, strict=True)
-    suspects = [index for index, job in pairs if job.findings or job.state in odd]
-    if not suspects:
-        middle = len(group) // 2
-        return [list(group[:middle]), list(group[middle:])]
-    others = [index for index in group if index not in suspects]
-    return [*([index] for index in suspects), others]
-
-
-def _outcome(report: Report, ended: Ended, kind: str) -> Outcome:
-    if report.clean and ended.exit_code == 0 and not ended.timed_out:
-        return Outcome(Status.CORRECT)
+def _outcome(report: Report, ended: Ended, kind: str, jobs: int) -> Outcome:
     limit = f"within {ended.timeout_s:g} s"
-    if not report.ready:
+    if not ended.events:
         words = "; ".join(filter(None, [*report.troubles, ended.last_words]))
         why = f": {words or f'exit code {ended.exit_code}'}"
         why = f" {limit}" if ended.timed_out else why
@@ -339,11 +244,12 @@ def _outcome(report: Report, ended: Ended, kind: str) -> Outcome:
         return Outcome(Status.TIMEOUT, f"{kind}: no end {limit}")
     if report.troubles:
         return Outcome(Status.NOT_RECORDED, f"{kind} gave no verdict: {'; '.join(report.troubles)}")
-    for job in report.jobs:
-        if job.state is State.FAILED:
-            status = Status.NOT_RECORDED if job.shortage else Status.LAUNCH
-            return Outcome(status, f"{kind}: {job.error}")
+    for failed in ended.events_of("failed"):
+        status = Status.NOT_RECORDED if failed["shortage"] else Status.LAUNCH
+        return Outcome(status, f"{kind}: {failed['error']}")
     last = f"exit code {ended.exit_code} {ended.last_words}".rstrip()
-    if any(job.state is not State.DONE for job in report.jobs):
+    if len(ended.events_of("done")) < jobs:
         return Outcome(Status.LAUNCH, f"{kind}: the process ended before the kernel did: {last}")
-    return Outcome(Status.NOT_RECORDED, f"{kind} gave no verdict: {last}")
+    if ended.exit_code or report.errors is None:
+        return Outcome(Status.NOT_RECORDED, f"{kind} gave no verdict: {last}")
+    return _CORRECT

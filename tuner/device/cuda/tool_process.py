@@ -15,7 +15,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,34 +57,35 @@ class Job:
 class Jobs:
     """What one process runs.
 
-    `sign` begins each line that it prints; `written_only` leaves outputs and scratch as they are
-    allocated; `leash` is the inode of the pipe at whose end the process ends.
+    `events` is the file in which it notes how far it is; `written_only` leaves outputs and scratch
+    as they are allocated; `leash` is the inode of the pipe at whose end the process ends.
     """
 
     ordinal: int
-    sign: str
+    events: str
     jobs: tuple[Job, ...]
-    written_only: bool = False
-    leash: int = 0
+    written_only: bool
+    leash: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a tool and the program under it printed, and how they ended."""
+    """What a tool printed, what the program under it noted, and how they ended."""
 
     said: str
     words: str
+    events: tuple[Mapping[str, Any], ...]
     exit_code: int
     timeout_s: float
     timed_out: bool
 
     @property
-    def text(self) -> str:
-        return f"{self.said}\n{self.words}"
-
-    @property
     def last_words(self) -> str:
         return self.words.strip().rpartition("\n")[2]
+
+    def events_of(self, kind: str) -> list[Mapping[str, Any]]:
+        """List the events of a kind: `ready` once, `arrays` and then `done` or `failed` a job."""
+        return [event for event in self.events if event["event"] == kind]
 
 
 class ToolProcess:
@@ -97,21 +98,27 @@ class ToolProcess:
     def run(
         self,
         tool: Sequence[str],
-        jobs: Jobs,
+        ordinal: int,
+        jobs: Sequence[Job],
         folder: Path,
         timeout_s: float,
         environment: Mapping[str, str],
+        *,
+        written_only: bool = False,
     ) -> Ended:
         """Run the tool's command line with the jobs and wait; `folder` is for its files."""
         if self._closed:
             raise WorkerError("the tool was ended")
-        file, said, words = folder / "jobs", folder / "said", folder / "words"
+        file, said, words, events = (folder / n for n in ("jobs", "said", "words", "events"))
+        events.write_bytes(b"")
         watched = [sys.executable, "-P", "-m", "tuner.device.cuda.tool_process", str(file)]
         with said.open("wb") as output, words.open("wb") as errors:
             leash, held = os.pipe()
             with os.fdopen(leash, "rb") as theirs, os.fdopen(held, "wb"):
-                file.write_bytes(pickle.dumps(replace(jobs, leash=os.fstat(leash).st_ino)))
-                self._process = subprocess.Popen(  # noqa: S603 - the tool that was found
+                inode = os.fstat(leash).st_ino
+                asked = Jobs(ordinal, str(events), tuple(jobs), written_only, inode)
+                file.write_bytes(pickle.dumps(asked))
+                self._process = process = subprocess.Popen(  # noqa: S603 - the tool that was found
                     [*tool, *watched],
                     stdin=theirs,
                     stdout=output,
@@ -119,7 +126,7 @@ class ToolProcess:
                     env=dict(environment),
                     start_new_session=True,
                 )
-                process, timed_out = self._process, False
+                timed_out = False
                 try:
                     process.wait(timeout_s)
                 except subprocess.TimeoutExpired:
@@ -127,8 +134,11 @@ class ToolProcess:
                 finally:
                     _kill(process)
         self._process = None
-        output_text, error_text = (path.read_text(errors="replace") for path in (said, words))
-        return Ended(output_text, error_text, process.returncode, timeout_s, timed_out)
+        printed, complaints = (path.read_text(errors="replace") for path in (said, words))
+        # A process that is killed may leave half of a line.
+        lines = events.read_text(encoding="utf-8").splitlines(keepends=True)
+        noted = tuple(json.loads(line) for line in lines if line.endswith("\n"))
+        return Ended(printed, complaints, noted, process.returncode, timeout_s, timed_out)
 
     def close(self) -> None:
         """End what runs; another thread that waits for it, or asks for more, fails."""
@@ -179,50 +189,44 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def main(path: str) -> None:
     """Run the jobs of a file, in order, until one of them breaks the context."""
-    content = Path(path).read_bytes()
-    jobs: Jobs = pickle.loads(content)  # noqa: S301 - from the process that started this one
-    voice = Voice(jobs.sign)
+    jobs: Jobs = pickle.loads(Path(path).read_bytes())  # noqa: S301 - from whoever started this
     _end_with(jobs.leash)
+    with Path(jobs.events).open("a", encoding="utf-8") as file, Path(os.devnull).open("wb") as null:
+        os.dup2(null.fileno(), 1)  # what a kernel prints goes nowhere
+
+        def note(event: str, **content: object) -> None:
+            file.write(f"{json.dumps({'event': event, **content})}\n")
+            file.flush()
+
+        _run_all(jobs, note)
+
+
+def _run_all(jobs: Jobs, note: Callable[..., None]) -> None:
     call(driver.cuInit, 0)
     device = call(driver.cuDeviceGet, jobs.ordinal)
     call(driver.cuCtxSetCurrent, call(driver.cuDevicePrimaryCtxRetain, device))
     stream = call(driver.cuStreamCreate, 1)
     call(driver.cuMemFree, allocate(1))  # fails where the tool cannot work on this machine
-    voice.say("ready")
-    for index, job in enumerate(jobs.jobs):
-        voice.say("started", job=index)
+    note("ready")
+    for job in jobs.jobs:
         try:
-            _run(index, job, jobs.written_only, stream, voice)
+            _run(job, jobs.written_only, stream, note)
         except (CudaError, MemoryError) as error:
             shortage = any(name in str(error) for name in SHORTAGES)
-            voice.say("failed", job=index, error=str(error), shortage=shortage)
+            note("failed", error=str(error), shortage=shortage)
             if isinstance(error, CudaError) and error.sticky:
                 return
         else:
-            voice.say("done", job=index)
+            note("done")
     call(driver.cuDevicePrimaryCtxRelease, device)
 
 
-class Voice:
-    """Standard output for events alone: what a kernel prints goes nowhere."""
-
-    def __init__(self, sign: str) -> None:
-        self._sign, self._file = sign, os.dup(1)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.close(nowhere)
-
-    def say(self, event: str, **content: Any) -> None:
-        line = f"{self._sign} {json.dumps({'event': event, **content})}\n"
-        os.write(self._file, line.encode())
-
-
-def _run(index: int, job: Job, written_only: bool, stream: Any, voice: Voice) -> None:
+def _run(job: Job, written_only: bool, stream: Any, note: Callable[..., None]) -> None:
     placed: list[Slot] = []
     try:
         for slot in job.layout.slots:
             placed.append(replace(slot, offset=allocate(slot.size_bytes)))
-        voice.say("arrays", job=index, arrays=[(s.name, s.offset, s.size_bytes) for s in placed])
+        note("arrays", arrays=[(slot.name, slot.offset, slot.size_bytes) for slot in placed])
         _fill(job, placed, written_only)
         program = job.program
         loaded = LoadedProgram(program.cubin, program.lowered, program.launches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import zlib
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NoReturn
 
 from pydantic import Field
 
@@ -23,13 +24,9 @@ from tuner.device.recorded.recording import (
 )
 from tuner.model.config import Config, Parameter
 from tuner.model.errors import DeviceError
+from tuner.model.expressions import Value
 from tuner.model.hardware import architecture_for
 from tuner.model.trial import Status
-
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from tuner.model.expressions import Value
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 
@@ -108,84 +105,51 @@ def _parsed(text: str) -> Any:
         raise
 
 
-MIB = 1 << 20
-_AMD = ("amd", "radeon", "instinct", "gfx")
+def _known_gpus() -> dict[str, RecordedDeviceInfo]:
+    """Read gpus.csv, from the whitepapers of NVIDIA's architectures and the products' data sheets.
+
+    They are Turing, GA100, GA102, Ada, GH100 and RTX Blackwell; the H200's L2 is what its driver
+    says (kernels/sglang/recordings/h200). By the driver's name without "NVIDIA", "GeForce" and
+    "Tesla", in lower case, blanks for hyphens. The streaming rate is the memory's peak, which no
+    kernel reaches: a share of it says too little.
+    """
+    told = {"gpu_numbers": "from data sheets; the streaming rate is the memory's peak"}
+    known = {}
+    with Path(__file__).with_name("gpus.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            capability = int(row["major"]), int(row["minor"])
+            known[row["name"]] = RecordedDeviceInfo(
+                name=row["name"],
+                architecture=architecture_for(capability),
+                compute_capability=capability,
+                multiprocessors=int(row["multiprocessors"]),
+                l2_bytes=int(float(row["l2_mib"]) * (1 << 20)),
+                streaming_gbps=float(row["memory_gbps"]),
+                environment=told,
+            )
+    return known
 
 
-class ForeignGpu(NamedTuple):
-    """Compute capability, multiprocessors, L2 cache and the peak rate of the memory."""
-
-    compute_capability: tuple[int, int]
-    multiprocessors: int
-    l2_mib: float
-    memory_gbps: float
-
-
-# NVIDIA's architecture whitepapers (Turing, GA100, GA102, Ada, GH100, RTX Blackwell) and the
-# products' data sheets; the H200's L2 is what its driver says (kernels/sglang/recordings/h200).
-# By the driver's name without "NVIDIA", "GeForce" and "Tesla", in lower case, blanks for hyphens.
-GPUS = {
-    "t4": ForeignGpu((7, 5), 40, 4, 320.0),
-    "rtx 2080 ti": ForeignGpu((7, 5), 68, 5.5, 616.0),
-    "titan rtx": ForeignGpu((7, 5), 72, 6, 672.0),
-    "a100 pcie 40gb": ForeignGpu((8, 0), 108, 40, 1555.0),
-    "a100 sxm4 40gb": ForeignGpu((8, 0), 108, 40, 1555.0),
-    "a100 80gb pcie": ForeignGpu((8, 0), 108, 40, 1935.0),
-    "a100 sxm4 80gb": ForeignGpu((8, 0), 108, 40, 2039.0),
-    "a30": ForeignGpu((8, 0), 56, 24, 933.0),
-    "a10": ForeignGpu((8, 6), 72, 6, 600.0),
-    "a40": ForeignGpu((8, 6), 84, 6, 696.0),
-    "rtx a4000": ForeignGpu((8, 6), 48, 4, 448.0),
-    "rtx a5000": ForeignGpu((8, 6), 64, 6, 768.0),
-    "rtx a6000": ForeignGpu((8, 6), 84, 6, 768.0),
-    "rtx 3060": ForeignGpu((8, 6), 28, 3, 360.0),
-    "rtx 3070": ForeignGpu((8, 6), 46, 4, 448.0),
-    "rtx 3080": ForeignGpu((8, 6), 68, 5, 760.0),
-    "rtx 3090": ForeignGpu((8, 6), 82, 6, 936.0),
-    "rtx 3090 ti": ForeignGpu((8, 6), 84, 6, 1008.0),
-    "l4": ForeignGpu((8, 9), 58, 48, 300.0),
-    "l40": ForeignGpu((8, 9), 142, 96, 864.0),
-    "l40s": ForeignGpu((8, 9), 142, 96, 864.0),
-    "rtx 4090": ForeignGpu((8, 9), 128, 72, 1008.0),
-    "h100 pcie": ForeignGpu((9, 0), 114, 50, 2039.0),
-    "h100 80gb hbm3": ForeignGpu((9, 0), 132, 50, 3352.0),
-    "h200": ForeignGpu((9, 0), 132, 60, 4800.0),
-    "rtx 5090": ForeignGpu((12, 0), 170, 96, 1792.0),
-}
+GPUS = _known_gpus()
 
 
 def device_info(name: str) -> RecordedDeviceInfo:
-    """Look a GPU up by the name that its driver gives it; raise `DeviceError` for an unknown one.
-
-    The streaming rate is the memory's peak, which no kernel reaches: a share of it says too little.
-    """
-    gpu = GPUS.get(_short(name))
-    if gpu is None:
-        what = f"was made on {name}, whose numbers are not known"
-        remedy = f"known are {', '.join(GPUS)}; `tune compare` replays a file of any GPU"
-        if not name:
-            what = "does not say on which GPU it was made"
-            where = "at the top of a cache, in the `metadata` of T4 results"
-            added = f'add `"device_name": "..."` as the GPU\'s driver calls it ({where})'
-            remedy = f"{added}; {remedy}"
-        elif any(word in name.lower() for word in _AMD):
-            what = f"was made on {name}, which runs no CUDA kernel"
-            remedy = "`tune compare` replays it all the same"
-        raise DeviceError(what, remedy=remedy)
-    return RecordedDeviceInfo(
-        name=name,
-        architecture=architecture_for(gpu.compute_capability),
-        compute_capability=gpu.compute_capability,
-        multiprocessors=gpu.multiprocessors,
-        l2_bytes=int(gpu.l2_mib * MIB),
-        streaming_gbps=gpu.memory_gbps,
-        environment={"gpu_numbers": "from data sheets; the streaming rate is the memory's peak"},
-    )
+    """Look a GPU up by its driver's name for it; raise `DeviceError` for an unknown one."""
+    if (gpu := GPUS.get(_short(name))) is not None:
+        return gpu.model_copy(update={"name": name})
+    what = f"was made on {name}, whose numbers are not known"
+    remedy = f"known are {', '.join(GPUS)}; `tune compare` replays a file of any GPU"
+    if not name:
+        what = "does not say on which GPU it was made"
+        where = "at the top of a cache, in the `metadata` of T4 results"
+        added = f'add `"device_name": "..."` as the GPU\'s driver calls it ({where})'
+        remedy = f"{added}; {remedy}"
+    raise DeviceError(what, remedy=remedy)
 
 
 def l2_bytes_of(name: str) -> int:
     gpu = GPUS.get(_short(name))
-    return 0 if gpu is None else int(gpu.l2_mib * MIB)
+    return 0 if gpu is None else gpu.l2_bytes
 
 
 def _short(name: str) -> str:

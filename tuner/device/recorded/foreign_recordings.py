@@ -114,12 +114,18 @@ def _workload(
     size = _without_ones(measured.problem_size)
     if measured.own is not None:
         found = [w for w in choices if w.key == measured.own.workload]
-    elif len(choices) == 1:
-        found = choices
+        unclear = f"the workload {measured.own.workload}, which is not asked for"
+        remedy = f"ask for it with --workload {measured.own.workload}"
     else:
-        found = [w for w in choices if size and _without_ones(w.values.values()) == size]
+        of_size = [w for w in choices if size and _without_ones(w.values.values()) == size]
+        found = choices if len(choices) == 1 else of_size
+        named = choices or list(spec.tuned)
+        told = " x ".join(map(str, measured.problem_size)) or "it does not tell"
+        unclear = f"one problem size, {told}; which of {len(named)} workloads that is, is not clear"
+        example = f", as in --workload {named[0].key}" if named else ""
+        remedy = f"name the workload that was measured{example}"
     if len(found) != 1:
-        raise _unclear(measured, choices or list(spec.tuned))
+        raise DeviceError(f"holds {unclear}", remedy=remedy)
     others = [workload for workload in asked or () if workload != found[0]]
     if others:
         raise DeviceError(
@@ -127,20 +133,6 @@ def _workload(
             remedy=f"--workload {found[0].key} asks for that one alone",
         )
     return replace(found[0], held_out=False)
-
-
-def _unclear(measured: MeasuredSpace, choices: Sequence[Workload]) -> DeviceError:
-    if measured.own is not None:
-        return DeviceError(
-            f"holds the workload {measured.own.workload}, which is not asked for",
-            remedy=f"ask for it with --workload {measured.own.workload}",
-        )
-    size = " x ".join(map(str, measured.problem_size)) or "it does not tell"
-    example = f", as in --workload {choices[0].key}" if choices else ""
-    return DeviceError(
-        f"holds one problem size, {size}; which of {len(choices)} workloads that is, is not clear",
-        remedy=f"name the workload that was measured{example}",
-    )
 
 
 def _without_ones(sizes: Iterable[int]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeGuard, TypeVar
@@ -81,7 +82,6 @@ class _Read(BaseModel):
 class _Cache(_Read):
     device_name: str = ""
     kernel_name: str = ""
-    problem_size: Any = None
     tune_params_keys: tuple[str, ...] = Field(min_length=1)
     tune_params: dict[str, tuple[_Plain, ...]] = Field(default_factory=dict)
     cache: dict[str, dict[str, Any]]
@@ -132,20 +132,12 @@ def measured_in_cache(content: Mapping[str, Any]) -> MeasuredSpace:
     outcomes = {} if own is None else own.programs
     answers = {}
     for key, entry in cache.cache.items():
-        for name in cache.tune_params_keys:
-            if not _is_plain(entry.get(name)):
-                damaged(f"entry {key!r} has no value for the parameter {name}")
-        config = Config(tuple((name, entry[name]) for name in cache.tune_params_keys))
-        answers[config] = _cache_answer(entry, outcomes.get(key), config, f"entry {key!r}")
-    return MeasuredSpace(
-        kernel=own.kernel if own else cache.kernel_name,
-        device=own.device.name if own else cache.device_name,
-        problem_size=_sizes_of(cache.problem_size),
-        parameters=_parameters_of(cache.tune_params_keys, cache.tune_params, answers),
-        answers=answers,
-        created=own.created if own else _earliest(e.get("timestamp") for e in cache.cache.values()),
-        own=own,
-    )
+        config = _config(entry, cache.tune_params_keys, f"entry {key!r} has no value")
+        answer = _cache_answer(entry, config, f"entry {key!r}")
+        answers[config] = _as_kept(answer, outcomes.get(key))
+    parameters = _parameters_of(cache.tune_params_keys, cache.tune_params, answers)
+    stamps = (entry.get("timestamp") for entry in cache.cache.values())
+    return _measured(content, parameters, answers, stamps, own)
 
 
 def measured_in_t4(content: Mapping[str, Any]) -> MeasuredSpace:
@@ -164,19 +156,38 @@ def measured_in_t4(content: Mapping[str, Any]) -> MeasuredSpace:
         given = result.configuration
         if set(given) != set(names):
             damaged(f"result {number} has the parameters {', '.join(given)}, others have others")
-        for name in names:
-            if not _is_plain(given[name]):
-                damaged(f"result {number} has no plain value for the parameter {name}")
-        config = Config(tuple((name, given[name]) for name in names))
+        config = _config(given, names, f"result {number} has no plain value")
         outcome = own.programs.get(config_key(config)) if own else None
-        answers[config] = _t4_answer(result, outcome, unit, number)
+        answers[config] = _as_kept(_t4_answer(result, unit, number), outcome)
+    parameters = _parameters_of(names, {}, answers)
+    return _measured(
+        found.metadata, parameters, answers, (one.timestamp for one in found.results), own
+    )
+
+
+def _config(given: Mapping[str, Any], names: Iterable[str], lacking: str) -> Config:
+    for name in names:
+        if not _is_plain(given.get(name)):
+            damaged(f"{lacking} for the parameter {name}")
+    return Config(tuple((name, given[name]) for name in names))
+
+
+def _measured(
+    told: Mapping[str, Any],
+    parameters: tuple[Parameter, ...],
+    answers: Mapping[Config, ForeignAnswer],
+    stamps: Iterable[object],
+    own: Own | None,
+) -> MeasuredSpace:
+    dates = [stamp for stamp in stamps if isinstance(stamp, str) and stamp[:4].isdecimal()]
+    created = min(dates).replace(" ", "T", 1) if dates else UNKNOWN_DATE
     return MeasuredSpace(
-        kernel=own.kernel if own else str(found.metadata.get("kernel_name") or ""),
-        device=own.device.name if own else str(found.metadata.get("device_name") or ""),
-        problem_size=_sizes_of(found.metadata.get("problem_size")),
-        parameters=_parameters_of(names, {}, answers),
+        kernel=own.kernel if own else str(told.get("kernel_name") or ""),
+        device=own.device.name if own else str(told.get("device_name") or ""),
+        problem_size=_sizes_of(told.get("problem_size")),
+        parameters=parameters,
         answers=answers,
-        created=own.created if own else _earliest(r.timestamp for r in found.results),
+        created=own.created if own else created,
         own=own,
     )
 
@@ -188,13 +199,10 @@ def cache_text(space: MeasuredSpace) -> str:
     which appends to the file, wants it.
     """
     head = {
-        "device_name": space.device,
-        "kernel_name": space.kernel,
-        "problem_size": list(space.problem_size),
+        **_told(space),
         "tune_params_keys": [parameter.name for parameter in space.parameters],
         "tune_params": {parameter.name: list(parameter.values) for parameter in space.parameters},
         "objective": "time",
-        **_own_content(space),
     }
     entries = (
         json.dumps({config_key(config): _cache_entry(config, answer)})[1:-1]
@@ -206,13 +214,7 @@ def cache_text(space: MeasuredSpace) -> str:
 
 def t4_text(space: MeasuredSpace) -> str:
     """Write a measured space as T4 results; a config without an answer is left out."""
-    metadata = {
-        "timeunit": _DEFAULT_UNIT,
-        "kernel_name": space.kernel,
-        "device_name": space.device,
-        "problem_size": list(space.problem_size),
-        **_own_content(space),
-    }
+    metadata = {"timeunit": _DEFAULT_UNIT, **_told(space)}
     results = [
         _t4_result(config, answer)
         for config, answer in space.answers.items()
@@ -229,21 +231,21 @@ def _valid(model: type[_Model], content: object) -> _Model:
         damaged(f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}")
 
 
-def _own_content(space: MeasuredSpace) -> dict[str, Any]:
+def _told(space: MeasuredSpace) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "device_name": space.device,
+        "kernel_name": space.kernel,
+        "problem_size": list(space.problem_size),
+    }
     if space.own is None:
-        return {}
+        return told
     programs = {
         config_key(config): answer.program().model_copy(update={"ticks": ()})
         for config, answer in space.answers.items()
     }
     own = space.own.model_copy(update={"programs": programs})
     content = own.model_dump(mode="json", exclude_defaults=True)
-    return {OWN_KEY: {"version": own.version, **content}}
-
-
-def _earliest(stamps: Iterable[object]) -> str:
-    texts = [stamp for stamp in stamps if isinstance(stamp, str) and stamp[:4].isdecimal()]
-    return min(texts).replace(" ", "T", 1) if texts else UNKNOWN_DATE
+    return {**told, OWN_KEY: {"version": own.version, **content}}
 
 
 def _parameters_of(
@@ -297,49 +299,35 @@ def _times(found: object, us_per_unit: float) -> tuple[float, ...]:
     return ()
 
 
-def _answer(
-    failure: tuple[Status, str] | None,
-    own: RecordedProgram | None,
-    seconds: float,
-    time_us: float | None = None,
-    samples_us: tuple[float, ...] = (),
-) -> ForeignAnswer:
-    """Make the answer of a config; `own` tells how we measured it, None that others did."""
-    if failure is not None:
-        status, reason = (own.status, own.reason) if own else failure
-        return ForeignAnswer(status, reason, seconds=seconds)
-    how = (own.calls, own.sets, own.stopped_early) if own else (1, 1, False)
-    return ForeignAnswer(Status.CORRECT, "", time_us, samples_us, *how, seconds)
+def _as_kept(answer: ForeignAnswer, own: RecordedProgram | None) -> ForeignAnswer:
+    """Add what our own part of a file says of how we measured it, or of how it failed."""
+    if own is None:
+        return answer
+    if answer.status is not Status.CORRECT:
+        return replace(answer, status=own.status, reason=own.reason)
+    return replace(answer, calls=own.calls, sets=own.sets, stopped_early=own.stopped_early)
 
 
-def _cache_answer(
-    entry: Mapping[str, Any], own: RecordedProgram | None, config: Config, place: str
-) -> ForeignAnswer:
+def _cache_answer(entry: Mapping[str, Any], config: Config, place: str) -> ForeignAnswer:
     spent = (entry.get(f"{part}_time") for part in ("compile", "verification", "benchmark"))
     seconds = sum(filter(_is_time, spent)) / MS_PER_S
-    failure = _cache_failure(entry, config)
-    if failure is not None:
-        return _answer(failure, own, seconds)
-    time = entry.get("time")
-    if not _is_time(time):
-        shown = "no `time`" if time is None else f"a `time` of {time!r}"
-        damaged(f"{place} has {shown}")
-    return _answer(None, own, seconds, time * US_PER_MS, _times(entry.get("times"), US_PER_MS))
-
-
-def _cache_failure(entry: Mapping[str, Any], config: Config) -> tuple[Status, str] | None:
-    told = entry.get("__error__")
+    time, told = entry.get("time"), entry.get("__error__")
     if told is None:
         values = (value for name, value in entry.items() if name not in config)
         told = next((v for v in values if isinstance(v, str) and v in ERRORS), None)
-    time = entry.get("time")
     if told is None and isinstance(time, str):
         told = time
     if told is not None:
-        return ERRORS.get(str(told), Status.LAUNCH), f"Kernel Tuner recorded {told}"
+        status, reason = ERRORS.get(str(told), Status.LAUNCH), f"Kernel Tuner recorded {told}"
+        return ForeignAnswer(status, reason, seconds=seconds)
     if _stands_for_failure(time):
-        return Status.LAUNCH, "Kernel Tuner recorded a time that stands for a failure"
-    return None
+        reason = "Kernel Tuner recorded a time that stands for a failure"
+        return ForeignAnswer(Status.LAUNCH, reason, seconds=seconds)
+    if not _is_time(time):
+        shown = "no `time`" if time is None else f"a `time` of {time!r}"
+        damaged(f"{place} has {shown}")
+    samples_us = _times(entry.get("times"), US_PER_MS)
+    return ForeignAnswer(Status.CORRECT, "", time * US_PER_MS, samples_us, seconds=seconds)
 
 
 def _cache_entry(config: Config, answer: ForeignAnswer) -> dict[str, Any]:
@@ -358,9 +346,7 @@ def _cache_entry(config: Config, answer: ForeignAnswer) -> dict[str, Any]:
     return entry | {f"{part}_time": seconds for part, seconds in spent.items()}
 
 
-def _t4_answer(
-    result: _Result, own: RecordedProgram | None, unit: str, number: int
-) -> ForeignAnswer:
+def _t4_answer(result: _Result, unit: str, number: int) -> ForeignAnswer:
     us_per_unit = _us_per(unit)
     spent = (result.times.get(part) for part in ("compilation", "validation", "benchmark"))
     seconds = sum(filter(_is_time, spent)) * us_per_unit / 1e6
@@ -373,8 +359,9 @@ def _t4_answer(
     time_us = None if status is not Status.CORRECT else _t4_time_us(result, unit, number)
     if time_us is None:
         status = Status.LAUNCH if status is Status.CORRECT else status
-        return _answer((status, f"T4 says {status}"), own, seconds)
-    return _answer(None, own, seconds, time_us, _times(result.times.get("runtimes"), us_per_unit))
+        return ForeignAnswer(status, f"T4 says {status}", seconds=seconds)
+    samples_us = _times(result.times.get("runtimes"), us_per_unit)
+    return ForeignAnswer(status, "", time_us, samples_us, seconds=seconds)
 
 
 def _t4_time_us(result: _Result, unit: str, number: int) -> float | None:

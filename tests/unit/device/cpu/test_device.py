@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tuner.model.trial import Correctness
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 MakeSpec = Callable[..., KernelSpec]
+DATA = Path(__file__).parent / "data"
 WORKLOAD = Workload.of({"T": 300})
 EXACT = {"y": Tolerance(0.0, 0.0)}
 DOUBLE = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
@@ -160,34 +162,6 @@ def reference(xp, inputs, axes):
         assert verdict.passed, verdict.reason
 
 
-WARP = """
-extern "C" __global__ void run(int* y) {
-  const int lane = threadIdx.x % 32;
-  const unsigned all = ~0u;
-  int k = 0;
-  auto put = [&](int value) { y[k++ * 32 + lane] = value; };
-  put(__shfl_sync(all, lane, lane + 3, 8));
-  put(__shfl_up_sync(all, lane, 3, 8));
-  put(__shfl_down_sync(all, lane, 3, 8));
-  put(__shfl_xor_sync(all, lane, 5, 8));
-  put(__shfl_xor_sync(all, lane, 12, 8));
-  put(__shfl_sync(all, 1ll << lane, 31) == 1ll << 31);
-  put(__shfl_sync(all, 0.5f * lane, 7) == 3.5f);
-  put(__popc(__ballot_sync(all, lane % 3 == 0)));
-  put(__any_sync(all, lane == 5) * 2 + __all_sync(all, lane < 31));
-  put(__reduce_add_sync(all, lane - 20));
-  put(__reduce_min_sync(all, lane - 20));
-  put(__reduce_max_sync(all, static_cast<unsigned>(lane)));
-  put(__reduce_xor_sync(all, 1u << lane) == all);
-  int half = lane < 16 ? __reduce_add_sync(0xFFFFu, 1) : 2 * __reduce_add_sync(0xFFFF0000u, 1);
-  put(half);
-  put(__match_any_sync(all, lane / 4) == 15u << (lane / 4 * 4));
-  __syncwarp();
-  put(__syncthreads_count(lane % 2));
-}
-"""
-
-
 def test_warp_operations_of_every_kind(bench: Bench, make_spec: MakeSpec) -> None:
     lane = np.arange(32)
     group = lane // 8 * 8
@@ -204,7 +178,7 @@ def test_warp_operations_of_every_kind(bench: Bench, make_spec: MakeSpec) -> Non
     ]
     spec = make_spec(("y", "int32", ("T",), "output"), tolerances=EXACT)
     workload = Workload.of({"T": len(rows) * 32})
-    program = bench.program(WARP, workload, launch())
+    program = bench.program((DATA / "warp.cu").read_text("utf-8"), workload, launch())
     bench.verifier = Verifier(bench.memory, spec, {})
     arena = bench.verifier.open_arena(workload, lay_out(spec, workload.values))
     bench._worker.attach(arena)

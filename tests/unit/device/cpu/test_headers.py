@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from tuner.model.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-INTS, FLOATS = ("c_int", 64), ("c_float", 64)
+DATA = Path(__file__).parent / "data"
+INTS = ("c_int", 64)
 ORDERS = (0, 1, 7, 123456789)
 
 
@@ -113,28 +115,9 @@ class TestBarriers:
         assert end.buffers[0][:32] == [*range(8), *[-1] * 24]
 
 
-SHARED = """
-struct Storage { float sum; int count[3]; };
-template <class T> struct Sum { using TempStorage = Storage; };
-namespace inner { __shared__ int apart[2]; }
-template <int N, class T> __device__ int worst() {
-  __shared__ int a[N], b[N][2], *p;
-  __shared__ __align__(128) char c[N];
-  __shared__ typename Sum<T>::TempStorage storage;
-  __shared__ union { float f; int i; } u;
-  const bool aligned = reinterpret_cast<size_t>(c) % 128 == 0;
-  const int seen = a[N - 1] & b[N - 1][1] & storage.count[2] & u.i & inner::apart[1];
-  __syncthreads();
-  a[N - 1] = b[N - 1][1] = storage.count[2] = u.i = inner::apart[1] = 0;
-  return aligned ? seen : 77;
-}
-extern "C" __global__ void run(int* y) { y[blockIdx.x] = worst<5, float>(); }
-"""
-
-
 class TestSharedMemory:
     def test_every_block_finds_all_of_it_spoiled(self, compilers: Compilers) -> None:
-        library = compilers.library(SHARED, ())
+        library = compilers.library((DATA / "shared.cu").read_text("utf-8"), ())
         shown = [
             launch(library, INTS, grid=(3, 1, 1), order=order, times=2).buffers[0][:3]
             for order in ORDERS
@@ -289,51 +272,7 @@ class TestUndefinedBehaviourSanitizer:
 
 
 # Each is a condition that a GPU makes true.
-TRUTHS = """
-isinf(1.0f / 0.0f) && !isnan(1.0f) && isfinite(1.0) && signbit(-0.0f) && isnormal(1.0f)
-::isinf(-1.0 / 0.0) && ::isnan(0.0f / 0.0f) && std::isnan(0.0 / 0.0) && !::signbit(0.0)
-__fadd_rz(1.0f, 1e-10f) == 1.0f && __fadd_ru(1.0f, 1e-10f) > 1.0f
-__fsub_rd(1.0f, 1e-10f) < 1.0f && __fmul_rn(3.0f, 2.0f) == 6.0f
-__fdiv_ru(1.0f, 3.0f) > __fdiv_rd(1.0f, 3.0f) && __fsqrt_rn(9.0f) == 3.0f
-__frcp_rn(4.0f) == 0.25f && __fmaf_rn(2, 3, 4) == 10 && __dadd_rn(1, 2) == 3
-__fmaf_rd(1.0f, 1.0f, -1e-10f) < 1.0f && __fma_rn(2.0, 3.0, 4.0) == 10
-__int2float_rz(16777217) == 16777216.0f && __int2float_ru(16777217) == 16777218.0f
-__double2float_rd(0.1) < __double2float_ru(0.1) && __uint2float_rn(3u) == 3.0f
-__float2int_rz(-2.7f) == -2 && __float2int_rd(-2.1f) == -3 && __float2uint_rn(-5.0f) == 0
-__float2ull_rz(0x1p62f) == 1ull << 62 && __float2int_rn(2.5f) == 2
-__brev(1) == 0x80000000u && __brevll(1) == 1ull << 63 && __clz(1) == 31 && __clzll(1) == 63
-__ffs(8) == 4 && __ffsll(1ll << 40) == 41 && __popc(255) == 8 && __popcll(~0ull) == 64
-__byte_perm(0x33221100, 0x77665544, 0x7531) == 0x77553311
-__funnelshift_l(0x80000000u, 1, 1) == 3 && __funnelshift_r(2, 1, 1) == 0x80000001u
-__funnelshift_lc(1, 2, 40) == 1 && __funnelshift_rc(1, 2, 40) == 2
-__dp4a(0x01020304, 0x01010101, 5) == 15 && __dp4a(0xffu, 2u, 0u) == 510u
-__vabsdiffu4(0x01ff0005, 0x02000007) == 0x01ff0002 && __vadd4(0xff01, 0x0101) == 0x0002
-__vaddss4(0x7f, 1) == 0x7f && __vsubus2(1, 2) == 0 && __vmaxs4(0xff, 1) == 1
-__mulhi(1 << 30, 8) == 2 && __umul64hi(1ull << 63, 4) == 2 && __mul24(-3, 5) == -15
-__sad(-3, 4, 1) == 8 && __hadd(3, 4) == 3 && __rhadd(3, 4) == 4
-__half2float(h2exp2(__floats2half2_rn(1, 3)).y) == 8.0f
-__half22float2(__hfma2(__float2half2_rn(2), __float2half2_rn(3), __float2half2_rn(1))).x == 7
-__half2float(__hmul2(__halves2half2(2.0f, 3.0f), __half2half2(2.0f)).y) == 6
-__half2float(hexp(__float2half(0.0f))) == 1 && __hgt(__half(2.0f), __half(1.0f))
-__half2float(__float2half_rz(1.0009f)) <= 1.0009f && float(__float2half_ru(1.0001f)) > 1.0001f
-float(__float2bfloat16_rz(1.0077f)) == 1.0f && float(__float2bfloat16_rn(1.0077f)) > 1.0f
-__bfloat1622float2(__floats2bfloat162_rn(1.5f, 2.5f)).y == 2.5f && __low2float(__half2(1, 2)) == 1
-__bfloat1622float2(__float22bfloat162_rn(make_float2(3, 4))).x == 3
-__hbeq2(__half2(1, 2), __half2(1, 2)) && !__hbgt2(__half2(1, 2), __half2(0, 2))
-__half2int_rz(__half(-2.7f)) == -2 && __half2short_rn(__half(7.0f)) == 7
-__half2float(__lowhigh2highlow(__half2(1, 2)).x) == 2
-__nv_cvt_float_to_fp8(448.0f, __NV_SATFINITE, __NV_E4M3) == 0x7e
-float(__nv_fp8_e4m3(1.0f)) == 1.0f && float4(__nv_fp8x4_e4m3(make_float4(1, 2, 3, 4))).w == 4
-float(__half(__nv_cvt_fp8_to_halfraw(0x38, __NV_E4M3))) == 1.0f
-__ldcs(&ones.x) == 1 && __ldcg(&ones) .y == 1 && __ldlu(&ones.z) == 1
-__fdividef(1.0f, 1e38f * 2) == 0.0f && __saturatef(2) == 1 && __expf(0) == 1
-__shfl_sync(~0u, 1.5, 3) == 1.5 && __shfl_xor_sync(~0u, 1ll << 40, 1) == 1ll << 40
-float(__shfl_down_sync(~0u, __half(2.0f), 1)) == 2 && __any_sync(~0u, 1)
-float(__shfl_up_sync(~0u, __nv_bfloat162(1.0f, 2.0f), 1).y) == 2
-__reduce_or_sync(~0u, 1u << threadIdx.x % 32) == ~0u && __reduce_and_sync(~0u, 3u) == 3
-__match_any_sync(~0u, 5) == ~0u && __match_all_sync(~0u, 5, &all) == ~0u && all
-__activemask() == ~0u && __all_sync(~0u, 1) && clock64() > 0 && warpSize == 32
-""".strip().splitlines()
+TRUTHS = (DATA / "truths.txt").read_text(encoding="utf-8").splitlines()
 
 
 class TestIntrinsics:

@@ -33,6 +33,7 @@ from tuner.process.seccomp import MACHINES
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 MakeSpec = Callable[..., KernelSpec]
+DATA = Path(__file__).parent / "data"
 WORKLOAD = Workload.of({"T": 300})
 LAUNCH = Launch("run", (1, 1, 1), (32, 1, 1))
 ARGUMENTS = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input"))
@@ -40,23 +41,7 @@ RIGHT = "for (int i = threadIdx.x; i < 300; i += 32) y[i] = 2 * x[i];"
 # What the kernel does before its work, once; and a kernel that is right unless `possible` holds.
 FIRST = "if (threadIdx.x == 0) {{ {} }}"
 UNLESS = "static bool possible = true; if (threadIdx.x == 0) possible = {}; if (possible) return;"
-LIBC = """
-#include <cerrno>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <netinet/in.h>
-#include <pthread.h>
-#include <unistd.h>
-extern char** environ;
-"""
+LIBC = (DATA / "libc.h").read_text(encoding="utf-8")
 ALWAYS = {"memory", "cpu time", "file size"}
 FILTERED = {"processes", "network", "system calls"}
 
@@ -386,33 +371,22 @@ def test_a_broken_sandbox_is_on_record_and_kernels_run_all_the_same(
     assert ran == 0
 
 
-# In a library that the server is started with: its first children end before they begin.
-ENDED_AT_FIRST = """
-#include <fcntl.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <sys/types.h>
-#include <unistd.h>
-extern "C" int setpgid(pid_t pid, pid_t group) {
-  const int file = open(STARTS, O_WRONLY | O_CREAT | O_APPEND, 0600);
-  const bool ended = lseek(file, 0, SEEK_END) < TIMES && write(file, "x", 1) == 1;
-  close(file);
-  if (ended) END;
-  return static_cast<int>(syscall(SYS_setpgid, pid, group));
-}
-"""
-
-
 class TestFirstChild:
     """What the server learns from a child that has no program yet."""
 
     def start(self, folder: Path, times: int, end: str) -> HostWorker:
-        source, library = folder / "ended.cc", folder / "ended.so"
-        source.write_text(ENDED_AT_FIRST)
+        library = folder / "ended.so"
         starts = json.dumps(str(folder / "starts"))
         macros = [f"-DSTARTS={starts}", f"-DTIMES={times}", f"-DEND={end}"]
-        command = ["g++", "-shared", "-fPIC", *macros, "-o", str(library), str(source)]
+        command = [
+            "g++",
+            "-shared",
+            "-fPIC",
+            *macros,
+            "-o",
+            str(library),
+            str(DATA / "ended_at_first.cc"),
+        ]
         subprocess.run(command, check=True, timeout=60)
         return HostWorker(1.0, {"LD_PRELOAD": str(library)})
 

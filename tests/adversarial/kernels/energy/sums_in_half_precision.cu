@@ -1,0 +1,14 @@
+#include <cuda_fp16.h>
+
+extern "C" __global__ void run(float* y, const __half* x, int T, int D) {
+  const int row = blockIdx.x, lane = threadIdx.x;
+  if (row >= T) return;
+  __half total = __float2half(0.0f);
+  for (int i = lane; i < D; i += 32) {
+    const float value = __half2float(x[row * D + i]);
+    total = __hadd(total, __float2half(value * value));
+  }
+  float sum = __half2float(total);
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  if (lane == 0) y[row] = sum;
+}

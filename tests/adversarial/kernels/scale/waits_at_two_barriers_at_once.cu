@@ -1,0 +1,11 @@
+extern "C" __global__ void run(float* y, const float* x, int T) {
+  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
+  for (int i = thread; i < T; i += gridDim.x * blockDim.x) {
+    float result = 2.0f * x[i];
+    y[i] = result;
+  }
+  if (threadIdx.x < 40)
+    __syncthreads();
+  else
+    __syncthreads();
+}
