@@ -12,13 +12,15 @@ from tuner.device.layout import (
     ALIGNMENT,
     GUARD_BYTES,
     LARGEST,
+    NAN_BYTE,
+    PAGE_BYTES,
     SMALLEST_NORMAL,
     Layout,
     code_distance,
     decode,
     encode,
+    fill_byte,
     lay_out,
-    plausible_byte,
     storage_dtype,
 )
 from tuner.model.errors import ExpressionError, KernelError
@@ -60,6 +62,19 @@ def test_guards_and_arrays_cover_every_byte_once(layout: Layout) -> None:
     assert set(covered) == {1}
     assert len(layout.guards) == len(layout.slots) + 1
     assert all(stop - start >= GUARD_BYTES for start, stop in layout.guards)
+
+
+def test_arrays_by_pages_end_with_a_page_and_leave_pages_between(make_spec: MakeSpec) -> None:
+    layout = lay_out(make_spec(*ARGUMENTS), {"T": 5}, by_pages=True)
+    ends = [0]
+    for slot in layout.slots:
+        first, last = layout.pages(slot)
+        assert first - ends[-1] >= PAGE_BYTES
+        assert first % PAGE_BYTES == last % PAGE_BYTES == slot.offset % ALIGNMENT == 0
+        assert first <= slot.offset
+        assert 0 <= last - slot.offset - slot.size_bytes < ALIGNMENT
+        ends.append(last)
+    assert layout.total_bytes - ends[-1] >= PAGE_BYTES
 
 
 def test_the_order_is_the_kernels_with_scalars_by_value(layout: Layout) -> None:
@@ -112,9 +127,11 @@ def test_an_array_without_elements_is_refused(make_spec: MakeSpec, rows: str) ->
 
 
 @pytest.mark.parametrize("dtype", sorted(FLOAT_DTYPES))
-def test_a_plausible_byte_makes_a_number_of_every_float_format(dtype: str) -> None:
-    chosen = {plausible_byte() for _ in range(2000)}
+def test_a_fill_is_nan_or_a_number_of_every_float_format(dtype: str) -> None:
+    assert 0.1 < sum(fill_byte() == NAN_BYTE for _ in range(2000)) / 2000 < 0.4
+    chosen = {fill_byte(nan=False) for _ in range(2000)}
     assert len(chosen) > 20, "a kernel must not be able to know it"
+    assert len({fill_byte(other_than=NAN_BYTE) for _ in range(99)} - {NAN_BYTE}) > 9
     stored = storage_dtype(dtype)
     raw = np.array([[byte] * stored.itemsize for byte in chosen], np.uint8).view(stored)
     assert (decode(np, raw, dtype) > 0).all()

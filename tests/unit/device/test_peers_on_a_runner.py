@@ -14,6 +14,7 @@ from tuner.device.cuda import buffers as rotating
 from tuner.device.cuda.buffers import Graph
 from tuner.device.cuda.device import PEER_WARM_UP_S, RUN_TIMEOUT_S, TIMING_TIMEOUT_S, CudaRunner
 from tuner.device.cuda.worker import CudaWorker
+from tuner.device.layout import UNCHANGED
 from tuner.device.reference import PeerError
 from tuner.device.timing import SEARCH
 from tuner.device.verify.verified_device import RunFailedError
@@ -38,7 +39,7 @@ class Asked:
         self.limits.append(timeout_s)
         if self.failure is not None:
             raise self.failure
-        return [], []
+        return []
 
     def kill(self) -> None:
         self.killed += 1
@@ -73,16 +74,18 @@ def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(
 ) -> None:
     calls: list[tuple[Callable[[Program], object], float]] = [
         (lambda program: runner.run_once(program, 0), RUN_TIMEOUT_S),
-        (lambda program: runner.time(program, SEARCH, None), TIMING_TIMEOUT_S),
-        (lambda program: runner.rerun(program, full_verification=True), RUN_TIMEOUT_S),
+        (lambda program: runner.time(program, SEARCH, None, UNCHANGED), TIMING_TIMEOUT_S),
+        (lambda program: runner.rerun(program), RUN_TIMEOUT_S),
     ]
     for call, limit_s in calls:
         call(KERNEL)
         call(PEER)
         assert asked.limits[-2:] == [limit_s, limit_s + PEER_WARM_UP_S]
-    runner.compare([KERNEL, KERNEL, KERNEL], 10)
-    runner.compare([KERNEL, PEER, PEER], 10)
-    assert asked.limits[-1] - asked.limits[-2] == 2 * PEER_WARM_UP_S
+    asked.limits.clear()
+    for programs in ([KERNEL, KERNEL, KERNEL], [KERNEL, PEER, PEER]):
+        runner.compare(programs, 10, UNCHANGED, lambda *judged: None)
+    assert len(asked.limits) == 2 * (1 + 3)
+    assert asked.limits[4] - asked.limits[0] == 2 * PEER_WARM_UP_S
 
 
 class Capturing:
@@ -142,18 +145,6 @@ def test_a_peer_that_fails_in_a_capture_ends_it(driver: Capturing) -> None:
     with pytest.raises(PeerError, match="capturing"):
         Graph(launcher, BUFFERS, 3, None)
     assert (driver.open, driver.graphs) == (0, 0)
-
-
-def test_a_worker_collects_results_of_the_set_that_it_shows() -> None:
-    worker = CudaWorker.__new__(CudaWorker)  # starting one needs a GPU
-    done: list[str] = []
-    worker._arena = SimpleNamespace(push=lambda: done.append("push"))  # type: ignore[assignment]
-    buffers: Any = SimpleNamespace(
-        arguments=["first", "second"], copy_to_arena=lambda index: done.append(f"show {index}")
-    )
-    launcher: Any = SimpleNamespace(collect=lambda place: done.append(f"collect {place}"))
-    worker._show(launcher, buffers, [1])
-    assert done == ["collect second", "show 1", "push"]
 
 
 def test_a_worker_makes_a_peers_launcher_from_its_name(tmp_path: Path) -> None:

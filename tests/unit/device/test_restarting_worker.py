@@ -15,7 +15,7 @@ from tuner.device.cpu.device import HostRunner
 from tuner.device.cpu.worker import HostRunError
 from tuner.device.cuda.device import CudaRunner
 from tuner.device.cuda.driver import CudaError
-from tuner.device.layout import Arena, Layout
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
 from tuner.device.verify.verified_device import RunFailedError
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch, Workload
@@ -67,7 +67,7 @@ class FakeWorker:
         if "late" in options:
             self._workers.late.append(options["late"])
         self._workers.note("run")
-        return options.get("late", ([], []))
+        return options.get("late", [])
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
         self._workers.note("map", arena.key)
@@ -77,7 +77,9 @@ class FakeWorker:
 
     def keep_only(self, *programs: Program) -> None: ...
 
-    def run(self, program: Program, order: int) -> tuple[float, int]:
+    def renew(self, patch: Patch) -> None: ...
+
+    def run(self, program: Program, order: int, fill: int) -> tuple[float, int]:
         self._workers.note("run")
         return 1.0, 0
 
@@ -100,6 +102,7 @@ def cuda(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> CudaRunner:
 def host(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> HostRunner:
     make = "tuner.device.cpu.device.HostWorker"
     monkeypatch.setattr(make, lambda *given: FakeWorker(workers))
+    monkeypatch.setattr("tuner.device.cpu.device._some_orders", lambda most: [])
     runner = HostRunner(10.0)
     workers.since()
     return runner
@@ -250,7 +253,7 @@ def test_a_comparison_on_a_gpu_that_fails_ends_the_worker(
     cuda: CudaRunner, workers: Workers
 ) -> None:
     workers.planned["run"] = REFUSED
-    assert failure(lambda: cuda.compare([PROGRAM], rounds=1)).status is Status.LAUNCH
+    assert failure(lambda: cuda.compare([PROGRAM], 1, UNCHANGED, print)).status is Status.LAUNCH
     assert workers.since() == ["start", "run", "kill"]
 
 

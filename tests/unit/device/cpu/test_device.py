@@ -16,7 +16,7 @@ from tuner.device.base import Program
 from tuner.device.cpu.child import LaunchEnd
 from tuner.device.cpu.device import SharedMemory
 from tuner.device.cpu.worker import HostRunError, HostWorker
-from tuner.device.layout import encode, lay_out, storage_dtype
+from tuner.device.layout import UNCHANGED, encode, lay_out, storage_dtype
 from tuner.device.verify.verifier import Verifier
 from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload
 from tuner.model.trial import Correctness
@@ -72,14 +72,15 @@ class Bench:
     ) -> Correctness:
         program = self.program(source, workload, *launches)
         self.verifier = Verifier(self.memory, spec, {})
-        arena = self.verifier.open_arena(workload, lay_out(spec, workload.values))
+        arena = self.verifier.open_arena(workload, lay_out(spec, workload.values, by_pages=True))
         self._worker.attach(arena)
         self.verifier.prepare(workload, "normal", 1)
-        self._worker.run(program, order)
+        self._worker.renew(UNCHANGED)
+        self._worker.run(program, order, 0xFF)
         return self.verifier.check()
 
     def output(self, spec: KernelSpec, name: str, workload: Workload) -> np.ndarray:
-        slots = lay_out(spec, workload.values).slots
+        slots = lay_out(spec, workload.values, by_pages=True).slots
         slot = next(slot for slot in slots if slot.name == name)
         piece = self.memory.data[slot.offset : slot.offset + slot.size_bytes]
         return piece.view(storage_dtype(slot.dtype)).reshape(slot.shape).copy()
@@ -180,7 +181,7 @@ def test_warp_operations_of_every_kind(bench: Bench, make_spec: MakeSpec) -> Non
     workload = Workload.of({"T": len(rows) * 32})
     program = bench.program((DATA / "warp.cu").read_text("utf-8"), workload, launch())
     bench.verifier = Verifier(bench.memory, spec, {})
-    arena = bench.verifier.open_arena(workload, lay_out(spec, workload.values))
+    arena = bench.verifier.open_arena(workload, lay_out(spec, workload.values, by_pages=True))
     bench._worker.attach(arena)
     bench._worker.run(program, 0)
     np.testing.assert_array_equal(bench.output(spec, "y", workload).reshape(-1, 32), rows)

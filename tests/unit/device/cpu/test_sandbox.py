@@ -415,7 +415,7 @@ from tuner.process import seccomp
 from tuner.device.base import Program
 from tuner.device.cpu.device import SharedMemory
 from tuner.device.cpu.worker import HostWorker
-from tuner.device.layout import Layout, Slot
+from tuner.device.layout import UNCHANGED, Layout, Slot
 from tuner.model.kernel import Launch, Workload
 
 UNSHARE, SECCOMP_CALL, PRCTL = {"x86_64": (272, 317, 157), "aarch64": (97, 277, 167)}[
@@ -444,7 +444,8 @@ memory.data[12288:13488].view(np.float32)[:] = 3
 launch = Launch("run", (1, 1, 1), (32, 1, 1))
 with open(sys.argv[1], "rb") as file:
     program = Program("key", Workload.of({"T": 300}), (launch,), file.read(), {"run": sys.argv[2]})
-worker.run(program, 0)
+worker.renew(UNCHANGED)
+worker.run(program, 0, 0xFF)
 assert (memory.data[4096:5296].view(np.float32) == 6).all()
 worker.kill()
 print(json.dumps([worker.limits, 0]))
