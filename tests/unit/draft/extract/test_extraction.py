@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copy
 
 import pytest
 from click.testing import CliRunner
@@ -280,20 +281,6 @@ def test_a_type_may_be_told_by_what_is_passed(tmp_path: Path) -> None:
 
 
 PAGE = Path(__file__).parents[4] / "docs" / "drafts.md"
-# the header that the page does not show
-PACK = """\
-#pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-template <typename T, int N>
-struct alignas(sizeof(T) * N) Pack {
-  T values[N];
-};
-
-template <typename T>
-__device__ T warp_sum(T value);
-"""
 
 
 def test_the_example_in_the_page_on_drafts_is_what_tune_init_says(
@@ -305,7 +292,7 @@ def test_the_example_in_the_page_on_drafts_is_what_tune_init_says(
     (tmp_path / "csrc").mkdir()
     (tmp_path / "include").mkdir()
     (tmp_path / "csrc/scale.cu").write_text(found[1])
-    (tmp_path / "include/pack.cuh").write_text(PACK)
+    copy(DATA / "page/pack.cuh", tmp_path / "include")
     monkeypatch.chdir(tmp_path)
     told = CliRunner().invoke(cli, ["init", "csrc/scale.cu"], prog_name="tune")
     assert told.exit_code == 0, told.output
