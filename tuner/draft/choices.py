@@ -218,7 +218,7 @@ def _block(
         return
     if any(f"blockDim.{axis}" not in launch.kernel.builtins for axis in "xyz"[: len(extents)]):
         return
-    note = f"the block of the launch, line {launch.line}"
+    note = f"the block of the launch, line {launch.site.line}"
     if len(extents) == 1:
         name, near = names.of("block_size"), _block_values(threads)
         yield TunableConstant(name, near, threads, note, (), is_block=True, axis=0)
@@ -273,9 +273,10 @@ def _hole(expression: str) -> str:
 
 
 def _default(parameter: TemplateParameter, text: str) -> Edit:
-    if parameter.default_span is not None:
-        return Edit(*parameter.default_span, text)
-    return Edit(parameter.span[1], parameter.span[1], f" = {text}")
+    end = parameter.span[1]
+    if parameter.default is not None:
+        return Edit(end - len(parameter.default), end, text)
+    return Edit(end, end, f" = {text}")
 
 
 def _is_switch(name: str, value: Value) -> bool:
@@ -288,10 +289,8 @@ def _is_block(name: str, value: Value) -> bool:
     return named and isinstance(value, int) and _WARP <= value <= MAX_THREADS and value % _WARP == 0
 
 
-def _values_for(name: str, value: Value, *, block: bool) -> tuple[Value, ...]:
+def _values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:
     # the value and sensible neighbours, in ascending order
-    if not isinstance(value, int):
-        return (value,)
     if _is_switch(name, value):
         return (False, True) if isinstance(value, bool) else (0, 1)
     if block:

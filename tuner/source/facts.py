@@ -47,7 +47,6 @@ class TemplateParameter:
     span: Span
     line: int
     default: str | None = None
-    default_span: Span | None = None
 
     @property
     def is_type(self) -> bool:

@@ -16,7 +16,7 @@ from tuner.source.facts import (
     Span,
     TemplateParameter,
 )
-from tuner.source.syntax import closing, closing_angle, fold, opening, split_list
+from tuner.source.syntax import closing, closing_angle, fold, opening, split_list, top_level
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "bool": ("bool",),
@@ -99,14 +99,7 @@ _TYPE_WORDS = frozenset(("unsigned", "signed", "long", "short", "int", "char", "
 
 
 def read_kernel(
-    masked: str,
-    span: Span,
-    body: Span,
-    *,
-    path: Path,
-    lines: LineIndex,
-    aliases: Mapping[str, str],
-    namespace: tuple[str, ...] = (),
+    masked: str, span: Span, body: Span, path: Path, lines: LineIndex, aliases: Mapping[str, str]
 ) -> KernelFunction | None:
     """Read the kernel that `span` holds; None where its head has no name and parameter list."""
     start = span[0]
@@ -134,7 +127,6 @@ def read_kernel(
         template=template,
         bounds=bounds,
         builtins=frozenset(re.sub(r"\s", "", m) for m in _BUILTIN.findall(masked, *body)),
-        namespace=namespace,
     )
 
 
@@ -150,24 +142,15 @@ def _template(head: str, start: int, lines: LineIndex) -> tuple[tuple[TemplatePa
 
 
 def _template_parameter(text: str, start: int, lines: LineIndex) -> TemplateParameter | None:
-    declared, equals, _ = text.partition("=")
+    declared, equals, default = text.partition("=")
     match = _LAST_NAME.search(declared.rstrip()) or _FUNCTION.search(declared)
     if match is None:
         return None
     kind = fold(declared[: match.start()])
     if match.re is _FUNCTION:
         kind = fold(declared[: match.start(1)] + declared[match.end(1) :])
-    default_at = len(declared) + 1
-    while default_at < len(text) and text[default_at].isspace():
-        default_at += 1
-    return TemplateParameter(
-        name=match[1],
-        kind=kind,
-        span=(start, start + len(text)),
-        line=lines.at(start),
-        default=text[default_at:] if equals else None,
-        default_span=(start + default_at, start + len(text)) if equals else None,
-    )
+    stated = default.lstrip() if equals else None
+    return TemplateParameter(match[1], kind, (start, start + len(text)), lines.at(start), stated)
 
 
 def _bounds(head: str, start: int, lines: LineIndex) -> tuple[LaunchBounds | None, str]:
@@ -205,7 +188,7 @@ def _parameters(
 
 
 def _parameter(text: str, line: int, aliases: Mapping[str, str]) -> KernelParameter | None:
-    declared = fold(_ATTRIBUTE.sub(" ", _before_default(text)))
+    declared = fold(_ATTRIBUTE.sub(" ", text[: top_level(text, "=")]))
     array = re.search(r"(?:\s*\[[^\]]*\])+$", declared)
     declared = declared[: array.start()] if array else declared
     match = _LAST_NAME.search(declared)
@@ -233,15 +216,6 @@ def _parameter(text: str, line: int, aliases: Mapping[str, str]) -> KernelParame
         dtype=dtype_of(c_type, aliases),
         line=line,
     )
-
-
-def _before_default(text: str) -> str:
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in "([{<") - (character in ")]}>")
-        if character == "=" and depth == 0:
-            return text[:position]
-    return text
 
 
 def _outside_angles(text: str) -> str:

@@ -254,9 +254,7 @@ def functions_of(source: SourceFile) -> tuple[HostFunction, ...]:
         if body is None:
             continue
         span, inside = span_of(node), (body.start_byte, body.end_byte)
-        read = read_kernel(
-            source.masked, span, inside, path=source.path, lines=lines, aliases=source.aliases
-        )
+        read = read_kernel(source.masked, span, inside, source.path, lines, source.aliases)
         if read is not None and read.parameters_known:
             found.append(HostFunction(read.name, tuple(p.name for p in read.parameters), span))
     return tuple(found)

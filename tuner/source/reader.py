@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.model.errors import KernelError
@@ -217,17 +217,9 @@ class _Reader:
                 if missed is not None:
                     pieces.append((*missed, ()))
         for span, body_span, namespace in sorted(pieces):
-            kernel = read_kernel(
-                self.masked,
-                span,
-                body_span,
-                path=self.path,
-                lines=self.lines,
-                aliases=aliases,
-                namespace=namespace,
-            )
+            kernel = read_kernel(self.masked, span, body_span, self.path, self.lines, aliases)
             if kernel is not None:
-                yield kernel
+                yield replace(kernel, namespace=namespace)
 
 
 def _in_function(node: Node) -> bool:

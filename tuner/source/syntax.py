@@ -60,15 +60,26 @@ def closing_angle(text: str, start: int) -> int | None:
     while position < len(text):
         character = text[position]
         if character in _PAIRS:
-            end = closing(text, position)
-            if end is None:
-                return None
-            position = end
+            position = closing(text, position) or len(text)
             continue
         depth += (character == "<") - (character == ">")
         position += 1
         if depth == 0:
             return position
+    return None
+
+
+def top_level(text: str, character: str) -> int | None:
+    """Find a character outside all brackets, `==` and `operator()` aside."""
+    depth = 0
+    for at, found in enumerate(text):
+        if found == character and depth == 0:
+            pattern = r"[=<>!]\Z" if found == "=" else r"\boperator\s*$"
+            doubled = found == "=" and text[at + 1 : at + 2] == "="
+            if not doubled and re.search(pattern, text[:at]) is None:
+                return at
+        depth += (found in "([{<") - (found in ")]}>" and text[at - 1 : at] != "-")
+        depth = max(depth, 0)
     return None
 
 

@@ -149,7 +149,6 @@ def test_a_size_that_memory_is_asked_for_by_is_no_choice() -> None:
         ("-1e-3f", "-0.001"),
         ("3", "3.0"),
         ("alpha", "0.25"),
-        ("1.0f / n", "1.0 / (n)"),
         ("EPS", "1e-06"),
         ("sqrtf(n)", None),
         ("x.item<float>()", None),

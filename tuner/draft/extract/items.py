@@ -10,7 +10,7 @@ from typing import Literal
 
 from tuner.draft.extract.reading import Reading, SourceCode
 from tuner.source.facts import IDENTIFIER
-from tuner.source.syntax import closing, closing_angle, fold, mask, split_list
+from tuner.source.syntax import closing, closing_angle, fold, mask, split_list, top_level
 
 _DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*")
 _SCOPE = re.compile(r"(?:inline\s+)?namespace\b(?P<name>[^;{}=()]*)\{|extern\s{3,}\{")
@@ -102,10 +102,10 @@ def _end(masked: str, start: int, limit: int) -> int:
 def is_function(head: str) -> bool:
     """Whether what stands before a brace is a function's head."""
     bare = without_attributes(head[template_end(head) :])
-    opening = _top_level(bare, "(")
+    opening = top_level(bare, "(")
     if _STARTS.match(bare) or opening is None:
         return False
-    equals = _top_level(bare, "=")
+    equals = top_level(bare, "=")
     named = bare[:opening]
     if equals is not None and equals < opening and "operator" not in named:
         return False
@@ -149,20 +149,6 @@ def without_attributes(text: str) -> str:
             end = closing(text, end) or end
         text = text[: match.start()] + " " * (end - match.start()) + text[end:]
     return text
-
-
-def _top_level(text: str, character: str) -> int | None:
-    depth = 0
-    for at, found in enumerate(text):
-        if found == character and depth == 0:
-            # `==`, `<=` and `operator()` are something else
-            pattern = r"[=<>!]\Z" if found == "=" else r"\boperator\s*$"
-            doubled = found == "=" and text[at + 1 : at + 2] == "="
-            if not doubled and re.search(pattern, text[:at]) is None:
-                return at
-        depth += (found in "([{<") - (found in ")]}>" and text[at - 1 : at] != "-")
-        depth = max(depth, 0)
-    return None
 
 
 ItemKind = Literal[
