@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.compiler.base import Compiler, CompileRequest
-from tuner.draft.blanks import UNWRITTEN, blanks_in
+from tuner.draft.blanks import blanks_in
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract.extraction import Extraction, extract, failure
 from tuner.draft.extract.reading import is_plain, parsed_include
@@ -17,7 +17,7 @@ from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
-from tuner.draft.space import Drafted, space_yaml, write, write_new
+from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
 from tuner.source import (
@@ -40,22 +40,6 @@ _DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
 _ARCHITECTURE = "sm_90a"
 _NEWER = "--std=c++20"
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
-_STUB = '''"""The float64 reference of {kernel}: what its outputs must be."""
-
-
-def reference(xp, inputs, axes, **operator):
-    """Return every output by name, computed in float64.
-
-    xp        numpy or cupy
-    inputs    the input arrays by name{names}
-    axes      the sizes of the workload by name
-    operator  the operator's choices, where the search space declares any
-
-    Where some inputs make no sense, a function inputs(xp, rng, axes, fill) beside this one draws
-    others (docs/trust.md).
-    """
-    {unwritten} in {stem}.py: return {{{outputs}}} in float64")
-'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +110,7 @@ def draft(
         template_path=paths["template"],
         template=_template(source, proposals),
         reference_path=paths["reference"],
-        reference=_reference(launch.kernel, stem),
+        reference=reference_stub(launch.kernel, stem),
     )
 
 
@@ -198,18 +182,6 @@ def _template(source: SourceFile, proposals: Proposals) -> str:
     # where host code is apart already, none of it is left to guard
     guards = host_edits(source) if source.host_from is None else ()
     return apply_edits(source.own_text, [*guards, *proposals.edits, *lifted, *escapes])
-
-
-def _reference(kernel: KernelFunction, stem: str) -> str:
-    arrays = [parameter for parameter in kernel.parameters if parameter.pointers]
-    inputs = ", ".join(parameter.name for parameter in arrays if parameter.const)
-    return _STUB.format(
-        kernel=kernel.name,
-        stem=stem,
-        unwritten=UNWRITTEN,
-        names=f": {inputs}" if inputs else "",
-        outputs=", ".join(f"'{p.name}': ..." for p in arrays if not p.const) or "'name': ...",
-    )
 
 
 def _chosen(source: SourceFile, name: str | None) -> KernelFunction:

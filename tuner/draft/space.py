@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tuner.draft.blanks import BLANK, MARK, Blank
+from tuner.draft.blanks import BLANK, MARK, UNWRITTEN, Blank
 from tuner.draft.choices import MAX_THREADS, Proposals, TunableConstant
 from tuner.draft.host_values import HostLaunch
 from tuner.draft.inference import DraftArgument, Inference
@@ -20,6 +20,7 @@ from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
+from tuner.source import KernelFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,27 +107,38 @@ def space_yaml(
     axes, arguments, choices = inference.axes, inference.arguments, proposals.choices
     sizes, sizes_from = _workloads(inference)
     outputs = [a for a in arguments if a.role in ("output", "inout")]
-    return (
-        _environment()
-        .get_template("space.yaml.j2")
-        .render(
-            launch=launch,
-            files=files,
-            options=options,
-            axes=_axes(axes),
-            arguments=arguments,
-            sizes=sizes,
-            sizes_from=sizes_from,
-            min_bytes=_min_bytes(arguments, list(axes.names.values())),
-            baseline=launch_draft(launch, axes, launch.instance),
-            choices=choices,
-            most=partial(_most, arguments),
-            left=proposals.left,
-            constraints=_constraints(launch, choices, tuned, axes),
-            default=[f"{c.name}: {format_value(c.default)}" for c in choices],
-            tuned=tuned,
-            tolerances=[(a.parameter.name or BLANK, _tolerance(a, inference)) for a in outputs],
-        )
+    template = _environment().get_template("space.yaml.j2")
+    return template.render(
+        launch=launch,
+        files=files,
+        options=options,
+        axes=_axes(axes),
+        arguments=arguments,
+        sizes=sizes,
+        sizes_from=sizes_from,
+        min_bytes=_min_bytes(arguments, list(axes.names.values())),
+        baseline=launch_draft(launch, axes, launch.instance),
+        choices=choices,
+        most=partial(_most, arguments),
+        left=proposals.left,
+        constraints=_constraints(launch, choices, tuned, axes),
+        default=[f"{c.name}: {format_value(c.default)}" for c in choices],
+        tuned=tuned,
+        tolerances=[(a.parameter.name or BLANK, _tolerance(a, inference)) for a in outputs],
+    )
+
+
+def reference_stub(kernel: KernelFunction, stem: str) -> str:
+    """Write a reference whose body a person has to write, for the source named `stem`."""
+    arrays = [parameter for parameter in kernel.parameters if parameter.pointers]
+    inputs = ", ".join(parameter.name for parameter in arrays if parameter.const)
+    template = _environment().get_template("reference.py.j2")
+    return template.render(
+        kernel=kernel.name,
+        stem=stem,
+        unwritten=UNWRITTEN,
+        names=f": {inputs}" if inputs else "",
+        outputs=", ".join(f"'{p.name}': ..." for p in arrays if not p.const) or "'name': ...",
     )
 
 

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product, repeat
 
-from tuner.draft.extract.items import listed, template_end
-from tuner.draft.extract.reading import dispatched_types
-from tuner.draft.extract.rewriting import Macro, expanded
+from tuner.draft.extract.items import template_end
+from tuner.draft.extract.reading import Macro, dispatched_types, expanded
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
 from tuner.source import KernelFunction, LaunchSite, SourceFile, TemplateParameter
 from tuner.source.accesses import assigned
 from tuner.source.facts import IDENTIFIER, Span, bare_name
 from tuner.source.kernels import dtype_of, element_dtype
-from tuner.source.syntax import fold, number, split_list
+from tuner.source.syntax import fold, listed, number, split_list
 
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
 _GIVEN = re.compile(

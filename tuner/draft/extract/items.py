@@ -112,16 +112,6 @@ def is_function(head: str) -> bool:
     return not (_CLASS.match(bare.lstrip()) and "{" in bare[:opening])
 
 
-def listed(text: str, opening: int) -> tuple[tuple[str, ...], int]:
-    """Split the list that opens at an offset into its pieces; give its end too, 0 without one."""
-    angles = text[opening] == "<"
-    end = closing_angle(text, opening) if angles else closing(text, opening)
-    if end is None:
-        return (), 0
-    pieces = split_list(text[opening + 1 : end - 1], angles=angles)
-    return tuple(fold(piece) for piece, _ in pieces), end
-
-
 def template_end(head: str) -> int:
     """Find the end of `template <...>` and a `requires` clause in parentheses or of one name."""
     at = 0
