@@ -11,8 +11,8 @@ from math import prod
 from tuner.draft.host_values import HostLaunch
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
-from tuner.source import Edit, TemplateParameter
-from tuner.source.facts import IDENTIFIER, Span
+from tuner.source.facts import IDENTIFIER, Span, TemplateParameter
+from tuner.source.host import Edit
 from tuner.source.syntax import number
 
 MAX_THREADS = 1024

@@ -20,16 +20,9 @@ from tuner.draft.launches import axes_of, template_launch
 from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
-from tuner.source import (
-    Edit,
-    KernelFunction,
-    SourceFile,
-    apply_edits,
-    hide_host_code,
-    host_edits,
-    read_source,
-)
-from tuner.source.facts import LineIndex, bare_name
+from tuner.source import hide_host_code, read_source
+from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
+from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import read

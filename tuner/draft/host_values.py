@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tuner.draft.translate import parse_expression
-from tuner.source import KernelFunction, LaunchSite, SourceFile
 from tuner.source.accesses import Assigned, assigned
-from tuner.source.facts import IDENTIFIER, LineIndex, Span, bare_name
+from tuner.source.facts import (
+    IDENTIFIER,
+    KernelFunction,
+    LaunchSite,
+    LineIndex,
+    SourceFile,
+    Span,
+    bare_name,
+)
 from tuner.source.kernels import element_dtype
 from tuner.source.launches import allocations_in, calls_of, functions_of
 from tuner.source.syntax import closing, number, text_of

@@ -12,9 +12,8 @@ from tuner.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.translate import Scope, parse_expression, translate
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source import KernelParameter
 from tuner.source.accesses import Access, Bound, accesses_of, assigned, bare
-from tuner.source.facts import IDENTIFIER
+from tuner.source.facts import IDENTIFIER, KernelParameter
 from tuner.source.kernels import dtype_of, element_dtype
 from tuner.source.launches import Allocation, allocations_in
 from tuner.source.syntax import Node, number, text_of

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from tuner.draft.choices import PROBLEM_SIZE, Names, Proposals, TunableConstant, why_fixed
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, names_behind, plain
 from tuner.draft.translate import Scope, translate
-from tuner.source import Constant
-from tuner.source.facts import IDENTIFIER
+from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.syntax import number
 
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")

@@ -20,7 +20,7 @@ from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source import KernelFunction
+from tuner.source.facts import KernelFunction
 
 
 @dataclass(frozen=True, slots=True)

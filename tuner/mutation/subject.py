@@ -19,7 +19,8 @@ from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.mutation.mutants import Identity, Mutant, all_mutants, reached
-from tuner.source import SourceFile, hide_host_code, parse_source, read_source
+from tuner.source import hide_host_code, parse_source, read_source
+from tuner.source.facts import SourceFile
 from tuner.space.schema import StrictModel, checked
 from tuner.space.template import Rendered, Template
 from tuner.space.yaml import Document, read

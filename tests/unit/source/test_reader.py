@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tuner.model.errors import KernelError
-from tuner.source import SourceFile, parse_source, read_source
+from tuner.source import parse_source, read_source
+from tuner.source.facts import SourceFile
 
 DATA = Path(__file__).parents[1] / "data"
 PATH = Path("k.cu")

@@ -25,8 +25,8 @@ from tuner.draft.extract.unit import (
 )
 from tuner.draft.host_values import names_behind
 from tuner.model.errors import KernelError
-from tuner.source import LaunchSite, SourceFile, TemplateParameter, parse_source
-from tuner.source.facts import IDENTIFIER, bare_name
+from tuner.source import parse_source
+from tuner.source.facts import IDENTIFIER, LaunchSite, SourceFile, TemplateParameter, bare_name
 
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")

@@ -11,9 +11,16 @@ from tuner.draft.extract.items import template_end
 from tuner.draft.extract.reading import Macro, dispatched_types, expanded
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
-from tuner.source import KernelFunction, LaunchSite, SourceFile, TemplateParameter
 from tuner.source.accesses import assigned
-from tuner.source.facts import IDENTIFIER, Span, bare_name
+from tuner.source.facts import (
+    IDENTIFIER,
+    KernelFunction,
+    LaunchSite,
+    SourceFile,
+    Span,
+    TemplateParameter,
+    bare_name,
+)
 from tuner.source.kernels import dtype_of, element_dtype
 from tuner.source.syntax import fold, listed, number, split_list
 

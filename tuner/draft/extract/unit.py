@@ -11,8 +11,8 @@ from textwrap import wrap
 
 from tuner.draft.extract.items import SourceItem, chunks, is_function, is_marked, says_host
 from tuner.draft.extract.reading import REMOVED, WRITTEN, Include, Reading
-from tuner.source import implied_headers
 from tuner.source.facts import IDENTIFIER
+from tuner.source.host import implied_headers
 
 SourcePlace = tuple[Path, int]
 
