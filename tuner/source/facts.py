@@ -189,12 +189,7 @@ class SourceFile:
         bare = bare_name(name)
         found = [kernel for kernel in self.kernels if kernel.name == bare]
         if not found:
-            names = [kernel.name for kernel in self.kernels]
-            close = get_close_matches(bare, names, 1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            message = f"no __global__ function named {bare!r}"
-            remedy = f"{hint}kernels in it: {', '.join(names)}"
-            raise KernelError(message, path=self.path, remedy=remedy)
+            raise unknown_kernel(bare, [kernel.name for kernel in self.kernels], self.path)
         types = {tuple((p.c_type, p.pointers, p.const) for p in k.parameters) for k in found}
         return replace(found[0], parameters_known=False) if len(types) > 1 else found[0]
 
@@ -213,6 +208,14 @@ class SourceFile:
             for name in set(IDENTIFIER.findall(self.masked, *span)):
                 pending += by_name.get(name, ())
         return tuple(seen)
+
+
+def unknown_kernel(name: str, names: list[str], path: Path) -> KernelError:
+    """Make the error for a kernel that is not among the `names` that a source has."""
+    close = get_close_matches(name, names, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    remedy = f"{hint}kernels in it: {', '.join(names)}"
+    return KernelError(f"no __global__ function named {name!r}", path=path, remedy=remedy)
 
 
 class LineIndex:

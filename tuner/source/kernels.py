@@ -235,18 +235,16 @@ def check_arguments(spec: KernelSpec, kernel: KernelFunction) -> None:
     if not kernel.parameters_known:
         return
     arguments, parameters = spec.arguments, kernel.parameters
-    place = f"{kernel.path}:{kernel.line}"
+    where = f"kernel {kernel.name!r} ({kernel.path}:{kernel.line})"
     declared, own = [a.name for a in arguments], [p.name for p in parameters]
-    message = None
+    line = arguments[0].line if arguments else None
     if len(arguments) != len(parameters):
-        message = f"{len(arguments)} arguments, but kernel {kernel.name!r} ({place}) has "
-        message += f"{len(parameters)} parameters"
+        message = f"{len(arguments)} arguments, but {where} has {len(parameters)} parameters"
         remedy = "the kernel takes: " + ", ".join(p.declaration for p in parameters)
-    elif declared != own and sorted(declared) == sorted(own):
-        message = f"the arguments are in another order than in kernel {kernel.name!r} ({place})"
+        raise KernelError(message, path=spec.path, line=line, remedy=remedy)
+    if declared != own and sorted(declared) == sorted(own):
+        message = f"the arguments are in another order than in {where}"
         remedy = "write them in the kernel's order: " + ", ".join(own)
-    if message is not None:
-        line = arguments[0].line if arguments else None
         raise KernelError(message, path=spec.path, line=line, remedy=remedy)
     for argument, parameter in zip(arguments, parameters, strict=True):
         if found := _mismatch(argument, parameter):

@@ -182,12 +182,9 @@ class _Reader:
     def symbols(self) -> Iterator[Symbol]:
         for node in self.nodes:
             if node.type == "function_definition":
-                declarator = part(node, "declarator")
-                while declarator is not None and declarator.type != "function_declarator":
-                    declarator = part(declarator, "declarator") or next(
-                        (c for c in declarator.named_children if c.type == "function_declarator"),
-                        None,
-                    )
+                declared = part(node, "declarator")
+                inside = walk(declared) if declared is not None else ()
+                declarator = next((n for n in inside if n.type == "function_declarator"), None)
                 if named := part(declarator, "declarator"):
                     yield Symbol(bare_name(self.text(named)), "function", span_of(node))
             elif node.type == "init_declarator" and not _in_function(node):

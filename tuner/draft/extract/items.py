@@ -146,6 +146,16 @@ ItemKind = Literal[
     "assertion", "invocation",
 ]  # fmt: skip
 CLASS = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum(?:\s+(?:class|struct))?)\b")
+_SIMPLE: dict[ItemKind, re.Pattern[str]] = {
+    "assertion": re.compile(r"static_assert"),
+    "directive": re.compile(r"using\s+namespace\s+([\w:\s]+);"),
+    "alias": re.compile(
+        r"(?:namespace\s+(?=\w+\s*=)|using\s+(?=\w+\b[^=;]*=)"
+        r"|typedef.*?\(\s*[\w:]*\*\s*(?=\w+\s*\)\s*\())(\w+)",
+        re.DOTALL,
+    ),
+    "variable": re.compile(r"concept\s+(\w+)"),
+}
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*$")
 _OPERATOR = re.compile(r"\boperator\b")
 _LONE = re.compile(r"\s*([A-Z_][A-Z0-9_]{2,})\s*(?=\()")
@@ -162,20 +172,13 @@ def named(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
     is_function_head = masked.endswith("}") and is_function(head)
     if re.match(r"template\b(?!\s*<)|extern\s+template\b", masked):
         return "instantiation", ()
-    if declared.startswith("static_assert"):
-        return "assertion", ()
-    if match := re.match(r"using\s+namespace\s+([\w:\s]+);", declared):
-        return "directive", (fold(match[1]),)
-    if match := re.match(r"(?:namespace\s+(?=\w+\s*=)|using\s+(?=\w+\b[^=;]*=))(\w+)", declared):
-        return "alias", (match[1],)
+    for kind, pattern in _SIMPLE.items():
+        if match := pattern.match(declared):
+            return kind, tuple(map(fold, match.groups()))
     if declared.startswith("using"):
         pieces = (IDENTIFIER.findall(piece)[-1:] for piece in declared.split(","))
         return "using", tuple(name for found in pieces for name in found)
-    if match := re.match(r"(?:concept)\s+(\w+)", declared):
-        return "variable", (match[1],)
     if declared.startswith("typedef"):
-        if pointer := re.search(r"\(\s*[\w:]*\*\s*(\w+)\s*\)\s*\(", declared):
-            return "alias", (pointer[1],)
         last = _VARIABLE.search(declared.rstrip("; \n"))
         inside = _class_names(declared) if "{" in declared else ()
         return "alias", (*((last[1],) if last else ()), *inside)
