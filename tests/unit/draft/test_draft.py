@@ -13,7 +13,6 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.draft.blanks import blanks
 from tuner.draft.drafting import Draft, draft
-from tuner.model.errors import KernelError
 from tuner.source import check_arguments, hide_host_code, parse_source, read_source
 from tuner.space.load import Definition, load_definition
 from tuner.space.template import Template
@@ -282,11 +281,9 @@ def test_text_that_a_template_would_read_as_its_own_is_spaced_out() -> None:
     assert "#define TILE 8" in rendered
 
 
-def test_several_kernels_need_a_choice_unless_one_is_launched() -> None:
+def test_of_several_kernels_the_one_that_is_launched_is_drafted() -> None:
     two = "__global__ void a(int n) { }\n__global__ void b(int n) { }\n"
     assert snippet(two + "void f() { b<<<1, 2>>>(3); }\n").kernel == "b"
-    with pytest.raises(KernelError, match="no __global__ function named 'c'"):
-        snippet(two, "c")
 
 
 def test_blanks_in_comments_do_not_count() -> None:

@@ -38,24 +38,6 @@ def test_a_mark_may_hold_for_some_configs_only(make_subject) -> None:
     assert marks.matched(make_subject()) == {}
 
 
-def test_a_mark_without_a_mutant_is_told_the_nearest(make_subject) -> None:
-    subject = make_subject()
-    text = (
-        "version: 1\nbaseline:\n  - operator: constant\n"
-        '    line: "for (int half = 32; half > 0; half /= 2) {"\n'
-        '    change: "33 -> 34"\n    reason: "a reason"\n'
-    )
-    marks = marks_of(subject, text)
-    with pytest.raises(SpaceError) as caught:
-        marks.matched(subject)
-    assert caught.value.line == 3
-    assert (
-        "no mutant of the baseline is constant `33 -> 34` in "
-        "`for (int half = 32; half > 0; half /= 2) {`\n"
-    ) in str(caught.value)
-    assert 'change: "32 -> 33"' in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
