@@ -23,6 +23,7 @@ from tuner.model.expressions import Value
 from tuner.source import hide_host_code, read_source
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
+from tuner.source.reader import source_text
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import read
@@ -123,11 +124,15 @@ def draft_source(
     `write_draft` raises.
     """
     asked = asked or Asked()
-    extracts = asked.instantiate or asked.folders or len(asked.kernels) > 1
-    if extracts or _is_production(path):
+    includes = (parsed_include(line) for line in _INCLUDE.findall(source_text(path)))
+    is_production = any(parsed is not None and not is_plain(*parsed) for parsed in includes)
+    if is_production or asked.instantiate or asked.folders or len(asked.kernels) > 1:
         return _draft_extracted(path, folder, asked, compiler(), force)
-    made = draft(read_source(path), next(iter(asked.kernels), None), folder)
-    if not _compiles(path, made, compiler()):
+    source = read_source(path)
+    made = draft(source, next(iter(asked.kernels), None), folder)
+    names = (made.launched,) if made.launched is not None else ()
+    request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
+    if not compiler().submit(request).result().ok:
         try:
             return _draft_extracted(path, folder, asked, compiler(), force)
         except KernelError:
@@ -210,22 +215,6 @@ def write_draft(
         parameters=made.parameters,
         blanks=(*blanks_in(made.space_path), *blanks_in(made.reference_path)),
     )
-
-
-def _is_production(path: Path) -> bool:
-    # whether a file includes more than the toolkit's headers and the host compiler's
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError:
-        return False
-    found = (parsed_include(line) for line in _INCLUDE.findall(text))
-    return any(parsed is not None and not is_plain(*parsed) for parsed in found)
-
-
-def _compiles(path: Path, made: Draft, compiler: Compiler) -> bool:
-    source = hide_host_code(read_source(path))
-    names = (made.launched,) if made.launched is not None else ()
-    return compiler.submit(CompileRequest(source, names, _ARCHITECTURE)).result().ok
 
 
 def _draft_extracted(

@@ -187,7 +187,9 @@ class _Reader:
                 declarator = next((n for n in inside if n.type == "function_declarator"), None)
                 if named := part(declarator, "declarator"):
                     yield Symbol(bare_name(self.text(named)), "function", span_of(node))
-            elif node.type == "init_declarator" and not _in_function(node):
+            elif node.type == "init_declarator" and not any(
+                around.type == "function_definition" for around in ancestors(node)
+            ):
                 name = part(node, "declarator")
                 if name is not None and node.parent is not None:
                     yield Symbol(self.text(name), "constant", span_of(node.parent))
@@ -217,10 +219,6 @@ class _Reader:
             kernel = read_kernel(self.masked, span, body_span, self.path, self.lines, aliases)
             if kernel is not None:
                 yield replace(kernel, namespace=namespace)
-
-
-def _in_function(node: Node) -> bool:
-    return any(around.type == "function_definition" for around in ancestors(node))
 
 
 def _namespace(node: Node) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Literal
 from tuner.model.errors import KernelError
 from tuner.source.facts import Span
 from tuner.source.reader import source_text
-from tuner.source.syntax import fold, listed, mask
+from tuner.source.syntax import fold, integer, listed, mask
 
 _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
 # what NVRTC brings, or stands in for (tuner/compiler/shims.py)
@@ -257,8 +257,7 @@ def holds(condition: str, macros: Mapping[str, str | None]) -> bool | None:
 
 
 def _evaluated(text: str, macros: Mapping[str, str | None], depth: int) -> int | None:
-    # Python writes an octal number in another way, and has no suffixes
-    plain = _NUMBER.sub(lambda match: re.sub(r"^0(?=[0-7]+$)", "0o", match[1]), text).strip()
+    plain = _NUMBER.sub(lambda match: str(integer(match[1])), text).strip()
     try:
         return _value(ast.parse(plain, mode="eval").body, macros, depth)
     except (SyntaxError, ValueError):
