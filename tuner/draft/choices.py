@@ -11,7 +11,7 @@ from math import prod
 from tuner.draft.host_values import HostLaunch
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
-from tuner.source.facts import IDENTIFIER, Span, TemplateParameter
+from tuner.source.facts import IDENTIFIER, Span, TemplateParameter, within
 from tuner.source.host import Edit
 from tuner.source.syntax import number
 
@@ -139,7 +139,7 @@ def _constants(
             continue
         # a plain `const int` in a function is a value with a name more often than a choice
         plain = constant.kind == "const" and name.islower()
-        if _is_within(place, functions) and (plain or not _is_within(place, reached)):
+        if within(place, functions) and (plain or not within(place, reached)):
             continue
         reason = why_fixed(name, value)
         if name in sized:
@@ -155,10 +155,6 @@ def _constants(
         edit = Edit(*constant.span, _hole(own))
         choices.append(TunableConstant(own, near, value, note, (edit,), name, block))
     return choices, tuple(left)
-
-
-def _is_within(place: int, spans: tuple[Span, ...]) -> bool:
-    return any(start <= place < end for start, end in spans)
 
 
 def _template(
@@ -262,7 +258,7 @@ def _hints(
             )
     for unroll in launch.source.unrolls:
         factor, span = number(unroll.factor or ""), unroll.span
-        if span is not None and factor and _is_within(span[0], reached):
+        if span is not None and factor and within(span[0], reached):
             name, note = names.of("unroll"), f"#pragma unroll, line {unroll.line}"
             values = _values_for(name, factor, block=False)
             yield TunableConstant(name, values, factor, note, (Edit(*span, _hole(name)),))

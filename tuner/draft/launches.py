@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tuner.draft.choices import PROBLEM_SIZE, Names, Proposals, TunableConstant, why_fixed
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, names_behind, plain
 from tuner.draft.translate import Scope, translate
-from tuner.source.facts import IDENTIFIER, Constant
+from tuner.source.facts import IDENTIFIER, Constant, within
 from tuner.source.syntax import number
 
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
@@ -150,7 +150,7 @@ def launch_draft(
     if not launch.is_found:
         spans = launch.source.reachable([launch.kernel])
         places = [array.at for array in launch.source.shared if array.dynamic]
-        dynamic = any(start <= at < end for at in places for start, end in spans)
+        dynamic = any(within(at, spans) for at in places)
         return LaunchDraft(name, None, None, None if dynamic else "0")
     hints = {
         "grid": ", ".join(site.grid),

@@ -210,6 +210,11 @@ class SourceFile:
         return tuple(seen)
 
 
+def within(at: int, spans: Iterable[Span]) -> bool:
+    """Whether an offset is inside one of the spans."""
+    return any(start <= at < end for start, end in spans)
+
+
 def unknown_kernel(name: str, names: list[str], path: Path) -> KernelError:
     """Make the error for a kernel that is not among the `names` that a source has."""
     close = get_close_matches(name, names, 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.source.accesses import Assigned, assigned
-from tuner.source.facts import LaunchSite, LineIndex, SourceFile, Span, bare_name
+from tuner.source.facts import LaunchSite, LineIndex, SourceFile, Span, bare_name, within
 from tuner.source.kernels import read_kernel
 from tuner.source.syntax import (
     closing,
@@ -108,7 +108,7 @@ class _Finder:
         # `static constexpr auto kernel = scale<T, 8>;` in the class that launches it
         found: dict[str, set[str]] = {}
         for match in _MEMBER.finditer(self.masked):
-            if not any(start <= match.start() < end for start, end in self.functions):
+            if not within(match.start(), self.functions):
                 found.setdefault(match[1], set()).add(fold(match[2]))
         return {name: values.pop() for name, values in found.items() if len(values) == 1}
 

@@ -20,6 +20,7 @@ from tuner.source.facts import (
     SymbolKind,
     Unroll,
     bare_name,
+    within,
 )
 from tuner.source.kernels import read_kernel
 from tuner.source.launches import find_launches
@@ -211,7 +212,7 @@ class _Reader:
                 pieces.append(((start, end), (body.start_byte, body.end_byte), _namespace(node)))
         for match in mark.finditer(self.masked):
             taken = [span for span, _, _ in pieces] + directives
-            if not any(a <= match.start() < b for a, b in taken):
+            if not within(match.start(), taken):
                 missed = _scan(self.masked, match.start())
                 if missed is not None:
                     pieces.append((*missed, ()))

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tuner.draft.extract.instances import HostCode, Instance, chosen, split_asked, substituted
-from tuner.draft.extract.items import SourceItem, is_marked, items_of
+from tuner.draft.extract.items import SourceItem, items_of
 from tuner.draft.extract.reading import Include, Reading, read_all
 from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
 from tuner.draft.extract.unit import (
@@ -33,6 +33,7 @@ from tuner.source.facts import (
     bare_name,
     unknown_kernel,
 )
+from tuner.source.host import is_marked
 
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")

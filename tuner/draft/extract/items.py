@@ -158,7 +158,7 @@ _SIMPLE: dict[ItemKind, re.Pattern[str]] = {
 }
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*$")
 _OPERATOR = re.compile(r"\boperator\b")
-_LONE = re.compile(r"\s*([A-Z_][A-Z0-9_]{2,})\s*(?=\()")
+
 _QUALIFIED = re.compile(
     r"((?:[A-Za-z_]\w*\s*(?:<[^()]*>)?\s*::\s*)*)(~?[A-Za-z_]\w*)\s*(?:<[^()]*>)?\s*$"
 )
@@ -184,10 +184,10 @@ def named(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
         return "alias", (*((last[1],) if last else ()), *inside)
     if CLASS.match(declared) and not is_function_head:
         return "class", _class_names(declared)
-    if match := _LONE.match(declared):
+    if match := _LONE_MACRO.match(declared):
         end = closing(declared, match.end())
         if end is not None and declared[end:].lstrip()[:1] in ("", ";", "{"):
-            return "invocation", (match[1],)
+            return "invocation", (match[0].rstrip(),)
     own = function_name(masked[: len(head)] if is_function_head else masked)
     # a prototype has its parentheses before any value
     if is_function_head or (own and re.match(r"[^={(]*\(", bare)):
@@ -239,8 +239,6 @@ def function_name(head: str) -> tuple[str, ...]:
     return ()
 
 
-_MARKED = re.compile(r"\b__(?:global|device|constant|shared|managed)__\b")
-_MACRO = re.compile(r"\b[A-Z][A-Z0-9_]*_?(?:DEVICE|INLINE)[A-Z0-9_]*\b|\b(?:DEVICE|INLINE)\w*\b")
 _HOST = re.compile(
     r"<<<|\bcuda(?:Stream|Error|Event|Launch|Get|Set|Malloc|Memcpy|Free|Func|Device|Occupancy)\w*"
     r"|\b(?:torch|at|c10|tvm|pybind11|py|thrust)\s*::\s*(?!Half\b|BFloat16\b|Float8\w+|opmath)"
@@ -290,13 +288,6 @@ class SourceItem:
         members = {match.start(1) for match in _MEMBER.finditer(self.code)}
         text = "\n".join([self.code, *self.conditions])
         return frozenset(m[0] for m in IDENTIFIER.finditer(text) if m.start() not in members)
-
-
-def is_marked(text: str, marks: frozenset[str] = frozenset()) -> bool:
-    """Whether a head says that the device runs it, by itself or by one of the macros `marks`."""
-    if _MARKED.search(text) or _MACRO.search(text):
-        return True
-    return any(name in marks for name in IDENTIFIER.findall(text))
 
 
 def says_host(code: str) -> bool:

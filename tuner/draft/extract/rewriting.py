@@ -11,12 +11,12 @@ from tuner.draft.extract.items import (
     chunks,
     function_name,
     is_function,
-    is_marked,
     items_in,
     template_end,
 )
 from tuner.draft.extract.reading import DEFINE, REMOVED, WRITTEN, Macro, expanded, macros_in
 from tuner.source.facts import Span
+from tuner.source.host import is_marked
 from tuner.source.syntax import closing, fold, listed, split_list
 
 _DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b")
