@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 from tuner.draft.choices import PROBLEM_SIZE, Names, Proposals, TunableConstant, why_fixed
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, names_behind, plain
 from tuner.draft.translate import Scope, translate
-from tuner.source.facts import IDENTIFIER, Constant, within
+from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.syntax import number
 
+# memory that has the size which the launch gives it
+_DYNAMIC = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}=\[]*\bextern\b")
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
@@ -149,8 +151,7 @@ def launch_draft(
     site, scope = launch.site, _scope(launch, axes, choices)
     if not launch.is_found:
         spans = launch.source.reachable([launch.kernel])
-        places = [array.at for array in launch.source.shared if array.dynamic]
-        dynamic = any(within(at, spans) for at in places)
+        dynamic = any(_DYNAMIC.search(launch.source.masked, *span) for span in spans)
         return LaunchDraft(name, None, None, None if dynamic else "0")
     hints = {
         "grid": ", ".join(site.grid),

@@ -128,16 +128,6 @@ class Unroll:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedArray:
-    """A `__shared__` array; a `dynamic` one has the size that the launch gives it."""
-
-    name: str
-    dynamic: bool
-    line: int
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
 class LaunchSite:
     """A launch in host code, all expressions as text.
 
@@ -171,7 +161,7 @@ class SourceFile:
     definitions: tuple[Symbol, ...] = ()
     constants: tuple[Constant, ...] = ()
     unrolls: tuple[Unroll, ...] = ()
-    shared: tuple[SharedArray, ...] = ()
+
     launches: tuple[LaunchSite, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     host_from: int | None = None

@@ -13,7 +13,6 @@ from tuner.source.facts import (
     ConstantKind,
     KernelFunction,
     LineIndex,
-    SharedArray,
     SourceFile,
     Span,
     Symbol,
@@ -39,10 +38,7 @@ from tuner.source.syntax import (
 )
 
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
-_SHARED = re.compile(
-    r"(?P<extern>\bextern\b[^;{}]*?)?\b__shared__\b(?P<type>[^;{}=\[]*?)"
-    r"\b(?P<name>\w+)\s*(?:\[[^\]]*\]\s*)*[;,=]"
-)
+
 _CLASSES = ("class_specifier", "struct_specifier", "union_specifier")
 _ALIASES = {
     "alias_declaration": ("name", "type"),
@@ -108,7 +104,6 @@ def parse_source(text: str, path: Path) -> SourceFile:
         definitions=tuple(reader.symbols()),
         constants=tuple(reader.constants()),
         unrolls=tuple(reader.unrolls()),
-        shared=tuple(reader.shared()),
         launches=find_launches(masked, reader.lines, functions),
         aliases=aliases,
     )
@@ -164,12 +159,6 @@ class _Reader:
                 factor = match[1] or None
                 line = self.lines.at(node.start_byte)
                 yield Unroll(line, factor, match.span(1) if factor else None)
-
-    def shared(self) -> Iterator[SharedArray]:
-        for match in _SHARED.finditer(self.masked):
-            dynamic = match["extern"] is not None or "extern" in match["type"].split()
-            line = self.lines.at(match.start())
-            yield SharedArray(match["name"], dynamic, line, match.start())
 
     def aliases(self) -> dict[str, str]:
         values: dict[str, set[str]] = {}
