@@ -212,7 +212,9 @@ def _block(
     stated = {choice.origin for choice in choices} & {*launch.block_names}
     if stated or any(choice.is_block and choice.default == threads for choice in choices):
         return
-    if any(f"blockDim.{axis}" not in launch.kernel.builtins for axis in "xyz"[: len(extents)]):
+    body = launch.source.masked[slice(*launch.kernel.body)]
+    asked = {*re.findall(r"\bblockDim\s*\.\s*([xyz])\b", body)}
+    if not asked.issuperset("xyz"[: len(extents)]):
         return
     note = f"the block of the launch, line {launch.site.line}"
     if len(extents) == 1:

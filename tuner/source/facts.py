@@ -69,7 +69,6 @@ class KernelFunction:
     """One `__global__` function with a body.
 
     `parameters_known` is False where the list holds macros or preprocessor conditionals.
-    `builtins` are the index variables it uses, such as `threadIdx.x`.
     """
 
     name: str
@@ -82,7 +81,6 @@ class KernelFunction:
     parameters_known: bool = True
     template: tuple[TemplateParameter, ...] = ()
     bounds: LaunchBounds | None = None
-    builtins: frozenset[str] = frozenset()
     namespace: tuple[str, ...] = ()
 
     @property

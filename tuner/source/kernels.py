@@ -86,7 +86,7 @@ def element_dtype(c_type: str, aliases: Mapping[str, str]) -> str | None:
 _TEMPLATE = re.compile(r"\s*template\s*(?=<)")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
 _NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^()]*>)?\s*$")
-_BUILTIN = re.compile(r"\b(?:threadIdx|blockIdx|blockDim|gridDim)\s*\.\s*[xyz]\b")
+
 _ATTRIBUTE = re.compile(
     r"\b(?:__restrict__|__restrict|restrict|__grid_constant__|volatile|struct|typename|register)\b"
     r"|\[\[.*?\]\]"
@@ -126,7 +126,6 @@ def read_kernel(
         parameters_known=certain,
         template=template,
         bounds=bounds,
-        builtins=frozenset(re.sub(r"\s", "", m) for m in _BUILTIN.findall(masked, *body)),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tuner.draft.extract.instances import HostCode, Instance, chosen, split_asked, substituted
+from tuner.draft.extract.instances import HostCode, Instance, asked_for, chosen, substituted
 from tuner.draft.extract.items import SourceItem, items_of
 from tuner.draft.extract.reading import Include, Reading, read_all
 from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
@@ -92,7 +92,7 @@ def extract(
     unread = ("assertion", "directive", "using")
     add_items(text, [item for item in items if item.kind not in unread])
     whole = _with_types(parse_source(str(text), target), items)
-    wanted = _wanted(instantiate)
+    wanted = asked_for(instantiate)
     named = (*kernels, *(name for name in wanted if name not in kernels))
     names = _chosen_kernels(path, found, named, whole, text.places)
     defined = {name for item in items if item.kind != "macro" for name in item.names}
@@ -130,18 +130,6 @@ def extract(
         unread=tuple(reading.unread("missing", "framework")),
         opened=tuple(structs.values()),
     )
-
-
-def _wanted(instantiate: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    wanted: dict[str, tuple[str, ...]] = {}
-    for name, stated in map(split_asked, instantiate):
-        if name in wanted:
-            raise KernelError(
-                f"--instantiate names kernel {name!r} twice",
-                remedy="a draft is of one instantiation: give one of them",
-            )
-        wanted[name] = stated
-    return wanted
 
 
 def _chosen_kernels(
