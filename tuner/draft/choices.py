@@ -11,8 +11,8 @@ from math import prod
 from tuner.draft.host_values import HostLaunch
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
-from tuner.source import Edit, TemplateParameter
-from tuner.source.facts import IDENTIFIER, Span
+from tuner.source.facts import IDENTIFIER, Span, TemplateParameter, within
+from tuner.source.host import Edit
 from tuner.source.syntax import number
 
 MAX_THREADS = 1024
@@ -139,7 +139,7 @@ def _constants(
             continue
         # a plain `const int` in a function is a value with a name more often than a choice
         plain = constant.kind == "const" and name.islower()
-        if _is_within(place, functions) and (plain or not _is_within(place, reached)):
+        if within(place, functions) and (plain or not within(place, reached)):
             continue
         reason = why_fixed(name, value)
         if name in sized:
@@ -155,10 +155,6 @@ def _constants(
         edit = Edit(*constant.span, _hole(own))
         choices.append(TunableConstant(own, near, value, note, (edit,), name, block))
     return choices, tuple(left)
-
-
-def _is_within(place: int, spans: tuple[Span, ...]) -> bool:
-    return any(start <= place < end for start, end in spans)
 
 
 def _template(
@@ -216,9 +212,11 @@ def _block(
     stated = {choice.origin for choice in choices} & {*launch.block_names}
     if stated or any(choice.is_block and choice.default == threads for choice in choices):
         return
-    if any(f"blockDim.{axis}" not in launch.kernel.builtins for axis in "xyz"[: len(extents)]):
+    body = launch.source.masked[slice(*launch.kernel.body)]
+    asked = {*re.findall(r"\bblockDim\s*\.\s*([xyz])\b", body)}
+    if not asked.issuperset("xyz"[: len(extents)]):
         return
-    note = f"the block of the launch, line {launch.line}"
+    note = f"the block of the launch, line {launch.site.line}"
     if len(extents) == 1:
         name, near = names.of("block_size"), _block_values(threads)
         yield TunableConstant(name, near, threads, note, (), is_block=True, axis=0)
@@ -262,7 +260,7 @@ def _hints(
             )
     for unroll in launch.source.unrolls:
         factor, span = number(unroll.factor or ""), unroll.span
-        if span is not None and factor and _is_within(span[0], reached):
+        if span is not None and factor and within(span[0], reached):
             name, note = names.of("unroll"), f"#pragma unroll, line {unroll.line}"
             values = _values_for(name, factor, block=False)
             yield TunableConstant(name, values, factor, note, (Edit(*span, _hole(name)),))
@@ -273,9 +271,10 @@ def _hole(expression: str) -> str:
 
 
 def _default(parameter: TemplateParameter, text: str) -> Edit:
-    if parameter.default_span is not None:
-        return Edit(*parameter.default_span, text)
-    return Edit(parameter.span[1], parameter.span[1], f" = {text}")
+    end = parameter.span[1]
+    if parameter.default is not None:
+        return Edit(end - len(parameter.default), end, text)
+    return Edit(end, end, f" = {text}")
 
 
 def _is_switch(name: str, value: Value) -> bool:
@@ -288,10 +287,8 @@ def _is_block(name: str, value: Value) -> bool:
     return named and isinstance(value, int) and _WARP <= value <= MAX_THREADS and value % _WARP == 0
 
 
-def _values_for(name: str, value: Value, *, block: bool) -> tuple[Value, ...]:
+def _values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:
     # the value and sensible neighbours, in ascending order
-    if not isinstance(value, int):
-        return (value,)
     if _is_switch(name, value):
         return (False, True) if isinstance(value, bool) else (0, 1)
     if block:

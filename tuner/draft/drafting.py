@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.compiler.base import Compiler, CompileRequest
-from tuner.draft.blanks import UNWRITTEN, blanks_in
+from tuner.draft.blanks import blanks_in
 from tuner.draft.choices import Proposals, propose
 from tuner.draft.extract.extraction import Extraction, extract, failure
 from tuner.draft.extract.reading import is_plain, parsed_include
@@ -17,19 +17,13 @@ from tuner.draft.extract.unit import relocated
 from tuner.draft.host_values import Host, HostLaunch, paths_to
 from tuner.draft.inference import infer
 from tuner.draft.launches import axes_of, template_launch
-from tuner.draft.space import Drafted, space_yaml, write, write_new
+from tuner.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
-from tuner.source import (
-    Edit,
-    KernelFunction,
-    SourceFile,
-    apply_edits,
-    hide_host_code,
-    host_edits,
-    read_source,
-)
-from tuner.source.facts import LineIndex, bare_name
+from tuner.source import hide_host_code, read_source
+from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
+from tuner.source.host import Edit, apply_edits, host_edits
+from tuner.source.reader import source_text
 from tuner.space.choices import check_names, search_space
 from tuner.space.schema import validated
 from tuner.space.yaml import read
@@ -40,22 +34,6 @@ _DELIMITER = re.compile(r"@\{|\}@|^[ \t]*//%|/\*%|%\*/|/\*#|#\*/", re.MULTILINE)
 _ARCHITECTURE = "sm_90a"
 _NEWER = "--std=c++20"
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
-_STUB = '''"""The float64 reference of {kernel}: what its outputs must be."""
-
-
-def reference(xp, inputs, axes, **operator):
-    """Return every output by name, computed in float64.
-
-    xp        numpy or cupy
-    inputs    the input arrays by name{names}
-    axes      the sizes of the workload by name
-    operator  the operator's choices, where the search space declares any
-
-    Where some inputs make no sense, a function inputs(xp, rng, axes, fill) beside this one draws
-    others (docs/trust.md).
-    """
-    {unwritten} in {stem}.py: return {{{outputs}}} in float64")
-'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +104,7 @@ def draft(
         template_path=paths["template"],
         template=_template(source, proposals),
         reference_path=paths["reference"],
-        reference=_reference(launch.kernel, stem),
+        reference=reference_stub(launch.kernel, stem),
     )
 
 
@@ -146,11 +124,15 @@ def draft_source(
     `write_draft` raises.
     """
     asked = asked or Asked()
-    extracts = asked.instantiate or asked.folders or len(asked.kernels) > 1
-    if extracts or _is_production(path):
+    includes = (parsed_include(line) for line in _INCLUDE.findall(source_text(path)))
+    is_production = any(parsed is not None and not is_plain(*parsed) for parsed in includes)
+    if is_production or asked.instantiate or asked.folders or len(asked.kernels) > 1:
         return _draft_extracted(path, folder, asked, compiler(), force)
-    made = draft(read_source(path), next(iter(asked.kernels), None), folder)
-    if not _compiles(path, made, compiler()):
+    source = read_source(path)
+    made = draft(source, next(iter(asked.kernels), None), folder)
+    names = (made.launched,) if made.launched is not None else ()
+    request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
+    if not compiler().submit(request).result().ok:
         try:
             return _draft_extracted(path, folder, asked, compiler(), force)
         except KernelError:
@@ -200,18 +182,6 @@ def _template(source: SourceFile, proposals: Proposals) -> str:
     return apply_edits(source.own_text, [*guards, *proposals.edits, *lifted, *escapes])
 
 
-def _reference(kernel: KernelFunction, stem: str) -> str:
-    arrays = [parameter for parameter in kernel.parameters if parameter.pointers]
-    inputs = ", ".join(parameter.name for parameter in arrays if parameter.const)
-    return _STUB.format(
-        kernel=kernel.name,
-        stem=stem,
-        unwritten=UNWRITTEN,
-        names=f": {inputs}" if inputs else "",
-        outputs=", ".join(f"'{p.name}': ..." for p in arrays if not p.const) or "'name': ...",
-    )
-
-
 def _chosen(source: SourceFile, name: str | None) -> KernelFunction:
     if name is not None:
         return source.kernel(name)
@@ -245,22 +215,6 @@ def write_draft(
         parameters=made.parameters,
         blanks=(*blanks_in(made.space_path), *blanks_in(made.reference_path)),
     )
-
-
-def _is_production(path: Path) -> bool:
-    # whether a file includes more than the toolkit's headers and the host compiler's
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError:
-        return False
-    found = (parsed_include(line) for line in _INCLUDE.findall(text))
-    return any(parsed is not None and not is_plain(*parsed) for parsed in found)
-
-
-def _compiles(path: Path, made: Draft, compiler: Compiler) -> bool:
-    source = hide_host_code(read_source(path))
-    names = (made.launched,) if made.launched is not None else ()
-    return compiler.submit(CompileRequest(source, names, _ARCHITECTURE)).result().ok
 
 
 def _draft_extracted(

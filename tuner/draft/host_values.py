@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tuner.draft.translate import parse_expression
-from tuner.source import KernelFunction, LaunchSite, SourceFile
 from tuner.source.accesses import Assigned, assigned
-from tuner.source.facts import IDENTIFIER, LineIndex, Span, bare_name
+from tuner.source.facts import (
+    IDENTIFIER,
+    KernelFunction,
+    LaunchSite,
+    LineIndex,
+    SourceFile,
+    Span,
+    bare_name,
+)
 from tuner.source.kernels import element_dtype
 from tuner.source.launches import allocations_in, calls_of, functions_of
 from tuner.source.syntax import closing, number, text_of
@@ -32,11 +39,12 @@ def names_behind(texts: Iterable[str], definitions: Mapping[str, str]) -> frozen
 
 @dataclass(frozen=True, slots=True)
 class HostLaunch:
-    """One kernel with the first launch of it, if the file has one."""
+    """One kernel with the first launch of it; with an empty one where none `is_found`."""
 
     source: SourceFile
     kernel: KernelFunction
-    site: LaunchSite | None
+    site: LaunchSite
+    is_found: bool = True
 
     @classmethod
     def of(cls, source: SourceFile, kernel: KernelFunction) -> HostLaunch:
@@ -44,21 +52,14 @@ class HostLaunch:
         sites = [site for site in source.launches if bare_name(site.kernel) == kernel.name]
         found = [cls(source, kernel, site) for site in sites]
         complete = [launch for launch in found if launch.instance is not None]
-        return next(iter(complete or found), cls(source, kernel, None))
-
-    @property
-    def line(self) -> int:
-        return self.kernel.line if self.site is None else self.site.line
-
-    @property
-    def definitions(self) -> Mapping[str, str]:
-        return self.site.definitions if self.site is not None else {}
+        nowhere = LaunchSite(kernel.name, (), (), (), "0", (), kernel.line)
+        return next(iter(complete or found), cls(source, kernel, nowhere, is_found=False))
 
     @property
     def passed(self) -> dict[str, str]:
         """What the launch passes for each of the kernel's parameters."""
-        arguments = self.site.arguments if self.site is not None else ()
-        return dict(zip((p.name for p in self.kernel.parameters), arguments, strict=False))
+        names = (parameter.name for parameter in self.kernel.parameters)
+        return dict(zip(names, self.site.arguments, strict=False))
 
     @property
     def constants(self) -> dict[str, str]:
@@ -72,8 +73,6 @@ class HostLaunch:
     def names(self) -> frozenset[str]:
         """All names that the launch configuration depends on."""
         site = self.site
-        if site is None:
-            return frozenset()
         texts = (*site.grid, *site.block, site.shared, *site.template_arguments)
         return names_behind(texts, site.definitions)
 
@@ -81,33 +80,31 @@ class HostLaunch:
     def problem_sizes(self) -> frozenset[str]:
         """The names of the arrays' sizes and of what the kernel is handed, but of no block."""
         source, site = self.source, self.site
-        if site is None:
+        if not self.is_found:
             return frozenset()
         variables = {name: Assigned(text, 0) for name, text in site.definitions.items()}
         texts = [a.size for a in allocations_in(source, (0, len(source.masked)), variables)]
         passed = zip(self.kernel.parameters, site.arguments, strict=False)
         texts += [text for parameter, text in passed if parameter.dtype in INTEGERS]
-        return names_behind(texts, self.definitions) - names_behind(site.block, self.definitions)
+        return names_behind(texts, site.definitions) - names_behind(site.block, site.definitions)
 
     @property
     def block(self) -> tuple[int, ...]:
         """The block's extents where they are numbers, else nothing."""
-        extents = self.site.block if self.site is not None else ()
-        numbers = [number(self.value(extent)) for extent in extents]
+        numbers = [number(self.value(extent)) for extent in self.site.block]
         plain = tuple(n for n in numbers if isinstance(n, int) and n > 0)
         return plain if len(plain) == len(numbers) else ()
 
     @property
     def block_names(self) -> tuple[str, ...]:
         """The block's extents as the names or expressions that host variables stand for."""
-        return tuple(self.followed(extent) for extent in (self.site.block if self.site else ()))
+        return tuple(map(self.followed, self.site.block))
 
     @property
     def instance(self) -> tuple[str, ...] | None:
         """A text for every template parameter; None where the source does not say them all."""
         parameters = self.kernel.template
-        stated = self.site.template_arguments[: len(parameters)] if self.site is not None else ()
-        own = [self.followed(text) for text in stated]
+        own = [self.followed(text) for text in self.site.template_arguments[: len(parameters)]]
         texts = [*own, *(parameter.default for parameter in parameters[len(own) :])]
         defining = ("class", "alias", "function")
         named = {d.name for d in self.source.definitions if d.kind in defining}
@@ -136,7 +133,7 @@ class HostLaunch:
     def followed(self, text: str) -> str:
         """Follow host variables to what they stand for."""
         for _ in range(_MAX_HOPS):
-            text = self.definitions.get(text, text)
+            text = self.site.definitions.get(text, text)
         return text
 
     def value(self, text: str) -> str:
@@ -189,7 +186,7 @@ class Number:
 
 def paths_to(launch: HostLaunch) -> tuple[Path, ...]:
     """List the ways on which host code reaches the launch, one where nobody in the file calls."""
-    if launch.site is None:
+    if not launch.is_found:
         return ()
     functions, calls = functions_of(launch.source), calls_of(launch.source)
     spans = tuple(function.span for function in functions)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 
 from tuner.draft.choices import TunableConstant
 from tuner.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.draft.translate import Scope, parse_expression, translate
-from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source import KernelParameter
 from tuner.source.accesses import Access, Bound, accesses_of, assigned, bare
-from tuner.source.facts import IDENTIFIER
+from tuner.source.facts import IDENTIFIER, KernelParameter
 from tuner.source.kernels import dtype_of, element_dtype
 from tuner.source.launches import Allocation, allocations_in
 from tuner.source.syntax import Node, number, text_of
@@ -28,45 +25,11 @@ Shape = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Indexing:
-    """What indices of one kernel mean; no shape may depend on what is `tunable`."""
-
-    launch: HostLaunch
+class _Site:
+    # what the names in an index mean where it is, and what bounds them there
     scope: Scope
     grid: Shape
     block: Shape
-    tunable: frozenset[str]
-
-    @classmethod
-    def of(
-        cls, launch: HostLaunch, axes: Axes, tuned: LaunchDraft, choices: Sequence[TunableConstant]
-    ) -> Indexing:
-        own = {parameter.name for parameter in launch.kernel.parameters}
-        own |= {constant.name for constant in launch.source.constants}
-        values = {name: axis for name, axis in axes.names.items() if name in own}
-        values |= {c.origin: c.name for c in choices if c.origin is not None}
-        scope = Scope(values=values, definitions=launch.constants, types=launch.types())
-        block = tuned.block if launch.site is not None else None
-        tunable = frozenset(choice.name for choice in choices)
-        return cls(launch, scope, tuned.grid or (), block or (), tunable)
-
-    def shape(self, access: Access) -> Shape | None:
-        """Find the dimensions that an index runs over; None where something is not bounded."""
-        if access.index is None:
-            return None
-        variables = assigned(self.launch.source.masked, (self.launch.kernel.body,), access.at)
-        known = {name: value.text for name, value in variables.items()}
-        found = _Site(self, access.bounds, known).dimensions(access.index, 0)
-        if found is None:
-            return None
-        shape = tuple(_undivided(found))
-        named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
-        return None if named & self.tunable else shape
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    kernel: Indexing
     bounds: tuple[Bound, ...]
     variables: Mapping[str, str]
 
@@ -83,7 +46,7 @@ class _Site:
         if match := _BUILTIN.fullmatch(bare(text)):
             # a number of threads is a choice, not a size
             of_grid, axis = match[1] == "blockIdx", "xyz".index(match[2])
-            extents = (self.kernel.grid if of_grid else self.kernel.block)[axis : axis + 1]
+            extents = (self.grid if of_grid else self.block)[axis : axis + 1]
             return extents if extents and (of_grid or IDENTIFIER.search(extents[0])) else None
         if text == "0":
             return ("1",)
@@ -108,9 +71,8 @@ class _Site:
         return None
 
     def translated(self, text: str) -> str | None:
-        scope = self.kernel.scope
-        known = {**self.variables, **scope.definitions}
-        return translate(text, Scope(scope.values, known, types=scope.types))
+        known = {**self.variables, **self.scope.definitions}
+        return translate(text, replace(self.scope, definitions=known))
 
 
 def _undivided(shape: Shape) -> Iterator[str]:
@@ -142,14 +104,6 @@ def _products(term: str) -> list[tuple[str, str]]:
         outer, inner = " * ".join(factors[:split]), " * ".join(factors[split:])
         pairs += [(outer, inner), (inner, outer)]
     return pairs
-
-
-def accessed_shape(accesses: Sequence[Access], kernel: Indexing) -> tuple[Shape, int] | None:
-    """Find the one shape that all accesses of an array agree on, and the line of the first."""
-    telling = [access for access in accesses if access.index != "0"] or accesses
-    shapes = {kernel.shape(access) for access in telling}
-    shape = shapes.pop() if len(shapes) == 1 else None
-    return None if shape is None else (shape, telling[0].line)
 
 
 _MAX_HOPS = 8
@@ -229,7 +183,6 @@ def _factors(node: ast.expr) -> list[str]:
 
 _NULL = ("nullptr", "NULL", "0")
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
-_QUOTIENT = re.compile(rf"{_FLOAT.pattern}\s*/\s*(.+)")
 
 # a text as the file states it, and where the source says so
 Stated = tuple[str, str]
@@ -271,7 +224,7 @@ def infer(
     hosts: Sequence[Host],
 ) -> Inference:
     """Find out what can be known of arguments and workloads; `tuned` is the template's launch."""
-    reading = _Reading(launch, axes, Indexing.of(launch, axes, tuned, choices), hosts)
+    reading = _Reading(launch, axes, tuned, choices, hosts)
     distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
     for sizes in reading.sizes:
         distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
@@ -280,11 +233,24 @@ def infer(
 
 class _Reading:
     def __init__(
-        self, launch: HostLaunch, axes: Axes, indexing: Indexing, hosts: Sequence[Host]
+        self,
+        launch: HostLaunch,
+        axes: Axes,
+        tuned: LaunchDraft,
+        choices: Sequence[TunableConstant],
+        hosts: Sequence[Host],
     ) -> None:
         self.launch, self.axes, self.hosts = launch, axes, hosts
-        self.types, self.indexing, self.passed = launch.types(), indexing, launch.passed
+        self.types, self.passed = launch.types(), launch.passed
         self.sizes = [numbers_of(launch, axes, host) for host in hosts]
+        own = {parameter.name for parameter in launch.kernel.parameters}
+        own |= {constant.name for constant in launch.source.constants}
+        values = {name: axis for name, axis in axes.names.items() if name in own}
+        values |= {c.origin: c.name for c in choices if c.origin is not None}
+        self.scope = Scope(values, launch.constants, types=self.types)
+        self.grid = tuned.grid or ()
+        self.block = (tuned.block or ()) if launch.is_found else ()
+        self.tunable = {choice.name for choice in choices}
         self.accesses: dict[str, list[Access]] = {}
         for access in accesses_of(launch.source, launch.kernel):
             self.accesses.setdefault(access.array, []).append(access)
@@ -312,22 +278,37 @@ class _Reading:
 
     def shapes(self, arrays: Sequence[KernelParameter]) -> dict[str, ShapeAndOrigin]:
         indexed = {p.name: found for p in arrays if (found := self.indexed(p)) is not None}
-        shapes = {}
+        shapes: dict[str, ShapeAndOrigin] = {}
         for parameter in arrays:
             memory, index = self.allocated(parameter), indexed.get(parameter.name)
-            if index is not None and (memory is None or self._reordered(index[0], memory[0])):
-                shapes[parameter.name] = index
-            elif index is not None and memory is not None and index[0] == memory[0]:
-                shapes[parameter.name] = memory
-            elif memory is not None:
+            # the memory says how much, in any order; the index which way round
+            if memory is None:
+                shapes |= {} if index is None else {parameter.name: index}
+            elif index is None or sorted(index[0]) != sorted(memory[0]):
                 shapes[parameter.name] = _ordered(*memory, indexed)
+            else:
+                shapes[parameter.name] = memory if index[0] == memory[0] else index
         return shapes
 
     def indexed(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         if dtype_of(parameter.c_type, self.types) is None:
             return None
-        found = accessed_shape(self.accesses.get(parameter.name, ()), self.indexing)
-        return None if found is None else (found[0], f"as it is indexed, line {found[1]}")
+        accesses = self.accesses.get(parameter.name, [])
+        telling = [access for access in accesses if access.index != "0"] or accesses
+        shapes = {self.shape(access) for access in telling}
+        shape = shapes.pop() if len(shapes) == 1 else None
+        return None if shape is None else (shape, f"as it is indexed, line {telling[0].line}")
+
+    def shape(self, access: Access) -> Shape | None:
+        # the dimensions that an index runs over; no shape may depend on what is tuned
+        if access.index is None:
+            return None
+        variables = assigned(self.launch.source.masked, (self.launch.kernel.body,), access.at)
+        known = {name: value.text for name, value in variables.items()}
+        site = _Site(self.scope, self.grid, self.block, access.bounds, known)
+        shape = tuple(_undivided(site.dimensions(access.index, 0) or ()))
+        named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
+        return None if not shape or named & self.tunable else shape
 
     def allocated(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)
@@ -340,14 +321,6 @@ class _Reading:
         ]
         first = found[0]
         return first if first and all(f is not None and f[0] == first[0] for f in found) else None
-
-    def _reordered(self, indexed: Shape, memory: Shape) -> bool:
-        # The memory says how much, in any order, or as one number; the index which way round.
-        if sorted(indexed) == sorted(memory):
-            return indexed != memory
-        if any(IDENTIFIER.search(extent) for extent in memory):
-            return False
-        return all(_count(indexed, sizes) == _count(memory, {}) for sizes in self.sizes)
 
     def value(self, parameter: KernelParameter) -> Stated | None:
         if not parameter.name or parameter.name not in self.passed:
@@ -371,12 +344,6 @@ class _Reading:
             return None
         if literal := _FLOAT.fullmatch(text):
             return repr(float(literal[1])), origin
-        if (quotient := _QUOTIENT.fullmatch(text)) and level == 0:
-            scope = self.indexing.scope
-            values = {**scope.values, **self.axes.texts(self.launch)}
-            divisor = translate(quotient[2], Scope(values, scope.definitions))
-            if divisor is not None:
-                return f"{float(quotient[1])!r} / ({divisor})", origin
         return None
 
     def absent(self, parameter: KernelParameter) -> Stated | None:
@@ -412,11 +379,3 @@ def _ordered(memory: Shape, origin: str, indexed: Mapping[str, ShapeAndOrigin]) 
         shape, name = next(iter(others.items()))
         return shape, f"{origin}, in the order of {name}"
     return memory, f"{origin}, in its order"
-
-
-def _count(shape: Shape, sizes: Mapping[str, Number]) -> int | None:
-    values = {axis: number.value for axis, number in sizes.items()}
-    extents = [Expression.parse(extent) for extent in shape]
-    if any(extent.names - set(values) for extent in extents):
-        return None
-    return prod(extent.integer(values) for extent in extents)

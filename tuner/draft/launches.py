@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from tuner.draft.choices import PROBLEM_SIZE, Names, Proposals, TunableConstant, why_fixed
 from tuner.draft.host_values import INTEGERS, Host, HostLaunch, Number, names_behind, plain
 from tuner.draft.translate import Scope, translate
-from tuner.source import Constant
-from tuner.source.facts import IDENTIFIER
+from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.syntax import number
 
+# memory that has the size which the launch gives it
+_DYNAMIC = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}=\[]*\bextern\b")
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
@@ -36,8 +37,7 @@ class Axes:
 def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
     """Find the axes: whole-number parameters, host variables of the grid, else fixed sizes."""
     names = Names()
-    arguments = launch.site.arguments if launch.site is not None else ()
-    grid = launch.site.grid if launch.site is not None else ()
+    arguments, grid = launch.site.arguments, launch.site.grid
     found: dict[str, str] = {}
     for place, p in enumerate(launch.kernel.parameters):
         if p.name and not p.pointers and p.dtype in INTEGERS:
@@ -47,8 +47,8 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
                 found[p.name] = names.axis(p.name)
     # `const int rows = 1024;`, where both the grid and an array have so many
     texts = Axes(found).texts(launch)
-    sized = launch.problem_sizes & names_behind(grid, launch.definitions)
-    for name, value in launch.definitions.items():
+    sized = launch.problem_sizes & names_behind(grid, launch.site.definitions)
+    for name, value in launch.site.definitions.items():
         if name in sized and name not in texts and number(value) is not None:
             found[name] = names.axis(name)
     scope = _scope(launch, Axes(found), ())
@@ -102,7 +102,7 @@ def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Lau
     """Draft the launch of the template: proposed constants are parameters in it."""
     drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
     own_block = next((choice.name for choice in proposals.choices if choice.is_block), None)
-    if launch.site is not None or own_block is None:
+    if launch.is_found or own_block is None:
         return drafted
     return replace(drafted, block=(own_block,))
 
@@ -112,8 +112,7 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
     origins = {choice.origin: choice for choice in choices if choice.origin is not None}
     spans = launch.source.reachable([launch.kernel])
     texts = [launch.source.masked[start:end] for start, end in spans]
-    if launch.site is not None:
-        texts += [*launch.site.grid, *launch.site.block, *launch.definitions.values()]
+    texts += [*launch.site.grid, *launch.site.block, *launch.site.definitions.values()]
     found = {
         (match[1], match[2])
         for text in texts
@@ -129,7 +128,7 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
 def _scope(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
     return Scope(
         values=axes.texts(launch) | {c.origin: c.name for c in choices if c.origin is not None},
-        definitions={**launch.constants, **launch.definitions},
+        definitions={**launch.constants, **launch.site.definitions},
         types=launch.types(),
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
     )
@@ -150,10 +149,9 @@ def launch_draft(
         arguments = (value if number(value) is not None else text for value, text in values)
         name = f"{name}<{', '.join(arguments)}>"
     site, scope = launch.site, _scope(launch, axes, choices)
-    if site is None:
+    if not launch.is_found:
         spans = launch.source.reachable([launch.kernel])
-        places = [array.at for array in launch.source.shared if array.dynamic]
-        dynamic = any(start <= at < end for at in places for start, end in spans)
+        dynamic = any(_DYNAMIC.search(launch.source.masked, *span) for span in spans)
         return LaunchDraft(name, None, None, None if dynamic else "0")
     hints = {
         "grid": ", ".join(site.grid),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 
-from tuner.draft.blanks import BLANK, MARK, Blank
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tuner.draft.blanks import BLANK, MARK, UNWRITTEN, Blank
 from tuner.draft.choices import MAX_THREADS, Proposals, TunableConstant
 from tuner.draft.host_values import HostLaunch
 from tuner.draft.inference import DraftArgument, Inference
@@ -17,6 +20,7 @@ from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
+from tuner.source.facts import KernelFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,43 +104,66 @@ def space_yaml(
     options: Sequence[str] = (),
 ) -> str:
     """Write the whole file; `files` are those that it names, by their keys in it."""
-    axes, arguments = inference.axes, inference.arguments
-    default = ", ".join(f"{c.name}: {format_value(c.default)}" for c in proposals.choices)
-    baseline = launch_draft(launch, axes, launch.instance)
-    lines = [
-        f"# Drafted from {launch.source.path.name}; what it does not say is marked FILL IN.",
-        "version: 1",
-        f"kernel: {launch.kernel.name}",
-        *(f"{key}: {_quoted(path)}" for key, path in files.items()),
-        *([f"options: [{', '.join(options)}]"] if options else []),
-        "",
-        _axes(axes),
-        "arguments:",
-        *map(_argument, arguments),
-        *_workloads(inference),
-        _min_bytes(arguments, list(axes.names.values())),
-        "",
-        "baseline:",
-        "  launch:",
-        *_launch(baseline, "    "),
-        "",
-        *_parameters(proposals, arguments),
-        *_constraints(launch, proposals.choices, tuned, inference),
-        *([f"default: {{{default}}}  # the source as it is"] if default else []),
-        "launch:",
-        *_launch(tuned, "  "),
-        "limits: {spills: allow}",
-        *_tolerances(inference),
-    ]
-    return "\n".join(lines) + "\n"
+    axes, arguments, choices = inference.axes, inference.arguments, proposals.choices
+    sizes, sizes_from = _workloads(inference)
+    outputs = [a for a in arguments if a.role in ("output", "inout")]
+    template = _environment().get_template("space.yaml.j2")
+    return template.render(
+        launch=launch,
+        files=files,
+        options=options,
+        axes=_axes(axes),
+        arguments=arguments,
+        sizes=sizes,
+        sizes_from=sizes_from,
+        min_bytes=_min_bytes(arguments, list(axes.names.values())),
+        baseline=launch_draft(launch, axes, launch.instance),
+        choices=choices,
+        most=partial(_most, arguments),
+        left=proposals.left,
+        constraints=_constraints(launch, choices, tuned, axes),
+        default=[f"{c.name}: {format_value(c.default)}" for c in choices],
+        tuned=tuned,
+        tolerances=[(a.parameter.name or BLANK, _tolerance(a, inference)) for a in outputs],
+    )
+
+
+def reference_stub(kernel: KernelFunction, stem: str) -> str:
+    """Write a reference whose body a person has to write, for the source named `stem`."""
+    arrays = [parameter for parameter in kernel.parameters if parameter.pointers]
+    inputs = ", ".join(parameter.name for parameter in arrays if parameter.const)
+    template = _environment().get_template("reference.py.j2")
+    return template.render(
+        kernel=kernel.name,
+        stem=stem,
+        unwritten=UNWRITTEN,
+        names=f": {inputs}" if inputs else "",
+        outputs=", ".join(f"'{p.name}': ..." for p in arrays if not p.const) or "'name': ...",
+    )
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tuner", "draft"),
+        autoescape=False,
+        undefined=StrictUndefined,
+        variable_start_string="@{",
+        variable_end_string="}@",
+        line_statement_prefix="%",
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"quoted": _quoted, "value": format_value}
+    environment.globals |= {"argument": _argument, "hints": _hints}
+    return environment
 
 
 def _axes(axes: Axes) -> str:
     names = ", ".join(axes.names.values())
     if not names:
-        return f"axes: [{BLANK}]  {MARK} the names of the sizes, such as [T, D]"
+        return f"[{BLANK}]  {MARK} the names of the sizes, such as [T, D]"
     fixed = [f"{c.name} in line {c.line}" for c in axes.fixed.values()]
-    return f"axes: [{names}]" + (f"  # fixed in the source: {', '.join(fixed)}" if fixed else "")
+    return f"[{names}]" + (f"  # fixed in the source: {', '.join(fixed)}" if fixed else "")
 
 
 def _argument(argument: DraftArgument) -> str:
@@ -154,26 +181,21 @@ def _argument(argument: DraftArgument) -> str:
     comment = f"  {MARK} {', '.join(missing)}" if missing else ""
     if argument.origin:
         comment += f"; the {what}: {argument.origin}" if missing else f"  # {argument.origin}"
-    return f"  - {{name: {name}, dtype: {dtype}, {end}}}{comment}"
+    return f"{{name: {name}, dtype: {dtype}, {end}}}{comment}"
 
 
-def _workloads(inference: Inference) -> list[str]:
+def _workloads(inference: Inference) -> tuple[list[str], str]:
+    # those to tune for, and a comment that says where they are from
     names = list(inference.axes.names.values()) or [BLANK]
     known = inference.complete_sizes
-    told = [", ".join(f"{axis}: {sizes[axis].value}" for axis in names) for sizes in known]
-    lines = {axis: {sizes[axis].line for sizes in known} for axis in names}
-    comment = "# " + ", ".join(
-        f"{axis} from line {' and '.join(map(str, sorted(where)))}" for axis, where in lines.items()
-    )
-    if not told:
+    if not known:
         some = next(iter(inference.sizes), {})
-        told = [", ".join(f"{a}: {some[a].value if a in some else BLANK}" for a in names)]
-        comment = f"{MARK} the sizes to tune for, one {{...}} each"
-    return [
-        "workloads:",
-        f"  tuned: [{', '.join(f'{{{sizes}}}' for sizes in told)}]  {comment}",
-        "  held_out: []  # other sizes that the kernel takes, to check the result on",
-    ]
+        sizes = ", ".join(f"{a}: {some[a].value if a in some else BLANK}" for a in names)
+        return [f"{{{sizes}}}"], f"{MARK} the sizes to tune for, one {{...}} each"
+    lines = {axis: sorted({sizes[axis].line for sizes in known}) for axis in names}
+    origins = (f"{axis} from line {' and '.join(map(str, at))}" for axis, at in lines.items())
+    told = (", ".join(f"{axis}: {sizes[axis].value}" for axis in names) for sizes in known)
+    return [f"{{{sizes}}}" for sizes in told], f"# {', '.join(origins)}"
 
 
 def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
@@ -181,7 +203,7 @@ def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
     known = (a.dtype is not None and a.shape is not None and a.parameter.name for a in arrays)
     if not arrays or not all(known):
         what = f"the fewest bytes it must read and write, such as {' * '.join(axes) or 'T * D'} * 4"
-        return f"min_bytes: {BLANK}  {MARK} {what}"
+        return f"{BLANK}  {MARK} {what}"
     bytes_of: dict[str, int] = {}
     for argument in arrays:
         elements = " * ".join(
@@ -193,41 +215,16 @@ def _min_bytes(arguments: Sequence[DraftArgument], axes: Sequence[str]) -> str:
     total = " + ".join(f"{elements} * {size}" for elements, size in bytes_of.items())
     twice = any(argument.role == "inout" for argument in arrays)
     what = "read or written once" + (", what is changed in place both" if twice else "")
-    return f"min_bytes: {total}  # every array {what}"
+    return f"{total}  # every array {what}"
 
 
-def _launch(launch: LaunchDraft, indent: str) -> Iterator[str]:
+def _hints(launch: LaunchDraft) -> dict[str, str]:
     printable = {key: "".join(filter(str.isprintable, h)) for key, h in launch.hints.items()}
-    hints = {key: f"; the source says {hint}" for key, hint in printable.items() if hint}
-    if launch.kernel is None:
-        what = "the kernel with its template arguments, such as name<float, 4>"
-        yield f"{indent}- kernel: {BLANK}  {MARK} {what}"
-    else:
-        yield f"{indent}- kernel: {_quoted(launch.kernel)}"
-    for key, extents, unit in (("grid", launch.grid, "blocks"), ("block", launch.block, "threads")):
-        if extents is None:
-            what = f"{unit} in x, y, z{hints.get(key, '')}"
-            yield f"{indent}  {key}: [{BLANK}]  {MARK} {what}"
-        else:
-            yield f"{indent}  {key}: [{', '.join(map(_quoted, extents))}]"
-    if launch.shared_memory is None:
-        what = f"bytes of dynamic shared memory{hints.get('shared_memory', '')}"
-        yield f"{indent}  shared_memory: {BLANK}  {MARK} {what}"
-    elif launch.shared_memory != "0":
-        yield f"{indent}  shared_memory: {_quoted(launch.shared_memory)}"
+    told = {key: f"; the source says {hint}" for key, hint in printable.items() if hint}
+    return {"grid": "", "block": "", "shared_memory": "", **told}
 
 
-def _parameters(proposals: Proposals, arguments: Sequence[DraftArgument]) -> Iterator[str]:
-    yield "parameters:"
-    for choice in proposals.choices:
-        values = ", ".join(format_value(value) for value in choice.values)
-        yield f"  {choice.name}: [{values}]  # {choice.note}{_most(choice, arguments)}"
-    if not proposals.choices:
-        yield f"  {BLANK}: [{BLANK}]  {MARK} what to tune; use it in the template as @{{ name }}@"
-    yield from (f"  # {left}" for left in proposals.left)
-
-
-def _most(choice: TunableConstant, arguments: Sequence[DraftArgument]) -> str:
+def _most(arguments: Sequence[DraftArgument], choice: TunableConstant) -> str:
     # who widens the range later goes no further: no load is wider
     bytes_each = [DTYPE_BYTES[a.dtype] for a in arguments if a.role and a.dtype]
     numbers = [value for value in choice.values if isinstance(value, int)]
@@ -237,12 +234,9 @@ def _most(choice: TunableConstant, arguments: Sequence[DraftArgument]) -> str:
 
 
 def _constraints(
-    launch: HostLaunch,
-    choices: Sequence[TunableConstant],
-    tuned: LaunchDraft,
-    inference: Inference,
-) -> Iterator[str]:
-    axes, numbers = inference.axes, {c.name for c in choices if isinstance(c.default, int)}
+    launch: HostLaunch, choices: Sequence[TunableConstant], tuned: LaunchDraft, axes: Axes
+) -> list[str]:
+    numbers = {c.name for c in choices if isinstance(c.default, int)}
     constraints = list(exact_divisions(launch, choices))
     names = [extent for extent in tuned.block or () if not extent.isdigit()]
     if tuned.block is not None and (len(names) > 1 or not {*names} <= numbers):
@@ -250,36 +244,24 @@ def _constraints(
         factors = [e if simple or e.isidentifier() else f"({e})" for e in tuned.block]
         constraints.append(f"{' * '.join(factors)} <= {MAX_THREADS}")
     constraints += [f"{axes.names[c.name]} == {c.number}" for c in axes.fixed.values()]
-    if constraints:
-        yield "constraints:"
-        yield from (f"  - {_quoted(text)}" for text in dict.fromkeys(constraints))
-    else:
-        yield "constraints: []"
+    return list(dict.fromkeys(constraints))
 
 
-def _tolerances(inference: Inference) -> Iterator[str]:
-    outputs = [a for a in inference.arguments if a.role in ("output", "inout")]
-    if not outputs:
-        blank = f"{{{BLANK}: {{relative: {BLANK}}}}}"
-        yield f"tolerance: {blank}  {MARK} the outputs, how exact each is"
-        return
-    yield "tolerance:"
-    for output in outputs:
-        name, dtype = output.parameter.name or BLANK, output.dtype or BLANK
-        if "int" in dtype or dtype == "bool":
-            yield f"  {name}: {{absolute: 0}}"
-        elif dtype.startswith("float8"):
-            yield f"  {name}: {{codes: {_CODES}}}  # a default: of them one code off"
-        elif dtype in _RELATIVE:
-            terms, over = _summed(output, inference)
-            relative, absolute = _number(_RELATIVE[dtype]), _number(_ABSOLUTE[dtype] * terms)
-            why = f"a default for {dtype}"
-            if over:
-                why += f"; the absolute one for sums of {terms} terms, over {' and '.join(over)}"
-            yield f"  {name}: {{relative: {relative}, absolute: {absolute}}}  # {why}"
-        else:
-            what = f"how far {name} may be from the reference, such as 1.0e-5"
-            yield f"  {name}: {{relative: {BLANK}}}  {MARK} {what}"
+def _tolerance(output: DraftArgument, inference: Inference) -> str:
+    name, dtype = output.parameter.name or BLANK, output.dtype or BLANK
+    if "int" in dtype or dtype == "bool":
+        return "{absolute: 0}"
+    if dtype.startswith("float8"):
+        return f"{{codes: {_CODES}}}  # a default: of them one code off"
+    if dtype not in _RELATIVE:
+        what = f"how far {name} may be from the reference, such as 1.0e-5"
+        return f"{{relative: {BLANK}}}  {MARK} {what}"
+    terms, over = _summed(output, inference)
+    relative, absolute = _number(_RELATIVE[dtype]), _number(_ABSOLUTE[dtype] * terms)
+    why = f"a default for {dtype}"
+    if over:
+        why += f"; the absolute one for sums of {terms} terms, over {' and '.join(over)}"
+    return f"{{relative: {relative}, absolute: {absolute}}}  # {why}"
 
 
 def _summed(output: DraftArgument, inference: Inference) -> tuple[int, Sequence[str]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +19,8 @@ from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.mutation.mutants import Identity, Mutant, all_mutants, reached
-from tuner.source import SourceFile, hide_host_code, parse_source, read_source
+from tuner.source import hide_host_code, parse_source, read_source
+from tuner.source.facts import SourceFile
 from tuner.space.schema import StrictModel, checked
 from tuner.space.template import Rendered, Template
 from tuner.space.yaml import Document, read
@@ -102,9 +103,7 @@ class MutationSubject:
         source = self._parsed(workload)
         if source.text == self._parsed(self.workloads[0]).text:
             return self._compiled(mutant.applied(source.text))
-        if workload not in self._placed:
-            self._placed[workload] = _placed(self._mutants(workload))
-        found = self._placed[workload].get(self._places[mutant.identity])
+        found = self._placed(workload).get(self._places[mutant.identity])
         return None if found is None else self._compiled(found.applied(source.text))
 
     def place(self, mutant: Mutant) -> int:
@@ -141,12 +140,15 @@ class MutationSubject:
         return template
 
     @cached_property
-    def _sources(self) -> dict[Workload, SourceFile]:
-        return {}
+    def _parsed(self) -> Callable[[Workload], SourceFile]:
+        if self.config is None:
+            source = read_source(self.path)
+            return lambda _: source
+        return cache(lambda workload: parse_source(self._rendered(workload).source, self.path))
 
     @cached_property
-    def _placed(self) -> dict[Workload, Mapping[tuple[str, int, int], Mutant]]:
-        return {}
+    def _placed(self) -> Callable[[Workload], Mapping[tuple[str, int, int], Mutant]]:
+        return cache(lambda workload: _placed(self._mutants(workload)))
 
     @cached_property
     def _places(self) -> Mapping[Identity, tuple[str, int, int]]:
@@ -154,16 +156,6 @@ class MutationSubject:
 
     def _mutants(self, workload: Workload) -> tuple[Mutant, ...]:
         return all_mutants(self._parsed(workload), rendered=self.config is not None)
-
-    def _parsed(self, workload: Workload) -> SourceFile:
-        key = self.workloads[0] if self.config is None else workload
-        if key not in self._sources:
-            self._sources[key] = (
-                read_source(self.path)
-                if self.config is None
-                else parse_source(self._rendered(key).source, self.path)
-            )
-        return self._sources[key]
 
     def _rendered(self, workload: Workload) -> Rendered:
         assert self.config is not None

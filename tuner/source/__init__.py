@@ -2,31 +2,8 @@
 
 from __future__ import annotations
 
-from tuner.source.facts import (
-    Constant,
-    KernelFunction,
-    KernelParameter,
-    LaunchSite,
-    SourceFile,
-    TemplateParameter,
-)
-from tuner.source.host import Edit, apply_edits, hide_host_code, host_edits, implied_headers
+from tuner.source.host import hide_host_code
 from tuner.source.kernels import check_arguments
 from tuner.source.reader import parse_source, read_source
 
-__all__ = [
-    "Constant",
-    "Edit",
-    "KernelFunction",
-    "KernelParameter",
-    "LaunchSite",
-    "SourceFile",
-    "TemplateParameter",
-    "apply_edits",
-    "check_arguments",
-    "hide_host_code",
-    "host_edits",
-    "implied_headers",
-    "parse_source",
-    "read_source",
-]
+__all__ = ["check_arguments", "hide_host_code", "parse_source", "read_source"]

@@ -47,7 +47,6 @@ class TemplateParameter:
     span: Span
     line: int
     default: str | None = None
-    default_span: Span | None = None
 
     @property
     def is_type(self) -> bool:
@@ -70,7 +69,6 @@ class KernelFunction:
     """One `__global__` function with a body.
 
     `parameters_known` is False where the list holds macros or preprocessor conditionals.
-    `builtins` are the index variables it uses, such as `threadIdx.x`.
     """
 
     name: str
@@ -83,7 +81,6 @@ class KernelFunction:
     parameters_known: bool = True
     template: tuple[TemplateParameter, ...] = ()
     bounds: LaunchBounds | None = None
-    builtins: frozenset[str] = frozenset()
     namespace: tuple[str, ...] = ()
 
     @property
@@ -129,16 +126,6 @@ class Unroll:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedArray:
-    """A `__shared__` array; a `dynamic` one has the size that the launch gives it."""
-
-    name: str
-    dynamic: bool
-    line: int
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
 class LaunchSite:
     """A launch in host code, all expressions as text.
 
@@ -172,7 +159,7 @@ class SourceFile:
     definitions: tuple[Symbol, ...] = ()
     constants: tuple[Constant, ...] = ()
     unrolls: tuple[Unroll, ...] = ()
-    shared: tuple[SharedArray, ...] = ()
+
     launches: tuple[LaunchSite, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     host_from: int | None = None
@@ -190,12 +177,7 @@ class SourceFile:
         bare = bare_name(name)
         found = [kernel for kernel in self.kernels if kernel.name == bare]
         if not found:
-            names = [kernel.name for kernel in self.kernels]
-            close = get_close_matches(bare, names, 1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            message = f"no __global__ function named {bare!r}"
-            remedy = f"{hint}kernels in it: {', '.join(names)}"
-            raise KernelError(message, path=self.path, remedy=remedy)
+            raise unknown_kernel(bare, [kernel.name for kernel in self.kernels], self.path)
         types = {tuple((p.c_type, p.pointers, p.const) for p in k.parameters) for k in found}
         return replace(found[0], parameters_known=False) if len(types) > 1 else found[0]
 
@@ -214,6 +196,19 @@ class SourceFile:
             for name in set(IDENTIFIER.findall(self.masked, *span)):
                 pending += by_name.get(name, ())
         return tuple(seen)
+
+
+def within(at: int, spans: Iterable[Span]) -> bool:
+    """Whether an offset is inside one of the spans."""
+    return any(start <= at < end for start, end in spans)
+
+
+def unknown_kernel(name: str, names: list[str], path: Path) -> KernelError:
+    """Make the error for a kernel that is not among the `names` that a source has."""
+    close = get_close_matches(name, names, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    remedy = f"{hint}kernels in it: {', '.join(names)}"
+    return KernelError(f"no __global__ function named {name!r}", path=path, remedy=remedy)
 
 
 class LineIndex:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tuner.source.facts import LineIndex, SourceFile, Span
+from tuner.source.facts import LineIndex, SourceFile, Span, within
 from tuner.source.syntax import Node, parse_tree, text_of, walk
 
 # NVRTC defines it, nvcc does not
@@ -132,14 +132,16 @@ def _has_function(item: Node) -> bool:
     return any(node.type in kinds for node in walk(item))
 
 
-def _marked(text: str, source: SourceFile) -> bool:
+def is_marked(text: str, marks: frozenset[str] = frozenset()) -> bool:
+    """Whether a head says that the device runs it, by itself or by one of the macros `marks`."""
     if _DEVICE.search(text) or _MACRO.search(text):
         return True
-    words = set(re.findall(r"\w+", text))
-    return any(
-        name in words and _DEVICE.search(value) is not None
-        for name, value in source.aliases.items()
-    )
+    return not marks.isdisjoint(re.findall(r"\w+", text))
+
+
+def _marked(text: str, source: SourceFile) -> bool:
+    marks = (name for name, value in source.aliases.items() if _DEVICE.search(value))
+    return is_marked(text, frozenset(marks))
 
 
 def _within(item: Node, reached: tuple[Span, ...]) -> bool:
@@ -237,7 +239,7 @@ def _taken_out(
     for line, row in enumerate(source.text.split("\n")[:-1], start=1):
         owed += inserted.get(line, 0)
         start = lines.start(line)
-        kept = line in used or any(a <= start < b for a, b in (k.span for k in source.kernels))
+        kept = line in used or within(start, (kernel.span for kernel in source.kernels))
         if owed > 0 and not row.strip() and not kept:
             owed -= 1
             yield Edit(start, lines.start(line + 1), "")

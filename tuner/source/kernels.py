@@ -16,7 +16,7 @@ from tuner.source.facts import (
     Span,
     TemplateParameter,
 )
-from tuner.source.syntax import closing, closing_angle, fold, opening, split_list
+from tuner.source.syntax import closing, closing_angle, fold, opening, split_list, top_level
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "bool": ("bool",),
@@ -86,7 +86,7 @@ def element_dtype(c_type: str, aliases: Mapping[str, str]) -> str | None:
 _TEMPLATE = re.compile(r"\s*template\s*(?=<)")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
 _NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^()]*>)?\s*$")
-_BUILTIN = re.compile(r"\b(?:threadIdx|blockIdx|blockDim|gridDim)\s*\.\s*[xyz]\b")
+
 _ATTRIBUTE = re.compile(
     r"\b(?:__restrict__|__restrict|restrict|__grid_constant__|volatile|struct|typename|register)\b"
     r"|\[\[.*?\]\]"
@@ -99,14 +99,7 @@ _TYPE_WORDS = frozenset(("unsigned", "signed", "long", "short", "int", "char", "
 
 
 def read_kernel(
-    masked: str,
-    span: Span,
-    body: Span,
-    *,
-    path: Path,
-    lines: LineIndex,
-    aliases: Mapping[str, str],
-    namespace: tuple[str, ...] = (),
+    masked: str, span: Span, body: Span, path: Path, lines: LineIndex, aliases: Mapping[str, str]
 ) -> KernelFunction | None:
     """Read the kernel that `span` holds; None where its head has no name and parameter list."""
     start = span[0]
@@ -133,8 +126,6 @@ def read_kernel(
         parameters_known=certain,
         template=template,
         bounds=bounds,
-        builtins=frozenset(re.sub(r"\s", "", m) for m in _BUILTIN.findall(masked, *body)),
-        namespace=namespace,
     )
 
 
@@ -150,24 +141,15 @@ def _template(head: str, start: int, lines: LineIndex) -> tuple[tuple[TemplatePa
 
 
 def _template_parameter(text: str, start: int, lines: LineIndex) -> TemplateParameter | None:
-    declared, equals, _ = text.partition("=")
+    declared, equals, default = text.partition("=")
     match = _LAST_NAME.search(declared.rstrip()) or _FUNCTION.search(declared)
     if match is None:
         return None
     kind = fold(declared[: match.start()])
     if match.re is _FUNCTION:
         kind = fold(declared[: match.start(1)] + declared[match.end(1) :])
-    default_at = len(declared) + 1
-    while default_at < len(text) and text[default_at].isspace():
-        default_at += 1
-    return TemplateParameter(
-        name=match[1],
-        kind=kind,
-        span=(start, start + len(text)),
-        line=lines.at(start),
-        default=text[default_at:] if equals else None,
-        default_span=(start + default_at, start + len(text)) if equals else None,
-    )
+    stated = default.lstrip() if equals else None
+    return TemplateParameter(match[1], kind, (start, start + len(text)), lines.at(start), stated)
 
 
 def _bounds(head: str, start: int, lines: LineIndex) -> tuple[LaunchBounds | None, str]:
@@ -205,7 +187,7 @@ def _parameters(
 
 
 def _parameter(text: str, line: int, aliases: Mapping[str, str]) -> KernelParameter | None:
-    declared = fold(_ATTRIBUTE.sub(" ", _before_default(text)))
+    declared = fold(_ATTRIBUTE.sub(" ", text[: top_level(text, "=")]))
     array = re.search(r"(?:\s*\[[^\]]*\])+$", declared)
     declared = declared[: array.start()] if array else declared
     match = _LAST_NAME.search(declared)
@@ -235,15 +217,6 @@ def _parameter(text: str, line: int, aliases: Mapping[str, str]) -> KernelParame
     )
 
 
-def _before_default(text: str) -> str:
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in "([{<") - (character in ")]}>")
-        if character == "=" and depth == 0:
-            return text[:position]
-    return text
-
-
 def _outside_angles(text: str) -> str:
     depth, kept = 0, []
     for character in text:
@@ -261,18 +234,16 @@ def check_arguments(spec: KernelSpec, kernel: KernelFunction) -> None:
     if not kernel.parameters_known:
         return
     arguments, parameters = spec.arguments, kernel.parameters
-    place = f"{kernel.path}:{kernel.line}"
+    where = f"kernel {kernel.name!r} ({kernel.path}:{kernel.line})"
     declared, own = [a.name for a in arguments], [p.name for p in parameters]
-    message = None
+    line = arguments[0].line if arguments else None
     if len(arguments) != len(parameters):
-        message = f"{len(arguments)} arguments, but kernel {kernel.name!r} ({place}) has "
-        message += f"{len(parameters)} parameters"
+        message = f"{len(arguments)} arguments, but {where} has {len(parameters)} parameters"
         remedy = "the kernel takes: " + ", ".join(p.declaration for p in parameters)
-    elif declared != own and sorted(declared) == sorted(own):
-        message = f"the arguments are in another order than in kernel {kernel.name!r} ({place})"
+        raise KernelError(message, path=spec.path, line=line, remedy=remedy)
+    if declared != own and sorted(declared) == sorted(own):
+        message = f"the arguments are in another order than in {where}"
         remedy = "write them in the kernel's order: " + ", ".join(own)
-    if message is not None:
-        line = arguments[0].line if arguments else None
         raise KernelError(message, path=spec.path, line=line, remedy=remedy)
     for argument, parameter in zip(arguments, parameters, strict=True):
         if found := _mismatch(argument, parameter):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.source.accesses import Assigned, assigned
-from tuner.source.facts import LaunchSite, LineIndex, SourceFile, Span, bare_name
+from tuner.source.facts import LaunchSite, LineIndex, SourceFile, Span, bare_name, within
 from tuner.source.kernels import read_kernel
 from tuner.source.syntax import (
     closing,
@@ -61,7 +61,7 @@ class _Finder:
             if end is None or called is None:
                 continue
             config = [fold(piece) for piece, _ in split_list(masked[match.end() : end])]
-            passed = listed(masked, end + 3) if masked.startswith("(", end + 3) else []
+            passed = listed(masked, end + 3)[0] if masked.startswith("(", end + 3) else ()
             yield self.site(called[:2], config, passed, called[2], self.known(called[2]))
 
     def runtime(self) -> Iterator[LaunchSite]:
@@ -79,22 +79,21 @@ class _Finder:
     def helped(self) -> Iterator[LaunchSite]:
         masked = self.masked
         for match in _HELPER.finditer(masked):
-            end = closing(masked, match.end())
-            config = listed(masked, match.end())
-            while end is not None and (chained := _CHAINED.match(masked, end)):
-                end = closing(masked, chained.end())
-            if end is None or len(config) < 2 or not masked[end:].lstrip().startswith("("):
+            config, end = listed(masked, match.end())
+            while end and (chained := _CHAINED.match(masked, end)):
+                end = closing(masked, chained.end()) or 0
+            if not end or len(config) < 2 or not masked[end:].lstrip().startswith("("):
                 continue
             pieces = self.passed(masked.index("(", end))
             known = self.members() | self.known(match.start())
             if pieces and (called := _callee(pieces[0], known)) is not None:
-                config = [*config[:2], *config[3:4]]
+                config = (*config[:2], *config[3:4])
                 yield self.site(called, config, pieces[1:], match.start(), known)
 
     def passed(self, start: int) -> list[str]:
         # commas of a kernel's template arguments separate none of the launch's
         joined: list[str] = []
-        for piece in listed(self.masked, start):
+        for piece in listed(self.masked, start)[0]:
             if joined and joined[-1].count("<") > joined[-1].count(">"):
                 joined[-1] += f", {piece}"
             else:
@@ -109,15 +108,15 @@ class _Finder:
         # `static constexpr auto kernel = scale<T, 8>;` in the class that launches it
         found: dict[str, set[str]] = {}
         for match in _MEMBER.finditer(self.masked):
-            if not any(start <= match.start() < end for start, end in self.functions):
+            if not within(match.start(), self.functions):
                 found.setdefault(match[1], set()).add(fold(match[2]))
         return {name: values.pop() for name, values in found.items() if len(values) == 1}
 
     def site(
         self,
         called: tuple[str, tuple[str, ...]],
-        config: list[str],
-        arguments: list[str],
+        config: Sequence[str],
+        arguments: Sequence[str],
         at: int,
         known: Mapping[str, str],
     ) -> LaunchSite:
@@ -197,7 +196,7 @@ def _extents(name: str, known: Mapping[str, str], *, named: bool = False) -> tup
     if f"{text}.x" in known:
         return tuple(known[f"{text}.{axis}"] for axis in "xyz" if f"{text}.{axis}" in known)
     if match and closing(text, match.end()) == len(text):
-        return tuple(listed(text, match.end()))
+        return listed(text, match.end())[0]
     return (text,) if text else ()
 
 
@@ -254,9 +253,7 @@ def functions_of(source: SourceFile) -> tuple[HostFunction, ...]:
         if body is None:
             continue
         span, inside = span_of(node), (body.start_byte, body.end_byte)
-        read = read_kernel(
-            source.masked, span, inside, path=source.path, lines=lines, aliases=source.aliases
-        )
+        read = read_kernel(source.masked, span, inside, source.path, lines, source.aliases)
         if read is not None and read.parameters_known:
             found.append(HostFunction(read.name, tuple(p.name for p in read.parameters), span))
     return tuple(found)
@@ -285,13 +282,13 @@ def allocations_in(
     masked, lines = source.masked, LineIndex(source.text)
     found: list[Allocation | None] = []
     for match in _MALLOC.finditer(masked, *span):
-        pieces = listed(masked, match.end())
+        pieces, _ = listed(masked, match.end())
         target = _POINTER.search(pieces[0]) if len(pieces) > 1 else None
         if target is not None:
             how = re.sub(r"\s*<.*", "", match[0]).strip()
             found.append(Allocation(target[1], pieces[1], True, how, lines.at(match.start())))
     for match in _CONTAINER.finditer(masked, *span):
-        pieces = listed(masked, match.end())
+        pieces, _ = listed(masked, match.end())
         # braces list the elements where there are several
         if pieces and (masked[match.end()] == "(" or len(pieces) == 1):
             line = lines.at(match.start())
@@ -314,7 +311,7 @@ def _on_heap(name: str, text: str, line: int) -> Allocation | None:
     end = closing(plain, match.end()) if match is not None else None
     if match is None or end != len(plain):
         return None
-    pieces = listed(plain, match.end())
+    pieces, _ = listed(plain, match.end())
     if cleared is not None:
         size = f"({pieces[0]}) * {pieces[1]}" if len(pieces) == 2 else ""
         return Allocation(name, size, True, "calloc", line)

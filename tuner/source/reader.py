@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.model.errors import KernelError
@@ -13,13 +13,13 @@ from tuner.source.facts import (
     ConstantKind,
     KernelFunction,
     LineIndex,
-    SharedArray,
     SourceFile,
     Span,
     Symbol,
     SymbolKind,
     Unroll,
     bare_name,
+    within,
 )
 from tuner.source.kernels import read_kernel
 from tuner.source.launches import find_launches
@@ -38,10 +38,7 @@ from tuner.source.syntax import (
 )
 
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
-_SHARED = re.compile(
-    r"(?P<extern>\bextern\b[^;{}]*?)?\b__shared__\b(?P<type>[^;{}=\[]*?)"
-    r"\b(?P<name>\w+)\s*(?:\[[^\]]*\]\s*)*[;,=]"
-)
+
 _CLASSES = ("class_specifier", "struct_specifier", "union_specifier")
 _ALIASES = {
     "alias_declaration": ("name", "type"),
@@ -107,7 +104,6 @@ def parse_source(text: str, path: Path) -> SourceFile:
         definitions=tuple(reader.symbols()),
         constants=tuple(reader.constants()),
         unrolls=tuple(reader.unrolls()),
-        shared=tuple(reader.shared()),
         launches=find_launches(masked, reader.lines, functions),
         aliases=aliases,
     )
@@ -164,12 +160,6 @@ class _Reader:
                 line = self.lines.at(node.start_byte)
                 yield Unroll(line, factor, match.span(1) if factor else None)
 
-    def shared(self) -> Iterator[SharedArray]:
-        for match in _SHARED.finditer(self.masked):
-            dynamic = match["extern"] is not None or "extern" in match["type"].split()
-            line = self.lines.at(match.start())
-            yield SharedArray(match["name"], dynamic, line, match.start())
-
     def aliases(self) -> dict[str, str]:
         values: dict[str, set[str]] = {}
         for node in self.nodes:
@@ -182,15 +172,14 @@ class _Reader:
     def symbols(self) -> Iterator[Symbol]:
         for node in self.nodes:
             if node.type == "function_definition":
-                declarator = part(node, "declarator")
-                while declarator is not None and declarator.type != "function_declarator":
-                    declarator = part(declarator, "declarator") or next(
-                        (c for c in declarator.named_children if c.type == "function_declarator"),
-                        None,
-                    )
+                declared = part(node, "declarator")
+                inside = walk(declared) if declared is not None else ()
+                declarator = next((n for n in inside if n.type == "function_declarator"), None)
                 if named := part(declarator, "declarator"):
                     yield Symbol(bare_name(self.text(named)), "function", span_of(node))
-            elif node.type == "init_declarator" and not _in_function(node):
+            elif node.type == "init_declarator" and not any(
+                around.type == "function_definition" for around in ancestors(node)
+            ):
                 name = part(node, "declarator")
                 if name is not None and node.parent is not None:
                     yield Symbol(self.text(name), "constant", span_of(node.parent))
@@ -212,26 +201,14 @@ class _Reader:
                 pieces.append(((start, end), (body.start_byte, body.end_byte), _namespace(node)))
         for match in mark.finditer(self.masked):
             taken = [span for span, _, _ in pieces] + directives
-            if not any(a <= match.start() < b for a, b in taken):
+            if not within(match.start(), taken):
                 missed = _scan(self.masked, match.start())
                 if missed is not None:
                     pieces.append((*missed, ()))
         for span, body_span, namespace in sorted(pieces):
-            kernel = read_kernel(
-                self.masked,
-                span,
-                body_span,
-                path=self.path,
-                lines=self.lines,
-                aliases=aliases,
-                namespace=namespace,
-            )
+            kernel = read_kernel(self.masked, span, body_span, self.path, self.lines, aliases)
             if kernel is not None:
-                yield kernel
-
-
-def _in_function(node: Node) -> bool:
-    return any(around.type == "function_definition" for around in ancestors(node))
+                yield replace(kernel, namespace=namespace)
 
 
 def _namespace(node: Node) -> tuple[str, ...]:

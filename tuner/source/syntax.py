@@ -60,15 +60,26 @@ def closing_angle(text: str, start: int) -> int | None:
     while position < len(text):
         character = text[position]
         if character in _PAIRS:
-            end = closing(text, position)
-            if end is None:
-                return None
-            position = end
+            position = closing(text, position) or len(text)
             continue
         depth += (character == "<") - (character == ">")
         position += 1
         if depth == 0:
             return position
+    return None
+
+
+def top_level(text: str, character: str) -> int | None:
+    """Find a character outside all brackets, `==` and `operator()` aside."""
+    depth = 0
+    for at, found in enumerate(text):
+        if found == character and depth == 0:
+            pattern = r"[=<>!]\Z" if found == "=" else r"\boperator\s*$"
+            doubled = found == "=" and text[at + 1 : at + 2] == "="
+            if not doubled and re.search(pattern, text[:at]) is None:
+                return at
+        depth += (found in "([{<") - (found in ")]}>" and text[at - 1 : at] != "-")
+        depth = max(depth, 0)
     return None
 
 
@@ -89,10 +100,14 @@ def split_list(text: str, *, angles: bool = False) -> list[tuple[str, int]]:
     return [] if len(found) == 1 and not found[0][0] else found
 
 
-def listed(text: str, start: int) -> list[str]:
-    """List what the bracket at `start` holds between its commas; nothing where it never closes."""
-    end = closing(text, start)
-    return [fold(piece) for piece, _ in split_list(text[start + 1 : end - 1])] if end else []
+def listed(text: str, opening: int) -> tuple[tuple[str, ...], int]:
+    """Split the list that opens at an offset into its pieces; give its end too, 0 without one."""
+    angles = text[opening] == "<"
+    end = closing_angle(text, opening) if angles else closing(text, opening)
+    if end is None:
+        return (), 0
+    pieces = split_list(text[opening + 1 : end - 1], angles=angles)
+    return tuple(fold(piece) for piece, _ in pieces), end
 
 
 def fold(text: str) -> str:

@@ -29,19 +29,6 @@ def complete(kernel: Path) -> Drafted:
     return write_draft(draft(read_source(kernel)))
 
 
-def test_all_three_are_written_and_the_reference_is_the_one_blank(kernel: Path) -> None:
-    made = write_draft(draft(read_source(kernel)))
-    space, template = Path("search_spaces/axpby.yaml"), Path("templates/axpby.cu.j2")
-    assert made.written == (space, template, Path("axpby.py"))
-    assert (made.kernel, made.space, made.kept) == ("axpby", space, ())
-    assert [str(blank) for blank in made.blanks] == [
-        "axpby.py:15: the body of reference(), in float64"
-    ]
-
-    again = write_draft(draft(read_source(kernel)), force=True)
-    assert (again.kept, again.blanks) == ((Path("axpby.py"),), made.blanks)
-
-
 def test_with_a_reference_beside_the_kernel_nothing_is_left_to_fill_in(complete: Drafted) -> None:
     assert (complete.kept, complete.blanks) == ((Path("axpby.py"),), ())
     complete.require_filled("tune check")

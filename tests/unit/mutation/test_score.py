@@ -13,12 +13,10 @@ from tuner.mutation.examine import (
     MutantVerdict,
     MutationScore,
     load_score,
-    require_same_sources,
     save_score,
     score_of,
     share_text,
 )
-from tuner.session.session import Session
 
 
 @pytest.fixture
@@ -58,10 +56,3 @@ def test_a_damaged_score_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text, encoding="utf-8")
     with pytest.raises(SessionError, match="is not the score of `tune mutate`"):
         load_score(tmp_path)
-
-
-def test_a_session_of_another_source_is_refused(make_subject, make_plan, make_session) -> None:
-    session: Session = make_session(make_plan())
-    session.close()
-    with pytest.raises(SessionError, match="the session is of another kernel"):
-        require_same_sources(session.directory, make_subject())

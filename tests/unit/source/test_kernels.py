@@ -5,31 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from operators import REFERENCES, Operator, rows
 
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression
-from tuner.model.kernel import Argument, KernelSpec
+from tuner.model.kernel import Argument, KernelSpec, Tolerance
 from tuner.source import check_arguments, parse_source
 
-YAML = Path("k.yaml")
+YAML = REFERENCES / "k.yaml"
 
 
 def spec(*arguments: Argument) -> KernelSpec:
-    return KernelSpec(
-        name="k",
-        path=YAML,
-        source=Path("k.cu"),
-        reference=Path("k.py"),
-        template=Path("k.cu.j2"),
-        axes=("n",),
-        arguments=arguments,
-        tuned=(),
-        held_out=(),
-        min_bytes=Expression.parse("n"),
-        baseline=(),
-        launch=(),
-        tolerances={},
-    )
+    return Operator("k", arguments, Tolerance(), rows(1, 1), ()).spec
 
 
 def array(name: str, dtype: str, role: str = "input") -> Argument:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.source import SourceFile, parse_source
+from tuner.source import parse_source
 from tuner.source.accesses import assigned
+from tuner.source.facts import SourceFile
 from tuner.source.launches import Allocation, allocations_in, calls_of, functions_of
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"

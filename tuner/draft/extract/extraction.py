@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
-from tuner.draft.extract.instances import HostCode, Instance, chosen, split_asked, substituted
-from tuner.draft.extract.items import SourceItem, is_marked, items_of
+from tuner.draft.extract.instances import HostCode, Instance, asked_for, chosen, substituted
+from tuner.draft.extract.items import SourceItem, items_of
 from tuner.draft.extract.reading import Include, Reading, read_all
 from tuner.draft.extract.rewriting import Opened, arguments_of, macros_of, opened, written_out
 from tuner.draft.extract.unit import (
@@ -25,8 +24,16 @@ from tuner.draft.extract.unit import (
 )
 from tuner.draft.host_values import names_behind
 from tuner.model.errors import KernelError
-from tuner.source import LaunchSite, SourceFile, TemplateParameter, parse_source
-from tuner.source.facts import IDENTIFIER, bare_name
+from tuner.source import parse_source
+from tuner.source.facts import (
+    IDENTIFIER,
+    LaunchSite,
+    SourceFile,
+    TemplateParameter,
+    bare_name,
+    unknown_kernel,
+)
+from tuner.source.host import is_marked
 
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
 _STANDARD_CONCEPTS = ("std::floating_point", "std::integral")
@@ -85,7 +92,7 @@ def extract(
     unread = ("assertion", "directive", "using")
     add_items(text, [item for item in items if item.kind not in unread])
     whole = _with_types(parse_source(str(text), target), items)
-    wanted = _wanted(instantiate)
+    wanted = asked_for(instantiate)
     named = (*kernels, *(name for name in wanted if name not in kernels))
     names = _chosen_kernels(path, found, named, whole, text.places)
     defined = {name for item in items if item.kind != "macro" for name in item.names}
@@ -125,18 +132,6 @@ def extract(
     )
 
 
-def _wanted(instantiate: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    wanted: dict[str, tuple[str, ...]] = {}
-    for name, stated in map(split_asked, instantiate):
-        if name in wanted:
-            raise KernelError(
-                f"--instantiate names kernel {name!r} twice",
-                remedy="a draft is of one instantiation: give one of them",
-            )
-        wanted[name] = stated
-    return wanted
-
-
 def _chosen_kernels(
     path: Path,
     kernels: Sequence[SourceItem],
@@ -149,13 +144,7 @@ def _chosen_kernels(
     wanted = tuple(dict.fromkeys(map(bare_name, asked)))
     for name in asked:
         if bare_name(name) not in names:
-            close = get_close_matches(name, names, 1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            raise KernelError(
-                f"no __global__ function named {name!r}",
-                path=path,
-                remedy=f"{hint}kernels in it: {', '.join(names)}",
-            )
+            raise unknown_kernel(name, names, path)
     if wanted or len(names) == 1:
         return wanted or (names[0],)
     sites = [site for site in whole.launches if bare_name(site.kernel) in names]
@@ -289,13 +278,10 @@ def _with_members(site: LaunchSite, struct: Opened) -> LaunchSite:
 
 
 _ERROR = re.compile(r"^kernel\.cu\((\d+)\): (?:catastrophic )?error(?: #\d+(?:-D)?)?: (.*)", re.M)
-_UNRESOLVED = (
-    re.compile(r'identifier "([^"]+)" is undefined'),
-    re.compile(r'"([^"]+)" is undefined'),
-    re.compile(r'(?:namespace|class) "[^"]+" has no (?:actual )?member "([^"]+)"'),
-    re.compile(r'no instance of (?:overloaded )?function "([^"]+)"'),
-    re.compile(r'"([^"]+)" is not a (?:template|class template|type name)'),
-    re.compile(r'"([^"]+)" has not been declared'),
+_UNRESOLVED = re.compile(
+    r'(?:namespace|class) "[^"]+" has no (?:actual )?member "(?P<member>[^"]+)"'
+    r'|no instance of (?:overloaded )?function "(?P<function>[^"]+)"|"(?P<name>[^"]+)" '
+    r"(?:is undefined|is not a (?:(?:class )?template|type name)|has not been declared)"
 )
 _NOT_A_TYPE = re.compile(r"this declaration has no storage class|expected a")
 
@@ -329,17 +315,14 @@ def failure(extraction: Extraction, error: str) -> KernelError:
 
 
 def _name(message: str, row: str) -> str | None:
-    for pattern in _UNRESOLVED:
-        if match := pattern.search(message):
-            return match[1]
-    match = None
-    if "must be a class or namespace name" in message:
+    match = _UNRESOLVED.search(message)
+    if match is None and "must be a class or namespace name" in message:
         # the compiler does not name a namespace that it does not know
         match = re.search(r"\b(?!std\b)(\w+)\s*::", row)
-    elif _NOT_A_TYPE.search(message):
+    elif match is None and _NOT_A_TYPE.search(message):
         # nor a macro whose parameters are code
         match = re.search(r"\b([A-Z][A-Z0-9_]{3,})\s*\(", row)
-    return match[1] if match else None
+    return match[match.lastindex or 0] if match else None
 
 
 def _remedy(name: str, unread: Sequence[tuple[Path, int, Include]]) -> str:

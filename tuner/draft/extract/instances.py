@@ -7,16 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product, repeat
 
-from tuner.draft.extract.items import listed, template_end
-from tuner.draft.extract.reading import dispatched_types
-from tuner.draft.extract.rewriting import Macro, expanded
+from tuner.draft.extract.items import template_end
+from tuner.draft.extract.reading import Macro, dispatched_types, expanded
 from tuner.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
-from tuner.source import KernelFunction, LaunchSite, SourceFile, TemplateParameter
 from tuner.source.accesses import assigned
-from tuner.source.facts import IDENTIFIER, Span, bare_name
+from tuner.source.facts import (
+    IDENTIFIER,
+    KernelFunction,
+    LaunchSite,
+    SourceFile,
+    Span,
+    TemplateParameter,
+    bare_name,
+)
 from tuner.source.kernels import dtype_of, element_dtype
-from tuner.source.syntax import fold, number, split_list
+from tuner.source.syntax import fold, listed, number
 
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
 _GIVEN = re.compile(
@@ -208,16 +214,25 @@ def chosen(kernel: KernelFunction, host: HostCode, asked: tuple[str, ...]) -> In
     return replace(best, others=tuple(name for name in names if name != best.name))
 
 
-def split_asked(text: str) -> tuple[str, tuple[str, ...]]:
-    """Split `scale<__nv_bfloat16, 8>` into the kernel's name and its template arguments."""
-    name, opening, rest = text.strip().partition("<")
-    if not opening or not rest.rstrip().endswith(">"):
-        raise KernelError(
-            f"--instantiate {text!r} is no instantiation of a kernel",
-            remedy='write it like --instantiate "scale<__nv_bfloat16, 8>"',
-        )
-    pieces = split_list(rest.rstrip()[:-1], angles=True)
-    return bare_name(name), tuple(fold(piece) for piece, _ in pieces)
+def asked_for(instantiate: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Map kernels to the template arguments asked for, of texts like `scale<__nv_bfloat16, 8>`."""
+    wanted: dict[str, tuple[str, ...]] = {}
+    for text in instantiate:
+        opening = text.find("<")
+        pieces, end = listed(text, opening) if opening >= 0 else ((), 0)
+        if not end or text[end:].strip():
+            raise KernelError(
+                f"--instantiate {text!r} is no instantiation of a kernel",
+                remedy='write it like --instantiate "scale<__nv_bfloat16, 8>"',
+            )
+        name = bare_name(text)
+        if name in wanted:
+            raise KernelError(
+                f"--instantiate names kernel {name!r} twice",
+                remedy="a draft is of one instantiation: give one of them",
+            )
+        wanted[name] = pieces
+    return wanted
 
 
 def _written(kernel: KernelFunction, arguments: Sequence[str]) -> str:

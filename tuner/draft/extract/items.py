@@ -10,7 +10,7 @@ from typing import Literal
 
 from tuner.draft.extract.reading import Reading, SourceCode
 from tuner.source.facts import IDENTIFIER
-from tuner.source.syntax import closing, closing_angle, fold, mask, split_list
+from tuner.source.syntax import closing, closing_angle, fold, mask, split_list, top_level
 
 _DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*")
 _SCOPE = re.compile(r"(?:inline\s+)?namespace\b(?P<name>[^;{}=()]*)\{|extern\s{3,}\{")
@@ -102,24 +102,14 @@ def _end(masked: str, start: int, limit: int) -> int:
 def is_function(head: str) -> bool:
     """Whether what stands before a brace is a function's head."""
     bare = without_attributes(head[template_end(head) :])
-    opening = _top_level(bare, "(")
+    opening = top_level(bare, "(")
     if _STARTS.match(bare) or opening is None:
         return False
-    equals = _top_level(bare, "=")
+    equals = top_level(bare, "=")
     named = bare[:opening]
     if equals is not None and equals < opening and "operator" not in named:
         return False
     return not (_CLASS.match(bare.lstrip()) and "{" in bare[:opening])
-
-
-def listed(text: str, opening: int) -> tuple[tuple[str, ...], int]:
-    """Split the list that opens at an offset into its pieces; give its end too, 0 without one."""
-    angles = text[opening] == "<"
-    end = closing_angle(text, opening) if angles else closing(text, opening)
-    if end is None:
-        return (), 0
-    pieces = split_list(text[opening + 1 : end - 1], angles=angles)
-    return tuple(fold(piece) for piece, _ in pieces), end
 
 
 def template_end(head: str) -> int:
@@ -151,28 +141,24 @@ def without_attributes(text: str) -> str:
     return text
 
 
-def _top_level(text: str, character: str) -> int | None:
-    depth = 0
-    for at, found in enumerate(text):
-        if found == character and depth == 0:
-            # `==`, `<=` and `operator()` are something else
-            pattern = r"[=<>!]\Z" if found == "=" else r"\boperator\s*$"
-            doubled = found == "=" and text[at + 1 : at + 2] == "="
-            if not doubled and re.search(pattern, text[:at]) is None:
-                return at
-        depth += (found in "([{<") - (found in ")]}>" and text[at - 1 : at] != "-")
-        depth = max(depth, 0)
-    return None
-
-
 ItemKind = Literal[
     "function", "class", "alias", "using", "directive", "macro", "variable", "instantiation",
     "assertion", "invocation",
 ]  # fmt: skip
 CLASS = re.compile(r"\s*(?:typedef\s+)?(?:struct|class|union|enum(?:\s+(?:class|struct))?)\b")
+_SIMPLE: dict[ItemKind, re.Pattern[str]] = {
+    "assertion": re.compile(r"static_assert"),
+    "directive": re.compile(r"using\s+namespace\s+([\w:\s]+);"),
+    "alias": re.compile(
+        r"(?:namespace\s+(?=\w+\s*=)|using\s+(?=\w+\b[^=;]*=)"
+        r"|typedef.*?\(\s*[\w:]*\*\s*(?=\w+\s*\)\s*\())(\w+)",
+        re.DOTALL,
+    ),
+    "variable": re.compile(r"concept\s+(\w+)"),
+}
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*$")
 _OPERATOR = re.compile(r"\boperator\b")
-_LONE = re.compile(r"\s*([A-Z_][A-Z0-9_]{2,})\s*(?=\()")
+
 _QUALIFIED = re.compile(
     r"((?:[A-Za-z_]\w*\s*(?:<[^()]*>)?\s*::\s*)*)(~?[A-Za-z_]\w*)\s*(?:<[^()]*>)?\s*$"
 )
@@ -186,29 +172,22 @@ def named(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
     is_function_head = masked.endswith("}") and is_function(head)
     if re.match(r"template\b(?!\s*<)|extern\s+template\b", masked):
         return "instantiation", ()
-    if declared.startswith("static_assert"):
-        return "assertion", ()
-    if match := re.match(r"using\s+namespace\s+([\w:\s]+);", declared):
-        return "directive", (fold(match[1]),)
-    if match := re.match(r"(?:namespace\s+(?=\w+\s*=)|using\s+(?=\w+\b[^=;]*=))(\w+)", declared):
-        return "alias", (match[1],)
+    for kind, pattern in _SIMPLE.items():
+        if match := pattern.match(declared):
+            return kind, tuple(map(fold, match.groups()))
     if declared.startswith("using"):
         pieces = (IDENTIFIER.findall(piece)[-1:] for piece in declared.split(","))
         return "using", tuple(name for found in pieces for name in found)
-    if match := re.match(r"(?:concept)\s+(\w+)", declared):
-        return "variable", (match[1],)
     if declared.startswith("typedef"):
-        if pointer := re.search(r"\(\s*[\w:]*\*\s*(\w+)\s*\)\s*\(", declared):
-            return "alias", (pointer[1],)
         last = _VARIABLE.search(declared.rstrip("; \n"))
         inside = _class_names(declared) if "{" in declared else ()
         return "alias", (*((last[1],) if last else ()), *inside)
     if CLASS.match(declared) and not is_function_head:
         return "class", _class_names(declared)
-    if match := _LONE.match(declared):
+    if match := _LONE_MACRO.match(declared):
         end = closing(declared, match.end())
         if end is not None and declared[end:].lstrip()[:1] in ("", ";", "{"):
-            return "invocation", (match[1],)
+            return "invocation", (match[0].rstrip(),)
     own = function_name(masked[: len(head)] if is_function_head else masked)
     # a prototype has its parentheses before any value
     if is_function_head or (own and re.match(r"[^={(]*\(", bare)):
@@ -260,8 +239,6 @@ def function_name(head: str) -> tuple[str, ...]:
     return ()
 
 
-_MARKED = re.compile(r"\b__(?:global|device|constant|shared|managed)__\b")
-_MACRO = re.compile(r"\b[A-Z][A-Z0-9_]*_?(?:DEVICE|INLINE)[A-Z0-9_]*\b|\b(?:DEVICE|INLINE)\w*\b")
 _HOST = re.compile(
     r"<<<|\bcuda(?:Stream|Error|Event|Launch|Get|Set|Malloc|Memcpy|Free|Func|Device|Occupancy)\w*"
     r"|\b(?:torch|at|c10|tvm|pybind11|py|thrust)\s*::\s*(?!Half\b|BFloat16\b|Float8\w+|opmath)"
@@ -311,13 +288,6 @@ class SourceItem:
         members = {match.start(1) for match in _MEMBER.finditer(self.code)}
         text = "\n".join([self.code, *self.conditions])
         return frozenset(m[0] for m in IDENTIFIER.finditer(text) if m.start() not in members)
-
-
-def is_marked(text: str, marks: frozenset[str] = frozenset()) -> bool:
-    """Whether a head says that the device runs it, by itself or by one of the macros `marks`."""
-    if _MARKED.search(text) or _MACRO.search(text):
-        return True
-    return any(name in marks for name in IDENTIFIER.findall(text))
 
 
 def says_host(code: str) -> bool:

@@ -6,14 +6,15 @@ import ast
 import operator as operators
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from tuner.model.errors import KernelError
+from tuner.source.facts import Span
 from tuner.source.reader import source_text
-from tuner.source.syntax import closing, mask, split_list
+from tuner.source.syntax import fold, integer, listed, mask
 
 _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
 # what NVRTC brings, or stands in for (tuner/compiler/shims.py)
@@ -122,24 +123,63 @@ _DISPATCHED = {
     "ALL": ("float", "double", "int", "int64_t", "int16_t", "int8_t", "uint8_t"),
     "REDUCED_FLOATING": ("__half", "__nv_bfloat16"),
 }
-_MACROS = {
-    "C10_HOST_DEVICE": "__host__ __device__",
-    "C10_DEVICE": "__device__",
-    "C10_HOST": "__host__",
-    "C10_RESTRICT": "__restrict__",
-    "C10_ALWAYS_INLINE": "__forceinline__",
-    "C10_WARP_SIZE": "32",
-    "C10_LAUNCH_BOUNDS_0": "__launch_bounds__(256, 4)",
-    "C10_LAUNCH_BOUNDS_1(threads)": "__launch_bounds__(threads)",
-    "C10_LAUNCH_BOUNDS_2(threads, blocks)": "__launch_bounds__(threads, blocks)",
-    "CUDA_KERNEL_ASSERT(condition)": "assert(condition)",
-    "WARP_SHFL_XOR(value, lanes)": "__shfl_xor_sync(0xffffffff, value, lanes)",
-    "WARP_SHFL_DOWN(value, lanes)": "__shfl_down_sync(0xffffffff, value, lanes)",
-    "WARP_SHFL(value, lane)": "__shfl_sync(0xffffffff, value, lane)",
-    "CUDA_KERNEL_LOOP(i, n)": (
-        "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += blockDim.x * gridDim.x)"
-    ),
-}
+DEFINE = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
+)
+_MAX_EXPANSIONS = 6
+# what stands for a piece of code that is handed to a macro
+_CODE = "the_code_that_is_passed"
+
+
+@dataclass(frozen=True, slots=True)
+class Macro:
+    """One macro: its parameters, None for one without a list, and its text."""
+
+    name: str
+    parameters: tuple[str, ...] | None
+    body: str
+
+
+def macros_in(code: str) -> dict[str, Macro]:
+    """Map names to the macros that a text defines, the last of each name."""
+    found = {}
+    for match in DEFINE.finditer(code):
+        parameters = listed(match[2], 0)[0] if match[2] else None
+        found[match[1]] = Macro(match[1], parameters, fold(match[3]))
+    return found
+
+
+def expanded(
+    macro: Macro, arguments: Sequence[str], known: Mapping[str, Macro], depth: int = 0
+) -> str:
+    """Expand one use of a macro, and the macros in it; code that is passed is left aside."""
+    passed = [_CODE if "{" in text else text for text in arguments]
+    values: dict[str, str] = {}
+    for place, name in enumerate(macro.parameters or ()):
+        if name.endswith("..."):
+            values[name.removesuffix("...").strip() or "__VA_ARGS__"] = ", ".join(passed[place:])
+        elif place < len(passed):
+            values[name] = passed[place]
+    text = re.sub(r"(?<!#)#\s*\w+", '""', macro.body)
+    text = re.sub(r"[A-Za-z_]\w*", lambda match: values.get(match[0], match[0]), text)
+    text = re.sub(r"\s*##\s*", "", text)
+    if depth >= _MAX_EXPANSIONS:
+        return text
+    pieces, at = [], 0
+    for match in re.finditer(r"([A-Za-z_]\w*)\s*(?=\()", text):
+        inner = known.get(match[1])
+        if match.start() < at or inner is None or inner.parameters is None:
+            continue
+        if inner.name == macro.name:
+            continue
+        inside, end = listed(text, match.end())
+        if end:
+            pieces += [text[at : match.start()], expanded(inner, inside, known, depth + 1)]
+            at = end
+    return "".join([*pieces, text[at:]])
+
+
+_FRAMEWORKS = macros_in(Path(__file__).with_name("frameworks.h").read_text(encoding="utf-8"))
 
 
 def replaced(text: str, masked: str, own: frozenset[str]) -> str:
@@ -153,22 +193,18 @@ def replaced(text: str, masked: str, own: frozenset[str]) -> str:
     return "".join([*pieces, text[at:]])
 
 
-def _expanded(masked: str, own: frozenset[str]) -> Iterator[tuple[tuple[int, int], str]]:
-    heads = {head.partition("(")[0]: head for head in _MACROS}
+def _expanded(masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:
     for match in re.finditer(r"\b[A-Z][A-Z0-9_]+\b", masked):
-        head = heads.get(match[0])
-        if head is None or match[0] in own:
+        macro = _FRAMEWORKS.get(match[0])
+        if macro is None or match[0] in own:
             continue
-        if "(" not in head:
-            yield match.span(), _MACROS[head]
-        elif masked[match.end() : match.end() + 1] == "(":
-            end = closing(masked, match.end()) or match.end() + 1
-            names = [name for name, _ in split_list(head.partition("(")[2][:-1])]
-            passed = [text for text, _ in split_list(masked[match.end() + 1 : end - 1])]
-            values = dict(zip(names, passed, strict=False))
-            body = re.sub(r"\w+", lambda word: values.get(word[0], word[0]), _MACROS[head])  # noqa: B023
-            lines = masked.count("\n", match.start(), end)
-            yield (match.start(), end), body + "\n" * lines
+        if macro.parameters is None:
+            yield match.span(), macro.body
+        elif masked.startswith("(", match.end()):
+            arguments, end = listed(masked, match.end())
+            end = end or match.end() + 1
+            lines = "\n" * masked.count("\n", match.start(), end)
+            yield (match.start(), end), expanded(macro, arguments, {}) + lines
 
 
 def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
@@ -221,8 +257,7 @@ def holds(condition: str, macros: Mapping[str, str | None]) -> bool | None:
 
 
 def _evaluated(text: str, macros: Mapping[str, str | None], depth: int) -> int | None:
-    # Python writes an octal number in another way, and has no suffixes
-    plain = _NUMBER.sub(lambda match: re.sub(r"^0(?=[0-7]+$)", "0o", match[1]), text).strip()
+    plain = _NUMBER.sub(lambda match: str(integer(match[1])), text).strip()
     try:
         return _value(ast.parse(plain, mode="eval").body, macros, depth)
     except (SyntaxError, ValueError):

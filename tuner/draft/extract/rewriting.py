@@ -11,18 +11,14 @@ from tuner.draft.extract.items import (
     chunks,
     function_name,
     is_function,
-    is_marked,
     items_in,
-    listed,
     template_end,
 )
-from tuner.draft.extract.reading import REMOVED, WRITTEN
+from tuner.draft.extract.reading import DEFINE, REMOVED, WRITTEN, Macro, expanded, macros_in
 from tuner.source.facts import Span
-from tuner.source.syntax import closing, fold, split_list
+from tuner.source.host import is_marked
+from tuner.source.syntax import closing, fold, listed, split_list
 
-_DEFINE = re.compile(
-    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
-)
 _DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b")
 _LAUNCHES = re.compile(r"<<<|\bcudaLaunch\w*Kernel\w*\s*\(")
 # a function template with its arguments, which may launch
@@ -31,61 +27,11 @@ _FIELD = re.compile(r"^(?P<type>[\w:\s]+?(?:\s*[*&])*(?:\s*__restrict__)?(?:\s*c
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
 _VOID = re.compile(r"\bvoid\b")
 _MAX_COLUMNS = 110
-_MAX_DEPTH = 6
-# what stands for a piece of code that is handed to a macro
-_CODE = "the_code_that_is_passed"
-
-
-@dataclass(frozen=True, slots=True)
-class Macro:
-    """One macro: its parameters, None for one without a list, and its text."""
-
-    name: str
-    parameters: tuple[str, ...] | None
-    body: str
 
 
 def macros_of(items: Iterable[SourceItem]) -> dict[str, Macro]:
     """Map names to the macros that the files define, the last of each name."""
-    return _macros_in("\n".join(item.code for item in items if item.kind == "macro"))
-
-
-def _macros_in(code: str) -> dict[str, Macro]:
-    found = {}
-    for match in _DEFINE.finditer(code):
-        parameters = listed(match[2], 0)[0] if match[2] else None
-        found[match[1]] = Macro(match[1], parameters, fold(match[3]))
-    return found
-
-
-def expanded(
-    macro: Macro, arguments: Sequence[str], known: Mapping[str, Macro], depth: int = 0
-) -> str:
-    """Expand one use of a macro, and the macros in it; code that is passed is left aside."""
-    passed = [_CODE if "{" in text else text for text in arguments]
-    values: dict[str, str] = {}
-    for place, name in enumerate(macro.parameters or ()):
-        if name.endswith("..."):
-            values[name.removesuffix("...").strip() or "__VA_ARGS__"] = ", ".join(passed[place:])
-        elif place < len(passed):
-            values[name] = passed[place]
-    text = re.sub(r"(?<!#)#\s*\w+", '""', macro.body)
-    text = re.sub(r"[A-Za-z_]\w*", lambda match: values.get(match[0], match[0]), text)
-    text = re.sub(r"\s*##\s*", "", text)
-    if depth >= _MAX_DEPTH:
-        return text
-    pieces, at = [], 0
-    for match in re.finditer(r"([A-Za-z_]\w*)\s*(?=\()", text):
-        inner = known.get(match[1])
-        if match.start() < at or inner is None or inner.parameters is None:
-            continue
-        if inner.name == macro.name:
-            continue
-        inside, end = listed(text, match.end())
-        if end:
-            pieces += [text[at : match.start()], expanded(inner, inside, known, depth + 1)]
-            at = end
-    return "".join([*pieces, text[at:]])
+    return macros_in("\n".join(item.code for item in items if item.kind == "macro"))
 
 
 def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
@@ -139,14 +85,14 @@ def _laid_out(code: str) -> str:
 def _launching(
     item: SourceItem, launching: Mapping[str, Macro], macros: Mapping[str, Macro]
 ) -> SourceItem:
-    stated = _macros_in(item.code)
+    stated = macros_in(item.code)
     own = {n: m for n, m in stated.items() if _LAUNCHES.search(m.body) or _LEADS.search(m.body)}
     known = {**launching, **own}
     if not known:
         return item
     code = item.code
     if own:
-        code = _DEFINE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), code)
+        code = DEFINE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), code)
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, known))})\b(\s*\()?")
     at = 0
     while match := pattern.search(code, at):

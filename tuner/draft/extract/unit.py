@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import wrap
 
-from tuner.draft.extract.items import SourceItem, chunks, is_function, is_marked, says_host
+from tuner.draft.extract.items import SourceItem, chunks, is_function, says_host
 from tuner.draft.extract.reading import REMOVED, WRITTEN, Include, Reading
-from tuner.source import implied_headers
 from tuner.source.facts import IDENTIFIER
+from tuner.source.host import implied_headers, is_marked
 
 SourcePlace = tuple[Path, int]
 
