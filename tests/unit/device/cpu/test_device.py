@@ -183,7 +183,8 @@ def test_warp_operations_of_every_kind(bench: Bench, make_spec: MakeSpec) -> Non
     bench.verifier = Verifier(bench.memory, spec, {})
     arena = bench.verifier.open_arena(workload, lay_out(spec, workload.values, by_pages=True))
     bench._worker.attach(arena)
-    bench._worker.run(program, 0)
+    bench._worker.renew(UNCHANGED)
+    bench._worker.run(program, 0, 0xFF)
     np.testing.assert_array_equal(bench.output(spec, "y", workload).reshape(-1, 32), rows)
 
 

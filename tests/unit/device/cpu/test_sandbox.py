@@ -40,7 +40,7 @@ ARGUMENTS = (("y", "float32", ("T",), "output"), ("x", "float32", ("T",), "input
 RIGHT = "for (int i = threadIdx.x; i < 300; i += 32) y[i] = 2 * x[i];"
 # What the kernel does before its work, once; and a kernel that is right unless `possible` holds.
 FIRST = "if (threadIdx.x == 0) {{ {} }}"
-UNLESS = "static bool possible = true; if (threadIdx.x == 0) possible = {}; if (possible) return;"
+UNLESS = "const bool possible = {}; if (possible) return;"
 LIBC = (DATA / "libc.h").read_text(encoding="utf-8")
 ALWAYS = {"memory", "cpu time", "file size"}
 FILTERED = {"processes", "network", "system calls"}
@@ -295,7 +295,7 @@ def test_state_that_a_kernel_keeps_between_its_runs_is_its_undoing(
 
 
 def test_work_that_ends_when_timing_begins_is_noticed(bench: Bench) -> None:
-    before = "static int runs; if (threadIdx.x == 0) ++runs; if (runs > 4) return;"
+    before = "static int runs; if (threadIdx.x == 0) ++runs; if (runs > 2 * 3) return;"
     outcome = bench.run(kernel(before))
     assert outcome.status is Status.INCORRECT
     assert "after timing" in outcome.reason
