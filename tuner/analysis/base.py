@@ -1,11 +1,10 @@
-"""The seam between a compiled config and whatever can say why it takes the time it takes."""
+"""What a profile is: all that is known of why a compiled config takes the time it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from tuner.device.base import DeviceInfo, Program
 from tuner.model.trial import Finding, Occupancy, Resources
@@ -110,19 +109,6 @@ class Profile:
 
     def line_of(self, name: str) -> int | None:
         return next((code.lines[name] for code in self.codes if name in code.lines), None)
-
-
-class Profiler(Protocol):
-    """Learn why configs take the time they take. Close it when done."""
-
-    @property
-    def degree(self) -> Degree: ...
-
-    def profile(self, subject: ProfileSubject) -> Profile:
-        """Profile one subject; what cannot be had is left empty, never guessed."""
-        ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,19 +58,6 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyEnd:
-    """A search that ended before its budget: for want of time, or of anything left to find.
-
-    `expected_gain` is the share of the best time that was still expected, None for want of time.
-    """
-
-    candidate: str
-    workload: str
-    trials: int
-    expected_gain: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Tried:
     """A candidate with its template, and its mean speedup over the baseline by the search's times.
 
@@ -141,7 +128,7 @@ class ReportData:
     profiles: tuple[Profiled, ...] = ()
     energies: tuple[Energy, ...] = ()
     objective: Objective = "time"
-    early_ends: tuple[EarlyEnd, ...] = ()
+    early_ends: tuple[SearchEnded, ...] = ()
     dispatch: Dispatch | None = None
     peers: tuple[PeerTrial, ...] = ()
 
@@ -280,10 +267,7 @@ def from_session(
         ),
         energies=tuple(session.energies()),
         objective=config.objective,
-        early_ends=tuple(
-            EarlyEnd(one.candidate, one.workload, one.trials, one.expected_gain)
-            for one in session.events(SearchEnded)
-        ),
+        early_ends=tuple(session.events(SearchEnded)),
         dispatch=_dispatch(session),
         peers=tuple(session.peers()),
     )

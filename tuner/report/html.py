@@ -40,7 +40,6 @@ def render_report(data: ReportData) -> str:
         correct=data.counts()[Status.CORRECT],
         workload_count=len({r.workload for r in data.results} | set(data.by_workload())),
         environment=_environment_rows(data),
-        method=_method(data),
         checks=summary.check_rows(data),
         open_checks=summary.open_checks(data),
         checks_shown=summary.CHECKS_SHOWN,
@@ -135,6 +134,8 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         for r in data.results
     ]
     return {
+        "paired": {result.paired for result in data.results} or {not data.recorded},
+        "rounds_least": min((len(one.rounds) for one in data.comparisons), default=0),
         "isolated": any(result.isolated_us is not None for result in data.results),
         "common": formatting.common(data.results),
         "unpaired": sum(not result.paired for result in data.results),
@@ -191,41 +192,3 @@ def _environment_rows(data: ReportData) -> list[tuple[str, str]]:
         **data.environment,
     }
     return [(name, value) for name, value in rows.items() if value]
-
-
-def _method(data: ReportData) -> list[str]:
-    if data.on_cpu:
-        taken = (
-            "Each time is the median of single runs on the CPU, one block after the other, by the "
-            "wall clock, with the outputs spoiled before every run; nothing is done about the "
-            "CPU's caches and clock. No time here says anything of a GPU."
-        )
-    elif "timed_by" in data.environment:
-        taken = f"The times were taken by {data.environment['timed_by']}."
-    else:
-        taken = (
-            "Each time is the median per call over replays of a CUDA graph of many launches that "
-            "rotate over several sets of buffers, together at least four times the L2 cache, so "
-            "that neither launch overhead nor cached inputs count."
-        )
-    rounds = min((len(comparison.rounds) for comparison in data.comparisons), default=0)
-    times = f", at least {rounds} times each," if rounds else ""
-    where = "on the same CPU" if data.on_cpu else "in one process"
-    paired = (
-        f"The finalists and the baseline were run alternately {where}{times} and the "
-        "interval is a bootstrap over those pairs, so that a drifting clock moves both alike."
-    )
-    unpaired = (
-        f"The finalists and the baseline come from separate measurements{times} and the interval "
-        "is a bootstrap that treats them as independent."
-    )
-    flags = {result.paired for result in data.results} or {not data.recorded}
-    return [
-        taken,
-        *([paired] if True in flags else []),
-        *([unpaired] if False in flags else []),
-        "Where there were several finalists, the first quarter of the rounds chose one and only "
-        "the rest is reported.",
-        "Only configs whose outputs matched an independent float64 reference were timed, and "
-        "faster is said only where the interval excludes 1.",
-    ]

@@ -12,7 +12,7 @@ from tests.support.drawings import Page, of_class, parsed, texts
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Status, Trial
-from tuner.report.data import EarlyEnd, ReportData, fastest
+from tuner.report.data import ReportData, fastest
 from tuner.report.html import render_report
 from tuner.report.sections.search import (
     DIFF_LINES,
@@ -25,6 +25,7 @@ from tuner.report.sections.search import (
     rejections,
     source_diffs,
 )
+from tuner.session.events import SearchEnded
 
 HERE = Workload.of({"T": 1, "D": 64})
 
@@ -204,7 +205,7 @@ def test_a_name_that_would_run_into_the_last_is_left_out():
     assert min(b - a for a, b in pairwise(written)) > 12
 
 
-def ended(*ends: EarlyEnd) -> ReportData:
+def ended(*ends: SearchEnded) -> ReportData:
     return ReportData("scale", "H200", recorded=False, early_ends=ends)
 
 
@@ -213,7 +214,10 @@ def test_nothing_is_said_of_searches_that_used_their_budget():
 
 
 def test_what_was_left_to_expect_and_what_was_spent_are_told():
-    enough = EarlyEnd("initial", "T=1", 31, 0.0041), EarlyEnd("initial", "T=2", 1012, 0.001)
+    enough = (
+        SearchEnded(0, "initial", "T=1", 31, 0.0041),
+        SearchEnded(0, "initial", "T=2", 1012, 0.001),
+    )
     assert early_end_lines(ended(*enough)) == (
         "2 searches ended early, after 1,043 trials in all: the untried configs were expected to "
         "save no more than 0.4% of the best time",
@@ -221,7 +225,7 @@ def test_what_was_left_to_expect_and_what_was_spent_are_told():
 
 
 def test_want_of_time_is_another_reason():
-    late = EarlyEnd("initial", "T=1", 3, None)
+    late = SearchEnded(0, "initial", "T=1", 3, None)
     (line,) = early_end_lines(ended(late))
     assert line == "1 search ended early for want of time"
     assert "1 search ended early" not in render_report(ended(late)), "no config was tried"
