@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.drawings import of_class, parsed, texts
-from tuner.report import charts
+from tuner.report import charts, formatting
 
 
 def test_a_scale_maps_its_ends_and_clamps():
@@ -37,7 +37,7 @@ def test_log_ticks_thin_out_over_many_decades():
     ("value", "label"), [(0.0, "0"), (2.50, "2.5"), (4000.0, "4,000"), (1e7, "1e7"), (1e-5, "1e-5")]
 )
 def test_tick_labels_have_no_needless_zeros(value, label):
-    assert charts.tick_label(value) == label
+    assert formatting.tick_label(value) == label
 
 
 def test_the_line_at_one_is_always_in_the_speedup_chart():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -12,65 +11,10 @@ from tuner.model.energy import Account, Consumption, Objective, accounts
 from tuner.model.trial import INITIAL, Energy, Result, Variant
 from tuner.report import charts, formatting
 from tuner.report.formatting import rounded, rounded_all, significant
+from tuner.report.pages import draw
 
-WIDTH = 560
+# Free at each side of a chart, as a share of what it spans.
 PAD = 0.08
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One program: microseconds and net millijoules per call, with the range of its windows."""
-
-    label: str
-    time_us: float
-    net_mj: float
-    range_mj: tuple[float, float]
-    baseline: bool = False
-    on_front: bool = False
-    chosen: bool = False
-
-
-def pareto(label: str, points: Sequence[Point]) -> Markup:
-    """Draw energy against time: the baseline hollow, the chosen a diamond, the front a line."""
-    width, height, left, right, top, bottom = WIDTH, 320, 62, 16, 24, 44
-    x = _scale([point.time_us for point in points], left, width - right)
-    energies = [bound for point in points for bound in (*point.range_mj, point.net_mj)]
-    y = _scale(energies, height - bottom, top)
-    front = sorted((p for p in points if p.on_front), key=lambda point: point.time_us)
-    summary = f"Energy against time for {label}: {len(points)} programs, {len(front)} on the front"
-    root = charts.canvas(width, height, summary, "small")
-    charts.axes(root, x, y, charts.ticks(x.low, x.high, 5), charts.ticks(y.low, y.high, 5))
-    middle = ((left + width - right) / 2, height - 6)
-    charts.text(root, middle, "time per call, us", "axis", "middle")
-    charts.text(root, (4, top - 10), "energy per call above idle, mJ", "axis")
-    for one, following in pairwise(front):
-        start, end = (x(one.time_us), y(one.net_mj)), (x(following.time_us), y(following.net_mj))
-        # In steps: between two programs there is none that would do what a slope promises.
-        charts.line(root, start, (end[0], start[1]), "roof")
-        charts.line(root, (end[0], start[1]), end, "roof")
-    for point in points:
-        at, level, (low, high) = x(point.time_us), y(point.net_mj), map(y, point.range_mj)
-        charts.line(root, (at, low), (at, high), "whisker")
-        if point.baseline:
-            marker = charts.circle(root, at, level, 5, "hollow")
-            anchor, shift = ("end", -8) if at > WIDTH / 2 else ("start", 8)
-            charts.text(root, (at + shift, level - 7), "baseline", "axis", anchor)
-        elif point.chosen:
-            marker = charts.diamond(root, at, level, 6.5, "marker held")
-        else:
-            css_class = "marker" if point.on_front else "marker unsure"
-            marker = charts.circle(root, at, level, 4, css_class)
-        written = f"{formatting.microseconds(point.time_us)} us, {significant(point.net_mj)} mJ"
-        charts.tooltip(marker, f"{point.label}: {written}")
-    return charts.markup(root)
-
-
-def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
-    low, high = min(values), max(values)
-    pad = PAD * (high - low) or PAD * abs(high) or 1.0
-    return charts.Scale(low - pad, high + pad, start, end)
-
-
 # Idle powers further apart than this are pointed out: what is subtracted is uncertain then.
 IDLE_DRIFT = 0.05
 
@@ -107,22 +51,22 @@ class EnergyOf:
 
     @property
     def chart(self) -> Markup:
-        points = [
-            Point(
-                program_name(one),
-                one.time_us,
-                one.net_mj,
-                one.net_range_mj,
-                baseline=one.variant is None,
-                on_front=one in self.front,
-                chosen=self.was_chosen(one),
-            )
-            for one in self.programs
-        ]
-        return pareto(str(self.account.workload), points)
+        """Draw energy against time."""
+        x = _scale([one.time_us for one in self.programs], 62, 544)
+        energies = [mj for one in self.programs for mj in (*one.net_range_mj, one.net_mj)]
+        y = _scale(energies, 276, 24)
+        x_ticks, y_ticks = (charts.ticks(scale.low, scale.high, 5) for scale in (x, y))
+        scales = {"x": x, "y": y, "x_ticks": x_ticks, "y_ticks": y_ticks}
+        return draw("pareto", of=self, program_name=program_name, **scales)
 
     def was_chosen(self, one: Consumption) -> bool:
         return self.chosen is not None and one.variant == self.chosen
+
+
+def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
+    low, high = min(values), max(values)
+    pad = PAD * (high - low) or PAD * abs(high) or 1.0
+    return charts.Scale(low - pad, high + pad, start, end)
 
 
 def energy_parts(energies: Sequence[Energy], results: Sequence[Result]) -> tuple[EnergyOf, ...]:

@@ -13,7 +13,7 @@ from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Energy, EnergyWindow, Variant
 from tuner.report.html import render_report
-from tuner.report.sections.energy import Point, energy_json, energy_lines, energy_parts, pareto
+from tuner.report.sections.energy import energy_json, energy_lines, energy_parts
 
 WORKLOAD = Workload.of({"T": 128, "D": 11008})
 
@@ -114,9 +114,9 @@ def test_the_chart_draws_the_front_in_steps_and_every_program_once():
     assert "2 on the front" in root.get("aria-label", "")
 
 
-def test_a_single_point_has_a_chart():
-    chart = pareto("T=1", [Point("baseline", 10.0, 5.0, (5.0, 5.0), baseline=True, on_front=True)])
-    assert of_class(parsed(chart), "hollow")
+def test_a_single_program_has_a_chart():
+    (part,) = energy_parts(ENERGIES[:2], RESULTS)
+    assert of_class(parsed(part.chart), "hollow")
 
 
 def test_the_section_escapes_what_comes_from_outside(data):
