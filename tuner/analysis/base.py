@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib.resources import files
 
 from tuner.device.base import DeviceInfo, Program
 from tuner.model.trial import Finding, Occupancy, Resources
@@ -46,12 +48,18 @@ METRICS: Mapping[str, tuple[str, str]] = {
 }
 
 
+# By name, the `names` and the `opcodes` of each.
+INSTRUCTION_CLASSES: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    files("tuner.analysis").joinpath("instruction_classes.toml").read_text("utf-8")
+)
+OTHER = "other"  # what has none of these classes
+
+
 @dataclass(frozen=True, slots=True)
 class MachineCode:
     """The machine code of one kernel, counted.
 
-    `mix` counts instructions by class (see `sass.CLASSES`), `load_bits` and `store_bits` global
-    accesses by their width, `lines` names for a class the template's line that most of its
+    `mix` counts instructions by class, `load_bits` and `store_bits` global accesses by their width, `lines` names for a class the template's line that most of its
     instructions come from, where the compiler said so: of those in innermost loops if there are
     any. `loop_mix` is the mix of the innermost loops alone.
     """

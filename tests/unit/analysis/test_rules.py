@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 from profiles import MB, code, launch, profile, waits
 
-from tuner.analysis.base import Profile, Rule
+from tuner.analysis.base import INSTRUCTION_CLASSES, Profile, Rule
 from tuner.analysis.diagnosis import RULES
 from tuner.analysis.diagnosis.execution import SLOTS
 from tuner.analysis.metrics import (
@@ -26,7 +26,6 @@ from tuner.analysis.metrics import (
     WAVEFRONTS,
     counters_for,
 )
-from tuner.analysis.sass import CLASSES
 from tuner.device.simulated import H200_LIKE
 from tuner.model.trial import Occupancy, Resources
 
@@ -567,8 +566,8 @@ def test_every_counter_that_is_asked_for_is_counted_and_every_class_exists(case:
     spied = Spied(case.given.counters, counters)
     BY_NAME[case.rule].find(replace(case.given, counters=spied, codes=codes))
     assert counters <= set(counters_for((9, 0)))
-    assert classes <= set(CLASSES)
+    assert classes <= set(INSTRUCTION_CLASSES)
 
 
 def test_the_classes_that_the_instruction_mix_weighs_exist() -> None:
-    assert set(SLOTS) <= set(CLASSES)
+    assert set(SLOTS) <= set(INSTRUCTION_CLASSES)

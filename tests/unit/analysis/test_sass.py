@@ -7,10 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from tuner.analysis import sass
-from tuner.analysis.base import MachineCode
+from tuner.analysis.base import INSTRUCTION_CLASSES, OTHER, MachineCode
 from tuner.analysis.sass import (
-    CLASSES,
-    OTHER,
     Function,
     Instruction,
     bits_of,
@@ -122,7 +120,7 @@ def test_there_is_one_code_a_kernel_in_their_order(code: Mapping[str, MachineCod
 
 def test_every_instruction_has_a_class_and_none_is_filling(code: Mapping[str, MachineCode]) -> None:
     for one in code.values():
-        assert one.mix.keys() <= CLASSES.keys()
+        assert one.mix.keys() <= INSTRUCTION_CLASSES.keys()
         assert one.instructions == sum(one.mix.values())
     assert code["scalar"].instructions < 32  # of 32, which fill the last line of code
 
