@@ -59,9 +59,10 @@ OTHER = "other"  # what has none of these classes
 class MachineCode:
     """The machine code of one kernel, counted.
 
-    `mix` counts instructions by class, `load_bits` and `store_bits` global accesses by their width, `lines` names for a class the template's line that most of its
-    instructions come from, where the compiler said so: of those in innermost loops if there are
-    any. `loop_mix` is the mix of the innermost loops alone.
+    `mix` counts instructions by class, `loop_mix` those of the innermost loops; `load_bits` and
+    `store_bits` count global accesses by their width. `lines` names for a class the template's line
+    that most of its instructions come from, where the compiler said so: of those in innermost loops
+    if there are any.
     """
 
     kernel: str
