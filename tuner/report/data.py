@@ -48,13 +48,11 @@ _SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming
 class Declared:
     """What the search space says of the verification.
 
-    `varying` names the outputs whose bits may differ between runs, `nonfinite` the inputs that
-    NaN and infinity are put into.
+    `varying` names the outputs whose bits may differ between runs.
     """
 
     edge_cases: tuple[Workload, ...] = ()
     varying: tuple[str, ...] = ()
-    nonfinite: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +293,6 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
         declared=Declared(
             spec.edge_cases,
             varying=tuple(one.name for one in spec.arguments if not one.deterministic),
-            nonfinite=tuple(one.name for one in spec.arguments if one.nonfinite),
         ),
     )
 
