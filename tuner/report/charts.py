@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil, floor, log10
@@ -10,6 +10,7 @@ from math import ceil, floor, log10
 from markupsafe import Markup
 
 from tuner.model.statistics import floor_us
+from tuner.model.trial import Result
 from tuner.report.formatting import coordinate
 from tuner.report.pages import draw
 
@@ -71,21 +72,6 @@ class Speedup:
     different: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RooflinePoint:
-    """The fewest bytes and operations of a call on one workload, and what it took.
-
-    `operations` is None where they are not known.
-    """
-
-    label: str
-    traffic_bytes: int
-    operations: int | None
-    baseline_us: float
-    tuned_us: float
-    held_out: bool
-
-
 def path(points: Iterable[tuple[float, float]]) -> str:
     """Write the commands of a line through points."""
     return "M" + "L".join(f"{coordinate(x)} {coordinate(y)}" for x, y in points)
@@ -95,7 +81,7 @@ def bars(title: str, rows: Sequence[Bar]) -> Markup:
     """Draw labelled horizontal bars on a scale from 0 to the largest."""
     right = 20 + CHARACTER * max((len(row.note) for row in rows), default=0)
     most = max((row.value for row in rows), default=0) or 1
-    x = Scale(0, most, _label_width(rows), WIDTH - right)
+    x = Scale(0, most, _label_width([row.label for row in rows]), WIDTH - right)
     return draw("bars", label=title, rows=rows, x=x)
 
 
@@ -110,39 +96,45 @@ def speedups(
     pad = 0.06 * (high - low) or 0.05
     logarithmic = high > 4 * low
     low, high = (low / 1.1, high * 1.1) if logarithmic else (low - pad, high + pad)
-    x = Scale(low, high, _label_width(rows), WIDTH - 180, logarithmic)
+    x = Scale(low, high, _label_width([row.label for row in rows]), WIDTH - 180, logarithmic)
     chosen = log_ticks(low, high) if logarithmic else ticks(low, high, 6)
     return draw("speedups", label=title, one=one, rows=rows, x=x, ticks=chosen)
 
 
-def throughputs(rows: Sequence[RooflinePoint], streaming_gbps: float) -> Markup:
+def throughputs(
+    results: Sequence[Result], traffic_bytes: Mapping[str, int], streaming_gbps: float
+) -> Markup:
     """Draw the achieved rate of each workload against the measured streaming rate."""
-    rates = [
-        [row.traffic_bytes / us / 1e3 for us in (row.baseline_us, row.tuned_us)] for row in rows
-    ]
-    x = Scale(0, max([streaming_gbps, *chain(*rates)]) * 1.02, _label_width(rows), WIDTH - 280)
-    floors_us = [floor_us(row.traffic_bytes, streaming_gbps) for row in rows]
+    rates = [_per_ns(traffic_bytes[one.workload.key], one) for one in results]
+    width = _label_width([str(one.workload) for one in results])
+    x = Scale(0, max([streaming_gbps, *chain(*rates)]) * 1.02, width, WIDTH - 280)
+    floors_us = [floor_us(traffic_bytes[one.workload.key], streaming_gbps) for one in results]
     return draw(
         "throughputs",
-        rows=list(zip(rows, rates, floors_us, strict=True)),
+        rows=list(zip(results, rates, floors_us, strict=True)),
         x=x,
         ticks=ticks(0, x.high, 5),
         streaming_gbps=streaming_gbps,
     )
 
 
-def roofline(points: Sequence[RooflinePoint], streaming_gbps: float) -> Markup:
+def roofline(
+    results: Sequence[Result],
+    traffic_bytes: Mapping[str, int],
+    operations: Mapping[str, int],
+    streaming_gbps: float,
+) -> Markup:
     """Draw rate against arithmetic intensity, both logarithmic, under the memory roof."""
-    known = [(one, one.operations) for one in points if one.operations]
-    intensities = [count / one.traffic_bytes for one, count in known]
-    gflops = [[count / us / 1e3 for us in (one.baseline_us, one.tuned_us)] for one, count in known]
+    keys = [one.workload.key for one in results]
+    intensities = [operations[key] / traffic_bytes[key] for key in keys]
+    gflops = [_per_ns(operations[one.workload.key], one) for one in results]
     low, high = min(intensities) / 4, max(intensities) * 4
     ceiling = max([high * streaming_gbps, *chain(*gflops)]) * 1.3
     x = Scale(low, high, 74, WIDTH - 20, True)
     y = Scale(min(chain(*gflops)) / 1.5, ceiling, 286, 16, True)
     return draw(
         "roofline",
-        points=[(one, *rest) for (one, _), *rest in zip(known, intensities, gflops, strict=True)],
+        points=list(zip(results, intensities, gflops, strict=True)),
         x=x,
         y=y,
         x_ticks=log_ticks(low, high),
@@ -151,6 +143,9 @@ def roofline(points: Sequence[RooflinePoint], streaming_gbps: float) -> Markup:
     )
 
 
-def _label_width(rows: Sequence[Bar | Speedup | RooflinePoint]) -> float:
-    longest = max((len(row.label) for row in rows), default=0)
-    return 16 + CHARACTER * min(longest, LONGEST_LABEL)
+def _per_ns(amount: int, result: Result) -> list[float]:
+    return [amount / us / 1e3 for us in (result.baseline_us, result.tuned_us)]
+
+
+def _label_width(labels: Sequence[str]) -> float:
+    return 16 + CHARACTER * min(max(map(len, labels), default=0), LONGEST_LABEL)

@@ -54,19 +54,11 @@ def render_report(data: ReportData) -> str:
 
 def _result_parts(data: ReportData) -> Mapping[str, object]:
     streaming = data.streaming_gbps or 0.0
-    points = [
-        charts.RooflinePoint(
-            str(result.workload),
-            data.traffic_bytes[result.workload.key],
-            data.operations.get(result.workload.key),
-            result.baseline_us,
-            result.tuned_us,
-            result.workload.held_out,
-        )
-        for result in data.results
-        if streaming and result.workload.key in data.traffic_bytes
+    traffic, operations = data.traffic_bytes, data.operations
+    placed = [one for one in data.results if streaming and one.workload.key in traffic]
+    known = [
+        one for one in placed if traffic[one.workload.key] and operations.get(one.workload.key)
     ]
-    placed = [one for one in points if one.traffic_bytes and one.operations]
     speedups = [
         charts.Speedup(str(r.workload), r.speedup, r.interval, r.workload.held_out, r.different)
         for r in data.results
@@ -78,8 +70,8 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         "common": formatting.common(data.results),
         "unpaired": sum(not result.paired for result in data.results),
         "speedup_chart": charts.speedups(speedups),
-        "throughput_chart": charts.throughputs(points, streaming) if points else None,
-        "roofline_chart": charts.roofline(placed, streaming) if placed else None,
+        "throughput_chart": charts.throughputs(placed, traffic, streaming) if placed else None,
+        "roofline_chart": charts.roofline(known, traffic, operations, streaming) if known else None,
     }
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.drawings import of_class, parsed, texts
+from tests.unit.report.conftest import make_result
+from tuner.model.kernel import Workload
+from tuner.model.trial import Result
 from tuner.report import charts, formatting
 
 
@@ -59,17 +64,22 @@ def test_held_out_and_uncertain_speedups_look_different():
     ]
 
 
+def timed(tokens: int, baseline_us: float, tuned_us: float) -> Result:
+    made = make_result(Workload.of({"T": tokens, "D": 1}), 1.0)
+    return replace(made, baseline_us=baseline_us, tuned_us=tuned_us)
+
+
 def test_a_rate_over_the_streaming_rate_stays_on_the_chart():
-    rows = [charts.RooflinePoint("T=1", 6_000_000, None, 1.2, 1.0, False)]
-    root = parsed(charts.throughputs(rows, 4000.0))
+    root = parsed(charts.throughputs([timed(1, 1.2, 1.0)], {"T=1,D=1": 6_000_000}, 4000.0))
     (bar,) = of_class(root, "bar")
     assert float(bar.get("x", "")) + float(bar.get("width", "")) < charts.WIDTH
     assert "streaming 4,000 GB/s" in texts(root)
 
 
 def test_the_roofline_draws_both_times_of_every_workload():
-    points = [charts.RooflinePoint(f"T={t}", 200, 100, 1.0 / t, 0.5 / t, t > 2) for t in (1, 2, 3)]
-    root = parsed(charts.roofline(points, 4000.0))
+    results = [timed(t, 1.0 / t, 0.5 / t) for t in (1, 2, 3)]
+    bytes_, operations = ({f"T={t},D=1": count for t in (1, 2, 3)} for count in (200, 100))
+    root = parsed(charts.roofline(results, bytes_, operations, 4000.0))
     assert len(of_class(root, "hollow")) == len(of_class(root, "marker")) == 3
     assert len(of_class(root, "roof")) == 1
 

@@ -21,16 +21,38 @@ IDLE_DRIFT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class EnergyOf:
-    """The energy of one workload; `saving` is "" where nothing was chosen or can be said.
-
-    `programs` are ordered by their time; `front` are those that no other beats in both.
-    """
+    """The energy of one workload; `chosen` is None where nothing was."""
 
     account: Account
     chosen: Variant | None
-    programs: tuple[Consumption, ...]
-    front: tuple[Consumption, ...]
-    saving: str
+
+    @property
+    def programs(self) -> list[Consumption]:
+        return sorted(self.account.programs, key=lambda one: one.time_us)
+
+    @property
+    def front(self) -> Sequence[Consumption]:
+        """Those that no other beats in both time and energy."""
+        return self.account.front()
+
+    @property
+    def saving(self) -> str:
+        """Compare what was chosen with the baseline; "" where it cannot be said."""
+        if self.chosen is None:
+            return ""
+        baseline, tuned = self.account.baseline, self.account.of(self.chosen)
+        saving = self.account.saving(self.chosen)
+        if baseline is None or tuned is None or saving is None:
+            return ""
+        verdict = "no difference"
+        if saving.different and saving.ratio != 1.0:
+            verdict = "less energy" if saving.ratio > 1.0 else "more energy"
+        return (
+            f"{significant(tuned.net_mj)} mJ a call above idle, the baseline "
+            f"{significant(baseline.net_mj)} mJ: {formatting.ratio(saving.ratio)} "
+            f"{formatting.interval(saving.range)}, {verdict}; with idle "
+            f"{formatting.ratio(baseline.gross_mj / tuned.gross_mj)}"
+        )
 
     @property
     def drift(self) -> float | None:
@@ -69,20 +91,15 @@ def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
     return charts.Scale(low - pad, high + pad, start, end)
 
 
-def energy_parts(energies: Sequence[Energy], results: Sequence[Result]) -> tuple[EnergyOf, ...]:
+def energy_parts(energies: Sequence[Energy], results: Sequence[Result]) -> list[EnergyOf]:
     """Lay out the energy of every workload that has any; `results` say what was chosen."""
+    return [one for one in _parts(energies, results) if one.account.programs]
+
+
+def _parts(energies: Sequence[Energy], results: Sequence[Result]) -> list[EnergyOf]:
     chosen = {result.workload: result.variant for result in results}
-    return tuple(
-        EnergyOf(
-            account,
-            chosen.get(workload),
-            programs=tuple(sorted(account.programs, key=lambda one: one.time_us)),
-            front=tuple(account.front()),
-            saving=_saving(account, chosen.get(workload)),
-        )
-        for workload, account in accounts(energies).items()
-        if account.programs
-    )
+    found = accounts(energies).items()
+    return [EnergyOf(account, chosen.get(workload)) for workload, account in found]
 
 
 def energy_lines(
@@ -90,26 +107,23 @@ def energy_lines(
 ) -> list[str]:
     if objective == "time":
         return []
-    chosen = {result.workload: result.variant for result in results}
     return [
-        f"energy         {workload}: "
-        f"{_saving(account, chosen.get(workload)) or 'nothing to compare'}"
-        for workload, account in accounts(energies).items()
+        f"energy         {one.account.workload}: {one.saving or 'nothing to compare'}"
+        for one in _parts(energies, results)
     ]
 
 
 def energy_json(energies: Sequence[Energy], results: Sequence[Result]) -> list[dict[str, object]]:
     """Make the object that `--json` prints: one entry a workload, every measured program in it."""
-    chosen = {result.workload: result.variant for result in results}
     return [
         {
-            "workload": workload.values,
-            "idle_w": rounded_all(account.idle_w),
-            "programs": [_json_program(one, one in account.front()) for one in account.programs],
-            "energy": _json_saving(account, chosen.get(workload), "energy"),
-            "edp": _json_saving(account, chosen.get(workload), "edp"),
+            "workload": one.account.workload.values,
+            "idle_w": rounded_all(one.account.idle_w),
+            "programs": [_json_program(p, p in one.front) for p in one.account.programs],
+            "energy": _json_saving(one, "energy"),
+            "edp": _json_saving(one, "edp"),
         }
-        for workload, account in accounts(energies).items()
+        for one in _parts(energies, results)
     ]
 
 
@@ -136,23 +150,6 @@ def _limits(programs: Sequence[Consumption]) -> list[str]:
     return sorted({name for one in programs for w in one.windows for name in w.limited_by})
 
 
-def _saving(account: Account, variant: Variant | None) -> str:
-    if variant is None:
-        return ""
-    baseline, tuned, saving = account.baseline, account.of(variant), account.saving(variant)
-    if baseline is None or tuned is None or saving is None:
-        return ""
-    less = saving.different and saving.ratio > 1.0
-    more = saving.different and saving.ratio < 1.0
-    verdict = "less energy" if less else "more energy" if more else "no difference"
-    return (
-        f"{significant(tuned.net_mj)} mJ a call above idle, the baseline "
-        f"{significant(baseline.net_mj)} mJ: {formatting.ratio(saving.ratio)} "
-        f"{formatting.interval(saving.range)}, {verdict}; with idle "
-        f"{formatting.ratio(baseline.gross_mj / tuned.gross_mj)}"
-    )
-
-
 def _json_program(one: Consumption, on_front: bool) -> dict[str, object]:
     return {
         "candidate": None if one.variant is None else one.variant.candidate,
@@ -171,10 +168,8 @@ def _json_program(one: Consumption, on_front: bool) -> dict[str, object]:
     }
 
 
-def _json_saving(
-    account: Account, variant: Variant | None, objective: Objective
-) -> Mapping[str, object] | None:
-    saving = None if variant is None else account.saving(variant, objective)
+def _json_saving(one: EnergyOf, objective: Objective) -> Mapping[str, object] | None:
+    saving = None if one.chosen is None else one.account.saving(one.chosen, objective)
     if saving is None:
         return None
     return {

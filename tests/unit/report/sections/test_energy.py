@@ -65,8 +65,8 @@ def test_without_a_result_nothing_is_chosen():
     assert part.saving == ""
     assert not any(part.was_chosen(one) for one in part.programs)
     assert energy_lines(ENERGIES, [], "edp") == ["energy         T=128 D=11008: nothing to compare"]
-    assert energy_parts([], RESULTS) == ()
-    assert energy_parts(ENERGIES[:1], RESULTS) == (), "an interrupted stage that only idled"
+    assert energy_parts([], RESULTS) == []
+    assert energy_parts(ENERGIES[:1], RESULTS) == [], "an interrupted stage that only idled"
 
 
 def test_the_chart_draws_the_front_in_steps_and_every_program_once():
