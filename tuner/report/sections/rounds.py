@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from tuner.agent.history import TIME
 from tuner.agent.prompts import times
-from tuner.analysis.base import METRICS, Bottleneck, Degree
+from tuner.analysis.base import METRICS
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, Tried
 from tuner.report.pages import draw
@@ -140,8 +140,7 @@ def parts(data: ReportData) -> dict[str, object]:
         "longest_problem": LONGEST_PROBLEM,
         "longest_text": LONGEST_TEXT,
         "profiled": profiled(data),
-        "degrees": degrees(data),
-        "bound_of": bound_of,
+        "degrees": dict.fromkeys((one.degree, one.reason) for one in data.profiles),
         "meaning_of": meaning_of,
         "template_line": template_line,
     }
@@ -227,43 +226,12 @@ def metric_name(metric: str) -> str:
 
 
 LONGEST_LINE = 100
-_DEGREES: Mapping[Degree, str] = {
-    Degree.COUNTERS: "Nsight Compute's counters were read, beside times on a GPU, the machine code "
-    "and the compiler's report: what is said below was measured.",
-    Degree.TIMING: "There are times on a GPU, the machine code and the compiler's report, but no "
-    "counters: what is said below of caches, stalls and conflicts is reasoned from the code, not "
-    "measured.",
-    Degree.STATIC: "There are only the machine code for a GPU and the compiler's report: nothing "
-    "was run on a GPU for it, so what is said below of speed is reasoned from the code.",
-}
-_BOUNDS: Mapping[Bottleneck, str] = {
-    Bottleneck.MEMORY: "bound by memory",
-    Bottleneck.COMPUTE: "bound by arithmetic",
-    Bottleneck.LATENCY: "bound by latency: neither memory nor arithmetic is near its limit",
-    Bottleneck.LAUNCH: "bound by the launch: too short for anything else to count",
-    Bottleneck.TAIL: "bound by its last wave of blocks, which leaves multiprocessors idle",
-}
-_UNTIMED_LATENCY = "bound by latency, or by what cannot be told without a time"
 
 
 def profiled(data: ReportData) -> tuple[tuple[str, Sequence[Profiled]], ...]:
     """Group the profiles by candidate, those that serve most workloads first."""
     groups = ((name, [p for p in data.profiles if p.candidate == name]) for name in data.ranking())
     return tuple((name, found) for name, found in groups if found)
-
-
-def degrees(data: ReportData) -> tuple[tuple[str, str], ...]:
-    """Say what each degree of the profiles means, and why there are no counters."""
-    seen = dict.fromkeys((one.degree, one.reason) for one in data.profiles)
-    return tuple(
-        (degree.value, _DEGREES[degree] + (f" Why: {reason.rstrip('.')}." if reason else ""))
-        for degree, reason in seen
-    )
-
-
-def bound_of(one: Profiled) -> str:
-    untimed = one.degree is Degree.STATIC and one.kind is Bottleneck.LATENCY
-    return _UNTIMED_LATENCY if untimed else _BOUNDS[one.kind]
 
 
 def meaning_of(metric: str) -> str:

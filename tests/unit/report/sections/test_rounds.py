@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.drawings import of_class, parsed, texts
+from tests.support.drawings import of_class, parsed, shown, texts
 from tests.support.rounds_sample import CANDIDATES, SMALL, session_with_rounds
 from tuner.analysis.base import Bottleneck, Degree
 from tuner.model.trial import INITIAL as INITIAL_NAME
@@ -17,8 +17,6 @@ from tuner.report.sections.rounds import (
     LONGEST_PROBLEM,
     WIDTH,
     TreeMark,
-    bound_of,
-    degrees,
     marks,
     money,
     profiled,
@@ -151,10 +149,6 @@ def test_names_from_outside_are_escaped_and_cut():
     assert max(map(len, texts(root))) < 20
 
 
-def only(data, **changes):
-    return replace(data, profiles=(replace(data.profiles[0], **changes),))
-
-
 def test_without_a_result_the_fastest_in_the_search_comes_first(with_rounds):
     assert profiled(replace(with_rounds, results=()))[0][0] == "r3"
 
@@ -164,24 +158,11 @@ def test_a_line_that_the_template_does_not_have_shows_no_code(with_rounds, line)
     assert template_line(with_rounds, "r3", line) == ""
 
 
-def test_without_a_gpu_the_reader_is_told_that_nothing_was_run_on_one(with_rounds):
-    ((degree, said),) = degrees(only(with_rounds, degree=Degree.STATIC, reason=""))
-    assert degree == "static"
-    assert "nothing was run on a GPU" in said
-    assert "Why" not in said
-
-
-@pytest.mark.parametrize("kind", list(Bottleneck))
-@pytest.mark.parametrize("degree", list(Degree))
-def test_every_bound_is_put_into_words(with_rounds, kind, degree):
-    assert bound_of(replace(with_rounds.profiles[0], kind=kind, degree=degree)).startswith(
-        "bound by "
-    )
-
-
-def test_latency_without_a_time_is_not_claimed(with_rounds):
-    one = replace(with_rounds.profiles[0], kind=Bottleneck.LATENCY, degree=Degree.STATIC)
-    assert bound_of(one) == "bound by latency, or by what cannot be told without a time"
+def test_every_degree_and_bound_is_put_into_words(with_rounds, golden):
+    first = replace(with_rounds.profiles[0], findings=(), metrics={}, reason="")
+    every = (replace(first, kind=k, degree=d) for d in Degree for k in Bottleneck)
+    page = render_report(replace(with_rounds, profiles=tuple(every)))
+    golden("bounds.txt", shown(page, "What the profile says"))
 
 
 @pytest.fixture
