@@ -17,7 +17,7 @@ from tuner.analysis.metrics import (
     counters_for,
     metrics_of,
 )
-from tuner.analysis.profilers import CountingProfiler
+from tuner.analysis.profilers import Profiler
 from tuner.device.base import DeviceInfo, Program
 from tuner.device.cuda.counters import NsightCompute
 from tuner.model.hardware import architecture_for
@@ -52,9 +52,8 @@ def program(build: Callable[..., Program]) -> Program:
 @pytest.fixture(scope="module")
 def profile(counters: NsightCompute, program: Program, capability: tuple[int, int]) -> Profile:
     info = DeviceInfo("GPU", architecture_for(capability), capability, 1, 1, 1.0, recorded=False)
-    profiler = CountingProfiler(info, counters)
+    profiler = Profiler(info, counters)
     assert profiler.degree is Degree.COUNTERS
-    assert profiler.reason == ""
     lines = tuple(range(1, len(silu().splitlines()) + 1))
     return profiler.profile(ProfileSubject(program, lines, Resources(32), None, 100.0, 3 * BYTES))
 

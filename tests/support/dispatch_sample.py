@@ -14,84 +14,9 @@ from tuner.session.records import file_sha
 from tuner.session.session import Session
 from tuner.space.load import load_definition
 
-SPACE = """\
-version: 1
-kernel: blend
-source: blend.cu
-reference: blend.py
-template: blend.cu.j2
-axes: [T, D]
-operator: {MAP: [twice, thrice]}
-arguments:
-  - {name: out, dtype: float32, shape: [T, D], role: output}
-  - {name: x, dtype: bfloat16, shape: [T, D]}
-  - {name: partial, dtype: float32, shape: [T, "ceil_div(D, 1024)"], role: scratch}
-  - {name: T, dtype: int32, value: T}
-  - {name: D, dtype: int64, value: D}
-  - {name: eps, dtype: float32, value: 1.0e-6}
-  - {name: even, dtype: bool, value: D % 2 == 0}
-workloads:
-  tuned: [{T: 1, D: 4096}, {T: 64, D: 4096}, {T: 1024, D: 4096}]
-  held_out: [{T: 3, D: 4096}, {T: 500, D: 8192}]
-min_bytes: T * D * 6
-baseline:
-  launch:
-    - {kernel: "reduce<float>", grid: [T], block: [128]}
-    - {kernel: blend, grid: [T], block: [128]}
-parameters:
-  block: [64, 128, 256]
-  wide: [false, true]
-  specialize: [false, true]
-  programmatic: [false, true]
-constraints:
-  - D % block == 0
-  - not wide or multiprocessors * block >= 1024
-default: {block: 128, wide: false, specialize: false, programmatic: false}
-launch:
-  - kernel: reduce<float>
-    grid: [T, "ceil_div(D, 1024)"]
-    block: [block]
-    when: T > 4
-  - kernel: blend
-    grid: ["min(T, multiprocessors * 2) if wide else T"]
-    block: ["block // 2", 2]
-    shared_memory: block * 400 if wide else 0
-    cluster: ["2 if wide else 1"]
-    pdl: programmatic
-tolerance: {out: {relative: 1.0e-6}}
-"""
-BODY = """\
-#include <cuda_bf16.h>
-
-struct Pair {
-  float a, b;
-};
-__device__ float twice(float x) { return 2.0f * x; }
-__device__ float thrice(float x) { return 3.0f * x; }
-__device__ float scaled(float x) { return MAP(x); }
-
-template <typename Number>
-__global__ void reduce(float* out, const __nv_bfloat16* x, float* partial, int T, long long D,
-                       float eps, bool even) {
-  Number sum = 0;
-  for (long long i = threadIdx.x; i < D; i += blockDim.x) {
-    sum += __bfloat162float(x[blockIdx.x * D + i]);
-  }
-  partial[blockIdx.x] = sum;
-}
-
-extern "C" __global__ void blend(float* out, const __nv_bfloat16* x, float* partial, int T,
-                                 long long D, float eps, bool even) {
-  const long long width = kWidth > 0 ? kWidth : D;
-  const int thread = threadIdx.x + threadIdx.y * blockDim.x;
-  for (int row = blockIdx.x; row < T; row += gridDim.x) {
-    for (long long i = thread; i < width; i += blockDim.x * blockDim.y) {
-      const Pair pair = {__bfloat162float(x[row * width + i]), eps};
-      out[row * width + i] = scaled(pair.a) + (even ? 0.0f : pair.b);
-    }
-  }
-}
-"""
+FILES = Path(__file__).parent / "blend"
+SPACE = (FILES / "blend.yaml").read_text("utf-8")
+BODY = (FILES / "body.cu").read_text("utf-8")
 SOURCE = f"constexpr int kWidth = 0;\n{BODY}"
 TEMPLATE = f"constexpr int kWidth = @{{ D if specialize else 0 }}@;  // @{{ wide }}@\n{BODY}"
 REFERENCE = """\

@@ -68,3 +68,13 @@ class Page(HTMLParser):
     def tags(self) -> set[str]:
         """Name the elements."""
         return {tag for tag, _ in self.elements}
+
+
+def shown(html: str, *headings: str) -> str:
+    """Write a page, or sections of it, as it is read: a row a line, charts by their names."""
+    html = re.sub(r'<svg[^>]*aria-label="([^"]*)".*?</svg>', r"[\1]", html, flags=re.DOTALL)
+    html = re.sub(r"<tr.*?</tr>", lambda row: " ".join(row[0].split()), html, flags=re.DOTALL)
+    parts = Page(html.replace("<section", "\0<section")).text.split("\0")
+    lines = [[" ".join(line.split()) for line in part.splitlines()] for part in parts]
+    kept = ["\n".join(filter(None, part)) for part in lines]
+    return "\n\n".join(one for one in kept if not headings or one.startswith(headings))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from textwrap import dedent
@@ -123,3 +125,16 @@ class Snapshots:
 @pytest.fixture
 def listener() -> Snapshots:
     return Snapshots()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with its golden file; `UPDATE_GOLDEN=1` writes the files anew."""
+
+    def compare(name: str, text: str) -> None:
+        path = request.path.parent / "golden" / name
+        if os.environ.get("UPDATE_GOLDEN"):
+            path.write_text(text + "\n", encoding="utf-8")
+        assert text + "\n" == path.read_text(encoding="utf-8")
+
+    return compare

@@ -1,11 +1,12 @@
-"""The seam between a compiled config and whatever can say why it takes the time it takes."""
+"""What a profile is: all that is known of why a compiled config takes the time it takes."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from importlib.resources import files
 
 from tuner.device.base import DeviceInfo, Program
 from tuner.model.trial import Finding, Occupancy, Resources
@@ -47,14 +48,21 @@ METRICS: Mapping[str, tuple[str, str]] = {
 }
 
 
+# By name, the `names` and the `opcodes` of each.
+INSTRUCTION_CLASSES: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    files("tuner.analysis").joinpath("instruction_classes.toml").read_text("utf-8")
+)
+OTHER = "other"  # what has none of these classes
+
+
 @dataclass(frozen=True, slots=True)
 class MachineCode:
     """The machine code of one kernel, counted.
 
-    `mix` counts instructions by class (see `sass.CLASSES`), `load_bits` and `store_bits` global
-    accesses by their width, `lines` names for a class the template's line that most of its
-    instructions come from, where the compiler said so: of those in innermost loops if there are
-    any. `loop_mix` is the mix of the innermost loops alone.
+    `mix` counts instructions by class, `loop_mix` those of the innermost loops; `load_bits` and
+    `store_bits` count global accesses by their width. `lines` names for a class the template's line
+    that most of its instructions come from, where the compiler said so: of those in innermost loops
+    if there are any.
     """
 
     kernel: str
@@ -110,19 +118,6 @@ class Profile:
 
     def line_of(self, name: str) -> int | None:
         return next((code.lines[name] for code in self.codes if name in code.lines), None)
-
-
-class Profiler(Protocol):
-    """Learn why configs take the time they take. Close it when done."""
-
-    @property
-    def degree(self) -> Degree: ...
-
-    def profile(self, subject: ProfileSubject) -> Profile:
-        """Profile one subject; what cannot be had is left empty, never guessed."""
-        ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 
 from tuner.analysis.base import Profile
 
@@ -43,47 +44,8 @@ def stall(reason: str) -> str:
     return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
 
 
-# These exist on every chip with memory of its own from TU102 to GB207, by libnvperf_host of CUDA
-# 13.5; Orin, Thor and Spark lack those of `dram`, which their counting leaves out.
-EVERYWHERE: tuple[str, ...] = (
-    DURATION,
-    MEMORY_THROUGHPUT,
-    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    SM_THROUGHPUT,
-    "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",
-    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
-    DRAM_BYTES,
-    "dram__bytes.sum.per_second",
-    L2_HIT_RATE,
-    L2_READS,
-    "l1tex__t_sector_hit_rate.pct",
-    ACTIVE_WARPS,
-    "smsp__warps_eligible.avg.per_cycle_active",
-    ISSUED,
-    EXECUTED,
-    ACTIVE_THREADS,
-    stall("not_selected"),
-    *map(stall, WAITS),
-    *CONFLICTS,
-    WAVEFRONTS,
-    SECTORS_PER_LOAD,
-    "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
-    "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
-    "smsp__inst_executed_op_local_ld.sum",
-    "smsp__inst_executed_op_local_st.sum",
-    BYTES_PER_SECTOR,
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-    "sm__inst_executed_pipe_tensor.sum",
-    "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",
-    "sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_active",
-    "sm__inst_executed_pipe_lsu.sum",
-    "sm__inst_executed_pipe_xu.sum",
-    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_hfma_pred_on.sum",
-)
+_LISTED = files("tuner.analysis").joinpath("counters.txt").read_text("utf-8").splitlines()
+EVERYWHERE = tuple(name for name in _LISTED if not name.startswith("#"))
 # Waits for a warpgroup's matrix instructions, which only this chip has.
 GH100_ONLY: tuple[str, ...] = (stall("gmma"),)
 

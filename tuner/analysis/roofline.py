@@ -35,19 +35,6 @@ _LEAST_ROOM = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
-    """What bounds a kernel and how that is known.
-
-    `share` is the part of its time that its bytes or operations need at least, whichever is more;
-    None where nothing was timed or no rate is known.
-    """
-
-    bound: Bottleneck
-    reason: str
-    share: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Waves:
     """How the blocks of the first launch fill the multiprocessors, `resident` on each at a time."""
 
@@ -81,22 +68,19 @@ def waves(profile: Profile) -> Waves | None:
     return Waves(math.prod(launches[0].grid), profile.device.multiprocessors, occupancy.blocks)
 
 
-def roofline(profile: Profile) -> Roofline:
+def bound_of(profile: Profile) -> Bottleneck:
     """Classify a kernel by theory and time, then by counters, then by what its launch shows.
 
     Where theory and counters name different bounds, theory decides (as in KernelPro, arXiv
     2606.26453): what the counters see then is work that the operator does not need.
     """
-    found = (
+    return (
         _reached(profile)
-        or _short(profile)
         or _by_counters(profile)
-        or _idle(profile)
-        or _tail(profile)
-        or _untimed(profile)
-        or _nothing_reached(profile)
+        or _by_launch(profile)
+        or (None if profile.subject.time_us else theory(profile))
+        or Bottleneck.LATENCY
     )
-    return Roofline(*found, share(profile))
 
 
 def memory_us(profile: Profile) -> float | None:
@@ -128,103 +112,39 @@ def theory(profile: Profile) -> Bottleneck | None:
     return Bottleneck.MEMORY if memory >= CLEAR * compute else None
 
 
-def share(profile: Profile) -> float | None:
-    time_us = profile.subject.time_us
-    floors = [floor for floor in (memory_us(profile), compute_us(profile)) if floor is not None]
-    return max(floors) / time_us if time_us and floors else None
-
-
 def room(profile: Profile) -> float:
     """Estimate which share of the time could be saved at most; 1 where nothing was timed."""
     time_us = profile.subject.time_us
     if not time_us:
         return 1.0
-    used = max(share(profile) or 0.0, EMPTY_PROGRAMMATIC_US / time_us)
-    return max(1.0 - used, _LEAST_ROOM)
+    least_us = max(memory_us(profile) or 0.0, compute_us(profile) or 0.0, EMPTY_PROGRAMMATIC_US)
+    return max(1.0 - least_us / time_us, _LEAST_ROOM)
 
 
-_Found = tuple[Bottleneck, str]
-
-
-def _reached(profile: Profile) -> _Found | None:
-    time_us = profile.subject.time_us
+def _reached(profile: Profile) -> Bottleneck | None:
+    time_us, launches = profile.subject.time_us, len(profile.subject.program.launches)
     if not time_us:
         return None
-    memory, compute = memory_us(profile), compute_us(profile)
-    if memory is not None and memory >= BOUND * time_us and memory >= (compute or 0.0):
-        return Bottleneck.MEMORY, (
-            f"the bytes it must move take {memory:.2f} us at {profile.device.streaming_gbps:.0f} "
-            f"GB/s: {memory / time_us:.0%} of its {time_us:.2f} us"
-        )
-    if compute is not None and compute >= BOUND * time_us:
-        return Bottleneck.COMPUTE, (
-            f"its operations take about {compute:.3g} us at the hardware's peak: "
-            f"{compute / time_us:.0%} of its {time_us:.2f} us"
-        )
-    return None
+    memory, compute = memory_us(profile) or 0.0, compute_us(profile) or 0.0
+    if max(memory, compute) >= BOUND * time_us:
+        return Bottleneck.MEMORY if memory >= compute else Bottleneck.COMPUTE
+    return Bottleneck.LAUNCH if launches and time_us / launches < LAUNCH_US else None
 
 
-def _short(profile: Profile) -> _Found | None:
-    time_us, launches = profile.subject.time_us, len(profile.subject.program.launches)
-    if not time_us or not launches or time_us / launches >= LAUNCH_US:
-        return None
-    each = "" if launches == 1 else f" in {launches} launches"
-    return Bottleneck.LAUNCH, (
-        f"a call takes {time_us:.2f} us{each}, and an empty launch about {EMPTY_LAUNCH_US} us"
-    )
-
-
-def _by_counters(profile: Profile) -> _Found | None:
+def _by_counters(profile: Profile) -> Bottleneck | None:
     memory, arithmetic = counter(profile, MEMORY_THROUGHPUT), counter(profile, SM_THROUGHPUT)
     if memory is None or arithmetic is None or max(memory, arithmetic) < 100 * BOUND:
         return None
     seen = Bottleneck.MEMORY if memory >= arithmetic else Bottleneck.COMPUTE
-    told = f"memory is {memory:.0f}% busy and the multiprocessors {arithmetic:.0f}% (counters)"
-    declared = theory(profile)
-    if declared is None or declared is seen:
-        return seen, told
-    return declared, (
-        f"by its bytes and operations it is bound by {declared}; {told}, "
-        f"so the code does more than the operator needs"
-    )
+    return theory(profile) or seen
 
 
-def _idle(profile: Profile) -> _Found | None:
-    filled = waves(profile)
-    if filled is None or filled.idle < IDLE * filled.multiprocessors:
+def _by_launch(profile: Profile) -> Bottleneck | None:
+    filled, memory = waves(profile), memory_us(profile)
+    if filled is None:
         return None
-    noun = "block" if filled.blocks == 1 else "blocks"
-    told = f"{filled.blocks} {noun} for {filled.multiprocessors} multiprocessors"
-    memory = memory_us(profile)
-    if not profile.subject.time_us and memory is not None and memory < EMPTY_LAUNCH_US:
-        return Bottleneck.LAUNCH, (
-            f"{told}, and its bytes take {memory:.2f} us, less than an empty launch; not timed"
-        )
-    return Bottleneck.LATENCY, told
-
-
-def _tail(profile: Profile) -> _Found | None:
-    filled = waves(profile)
-    if filled is None or filled.lost < TAIL_LOSS:
-        return None
-    return Bottleneck.TAIL, (
-        f"its {filled.blocks} blocks are {filled.count:.2f} waves: "
-        f"{filled.lost:.0%} of the time is lost in the last if all take equally long"
-    )
-
-
-def _untimed(profile: Profile) -> _Found | None:
-    if profile.subject.time_us:
-        return None
-    declared = theory(profile)
-    if declared is not None:
-        return declared, "by its bytes and operations alone; nothing was timed"
-    told = "not known: nothing was timed, and bytes and operations do not decide"
-    return Bottleneck.LATENCY, told
-
-
-def _nothing_reached(profile: Profile) -> _Found:
-    reached = share(profile)
-    told = "" if reached is None else f"it reaches {reached:.0%} of its roofline and "
-    known = "" if counter(profile, SM_THROUGHPUT) is not None else " that is known without counters"
-    return Bottleneck.LATENCY, f"{told}no bound{known}"
+    if filled.idle >= IDLE * filled.multiprocessors:
+        if not profile.subject.time_us and memory is not None and memory < EMPTY_LAUNCH_US:
+            return Bottleneck.LAUNCH
+        return Bottleneck.LATENCY
+    return Bottleneck.TAIL if filled.lost >= TAIL_LOSS else None

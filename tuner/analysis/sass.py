@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tuner.analysis.base import MachineCode
+from tuner.analysis.base import INSTRUCTION_CLASSES, OTHER, MachineCode
 from tuner.compiler.toolkit import bundled, candidates, executable
 
 # How the compiler names the source: equal to `compiler.includes.UNIT_NAME`.
@@ -227,47 +227,7 @@ def _body(graph: _Graph, header: int, source: int) -> set[int]:
     return body
 
 
-# Opcodes without modifiers, as nvdisasm 13 writes them for compute capabilities 7.5 to 12.1: those
-# of the instruction set reference in NVIDIA's CUDA Binary Utilities. The first that matches wins.
-CLASSES: Mapping[str, str] = {
-    "global_load": "LDG",
-    "global_store": "STG",
-    "async_copy": "LDGSTS",  # global to shared memory, past the registers
-    "bulk_copy": "UBLK(CP|RED)|UTMA(LDG|STG|REDG)",  # the tensor memory accelerator
-    "generic_load": "LD",  # the compiler doesn't know which memory
-    "generic_store": "ST",
-    "shared_load": "LDS|LDSM",
-    "shared_store": "STS|STSM|STAS",
-    "local_load": "LDL",  # spills, and arrays that are indexed by variables
-    "local_store": "STL",
-    "constant_load": "U?LDCU?",
-    "tensor_load": "LDTM?|UTCCP",  # Blackwell's tensor memory
-    "tensor_store": "STTM?",
-    "texture": "TEX|TLD|TLD4|TMML|TXD|TXQ|SULD|SUST|SUATOM|SURED",
-    "atomic": "ATOM|ATOMG|RED|REDG|REDAS",
-    "shared_atomic": "ATOMS|ATOMSH",
-    "tensor": "[HIDBQO]MMA|[HIBQ]GMMA|UTC[HIQO]MMA",
-    "fp64": "D(ADD|FMA|MUL|MNMX|SETP)",
-    "fp16": "H(ADD2|FMA2|MUL2|MNMX2|SET2|SETP2)(_32I)?|VHMNMX",
-    "special": "MUFU",
-    "fp32": "F(ADD|MUL|FMA)(2|32I)?|FH(ADD|FMA)|F(MNMX3?|SEL|SET|SETP|CHK|SWZADD|RND)",
-    "conversion": "[FI]2[FI]P?|F2FP|I2FP|F2IP|I2IP",
-    "shuffle": "SHFL",
-    "vote": "VOTEU?|MATCH|REDUX|CREDUX|ELECT|UVOTE|UREDUX",
-    "barrier": "BAR|UCGABAR_(ARV|WAIT)|CGABAR.*",
-    "wait": "DEPBAR|LDGDEPBAR|SYNCS|ARRIVES|WARPGROUP.*|MEMBAR|FENCE|ERRBAR|CGAERRBAR|NANOSLEEP"
-    "|WARPSYNC|ENDCOLLECTIVE|UTMACMDFLUSH|UTCBAR|UTCATOMSWS|UTCSHIFT|ACQBULK|PREEXIT",
-    "cache": "CCTL[LT]?|UTMACCTL|UTMAPF|UBLKPF|PREFETCH",
-    "branch": "BRA|BRX|BRXU|JMP|JMX|JMXU|CALL|RET|EXIT|KILL|BSSY|BSYNC|BREAK|BMOV|BPT|YIELD",
-    "move": "U?MOV|S2R|S2UR|CS2R|R2UR|R2B|B2R|P2R|R2P|UP2UR|R2UP|UR2UP|MOVM",
-    "uniform": "U[A-Z0-9]+",  # integer arithmetic once for the whole warp
-    "integer": "I(ADD|ADD3|MAD|MUL|ABS|MNMX|SETP|SCADD|DP|DP4A)(64|32I)?|V(IADD|IADDMNMX|IMNMX3?"
-    "|ABSDIFF4?)|LEA|LOP|LOP3|PLOP3|SHF|SHL|SHR|PRMT|SEL|SGXT|BMSK|BREV|FLO|POPC|BFE|BFI|XMAD"
-    "|PSETP|QSPC|LEPC",
-}
-OTHER = "other"
-
-_PATTERNS = [(name, re.compile(pattern)) for name, pattern in CLASSES.items()]
+_PATTERNS = [(name, re.compile(one["names"])) for name, one in INSTRUCTION_CLASSES.items()]
 # Written as arithmetic, to move a value or to load a constant on another pipe.
 _MOVES = re.compile(r"IMAD\.MOV\b")
 _CONSTANT = re.compile(r"R\d+, -RZ, RZ, ")

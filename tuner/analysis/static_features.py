@@ -14,54 +14,13 @@ from math import ceil, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.analysis.base import INSTRUCTION_CLASSES, OTHER
 from tuner.compiler.base import CompileResult
 from tuner.model.hardware import DeviceLimits, occupancy
 from tuner.model.kernel import Launch
 from tuner.search.base import Features
 
-# The classes of tuner/analysis/sass.py, which reads a disassembler's text, with the low nine bits
-# of their opcodes; the three bits above say which operands are constants. Found by having nvdisasm
-# 13.5 name every opcode, the other bits drawn at random, and 70,000 instructions that NVRTC made,
-# for compute capabilities 7.5 to 12.1. A test compares what both modules count.
-_OPCODES: Mapping[str, str] = {
-    "global_load": "17e 181",
-    "global_store": "17f 186",
-    "async_copy": "1ae",
-    "bulk_copy": "1b4 1b5 1b6 1ba 1bb",
-    "generic_load": "180",
-    "generic_store": "185",
-    "shared_load": "03b 184",
-    "shared_store": "044 188 1bd",
-    "local_load": "183",
-    "local_store": "187",
-    "constant_load": "0b8 0b9 0bb 182 1ac",
-    "tensor_load": "1e7 1ee",
-    "tensor_store": "1ed",
-    "texture": "160 161 162 163 164 165 166 167 168 169 16a 16b 16c 16d 16e 16f 170 171 193 194 195"
-    " 196 197 198 199 19a 19b 19c 19d 19e 19f 1a0",
-    "atomic": "18a 18b 18e 1a2 1a3 1a6 1a8 1a9 1be",
-    "shared_atomic": "18c 18d",
-    "tensor": "037 03c 03d 03f 07a 07f 1ea 1f0 1f1 1f2 1f3",
-    "fp64": "028 029 02a 02b",
-    "fp16": "030 031 032 033 034 035 040 047",
-    "special": "108",
-    "fp32": "008 009 00a 00b 020 021 022 023 049 04a 04b 076 102 107 113",
-    "conversion": "038 039 03e 043 045 104 105 106 110 111 112",
-    "shuffle": "189",
-    "vote": "006 02f 086 0cc 1a1 1c4",
-    "barrier": "11d 1c7",
-    "wait": "02d 02e 11a 11b 148 15d 15e 192 1a7 1ab 1af 1b0 1b1 1b2 1b7 1c5 1c6 1e3 1e6 1e9",
-    "cache": "13f 140 18f 190 191 1b8 1b9 1bc",
-    "branch": "141 142 143 144 145 146 147 149 14a 14c 14d 150 155 156 157 158 159 15b 15c",
-    "move": "002 003 004 005 03a 082 083 084 0ca 119 11c 1c2 1c3",
-    "uniform": "04c 04d 04e 04f 050 051 052 053 054 055 056 059 05a 05b 05c 05d 05e 085 087 08c 090"
-    " 091 092 096 097 099 09a 09b 09c 09d 09e 09f 0a4 0a5 0a6 0ba 0bc 0bd 0be 0bf 177 1c8 1c9 1ca"
-    " 1cb 1ce",
-    "integer": "007 00c 00f 010 011 012 013 014 015 016 017 019 01a 01b 01c 01d 01e 01f 024 025 026"
-    " 027 036 046 048 100 101 109 14e 1aa",
-}
-OTHER = "other"
-CLASSES = (*_OPCODES, OTHER)
+CLASSES = (*INSTRUCTION_CLASSES, OTHER)
 # Numbers that were given away again: up to a compute capability, and from one on.
 _UP_TO = ((75, 0x36, "tensor"),)
 _FROM = ((120, 0x35, "integer"), (120, 0x49, "uniform"), (120, 0x4A, "uniform"))
@@ -198,8 +157,8 @@ def _widths(capability: int, low: Words, high: Words) -> dict[int, int]:
 def _tables() -> Iterator[Numbers]:
     for capability in (_FIRST_CAPABILITY, *_GENERATIONS):
         table = np.full(0x200, CLASSES.index(OTHER))
-        for name, opcodes in _OPCODES.items():
-            table[[int(opcode, 16) for opcode in opcodes.split()]] = CLASSES.index(name)
+        for name, one in INSTRUCTION_CLASSES.items():
+            table[[int(opcode, 16) for opcode in one["opcodes"].split()]] = CLASSES.index(name)
         for last, opcode, name in _UP_TO:
             if capability <= last:
                 table[opcode] = CLASSES.index(name)

@@ -57,7 +57,7 @@ def meter_for(plan: Plan, device: Device) -> EnergyMeter | None:
 
 def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
     """Open the profiler that goes deepest here."""
-    from tuner.analysis.profilers import find_profiler
+    from tuner.analysis.profilers import Profiler
     from tuner.app.check import UnavailableDevice, target_info
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
@@ -73,7 +73,7 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
         stack.callback(compiler.close)
     timed = not device.info.on_cpu
     counters = device.counters() if isinstance(device, CanCount) else None
-    profiler = find_profiler(profiled.info, counters, timed=timed)
+    profiler = Profiler(profiled.info, counters, timed=timed)
     stack.callback(profiler.close)
     evaluators = partial(evaluator_of, compiler=compiler, device=profiled)
     return Profiling(profiler, evaluators, timed=timed)

@@ -63,7 +63,8 @@ class Compared:
 
 Evidence = Mapping[Workload, tuple[Compared, ...]]
 KernelOf = Callable[[Workload, Variant], VariantKernel | None]
-Holds = Callable[[VariantKernel, Workload], bool]
+# What may serve a workload, with its slowdown over the best there.
+Offers = Mapping[VariantKernel, tuple[Compared, float]]
 
 
 def evidence(
@@ -188,63 +189,6 @@ class DispatchTable:
     def number(self, kernel: VariantKernel | None) -> int:
         return 0 if kernel is None else self.kernels.index(kernel) + 1
 
-    def home(self, kernel: VariantKernel) -> Workload:
-        """Name the first workload that a kernel serves."""
-        return next(entry.workload for entry in self.entries if entry.kernel == kernel)
-
-
-def build(
-    workloads: Sequence[Workload],
-    evidence: Evidence,
-    kernel_of: KernelOf,
-    holds: Holds,
-    choice: SetSelection,
-) -> DispatchTable:
-    """Choose who serves each workload, from what was compared with the baseline.
-
-    A workload without a variant that is proved faster has the baseline, which is none of the
-    variants. `kernel_of` renders a variant for a workload; `holds` says whether the kernel that
-    it gives for one workload may run on another.
-    """
-    tuned = [workload for workload in workloads if not workload.held_out]
-    offers = [_offers(evidence.get(workload, ()), kernel_of) for workload in tuned]
-    near = [_near(one, choice) for one in offers]
-    chosen = _chosen(near, [_baseline_cost(one) for one in offers], choice)
-    entries = tuple(
-        _entry(workload, evidence.get(workload, ()), offer, kernel)
-        for workload, offer, kernel in zip(tuned, offers, chosen, strict=True)
-    )
-    points = tuple((entry.workload, entry.kernel) for entry in entries)
-    held_out = tuple(
-        _checked(workload, points, evidence.get(workload, ()), kernel_of, holds)
-        for workload in workloads
-        if workload.held_out
-    )
-    refuted = tuple((one.workload, None) for one in held_out if one.refuted)
-    kernels = tuple(dict.fromkeys(kernel for _, kernel in points if kernel is not None))
-    return DispatchTable(choice, entries, held_out, kernels, (*points, *refuted))
-
-
-def _offers(
-    compared: Sequence[Compared], kernel_of: KernelOf
-) -> Mapping[VariantKernel, tuple[Compared, float]]:
-    best = min((one.ratio for one in compared), default=1.0)
-    offers = {}
-    for one in compared:
-        kernel = kernel_of(one.workload, one.variant) if one.proved else None
-        if kernel is not None:
-            offers[kernel] = one, one.ratio / best
-    return offers
-
-
-def _near(
-    offers: Mapping[VariantKernel, tuple[Compared, float]], choice: SetSelection
-) -> Mapping[VariantKernel, float]:
-    # The fastest that is proved: where the very best is not, nothing may be near enough to it.
-    least = min((slowdown for _, slowdown in offers.values()), default=1.0)
-    most = inf if choice.most is not None else max(1.0 + choice.within, least)
-    return {k: log(slowdown) for k, (_, slowdown) in offers.items() if slowdown <= most}
-
 
 def _chosen(
     costs: Sequence[Mapping[VariantKernel, float]], otherwise: Sequence[float], choice: SetSelection
@@ -255,47 +199,6 @@ def _chosen(
         return best_set(costs, otherwise, choice.most, kind)
     served = iter(smallest_set([one for one in costs if one], kind))
     return [next(served) if one else None for one in costs]
-
-
-def _baseline_cost(offers: Mapping[VariantKernel, tuple[Compared, float]]) -> float:
-    # Where nothing is proved the baseline serves whatever the set, at a cost that is the same.
-    ratios = [(one.ratio, slowdown) for one, slowdown in offers.values()]
-    return log(ratios[0][1] / ratios[0][0]) if ratios else 0.0
-
-
-def _entry(
-    workload: Workload,
-    compared: Sequence[Compared],
-    offers: Mapping[VariantKernel, tuple[Compared, float]],
-    kernel: VariantKernel | None,
-) -> Entry:
-    if not compared:
-        return Entry(workload, reason="nothing was compared with the baseline")
-    best = compared[0]
-    if kernel is not None:
-        one, slowdown = offers[kernel]
-        return Entry(workload, kernel, one, best, slowdown)
-    # The baseline may be the fastest itself.
-    slowdown = 1.0 / min(best.ratio, 1.0)
-    reason = "the variants serve other workloads" if offers else "no variant is proved faster"
-    return Entry(workload, None, None, best, slowdown, reason)
-
-
-def _checked(
-    workload: Workload,
-    points: Sequence[tuple[Workload, VariantKernel | None]],
-    compared: Sequence[Compared],
-    kernel_of: KernelOf,
-    holds: Holds,
-) -> HeldOut:
-    found = nearest(
-        points, workload.values, lambda kernel: kernel is None or holds(kernel, workload)
-    )
-    near, kernel = found or (None, None)
-    measured = None
-    if kernel is not None and kernel_of(workload, kernel.variant) == kernel:
-        measured = next((one for one in compared if one.variant == kernel.variant), None)
-    return HeldOut(workload, near, kernel, measured, compared[0] if compared else None)
 
 
 class SessionDispatch:
@@ -319,7 +222,7 @@ class SessionDispatch:
         self._homes: dict[VariantKernel, Workload] = {}
         out = distrusted(self.trials, session.checks())
         self.evidence = evidence(session.comparisons(), out, config.seed)
-        self.table = build(self._workloads, self.evidence, self._kernel_of, self._holds, choice)
+        self.table = self._chosen_table(choice)
 
     def applicability(self, kernel: VariantKernel) -> Applicability:
         if kernel not in self._applicability:
@@ -329,17 +232,79 @@ class SessionDispatch:
             )
         return self._applicability[kernel]
 
+    def _chosen_table(self, choice: SetSelection) -> DispatchTable:
+        """Choose who serves each workload, from what was compared with the baseline.
+
+        A workload without a variant that is proved faster has the baseline, which is none of the
+        variants.
+        """
+        tuned = [workload for workload in self._workloads if not workload.held_out]
+        offers = [self._offers(workload) for workload in tuned]
+        costs, otherwise = [_near(one, choice) for one in offers], map(_baseline_cost, offers)
+        chosen = _chosen(costs, list(otherwise), choice)
+        entries = tuple(map(self._entry, tuned, offers, chosen))
+        points = tuple((entry.workload, entry.kernel) for entry in entries)
+        held_out = tuple(self._checked(one, points) for one in self._workloads if one.held_out)
+        refuted = tuple((one.workload, None) for one in held_out if one.refuted)
+        kernels = tuple(dict.fromkeys(kernel for _, kernel in points if kernel is not None))
+        return DispatchTable(choice, entries, held_out, kernels, (*points, *refuted))
+
+    def _offers(self, workload: Workload) -> Offers:
+        compared = self.evidence.get(workload, ())
+        kernels = [
+            self._kernel_of(workload, one.variant) if one.proved else None for one in compared
+        ]
+        return {
+            kernel: (one, one.ratio / compared[0].ratio)
+            for kernel, one in zip(kernels, compared, strict=True)
+            if kernel is not None
+        }
+
+    def _entry(self, workload: Workload, offers: Offers, kernel: VariantKernel | None) -> Entry:
+        best = next(iter(self.evidence.get(workload, ())), None)
+        if best is None:
+            return Entry(workload, reason="nothing was compared with the baseline")
+        if kernel is not None:
+            one, slowdown = offers[kernel]
+            return Entry(workload, kernel, one, best, slowdown)
+        # The baseline may be the fastest itself.
+        slowdown = 1.0 / min(best.ratio, 1.0)
+        reason = "the variants serve other workloads" if offers else "no variant is proved faster"
+        return Entry(workload, None, None, best, slowdown, reason)
+
+    def _checked(
+        self, workload: Workload, points: Sequence[tuple[Workload, VariantKernel | None]]
+    ) -> HeldOut:
+        compared, names = self.evidence.get(workload, ()), self.renderer.names(workload)
+        found = nearest(
+            points,
+            workload.values,
+            lambda kernel: kernel is None or self.applicability(kernel).holds(names),
+        )
+        near, kernel = found or (None, None)
+        measured = None
+        if kernel is not None and self._kernel_of(workload, kernel.variant) == kernel:
+            measured = next((one for one in compared if one.variant == kernel.variant), None)
+        return HeldOut(workload, near, kernel, measured, compared[0] if compared else None)
+
     def _kernel_of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
         kernel = self.renderer.of(workload, variant)
         if kernel is not None:
             self._homes.setdefault(kernel, workload)
         return kernel
 
-    def _holds(self, kernel: VariantKernel, workload: Workload) -> bool:
-        return self.applicability(kernel).holds(self.renderer.names(workload))
+
+def _near(offers: Offers, choice: SetSelection) -> Mapping[VariantKernel, float]:
+    # The fastest that is proved: where the very best is not, nothing may be near enough to it.
+    least = min((slowdown for _, slowdown in offers.values()), default=1.0)
+    most = inf if choice.most is not None else max(1.0 + choice.within, least)
+    return {k: log(slowdown) for k, (_, slowdown) in offers.items() if slowdown <= most}
 
 
-Times = Mapping[Workload, Mapping[Variant, float]]
+def _baseline_cost(offers: Offers) -> float:
+    # Where nothing is proved the baseline serves whatever the set, at a cost that is the same.
+    ratios = [(one.ratio, slowdown) for one, slowdown in offers.values()]
+    return log(ratios[0][1] / ratios[0][0]) if ratios else 0.0
 
 
 def assigned(
@@ -364,7 +329,9 @@ def assigned(
     return {workload: kernel.variant for workload, kernel in pairs if kernel is not None}
 
 
-def timed(trials: Iterable[Trial], distrusted: frozenset[Variant]) -> Times:
+def timed(
+    trials: Iterable[Trial], distrusted: frozenset[Variant]
+) -> Mapping[Workload, Mapping[Variant, float]]:
     """Collect the full times of correct trials; one that was stopped early has only a rank."""
     times: dict[Workload, dict[Variant, float]] = {}
     for trial in trials:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from importlib.resources import files
 
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
@@ -266,32 +268,15 @@ FORWARD_DECLARED: Mapping[str, str] = {
 }
 ARRAY_TYPES: Mapping[str, str] = {**SCALAR_TYPES, **FORWARD_DECLARED}
 
-# ISO C++20, 5.11 and 5.10.
-_KEYWORDS = (
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t "
-    "char32_t class compl concept const consteval constexpr constinit const_cast continue co_await "
-    "co_return co_yield decltype default delete do double dynamic_cast else enum explicit export "
-    "extern false float for friend goto if inline int long mutable namespace new noexcept not "
-    "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires "
-    "return short signed sizeof static static_assert static_cast struct switch template this "
-    "thread_local throw true try typedef typeid typename union unsigned using virtual void "
-    "volatile wchar_t while xor xor_eq"
-)
-# What the header's own code is written with, where a parameter of the same name would hide it.
-_OWN = (
-    "sum difference product floor_div floor_mod ceil_div shift_left shift_right power magnitude "
-    "real_floor_div real_floor_mod real_ceil_div real_power real_magnitude real quotient whole "
-    "same narrow Device current_device Dimensions Launch launchable issue fits Point kPoints "
-    "NoValue device error stream std dispatch logs least nearest distance point axis apart variant "
-    "dim3"
-)
-
-_TAKEN = {*_KEYWORDS.split(), *_OWN.split(), *DEVICE_NAMES}
+_RESERVED = tomllib.loads(files("tuner.export").joinpath("reserved.toml").read_text("utf-8"))
+# What the header's own code is written with.
+_OWN = frozenset(_RESERVED["own"].split())
+_TAKEN = {*_RESERVED["keywords"].split(), *_OWN, *DEVICE_NAMES}
 
 
 def hidden_by(macros: Collection[str], names: Collection[str]) -> tuple[str, ...]:
     """Name the macros of a source that would change the code of a launch with these parameters."""
-    return tuple(sorted({*macros} & {*_OWN.split(), "tune_launch", "tune_launched", *names}))
+    return tuple(sorted({*macros} & {*_OWN, "tune_launch", "tune_launched", *names}))
 
 
 def cpp_name(name: str) -> str:

@@ -11,13 +11,12 @@ from tuner.device.recorded.foreign import (
     ForeignAnswer,
     MeasuredSpace,
     Own,
-    device_info,
     l2_bytes_of,
     ticks,
 )
 from tuner.device.recorded.kernel_tuner_files import cache_text, t4_text
 from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
-from tuner.model.errors import DeviceError, InputError, SessionError
+from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.process.files import atomic_write
@@ -32,6 +31,7 @@ _ELSEWHERE = frozenset(
 ) | frozenset(("date", "recording", "watched_by"))
 # What a run from the file states of itself must not be mistaken for what it was measured with.
 _SOFTWARE = frozenset({"compiler", "commit", "python", "tune"})
+_RESUME = "run `tune --resume` on it until a workload has been searched"
 
 
 def write_both(directory: Path, folder: Path) -> tuple[Path, ...]:
@@ -54,7 +54,7 @@ def write_both(directory: Path, folder: Path) -> tuple[Path, ...]:
             _write(t4_text(measured), t4)
             written += (cache, t4)
     if not written:
-        raise _nothing(directory)
+        raise SessionError("holds no trial to export", path=directory, remedy=_RESUME)
     return tuple(written)
 
 
@@ -69,7 +69,7 @@ def measured_in(session: Session, workload: Workload, candidate: str) -> Measure
     }
     baseline = session.baselines().get(workload)
     if baseline is None or not answers:
-        raise _nothing(session.directory)
+        raise SessionError("holds no trial to export", path=session.directory, remedy=_RESUME)
     created = session.environment.get("date") or manifest.created
     (text,) = (one.space_text for one in session.candidates() if one.name == candidate)
     document = parse(text, session.directory / f"{candidate}.yaml")
@@ -151,20 +151,10 @@ def _device(session: Session) -> RecordedDeviceInfo:
             streaming_gbps=float(known["streaming_gbps"]),
             environment=_environment(known),
         )
-    except (KeyError, ValueError, IndexError):
-        return _from_data_sheet(session, name)
-
-
-def _from_data_sheet(session: Session, name: str) -> RecordedDeviceInfo:
-    """Sessions of the first version told the GPU's name only."""
-    try:
-        info = device_info(name)
-    except DeviceError as error:
+    except (KeyError, ValueError, IndexError) as error:
         raise SessionError(
-            f"does not hold the numbers of its GPU: it {error.message}", path=session.directory
+            "does not hold the numbers of its GPU", path=session.directory
         ) from error
-    notes = {**info.environment, **_environment(session.environment)}
-    return info.model_copy(update={"environment": notes})
 
 
 def _environment(known: Mapping[str, str]) -> dict[str, str]:
@@ -172,14 +162,6 @@ def _environment(known: Mapping[str, str]) -> dict[str, str]:
     software = {f"recorded_{name}": known[name] for name in sorted(_SOFTWARE) if name in known}
     # Of a session that answered from a recording, what the recording was made with comes first.
     return {**software, **kept}
-
-
-def _nothing(directory: Path) -> SessionError:
-    return SessionError(
-        "holds no trial to export",
-        path=directory,
-        remedy="run `tune --resume` on it until a workload has been searched",
-    )
 
 
 def _write(text: str, path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from tuner.report import charts
-from tuner.report.html import render_page, write_page
+from tuner.report.pages import draw, render_page, write_page
 from tuner.search.comparison import Floats, SearcherComparison, SearcherScore, SpaceResult, half
 from tuner.search.recorded_spaces import recording_name
 
@@ -37,33 +37,42 @@ def search_curves(
     The optimum is the line at 1.
     """
     width, height = (1000, 340) if large else (380, 230)
-    left, right, top, bottom = 52, 12, 14, 34
     trials = len(random_share)
-    x = charts.Scale(1, max(trials, 2), left, width - right)
-    y = charts.Scale(_lowest(curves, random_share), 1.0, height - bottom, top + 8)
-    root = charts.canvas(width, height, _summary(label, curves), "" if large else "small")
-    charts.axes(root, x, y, charts.ticks(0, x.high, 5)[1:], charts.ticks(y.low, 1.0, 4))
-    charts.text(root, ((left + width - right) / 2, height - 4), "trials", "axis", "middle")
-    optimum = charts.line(root, (left, y(1.0)), (width - right, y(1.0)), "optimum")
-    charts.tooltip(optimum, "the optimum")
-    steps = _steps(trials)
-    for index, curve in enumerate(curves):
-        low, high = (np.quantile(curve.shares, q, axis=0) for q in (0.25, 0.75))
-        there = "L".join(_points(high, steps, x, y))
-        back = "L".join(reversed(_points(low, steps, x, y)))
-        charts.path(root, f"M{there}L{back}Z", f"band c{index % COLORS}")
-    dashes = charts.path(root, _line(random_share, steps, x, y), "expected")
-    charts.tooltip(dashes, "random search expects")
-    for index, curve in enumerate(curves):
-        middle = np.median(curve.shares, axis=0)
-        drawn = charts.path(root, _line(middle, steps, x, y), f"median c{index % COLORS}")
-        charts.tooltip(drawn, f"{curve.name}: {middle[-1]:.3f} after {trials} trials")
-    return charts.markup(root)
+    x = charts.Scale(1, max(trials, 2), 52, width - 12)
+    y = charts.Scale(_lowest(curves, random_share), 1.0, height - 34, 22)
+    steps = sorted(set(np.linspace(0, trials - 1, min(trials, MOST_POINTS)).round().astype(int)))
 
+    def places(shares: Floats) -> list[tuple[float, float]]:
+        return [(x(step + 1), y(float(shares[step]))) for step in steps]
 
-def _summary(label: str, curves: Sequence[Curve]) -> str:
-    ends = (f"{curve.name} {np.median(curve.shares[:, -1]):.3f}" for curve in curves)
-    return f"Share of the optimum for {label}: {', '.join(ends)}"
+    low, median, high = (
+        [np.quantile(curve.shares, q, axis=0) for curve in curves] for q in (0.25, 0.5, 0.75)
+    )
+    ends = [f"{curve.name} {middle[-1]:.3f}" for curve, middle in zip(curves, median, strict=True)]
+    told = [
+        f"{curve.name}: {middle[-1]:.3f} after {trials} trials"
+        for curve, middle in zip(curves, median, strict=True)
+    ]
+    return draw(
+        "curves",
+        label=f"Share of the optimum for {label}: {', '.join(ends)}",
+        width=width,
+        height=height,
+        large=large,
+        x=x,
+        y=y,
+        x_ticks=charts.ticks(0, x.high, 5)[1:],
+        y_ticks=charts.ticks(y.low, 1.0, 4),
+        bands=[
+            charts.path([*places(top), *reversed(places(bottom))])
+            for top, bottom in zip(high, low, strict=True)
+        ],
+        expected=charts.path(places(random_share)),
+        medians=[
+            (charts.path(places(middle)), title) for middle, title in zip(median, told, strict=True)
+        ],
+        colors=COLORS,
+    )
 
 
 def _lowest(curves: Sequence[Curve], random_share: Floats) -> float:
@@ -74,19 +83,6 @@ def _lowest(curves: Sequence[Curve], random_share: Floats) -> float:
         + [float(np.quantile(curve.shares[:, start:], 0.25, axis=0).min()) for curve in curves]
     )
     return min(floor(lowest * 20) / 20, 0.95)
-
-
-def _steps(trials: int) -> list[int]:
-    chosen = np.linspace(0, trials - 1, min(trials, MOST_POINTS)).round().astype(int)
-    return sorted(set(chosen.tolist()))
-
-
-def _points(shares: Floats, steps: Sequence[int], x: charts.Scale, y: charts.Scale) -> list[str]:
-    return [charts.point(x(step + 1), y(float(shares[step]))) for step in steps]
-
-
-def _line(shares: Floats, steps: Sequence[int], x: charts.Scale, y: charts.Scale) -> str:
-    return "M" + "L".join(_points(shares, steps, x, y))
 
 
 def write_comparison(comparison: SearcherComparison, path: Path, command: str = "") -> None:

@@ -48,26 +48,11 @@ _SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming
 class Declared:
     """What the search space says of the verification.
 
-    `varying` names the outputs whose bits may differ between runs, `nonfinite` the inputs that
-    NaN and infinity are put into.
+    `varying` names the outputs whose bits may differ between runs.
     """
 
     edge_cases: tuple[Workload, ...] = ()
     varying: tuple[str, ...] = ()
-    nonfinite: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EarlyEnd:
-    """A search that ended before its budget: for want of time, or of anything left to find.
-
-    `expected_gain` is the share of the best time that was still expected, None for want of time.
-    """
-
-    candidate: str
-    workload: str
-    trials: int
-    expected_gain: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +126,7 @@ class ReportData:
     profiles: tuple[Profiled, ...] = ()
     energies: tuple[Energy, ...] = ()
     objective: Objective = "time"
-    early_ends: tuple[EarlyEnd, ...] = ()
+    early_ends: tuple[SearchEnded, ...] = ()
     dispatch: Dispatch | None = None
     peers: tuple[PeerTrial, ...] = ()
 
@@ -280,10 +265,7 @@ def from_session(
         ),
         energies=tuple(session.energies()),
         objective=config.objective,
-        early_ends=tuple(
-            EarlyEnd(one.candidate, one.workload, one.trials, one.expected_gain)
-            for one in session.events(SearchEnded)
-        ),
+        early_ends=tuple(session.events(SearchEnded)),
         dispatch=_dispatch(session),
         peers=tuple(session.peers()),
     )
@@ -311,7 +293,6 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
         declared=Declared(
             spec.edge_cases,
             varying=tuple(one.name for one in spec.arguments if not one.deterministic),
-            nonfinite=tuple(one.name for one in spec.arguments if one.nonfinite),
         ),
     )
 

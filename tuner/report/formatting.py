@@ -84,6 +84,28 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[:most].rstrip() + " …"
 
 
+def cut(text: str, most: int) -> str:
+    """Cut a name off so that it has at most so many characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Replace the control characters that XML cannot hold."""
+    return "".join(c if c >= " " or c in "\t\n" else "?" for c in text)
+
+
+def coordinate(value: float) -> str:
+    """Write a place in a chart, to a tenth of a pixel."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def tick_label(value: float) -> str:
+    """Write a chart's tick without needless zeros."""
+    if value != 0 and not 0.001 <= abs(value) < 1e6:
+        return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    return f"{value:,.4f}".rstrip("0").rstrip(".")
+
+
 def joined(names: Sequence[str], most: int = 3) -> str:
     """List names, the first few by name: `a, b, c and 4 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -1,23 +1,14 @@
-"""Pages as one HTML file each, which opens without a network and runs no script: the report."""
+"""The report as one HTML file."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
-
-from tuner.model.config import format_value
-from tuner.model.expressions import Value
 from tuner.model.trial import Status, Trial
-from tuner.process.files import atomic_write
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData
+from tuner.report.pages import render_page, write_page
 from tuner.report.sections import search, summary
 
 
@@ -40,7 +31,6 @@ def render_report(data: ReportData) -> str:
         correct=data.counts()[Status.CORRECT],
         workload_count=len({r.workload for r in data.results} | set(data.by_workload())),
         environment=_environment_rows(data),
-        method=_method(data),
         checks=summary.check_rows(data),
         open_checks=summary.open_checks(data),
         checks_shown=summary.CHECKS_SHOWN,
@@ -62,85 +52,26 @@ def render_report(data: ReportData) -> str:
     )
 
 
-def render_page(template: str, style_sheets: Sequence[str], **values: object) -> str:
-    """Render a template that extends `page.html.j2`, with its style sheets inside."""
-    folder = files("tuner.report")
-    style = "".join(folder.joinpath(name).read_text("utf-8") for name in style_sheets)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return (
-        _environment().get_template(template).render(style=Markup(style), policy=policy, **values)
-    )
-
-
-def write_page(html: str, path: Path) -> None:
-    """Write a page to `path`, replacing what was there in one step; make its folder.
-
-    Raises `OSError` where it cannot, with what was there before left as it was.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # surrogates, which a compiler's output may hold, have no UTF-8
-    atomic_write(path, html.encode("utf-8", errors="replace"))
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("tuner", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    written = (
-        *(formatting.ratio, formatting.interval, formatting.percent, formatting.occupancy),
-        *(formatting.seconds, formatting.significant, formatting.joined, formatting.shortened),
-        formatting.without,
-    )
-    environment.filters.update({one.__name__: one for one in written})
-    environment.filters.update(us=formatting.microseconds, pairs=_pairs, value_of=_value_of)
-    return environment
-
-
-def _pairs(config: Mapping[str, Value]) -> Markup:
-    """Write a config so that a line never breaks inside `name=value`."""
-    pairs = (escape(f"{name}={format_value(value)}") for name, value in config.items())
-    return Markup(" ").join(Markup('<span class="pair">{}</span>').format(pair) for pair in pairs)
-
-
-def _value_of(config: Mapping[str, Value], name: str) -> str:
-    return format_value(config[name]) if name in config else "-"
-
-
 def _result_parts(data: ReportData) -> Mapping[str, object]:
     streaming = data.streaming_gbps or 0.0
-    points = [
-        charts.RooflinePoint(
-            str(result.workload),
-            data.traffic_bytes[result.workload.key],
-            data.operations.get(result.workload.key),
-            result.baseline_us,
-            result.tuned_us,
-            result.workload.held_out,
-        )
-        for result in data.results
-        if streaming and result.workload.key in data.traffic_bytes
+    traffic, operations = data.traffic_bytes, data.operations
+    placed = [one for one in data.results if streaming and one.workload.key in traffic]
+    known = [
+        one for one in placed if traffic[one.workload.key] and operations.get(one.workload.key)
     ]
-    placed = [one for one in points if one.traffic_bytes and one.operations]
     speedups = [
         charts.Speedup(str(r.workload), r.speedup, r.interval, r.workload.held_out, r.different)
         for r in data.results
     ]
     return {
+        "paired": {result.paired for result in data.results} or {not data.recorded},
+        "rounds_least": min((len(one.rounds) for one in data.comparisons), default=0),
         "isolated": any(result.isolated_us is not None for result in data.results),
         "common": formatting.common(data.results),
         "unpaired": sum(not result.paired for result in data.results),
         "speedup_chart": charts.speedups(speedups),
-        "throughput_chart": charts.throughputs(points, streaming) if points else None,
-        "roofline_chart": charts.roofline(placed, streaming) if placed else None,
+        "throughput_chart": charts.throughputs(placed, traffic, streaming) if placed else None,
+        "roofline_chart": charts.roofline(known, traffic, operations, streaming) if known else None,
     }
 
 
@@ -191,41 +122,3 @@ def _environment_rows(data: ReportData) -> list[tuple[str, str]]:
         **data.environment,
     }
     return [(name, value) for name, value in rows.items() if value]
-
-
-def _method(data: ReportData) -> list[str]:
-    if data.on_cpu:
-        taken = (
-            "Each time is the median of single runs on the CPU, one block after the other, by the "
-            "wall clock, with the outputs spoiled before every run; nothing is done about the "
-            "CPU's caches and clock. No time here says anything of a GPU."
-        )
-    elif "timed_by" in data.environment:
-        taken = f"The times were taken by {data.environment['timed_by']}."
-    else:
-        taken = (
-            "Each time is the median per call over replays of a CUDA graph of many launches that "
-            "rotate over several sets of buffers, together at least four times the L2 cache, so "
-            "that neither launch overhead nor cached inputs count."
-        )
-    rounds = min((len(comparison.rounds) for comparison in data.comparisons), default=0)
-    times = f", at least {rounds} times each," if rounds else ""
-    where = "on the same CPU" if data.on_cpu else "in one process"
-    paired = (
-        f"The finalists and the baseline were run alternately {where}{times} and the "
-        "interval is a bootstrap over those pairs, so that a drifting clock moves both alike."
-    )
-    unpaired = (
-        f"The finalists and the baseline come from separate measurements{times} and the interval "
-        "is a bootstrap that treats them as independent."
-    )
-    flags = {result.paired for result in data.results} or {not data.recorded}
-    return [
-        taken,
-        *([paired] if True in flags else []),
-        *([unpaired] if False in flags else []),
-        "Where there were several finalists, the first quarter of the rounds chose one and only "
-        "the rest is reported.",
-        "Only configs whose outputs matched an independent float64 reference were timed, and "
-        "faster is said only where the interval excludes 1.",
-    ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
-from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Occupancy, Result, Trial
 from tuner.report import formatting
@@ -18,9 +17,12 @@ from tuner.report.sections.summary import counts_by_kind
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from rich.console import JustifyMethod
 
     from tuner.report.rounds import RoundData
     from tuner.report.sections.dispatch import Against, PeersOn
+
+T = TypeVar("T")
 
 
 def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> Table:
@@ -32,24 +34,31 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
     """
     best = {one.workload: one.best for one in peers if one.best is not None}
     common = formatting.common(results)
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("workload", no_wrap=True)
-    table.add_column("baseline\nus", justify="right", no_wrap=True)
-    table.add_column("tuned\nus", justify="right", no_wrap=True)
-    table.add_column("speedup\n95 % interval", no_wrap=True)
+    columns: list[tuple[str, JustifyMethod, Callable[[Result], str | Text]]] = [
+        ("workload", "left", lambda one: _workload(one.workload)),
+        ("baseline\nus", "right", lambda one: formatting.microseconds(one.baseline_us)),
+        ("tuned\nus", "right", lambda one: formatting.microseconds(one.tuned_us)),
+        ("speedup\n95 % interval", "left", _speedup),
+    ]
     if best:
-        table.add_column("best peer\nus, against it", no_wrap=True)
-    table.add_column("roof-\nline", justify="right", no_wrap=True)
-    table.add_column("regs", justify="right", no_wrap=True)
-    table.add_column("occupancy\nlimited by", no_wrap=True)
-    named = any(result.candidate != INITIAL for result in results)
-    if named:
-        table.add_column("from", no_wrap=True)
+        columns += [
+            ("best peer\nus, against it", "left", lambda r: _best_peer(best.get(r.workload)))
+        ]
+    columns += [
+        ("roof-\nline", "right", lambda r: _dash(_roofline(r), formatting.percent)),
+        ("regs", "right", lambda r: _dash(r.resources and r.resources.registers, str)),
+        ("occupancy\nlimited by", "left", lambda one: _dash(one.occupancy, _occupancy)),
+    ]
+    if any(result.candidate != INITIAL for result in results):
+        columns += [("from", "left", lambda one: "-" if one.baseline_wins else one.candidate)]
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for header, justify, _ in columns:
+        table.add_column(header, justify=justify, no_wrap=True)
     table.add_column("config", ratio=1, min_width=10, overflow="fold")
     for result in sorted(results, key=lambda result: result.workload.held_out):
-        compared = (_best_peer(best.get(result.workload)),) if best else ()
-        first, others = _cells(result, common, named)
-        table.add_row(*first, *compared, *others)
+        own = formatting.pairs(formatting.without(result.config, common)) or "-"
+        config = Text("baseline" if result.baseline_wins else own)  # brackets are no markup
+        table.add_row(*(cell(result) for _, _, cell in columns), config)
     if common:
         table.caption = Text("everywhere: " + formatting.pairs(common))
         table.caption_justify = "left"
@@ -85,26 +94,8 @@ def json_of(data: ReportData) -> dict[str, object]:
     }
 
 
-def _cells(
-    result: Result, common: Mapping[str, Value], named: bool
-) -> tuple[tuple[str | Text, ...], tuple[str | Text, ...]]:
-    registers = None if result.resources is None else result.resources.registers
-    own = formatting.without(result.config, common)
-    candidate = "-" if result.baseline_wins else result.candidate
-    config = "baseline" if result.baseline_wins else formatting.pairs(own) or "-"
-    measured = (
-        _workload(result.workload),
-        formatting.microseconds(result.baseline_us),
-        formatting.microseconds(result.tuned_us),
-        _speedup(result),
-    )
-    return measured, (
-        "-" if _of_cpu(result) else formatting.percent(result.roofline_share),
-        "-" if registers is None else str(registers),
-        _occupancy(result.occupancy),
-        *((candidate,) if named else ()),
-        Text(config),  # not str: brackets in a value are no markup
-    )
+def _dash(value: T | None, written: Callable[[T], str | Text]) -> str | Text:
+    return "-" if value is None else written(value)
 
 
 def _best_peer(best: Against | None) -> Text:
@@ -115,9 +106,10 @@ def _best_peer(best: Against | None) -> Text:
     return text.append(formatting.ratio(best.speedup), style=style)
 
 
-def _of_cpu(result: Result) -> bool:
-    """Whether it was compiled for a CPU, which is nowhere near the roofline of its memory."""
-    return result.resources is not None and result.resources.registers is None
+def _roofline(result: Result) -> float | None:
+    """A CPU is nowhere near the roofline of its memory."""
+    on_cpu = result.resources is not None and result.resources.registers is None
+    return None if on_cpu else result.roofline_share
 
 
 def _workload(workload: Workload) -> Text:
@@ -132,9 +124,7 @@ def _speedup(result: Result) -> Text:
     return text.append(f"\n{formatting.interval(result.interval)}", style="dim")
 
 
-def _occupancy(occupancy: Occupancy | None) -> Text:
-    if occupancy is None:
-        return Text("-")
+def _occupancy(occupancy: Occupancy) -> Text:
     return Text(formatting.percent(occupancy.share)).append(f"\n{occupancy.limiter}", style="dim")
 
 
@@ -147,7 +137,7 @@ def _json_result(result: Result, peers: dict[str, dict[str, object]] | None) -> 
         "tuned_us": rounded(result.tuned_us),
         "speedup": rounded(result.speedup),
         "interval": rounded_all(result.interval),
-        "roofline": None if _of_cpu(result) else rounded(result.roofline_share),
+        "roofline": rounded(_roofline(result)),
         "candidate": result.candidate,
         "config": dict(result.config),
         "registers": None if result.resources is None else result.resources.registers,

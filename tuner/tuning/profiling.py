@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tuner.analysis.base import Degree, Profiler, ProfileSubject
+from tuner.analysis.base import Degree, ProfileSubject
 from tuner.analysis.diagnosis import diagnose
 from tuner.analysis.metrics import metrics_of
+from tuner.analysis.profilers import Profiler
 from tuner.device.base import Outcome
 from tuner.model.kernel import Workload
 from tuner.model.trial import Trial

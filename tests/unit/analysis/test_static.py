@@ -12,7 +12,7 @@ import pytest
 from tuner.analysis import sass
 from tuner.analysis.base import Degree, ProfileSubject
 from tuner.analysis.metrics import DURATION, counters_for
-from tuner.analysis.profilers import CountingProfiler, StaticProfiler, find_profiler
+from tuner.analysis.profilers import Profiler
 from tuner.analysis.sass import disassemble
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
@@ -60,10 +60,9 @@ class FakeCounters:
         self.closed = True
 
 
-@pytest.mark.parametrize("degree", [Degree.STATIC, Degree.TIMING])
-def test_the_code_of_every_kernel_is_counted_once(subject: ProfileSubject, degree: Degree) -> None:
-    profile = StaticProfiler(H200_LIKE, degree).profile(subject)
-    assert profile.degree is degree
+def test_the_code_of_every_kernel_is_counted_once(subject: ProfileSubject) -> None:
+    profile = Profiler(H200_LIKE).profile(subject)
+    assert profile.degree is Degree.TIMING
     assert [code.kernel for code in profile.codes] == ["second<2>", "first"]
     assert profile.count("global_load") == 2
     assert profile.line_of("fp32") == 13
@@ -82,7 +81,7 @@ def unreadable(program: Program) -> list[Program]:
 
 
 def test_code_that_cannot_be_read_is_no_code(subject: ProfileSubject) -> None:
-    profiler = StaticProfiler(H200_LIKE, Degree.STATIC)
+    profiler = Profiler(H200_LIKE)
     for program in unreadable(subject.program):
         assert profiler.profile(replace(subject, program=program)).codes == ()
 
@@ -130,7 +129,7 @@ def test_the_launch_that_took_longest_gives_the_counters_and_the_hot_lines(
         counts("second<2>", 2.0),
     )
     counters = FakeCounters(Counted(launches))
-    profile = CountingProfiler(H200_LIKE, counters).profile(subject)
+    profile = Profiler(H200_LIKE, counters).profile(subject)
     assert profile.degree is Degree.COUNTERS
     assert profile.counters == {DURATION: 9.0}
     assert [values[DURATION] for values in profile.launch_counters] == [1.0, 9.0, 2.0]
@@ -141,9 +140,8 @@ def test_the_launch_that_took_longest_gives_the_counters_and_the_hot_lines(
 
 def test_a_refusal_is_asked_for_once_and_told_with_every_profile(subject: ProfileSubject) -> None:
     counters = FakeCounters(Counted(), refusal="no permission")
-    profiler = CountingProfiler(H200_LIKE, counters)
+    profiler = Profiler(H200_LIKE, counters)
     assert profiler.degree is Degree.TIMING
-    assert profiler.reason == "no permission"
     for profile in (profiler.profile(subject), profiler.profile(subject)):
         assert profile.degree is Degree.TIMING
         assert profile.reason == "no permission"
@@ -154,7 +152,7 @@ def test_a_refusal_is_asked_for_once_and_told_with_every_profile(subject: Profil
 
 def test_one_program_that_cannot_be_counted_costs_its_own_counters(subject: ProfileSubject) -> None:
     counters = FakeCounters(Counted(reason="no end within 120 s"))
-    profiler = CountingProfiler(H200_LIKE, counters)
+    profiler = Profiler(H200_LIKE, counters)
     profile = profiler.profile(subject)
     assert (profile.degree, profile.reason) == (Degree.TIMING, "no end within 120 s")
     assert profiler.degree is Degree.COUNTERS
@@ -169,15 +167,15 @@ def test_one_program_that_cannot_be_counted_costs_its_own_counters(subject: Prof
         (False, True, True, Degree.COUNTERS),
     ],
 )
-def test_the_profiler_that_knows_most_is_chosen(
+def test_a_profiler_knows_as_much_as_the_device_and_its_times_allow(
     on_cpu: bool, timed: bool, with_counters: bool, degree: Degree
 ) -> None:
     counters = FakeCounters(Counted()) if with_counters else None
     device = replace(H200_LIKE, on_cpu=on_cpu)
-    assert find_profiler(device, counters, timed=timed).degree is degree
+    assert Profiler(device, counters, timed=timed).degree is degree
 
 
 def test_closing_a_profiler_closes_its_counters() -> None:
     counters = FakeCounters(Counted())
-    CountingProfiler(H200_LIKE, counters).close()
+    Profiler(H200_LIKE, counters).close()
     assert counters.closed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -114,22 +115,14 @@ def computed(codes: list[str], folder: Path) -> list[list[str]]:
     )
     table = ", ".join(f"f{i}" for i in range(len(codes)))
     shapes = ", ".join("{" + ", ".join(map(str, shape)) + "}" for shape in SHAPES)
-    (folder / "main.cpp").write_text(
-        "#include <algorithm>\n#include <cmath>\n#include <cstdint>\n#include <cstdio>\n"
-        "#include <limits>\n#include <stdexcept>\n"
-        f"namespace dispatch {{\n{template('expressions.h.j2').render()}\n"
-        'static void print(bool a) { std::printf("%d\\n", a); }\n'
-        "static void print(std::int64_t a) "
-        '{ std::printf("%lld\\n", static_cast<long long>(a)); }\n'
-        'static void print(double a) { std::printf("%a\\n", a); }\n'
-        f"{functions}\n}}\n"
-        "int main() {\n  using namespace dispatch;\n"
-        f"  void (*all[])(std::int64_t, std::int64_t, std::int64_t) = {{{table}}};\n"
-        f"  const std::int64_t shapes[][3] = {{{shapes}}};\n"
-        "  for (auto f : all) for (auto& s : shapes) {\n"
-        '    try { f(s[0], s[1], s[2]); } catch (const NoValue&) { std::puts("none"); }\n'
-        "  }\n}\n"
-    )
+    parts = {
+        "EXPRESSIONS": template("expressions.h.j2").render(),
+        "FUNCTIONS": functions,
+        "TABLE": table,
+        "SHAPES": shapes,
+    }
+    main = (Path(__file__).parent / "data" / "expressions.cpp").read_text("utf-8")
+    (folder / "main.cpp").write_text(re.sub("[A-Z]{5,}", lambda name: parts[name[0]], main))
     command = ["g++", "-std=c++17", "-w"]
     subprocess.run([*command, "-O0", "main.cpp", "-o", "main"], cwd=folder, check=True)
     out = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout

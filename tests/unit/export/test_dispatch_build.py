@@ -31,58 +31,8 @@ SHAPES = [
     (2, 100),
     (5, 64),
 ]
+DATA = Path(__file__).parent / "data"
 HOST_ONLY = "template <typename T> void reduce() {}\nvoid blend() {}"
-HOST_DEFINES = """
-#pragma once
-#define __align__(n) __attribute__((aligned(n)))
-#define __builtin_align__(n) __align__(n)
-#define __device_builtin__
-#define __device_builtin_surface_type__
-#define __device_builtin_texture_type__
-#define __cudart_builtin__
-#define __host__
-#define __device__
-#define CUDARTAPI
-#define CUDARTAPI_CDECL
-"""
-STUBS = r"""
-#include <cstdio>
-#include "blend.h"
-extern "C" cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
-extern "C" cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrMaxThreadsPerBlock ? 1024
-           : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 232448
-           : attribute == cudaDevAttrMultiProcessorCount ? 132 : 32;
-  return cudaSuccess;
-}
-extern "C" cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int value) {
-  std::printf("raised %d\n", value);
-  return cudaSuccess;
-}
-extern "C" cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void*, void** a) {
-  unsigned x = 0, y = 0, z = 0, programmatic = 0;
-  for (unsigned i = 0; i < c->numAttrs; ++i) {
-    const auto& attribute = c->attrs[i];
-    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) programmatic = 1;
-    if (attribute.id != cudaLaunchAttributeClusterDimension) continue;
-    x = attribute.val.clusterDim.x; y = attribute.val.clusterDim.y; z = attribute.val.clusterDim.z;
-  }
-  std::printf("launch %u %u %u %u %u %u %zu %u %u %u %u", c->gridDim.x, c->gridDim.y, c->gridDim.z,
-              c->blockDim.x, c->blockDim.y, c->blockDim.z, c->dynamicSmemBytes, x, y, z,
-              programmatic);
-  std::printf(" %d %lld %g %d\n", *static_cast<int*>(a[3]), *static_cast<long long*>(a[4]),
-              *static_cast<float*>(a[5]), *static_cast<bool*>(a[6]));
-  return cudaSuccess;
-}
-int main() {
-  const std::int64_t shapes[][2] = {SHAPES};
-  for (const auto& s : shapes) {
-    std::printf("shape %d %zu\n", blend_variant(s[0], s[1]), blend_partial_bytes(s[0], s[1]));
-    std::printf("error %d\n", blend(nullptr, nullptr, nullptr, s[0], s[1], nullptr));
-  }
-  std::printf("shape 0 0\nerror %d\n", blend(nullptr, nullptr, nullptr, 0, 4096, nullptr));
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -114,7 +64,7 @@ def cuda_headers(tmp_path: Path) -> Iterator[list[Path]]:
         pytest.skip("needs nvidia-cuda-runtime")
     adapted = tmp_path / "headers"
     (adapted / "crt").mkdir(parents=True)
-    (adapted / "crt" / "host_defines.h").write_text(HOST_DEFINES)
+    shutil.copy(DATA / "host_defines.h", adapted / "crt")
     yield [adapted, wheel]
 
 
@@ -167,7 +117,8 @@ def test_it_launches_what_the_search_space_says(
     folder = tmp_path / "out"
     names = write(made, folder, without_device_code=True)
     shapes = ", ".join(f"{{{t}, {d}}}" for t, d in SHAPES)
-    (folder / "main.cpp").write_text(STUBS.replace("SHAPES", shapes))
+    stubs = (DATA / "runtime_stubs.cpp").read_text()
+    (folder / "main.cpp").write_text(stubs.replace("SHAPES", shapes))
     command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror"]
     command += [f"-isystem{folder}" for folder in cuda_headers]
     command += ["-x", "c++", *names, "main.cpp", "-o", "main"]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.drawings import of_class, parsed, texts
-from tuner.report import charts
+from tests.unit.report.conftest import make_result
+from tuner.model.kernel import Workload
+from tuner.model.trial import Result
+from tuner.report import charts, formatting
 
 
 def test_a_scale_maps_its_ends_and_clamps():
@@ -37,7 +42,7 @@ def test_log_ticks_thin_out_over_many_decades():
     ("value", "label"), [(0.0, "0"), (2.50, "2.5"), (4000.0, "4,000"), (1e7, "1e7"), (1e-5, "1e-5")]
 )
 def test_tick_labels_have_no_needless_zeros(value, label):
-    assert charts.tick_label(value) == label
+    assert formatting.tick_label(value) == label
 
 
 def test_the_line_at_one_is_always_in_the_speedup_chart():
@@ -47,31 +52,28 @@ def test_the_line_at_one_is_always_in_the_speedup_chart():
     assert "40.00x [39.00, 41.00]" in texts(root)
 
 
-def test_held_out_and_uncertain_speedups_look_different():
-    rows = [
-        charts.Speedup("a", 1.5, (1.4, 1.6), False, True),
-        charts.Speedup("b", 1.0, (0.9, 1.1), True, False),
-    ]
-    markers = of_class(parsed(charts.speedups(rows)), "marker")
-    assert [(m.tag, "unsure" in m.get("class", "")) for m in markers] == [
-        ("circle", False),
-        ("path", True),
-    ]
+def timed(tokens: int, baseline_us: float, tuned_us: float) -> Result:
+    made = make_result(Workload.of({"T": tokens, "D": 1}), 1.0)
+    return replace(made, baseline_us=baseline_us, tuned_us=tuned_us)
 
 
 def test_a_rate_over_the_streaming_rate_stays_on_the_chart():
-    rows = [charts.RooflinePoint("T=1", 6_000_000, None, 1.2, 1.0, False)]
-    root = parsed(charts.throughputs(rows, 4000.0))
+    root = parsed(charts.throughputs([timed(1, 1.2, 1.0)], {"T=1,D=1": 6_000_000}, 4000.0))
     (bar,) = of_class(root, "bar")
     assert float(bar.get("x", "")) + float(bar.get("width", "")) < charts.WIDTH
     assert "streaming 4,000 GB/s" in texts(root)
 
 
-def test_the_roofline_draws_both_times_of_every_workload():
-    points = [charts.RooflinePoint(f"T={t}", 200, 100, 1.0 / t, 0.5 / t, t > 2) for t in (1, 2, 3)]
-    root = parsed(charts.roofline(points, 4000.0))
-    assert len(of_class(root, "hollow")) == len(of_class(root, "marker")) == 3
-    assert len(of_class(root, "roof")) == 1
+def test_the_pictures_of_charts(golden):
+    results = [timed(t, 1.0 / t, 0.5 / t) for t in (1, 2, 3)]
+    bytes_, operations = ({f"T={t},D=1": count for t in (1, 2, 3)} for count in (200, 100))
+    speedups = [
+        charts.Speedup("a", 1.5, (1.4, 1.6), False, True),
+        charts.Speedup("b", 1.0, (0.9, 1.1), True, False),
+    ]
+    golden("roofline.svg", charts.roofline(results, bytes_, operations, 4000.0))
+    golden("throughputs.svg", charts.throughputs(results, bytes_, 4000.0))
+    golden("speedups.svg", charts.speedups(speedups))
 
 
 def test_labels_are_escaped_and_long_ones_are_cut_with_the_whole_in_a_tooltip():

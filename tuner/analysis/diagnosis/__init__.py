@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from tuner.analysis.base import Bottleneck, Profile, Rule
 from tuner.analysis.diagnosis import execution, memory
-from tuner.analysis.roofline import roofline, room
+from tuner.analysis.roofline import bound_of, room
 from tuner.model.trial import Finding, ranked
 
 _ALL = frozenset(Bottleneck)
@@ -120,7 +120,7 @@ def diagnose(
     if rules is None:
         others, problems = load()
         rules = (*RULES, *others)
-    bound = roofline(profile).bound
+    bound = bound_of(profile)
     found = [rule.find(profile) for rule in rules if bound in rule.bounds]
     left = room(profile)
     weighed = [replace(one, weight=one.weight * left) for one in found if one is not None]

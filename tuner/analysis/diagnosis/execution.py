@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tuner.analysis.base import Bottleneck, Profile
+from tuner.analysis.diagnosis.advice import OCCUPANCY, OVERHEADS, STALLS, TOPICS, finding
 from tuner.analysis.metrics import (
     ACTIVE_THREADS,
     ACTIVE_WARPS,
@@ -71,65 +72,39 @@ SLOTS = {
     "special": 8,
 }
 
-_FUSE = "Fuse the launches into one"
-_HIDE = (
-    "`pdl: true`, and `griddepcontrol.wait` (cudaGridDependencySynchronize) just before "
-    "the first access to memory that others write."
-)
-
 
 def launch_overhead(profile: Profile) -> Finding | None:
     """Set the launches of a call, each at what an empty one takes, against its time."""
-    launches = profile.subject.program.launches
+    launches, fuse = profile.subject.program.launches, TOPICS["launches"]
     count, ordinary = len(launches), sum(not launch.pdl for launch in launches)
     time_us = profile.subject.time_us
     hideable = ordinary > 0 and profile.device.compute_capability >= HOPPER
-    if count <= 1 and not hideable:
+    if count <= 1 and not (hideable and time_us):
         return None
     if not time_us:
-        return _untimed_launches(count) if count > 1 else None
+        return finding(
+            "launch_overhead",
+            f"A call is {count} launches, each of which takes about {EMPTY_LAUNCH_US} us even "
+            f"if empty (as on an H200); nothing was timed.",
+            (count, "launches"),
+            LAUNCH_WEIGHT / 2,
+            advice=f"{fuse}, unless the call takes many times as long.",
+        )
     empty = ordinary * EMPTY_LAUNCH_US + (count - ordinary) * EMPTY_PROGRAMMATIC_US
     part = min(empty / time_us, 1.0)
     if part < MIN_LAUNCH_SHARE:
         return None
-    if count == 1:
-        advice = f"Hide part of it: {_HIDE}"
-    else:
-        advice = f"{_FUSE}; else hide part of them: {_HIDE}" if hideable else f"{_FUSE}."
+    hide = f"ide part of {'it' if count == 1 else 'them'}: {TOPICS['launch_hiding']}"
     noun = "An empty launch takes" if count == 1 else f"{count} empty launches take"
-    return Finding(
-        topic="launch_overhead",
-        text=f"{noun} about {empty:.1f} us (as on an H200), {part:.0%} of the {time_us:.2f} us "
+    return finding(
+        "launch_overhead",
+        f"{noun} about {empty:.1f} us (as on an H200), {part:.0%} of the {time_us:.2f} us "
         f"of a call.",
-        advice=advice,
-        value=round(100 * part),
-        unit="%",
+        (round(100 * part), "%"),
         # One launch has to stay.
-        weight=max(min((empty - EMPTY_PROGRAMMATIC_US) / time_us, 1.0), LAUNCH_WEIGHT * part),
+        max(min((empty - EMPTY_PROGRAMMATIC_US) / time_us, 1.0), LAUNCH_WEIGHT * part),
+        advice=f"H{hide}" if count == 1 else f"{fuse}; else h{hide}" if hideable else f"{fuse}.",
     )
-
-
-def _untimed_launches(count: int) -> Finding:
-    return Finding(
-        topic="launch_overhead",
-        text=f"A call is {count} launches, each of which takes about {EMPTY_LAUNCH_US} us even "
-        f"if empty (as on an H200); nothing was timed.",
-        advice=f"{_FUSE}, unless the call takes many times as long.",
-        value=count,
-        unit="launches",
-        weight=LAUNCH_WEIGHT / 2,
-    )
-
-
-_OCCUPANCY_ADVICE = {
-    "registers": "Use fewer registers: fewer elements a thread, less unrolling, or a minimum of "
-    "blocks in the launch bounds; smaller blocks where a block's registers do not divide evenly.",
-    "shared memory": "Use less shared memory a block: smaller tiles, fewer stages, a narrower "
-    "type; or more threads on the same tile.",
-    "warps": "Choose a block size that divides the multiprocessor's threads more evenly.",
-    "blocks": "Use larger blocks: so many small ones are all that a multiprocessor holds.",
-    "barriers": "Use fewer named barriers a block, or larger blocks.",
-}
 
 
 def occupancy(profile: Profile) -> Finding | None:
@@ -137,10 +112,8 @@ def occupancy(profile: Profile) -> Finding | None:
     held, filled = profile.subject.occupancy, waves(profile)
     if held is None or held.blocks < 1 or held.share >= LOW_OCCUPANCY:
         return None
-    if filled is not None and filled.count <= 1.0:
-        return None
     issue = counter(profile, ISSUED)
-    if issue is not None and issue >= BUSY_ISSUE_PCT:
+    if (filled and filled.count <= 1.0) or (issue is not None and issue >= BUSY_ISSUE_PCT):
         return None
     resources, launch = profile.subject.resources, profile.subject.program.launches[0]
     shared = resources.static_shared_bytes + launch.shared_bytes
@@ -151,14 +124,13 @@ def occupancy(profile: Profile) -> Finding | None:
     }.get(held.limiter, "the block size allows")
     active = counter(profile, ACTIVE_WARPS)
     measured = "" if active is None else f" ({active:.0f}% measured)"
-    return Finding(
-        topic="occupancy",
-        text=f"Occupancy is {held.share:.0%}{measured}: {cause} {_blocks(held.blocks)} of "
+    return finding(
+        "occupancy",
+        f"Occupancy is {held.share:.0%}{measured}: {cause} {_blocks(held.blocks)} of "
         f"{launch.threads} threads on a multiprocessor.",
-        advice=_OCCUPANCY_ADVICE.get(held.limiter, f"Use less of what limits it: {held.limiter}."),
-        value=round(100 * held.share),
-        unit="%",
-        weight=OCCUPANCY_WEIGHT * (1.0 - held.share / LOW_OCCUPANCY),
+        (round(100 * held.share), "%"),
+        OCCUPANCY_WEIGHT * (1.0 - held.share / LOW_OCCUPANCY),
+        advice=OCCUPANCY.get(held.limiter, f"Use less of what limits it: {held.limiter}."),
     )
 
 
@@ -168,30 +140,26 @@ def tail(profile: Profile) -> Finding | None:
     if filled is None:
         return None
     if filled.idle >= IDLE * filled.multiprocessors:
-        return Finding(
-            topic="tail",
-            text=f"The grid has {_blocks(filled.blocks)} for {filled.multiprocessors} "
+        return finding(
+            "tail",
+            f"The grid has {_blocks(filled.blocks)} for {filled.multiprocessors} "
             f"multiprocessors: {filled.idle} of them have nothing to do.",
-            advice="Split the work into more blocks: fewer rows or elements a block, several "
-            "blocks a row (joined through a cluster or atomics), or smaller blocks.",
-            value=filled.idle,
-            unit="multiprocessors",
-            weight=0.5 * filled.idle / filled.multiprocessors,
+            (filled.idle, "multiprocessors"),
+            0.5 * filled.idle / filled.multiprocessors,
+            advice=TOPICS["few_blocks"],
         )
     if filled.lost < TAIL_LOSS:
         return None
     slots = filled.resident * filled.multiprocessors
     last = filled.blocks - slots * (math.ceil(filled.count) - 1)
-    return Finding(
-        topic="tail",
-        text=f"The {filled.blocks} blocks are {filled.count:.2f} waves of {slots}, with {last} "
+    return finding(
+        "tail",
+        f"The {filled.blocks} blocks are {filled.count:.2f} waves of {slots}, with {last} "
         f"blocks in the last: if all blocks take equally long, {filled.lost:.0%} of the "
         f"multiprocessors' time is lost.",
-        advice="Make the blocks fill whole waves: another block size or more or less work a "
-        f"block; or launch {slots} persistent blocks that loop over the work.",
-        value=round(100 * filled.lost),
-        unit="%",
-        weight=0.8 * filled.lost,
+        (round(100 * filled.lost), "%"),
+        0.8 * filled.lost,
+        advice=TOPICS["tail"].format(slots=slots),
     )
 
 
@@ -199,82 +167,23 @@ def _blocks(count: int) -> str:
     return "1 block" if count == 1 else f"{count} blocks"
 
 
-# Reasons as Nsight Compute's documentation of warp states describes them; barriers have their own
-# diagnosis.
-REASONS = {
-    "long_scoreboard": (
-        "loads from global or local memory",
-        "Have more loads on the way: load several elements before the first is used (unroll, more "
-        "elements a thread), or copy ahead with cp.async or TMA; more warps hide it as well.",
-    ),
-    "short_scoreboard": (
-        "shared memory or special functions",
-        "Go to shared memory less often (registers, warp shuffles), or put independent work "
-        "between a shared load or a special function and the use of its result.",
-    ),
-    "math_pipe_throttle": (
-        "a busy arithmetic unit",
-        "Spread the arithmetic over other units, or do less of it: tensor cores, packed 16-bit "
-        "operations, precomputed indices.",
-    ),
-    "mio_throttle": (
-        "the queue of shared memory, shuffles and special functions",
-        "Issue fewer of these: wider shared accesses (128 bits), fewer shuffles, exp and divisions "
-        "once rather than again.",
-    ),
-    "lg_throttle": (
-        "the queue of global and local memory",
-        "Issue fewer and wider accesses: 16 bytes a load; remove spills and repeated loads.",
-    ),
-    "tex_throttle": ("the texture queue", "Issue fewer texture accesses, or use plain loads."),
-    "wait": (
-        "results of the instruction before",
-        "Give a thread independent work: unroll with several accumulators.",
-    ),
-    "no_instruction": (
-        "instructions to be fetched",
-        "Make the code shorter: unroll less, and avoid long paths that few warps take.",
-    ),
-    "membar": (
-        "memory fences",
-        "Use fewer fences, or narrower ones: of the block rather than of the device.",
-    ),
-    "branch_resolving": (
-        "branches",
-        "Branch less in loops: unroll, or select values rather than paths.",
-    ),
-    "drain": (
-        "stores before the end",
-        "Store in wide, coalesced pieces, and earlier than just before the end.",
-    ),
-    "gmma": (
-        "warpgroup matrix products",
-        "Keep several products on the way before waiting for the first.",
-    ),
-    "sleeping": ("nanosleep", "Sleep less between polls."),
-    "dispatch_stall": ("the dispatcher", "Mix instructions that use different units."),
-}
-
-
 def warp_stalls(profile: Profile) -> Finding | None:
     """Fire on counters alone, where one reason has 40 % of the stalled cycles."""
     shares = stalls(profile)
     reason = max(shares, key=lambda name: shares[name], default="")
-    if reason not in REASONS or shares[reason] < DOMINANT_STALL:
+    if reason not in STALLS or shares[reason] < DOMINANT_STALL:
         return None
-    share = shares[reason]
-    what, advice = REASONS[reason]
+    share, words = shares[reason], STALLS[reason]
     line, hot = profile.hot_lines[0] if profile.hot_lines else (None, 0.0)
     where = "" if line is None else f"; {hot:.0%} of the stalls{at(line)}"
-    return Finding(
-        topic="warp_stalls",
-        text=f"{share:.0%} of the stalled cycles are spent waiting for {what} "
+    return finding(
+        "warp_stalls",
+        f"{share:.0%} of the stalled cycles are spent waiting for {words['waiting_for']} "
         f"({reason}, counters{where}).",
-        advice=advice,
-        value=round(100 * share),
-        unit="%",
-        weight=STALL_WEIGHT * min(share / CRITICAL_STALL, 1.0),
-        line=line,
+        (round(100 * share), "%"),
+        STALL_WEIGHT * min(share / CRITICAL_STALL, 1.0),
+        line,
+        words["advice"],
     )
 
 
@@ -286,33 +195,21 @@ def barrier_stalls(profile: Profile) -> Finding | None:
         if share < MIN_BARRIER_STALL:
             return None
         text = f"{share:.0%} of the stalled cycles are spent at barriers (counters{at(line)})."
-        value, unit, weight = round(100 * share), "%", 0.6 * share
-    else:
-        mix, where = innermost(profile)
-        if where == "the code" or not mix.get("barrier"):
-            mix, where = whole(profile), "the code"
-        barriers = mix.get("barrier", 0)
-        if not barriers or (where == "the code" and barriers < MANY_BARRIERS):
-            return None
-        between = sum(mix.values()) / barriers
-        if between >= MIN_INSTRUCTIONS_PER_BARRIER:
-            return None
-        text = (
-            f"One of {between:.0f} instructions of {where} is a barrier ({barriers} in all, "
-            f"machine code{at(line)}); what they cost was not measured."
-        )
-        value, unit, weight = round(between), "instructions", 0.1
-    return Finding(
-        topic="barrier_stalls",
-        text=text,
-        advice="Synchronize less: one warp a row with shuffles in place of the block, __syncwarp "
-        "where only a warp shares data, two buffers so that one barrier a step is enough; or "
-        "smaller blocks.",
-        value=value,
-        unit=unit,
-        weight=weight,
-        line=line,
+        return finding("barrier_stalls", text, (round(100 * share), "%"), 0.6 * share, line)
+    mix, where = innermost(profile)
+    if where == "the code" or not mix.get("barrier"):
+        mix, where = whole(profile), "the code"
+    barriers = mix.get("barrier", 0)
+    if not barriers or (where == "the code" and barriers < MANY_BARRIERS):
+        return None
+    between = sum(mix.values()) / barriers
+    if between >= MIN_INSTRUCTIONS_PER_BARRIER:
+        return None
+    text = (
+        f"One of {between:.0f} instructions of {where} is a barrier ({barriers} in all, "
+        f"machine code{at(line)}); what they cost was not measured."
     )
+    return finding("barrier_stalls", text, (round(between), "instructions"), 0.1, line)
 
 
 def tensor_cores(profile: Profile) -> Finding | None:
@@ -327,16 +224,13 @@ def tensor_cores(profile: Profile) -> Finding | None:
     if theory(profile) is not Bottleneck.COMPUTE:
         return None
     line = profile.line_of("fp32") or profile.line_of("fp16")
-    return Finding(
-        topic="tensor_cores",
-        text=f"{operations / max(least, 1):.0f} operations a byte, and no tensor instruction among "
+    return finding(
+        "tensor_cores",
+        f"{operations / max(least, 1):.0f} operations a byte, and no tensor instruction among "
         f"{arithmetic} floating-point ones (machine code{at(line)}).",
-        advice="If the loop is a matrix product of 16-bit, 8-bit or TF32 values, use the tensor "
-        "cores: mma.sync through ldmatrix, or wgmma from compute capability 9.0 on.",
-        value=round(operations / max(least, 1)),
-        unit="operations a byte",
-        weight=TENSOR_CORES_WEIGHT,
-        line=line,
+        (round(operations / max(least, 1)), "operations a byte"),
+        TENSOR_CORES_WEIGHT,
+        line,
     )
 
 
@@ -348,41 +242,14 @@ def divergence(profile: Profile) -> Finding | None:
     issue = counter(profile, ISSUED)
     line = profile.line_of("branch")
     where = "" if line is None else f"; most branches are of line {line}"
-    return Finding(
-        topic="divergence",
-        text=f"{active:.1f} of {THREADS_PER_WARP} threads of a warp are active on average "
+    return finding(
+        "divergence",
+        f"{active:.1f} of {THREADS_PER_WARP} threads of a warp are active on average "
         f"(counters{where}).",
-        advice="Let all threads of a warp take the same path: give conditions to whole warps, "
-        "select values rather than branch, and let no lane wait while another works alone.",
-        value=round(active, 1),
-        unit="threads",
-        weight=(1.0 - active / THREADS_PER_WARP) * (0.5 if issue is None else issue / 100.0),
-        line=line,
+        (round(active, 1), "threads"),
+        (1.0 - active / THREADS_PER_WARP) * (0.5 if issue is None else issue / 100.0),
+        line,
     )
-
-
-_OVERHEADS = {
-    "Index arithmetic, comparisons and moves": (
-        ("integer", "uniform", "move"),
-        "Compute indices once outside of the loop and step pointers; use 32-bit offsets, constant "
-        "strides and powers of two; handle more elements per index.",
-    ),
-    "Conversions": (
-        ("conversion",),
-        "Convert in pairs (such as __bfloat1622float2), once an element, or compute in the "
-        "stored type with packed instructions.",
-    ),
-    "Special functions (exp, logarithm, division, square root)": (
-        ("special",),
-        "Divide by multiplying with a reciprocal computed once a row; use exp2f with a factor "
-        "folded in; compute each value in one thread and share it.",
-    ),
-    "Shuffles": (
-        ("shuffle",),
-        "Reduce within the thread first, then once over the warp; let fewer lanes share a row, or "
-        "use the warp-wide __reduce_*_sync on integers.",
-    ),
-}
 
 
 def instruction_mix(profile: Profile) -> Finding | None:
@@ -394,23 +261,22 @@ def instruction_mix(profile: Profile) -> Finding | None:
     if arithmetic < MIN_ARITHMETIC or (busy is not None and busy < IDLE_PCT):
         return None
     parts = {
-        what: sum(slots[name] for name in names) / sum(slots.values())
-        for what, (names, _) in _OVERHEADS.items()
+        what: sum(slots[name] for name in words["classes"]) / sum(slots.values())
+        for what, words in OVERHEADS.items()
     }
     what = max(parts, key=lambda name: parts[name])
-    part, (names, advice) = parts[what], _OVERHEADS[what]
+    part, names = parts[what], OVERHEADS[what]["classes"]
     if part < MIN_OVERHEAD_SHARE:
         return None
     line = profile.line_of(max(names, key=lambda name: mix.get(name, 0)))
     count = sum(mix.get(name, 0) for name in names)
     measured = "" if busy is None else f"; the multiprocessors are {busy:.0f}% busy (counters)"
-    return Finding(
-        topic="instruction_mix",
-        text=f"{what} take about {part:.0%} of the arithmetic issue slots of {where}: {count} of "
+    return finding(
+        "instruction_mix",
+        f"{what} take about {part:.0%} of the arithmetic issue slots of {where}: {count} of "
         f"{arithmetic} instructions (machine code{at(line)}){measured}.",
-        advice=advice,
-        value=round(100 * part),
-        unit="%",
-        weight=part * (0.2 if busy is None else 0.5 * busy / 100.0),
-        line=line,
+        (round(100 * part), "%"),
+        part * (0.2 if busy is None else 0.5 * busy / 100.0),
+        line,
+        OVERHEADS[what]["advice"],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tuner.analysis.base import Profile
+from tuner.analysis.diagnosis.advice import TOPICS, finding
 from tuner.analysis.metrics import (
     BYTES_PER_SECTOR,
     CONFLICTS,
@@ -49,30 +50,27 @@ UNKNOWN_WAITING = 0.5
 
 def redundant_traffic(profile: Profile) -> Finding | None:
     """Compare the bytes that moved with the fewest that the operator declares."""
-    least = profile.subject.traffic_bytes
-    moved = summed(profile, DRAM_BYTES)
-    if moved is not None and moved - MAX_OVER_IDEAL * least >= MIN_EXTRA_BYTES:
-        return _traffic(profile, "between L2 and memory", moved, 0.8)
+    least, line = profile.subject.traffic_bytes, profile.line_of("global_load")
     sectors = summed(profile, L2_READS)
-    if sectors is not None and sectors * SECTOR_BYTES - MAX_L2_READS * least >= MIN_EXTRA_BYTES:
-        return _traffic(profile, "read from the L2", sectors * SECTOR_BYTES, 0.4)
+    for what, moved, most, weight in (
+        ("between L2 and memory", summed(profile, DRAM_BYTES), MAX_OVER_IDEAL, 0.8),
+        (
+            "read from the L2",
+            None if sectors is None else sectors * SECTOR_BYTES,
+            MAX_L2_READS,
+            0.4,
+        ),
+    ):
+        if moved is not None and moved - most * least >= MIN_EXTRA_BYTES:
+            return finding(
+                "redundant_traffic",
+                f"{moved / 1e6:.1f} MB {what} (counters{at(line)}) where the operator needs "
+                f"{least / 1e6:.1f} MB.",
+                (round(moved / 1e6, 1), "MB"),
+                weight * (1.0 - least / moved),
+                line,
+            )
     return None
-
-
-def _traffic(profile: Profile, what: str, moved: float, weight: float) -> Finding:
-    least = profile.subject.traffic_bytes
-    line = profile.line_of("global_load")
-    return Finding(
-        topic="redundant_traffic",
-        text=f"{moved / 1e6:.1f} MB {what} (counters{at(line)}) where the operator needs "
-        f"{least / 1e6:.1f} MB.",
-        advice="Read and write each byte once: keep what is used again in registers or shared "
-        "memory, merge passes over the same data, and let blocks share what they all read.",
-        value=round(moved / 1e6, 1),
-        unit="MB",
-        weight=weight * (1.0 - least / moved),
-        line=line,
-    )
 
 
 def register_spills(profile: Profile) -> Finding | None:
@@ -89,29 +87,19 @@ def register_spills(profile: Profile) -> Finding | None:
     if inside and where != "the code":
         counted += f", {inside} of them in {where}"
     told = f" ({counted}{at(line)})" if counted else ""
+    text = f"An array of a thread is in local memory: {counted}{at(line)}; nothing is spilled."
     if spilled:
         text = (
             f"The compiler spills {spilled} bytes a thread to local memory at "
             f"{resources.registers} registers{told}."
         )
-        advice = (
-            "Keep fewer values alive at once: less unrolling, fewer elements a thread, smaller "
-            "tiles; or allow more registers: smaller blocks, a lower minimum in the launch bounds."
-        )
-    else:
-        text = f"An array of a thread is in local memory: {counted}{at(line)}; nothing is spilled."
-        advice = (
-            "Index arrays with constants alone, so that they stay in registers: unroll the loops "
-            "over them fully, or use shared memory where the index is only known at run time."
-        )
-    return Finding(
-        topic="register_spills",
-        text=text,
-        advice=advice,
-        value=spilled or accesses,
-        unit="bytes" if spilled else "instructions",
-        weight=SPILLS_WEIGHT if inside else SPILLS_WEIGHT / 2,
-        line=line,
+    return finding(
+        "register_spills",
+        text,
+        (spilled, "bytes") if spilled else (accesses, "instructions"),
+        SPILLS_WEIGHT if inside else SPILLS_WEIGHT / 2,
+        line,
+        TOPICS["register_spills" if spilled else "local_array"],
     )
 
 
@@ -124,38 +112,26 @@ def coalescing(profile: Profile) -> Finding | None:
     used, sectors = counter(profile, BYTES_PER_SECTOR), counter(profile, SECTORS_PER_LOAD)
     widest = max((bits for code in profile.codes for bits in code.load_bits), default=None)
     line = profile.line_of("global_load")
+    measured: tuple[float, str]
     if used is not None:
-        if not 0.0 < used < 100.0 / MAX_OVER_IDEAL:
-            return None
         besides = "" if sectors is None else f"; {sectors:.1f} sectors a load of a warp"
         text = (
             f"Global loads use {used:.0f}% of each {SECTOR_BYTES}-byte sector that they fetch "
             f"(counters{at(line)}{besides})."
         )
-        value: float = round(used)
-        unit, needed = "%", used / 100.0
-    else:
-        if sectors is None or widest is None:
-            return None
+        measured, needed = (round(used), "%"), used / 100.0
+    elif sectors is not None and widest is not None:
         ideal = max(THREADS_PER_WARP * widest / 8 / SECTOR_BYTES, 1.0)
-        if sectors <= MAX_OVER_IDEAL * ideal:
-            return None
         text = (
             f"A global load of a warp takes {sectors:.1f} sectors of {SECTOR_BYTES} bytes "
             f"(counters{at(line)}) where {ideal:.0f} hold even the widest, {widest} bits a thread."
         )
-        value, unit, needed = round(sectors, 1), "sectors", ideal / sectors
-    return Finding(
-        topic="coalescing",
-        text=text,
-        advice="Let neighbouring threads load neighbouring addresses: index by threadIdx.x along "
-        "the contiguous axis, aligned to the width of the load; or stage the tile through shared "
-        "memory.",
-        value=value,
-        unit=unit,
-        weight=0.5 * (1.0 - needed),
-        line=line,
-    )
+        measured, needed = (round(sectors, 1), "sectors"), ideal / sectors if sectors else 1.0
+    else:
+        return None
+    if not 0.0 < needed < 1.0 / MAX_OVER_IDEAL:
+        return None
+    return finding("coalescing", text, measured, 0.5 * (1.0 - needed), line)
 
 
 def vector_width(profile: Profile) -> Finding | None:
@@ -165,8 +141,7 @@ def vector_width(profile: Profile) -> Finding | None:
     """
     if profile.count("bulk_copy"):
         return None
-    loads: Counter[int] = Counter()
-    stores: Counter[int] = Counter()
+    loads, stores = Counter[int](), Counter[int]()
     for code in profile.codes:
         loads.update(code.load_bits)
         stores.update(code.store_bits)
@@ -181,17 +156,14 @@ def _narrow(profile: Profile, access: str, by_bits: Counter[int]) -> Finding | N
     widest = max(narrow)
     width = f"{widest} bits wide" if len(narrow) == 1 else f"at most {widest} bits wide"
     line = profile.line_of(f"global_{access}")
-    return Finding(
-        topic="vector_width",
-        text=f"Global {access}s are {width} ({few} of {every} in the code{at(line)}): "
+    return finding(
+        "vector_width",
+        f"Global {access}s are {width} ({few} of {every} in the code{at(line)}): "
         f"{widest // 8} of the 16 bytes that a thread can {access} at once.",
-        advice=f"{access.capitalize()} 16 bytes a thread where its elements are neighbours: one "
-        f"uint4, 8 of 16 bits or 4 of 32, aligned to 16 bytes; consecutive threads take "
-        f"consecutive pieces.",
-        value=widest,
-        unit="bits",
-        weight=VECTOR_WIDTH_WEIGHT * few / every * (1.5 if widest < NARROW_BITS else 1.0),
-        line=line,
+        (widest, "bits"),
+        VECTOR_WIDTH_WEIGHT * few / every * (1.5 if widest < NARROW_BITS else 1.0),
+        line,
+        TOPICS["vector_width"].format(Access=access.capitalize()),
     )
 
 
@@ -205,21 +177,18 @@ def bank_conflicts(profile: Profile) -> Finding | None:
     if extra >= total or total <= MAX_OVER_IDEAL * (total - extra):
         # More conflicts than wavefronts: the counter also counts what others made wait.
         return None
-    of_loads = loads >= stores
-    line = profile.line_of("shared_load" if of_loads else "shared_store")
+    access = "load" if loads >= stores else "store"
+    line = profile.line_of(f"shared_{access}")
     shares = stalls(profile)
     waiting = sum(shares.get(name, 0.0) for name in SHARED_WAITS) if shares else UNKNOWN_WAITING
     part = extra / total
-    return Finding(
-        topic="bank_conflicts",
-        text=f"{part:.0%} of the passes over shared memory are repeats for bank conflicts, most of "
-        f"them of {'loads' if of_loads else 'stores'} (counters{at(line)}).",
-        advice="Give the threads of a warp different banks: pad the rows of the tile by 4 bytes "
-        "(16 where accesses are 16 bytes wide), or swizzle the column with the row's low bits.",
-        value=round(100 * part),
-        unit="%",
-        weight=part * waiting,
-        line=line,
+    return finding(
+        "bank_conflicts",
+        f"{part:.0%} of the passes over shared memory are repeats for bank conflicts, most of "
+        f"them of {access}s (counters{at(line)}).",
+        (round(100 * part), "%"),
+        part * waiting,
+        line,
     )
 
 
@@ -233,14 +202,11 @@ def l2_hit_rate(profile: Profile) -> Finding | None:
     if times < MIN_L2_REREAD:
         return None
     line = profile.line_of("global_load")
-    return Finding(
-        topic="l2_hit_rate",
-        text=f"{hits:.0f}% of the L2's sectors are found there although {times:.1f} times the "
+    return finding(
+        "l2_hit_rate",
+        f"{hits:.0f}% of the L2's sectors are found there although {times:.1f} times the "
         f"operator's bytes are read from it (counters{at(line)}).",
-        advice="Let blocks that run together use the same data: order them in groups (swizzle the "
-        "block index), so that the L2 still has what they share; use __ldcs for once-only data.",
-        value=round(hits),
-        unit="%",
-        weight=0.5 * (1.0 - hits / 100.0) * (1.0 - 1.0 / times),
-        line=line,
+        (round(hits), "%"),
+        0.5 * (1.0 - hits / 100.0) * (1.0 - 1.0 / times),
+        line,
     )

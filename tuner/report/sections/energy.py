@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -12,81 +11,48 @@ from tuner.model.energy import Account, Consumption, Objective, accounts
 from tuner.model.trial import INITIAL, Energy, Result, Variant
 from tuner.report import charts, formatting
 from tuner.report.formatting import rounded, rounded_all, significant
+from tuner.report.pages import draw
 
-WIDTH = 560
+# Free at each side of a chart, as a share of what it spans.
 PAD = 0.08
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One program: microseconds and net millijoules per call, with the range of its windows."""
-
-    label: str
-    time_us: float
-    net_mj: float
-    range_mj: tuple[float, float]
-    baseline: bool = False
-    on_front: bool = False
-    chosen: bool = False
-
-
-def pareto(label: str, points: Sequence[Point]) -> Markup:
-    """Draw energy against time: the baseline hollow, the chosen a diamond, the front a line."""
-    width, height, left, right, top, bottom = WIDTH, 320, 62, 16, 24, 44
-    x = _scale([point.time_us for point in points], left, width - right)
-    energies = [bound for point in points for bound in (*point.range_mj, point.net_mj)]
-    y = _scale(energies, height - bottom, top)
-    front = sorted((p for p in points if p.on_front), key=lambda point: point.time_us)
-    summary = f"Energy against time for {label}: {len(points)} programs, {len(front)} on the front"
-    root = charts.canvas(width, height, summary, "small")
-    charts.axes(root, x, y, charts.ticks(x.low, x.high, 5), charts.ticks(y.low, y.high, 5))
-    middle = ((left + width - right) / 2, height - 6)
-    charts.text(root, middle, "time per call, us", "axis", "middle")
-    charts.text(root, (4, top - 10), "energy per call above idle, mJ", "axis")
-    for one, following in pairwise(front):
-        start, end = (x(one.time_us), y(one.net_mj)), (x(following.time_us), y(following.net_mj))
-        # In steps: between two programs there is none that would do what a slope promises.
-        charts.line(root, start, (end[0], start[1]), "roof")
-        charts.line(root, (end[0], start[1]), end, "roof")
-    for point in points:
-        at, level, (low, high) = x(point.time_us), y(point.net_mj), map(y, point.range_mj)
-        charts.line(root, (at, low), (at, high), "whisker")
-        if point.baseline:
-            marker = charts.circle(root, at, level, 5, "hollow")
-            anchor, shift = ("end", -8) if at > WIDTH / 2 else ("start", 8)
-            charts.text(root, (at + shift, level - 7), "baseline", "axis", anchor)
-        elif point.chosen:
-            marker = charts.diamond(root, at, level, 6.5, "marker held")
-        else:
-            css_class = "marker" if point.on_front else "marker unsure"
-            marker = charts.circle(root, at, level, 4, css_class)
-        written = f"{formatting.microseconds(point.time_us)} us, {significant(point.net_mj)} mJ"
-        charts.tooltip(marker, f"{point.label}: {written}")
-    return charts.markup(root)
-
-
-def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
-    low, high = min(values), max(values)
-    pad = PAD * (high - low) or PAD * abs(high) or 1.0
-    return charts.Scale(low - pad, high + pad, start, end)
-
-
 # Idle powers further apart than this are pointed out: what is subtracted is uncertain then.
 IDLE_DRIFT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class EnergyOf:
-    """The energy of one workload; `saving` is "" where nothing was chosen or can be said.
-
-    `programs` are ordered by their time; `front` are those that no other beats in both.
-    """
+    """The energy of one workload; `chosen` is None where nothing was."""
 
     account: Account
     chosen: Variant | None
-    programs: tuple[Consumption, ...]
-    front: tuple[Consumption, ...]
-    saving: str
+
+    @property
+    def programs(self) -> list[Consumption]:
+        return sorted(self.account.programs, key=lambda one: one.time_us)
+
+    @property
+    def front(self) -> Sequence[Consumption]:
+        """Those that no other beats in both time and energy."""
+        return self.account.front()
+
+    @property
+    def saving(self) -> str:
+        """Compare what was chosen with the baseline; "" where it cannot be said."""
+        if self.chosen is None:
+            return ""
+        baseline, tuned = self.account.baseline, self.account.of(self.chosen)
+        saving = self.account.saving(self.chosen)
+        if baseline is None or tuned is None or saving is None:
+            return ""
+        verdict = "no difference"
+        if saving.different and saving.ratio != 1.0:
+            verdict = "less energy" if saving.ratio > 1.0 else "more energy"
+        return (
+            f"{significant(tuned.net_mj)} mJ a call above idle, the baseline "
+            f"{significant(baseline.net_mj)} mJ: {formatting.ratio(saving.ratio)} "
+            f"{formatting.interval(saving.range)}, {verdict}; with idle "
+            f"{formatting.ratio(baseline.gross_mj / tuned.gross_mj)}"
+        )
 
     @property
     def drift(self) -> float | None:
@@ -107,38 +73,33 @@ class EnergyOf:
 
     @property
     def chart(self) -> Markup:
-        points = [
-            Point(
-                program_name(one),
-                one.time_us,
-                one.net_mj,
-                one.net_range_mj,
-                baseline=one.variant is None,
-                on_front=one in self.front,
-                chosen=self.was_chosen(one),
-            )
-            for one in self.programs
-        ]
-        return pareto(str(self.account.workload), points)
+        """Draw energy against time."""
+        x = _scale([one.time_us for one in self.programs], 62, 544)
+        energies = [mj for one in self.programs for mj in (*one.net_range_mj, one.net_mj)]
+        y = _scale(energies, 276, 24)
+        x_ticks, y_ticks = (charts.ticks(scale.low, scale.high, 5) for scale in (x, y))
+        scales = {"x": x, "y": y, "x_ticks": x_ticks, "y_ticks": y_ticks}
+        return draw("pareto", of=self, program_name=program_name, **scales)
 
     def was_chosen(self, one: Consumption) -> bool:
         return self.chosen is not None and one.variant == self.chosen
 
 
-def energy_parts(energies: Sequence[Energy], results: Sequence[Result]) -> tuple[EnergyOf, ...]:
+def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
+    low, high = min(values), max(values)
+    pad = PAD * (high - low) or PAD * abs(high) or 1.0
+    return charts.Scale(low - pad, high + pad, start, end)
+
+
+def energy_parts(energies: Sequence[Energy], results: Sequence[Result]) -> list[EnergyOf]:
     """Lay out the energy of every workload that has any; `results` say what was chosen."""
+    return [one for one in _parts(energies, results) if one.account.programs]
+
+
+def _parts(energies: Sequence[Energy], results: Sequence[Result]) -> list[EnergyOf]:
     chosen = {result.workload: result.variant for result in results}
-    return tuple(
-        EnergyOf(
-            account,
-            chosen.get(workload),
-            programs=tuple(sorted(account.programs, key=lambda one: one.time_us)),
-            front=tuple(account.front()),
-            saving=_saving(account, chosen.get(workload)),
-        )
-        for workload, account in accounts(energies).items()
-        if account.programs
-    )
+    found = accounts(energies).items()
+    return [EnergyOf(account, chosen.get(workload)) for workload, account in found]
 
 
 def energy_lines(
@@ -146,26 +107,23 @@ def energy_lines(
 ) -> list[str]:
     if objective == "time":
         return []
-    chosen = {result.workload: result.variant for result in results}
     return [
-        f"energy         {workload}: "
-        f"{_saving(account, chosen.get(workload)) or 'nothing to compare'}"
-        for workload, account in accounts(energies).items()
+        f"energy         {one.account.workload}: {one.saving or 'nothing to compare'}"
+        for one in _parts(energies, results)
     ]
 
 
 def energy_json(energies: Sequence[Energy], results: Sequence[Result]) -> list[dict[str, object]]:
     """Make the object that `--json` prints: one entry a workload, every measured program in it."""
-    chosen = {result.workload: result.variant for result in results}
     return [
         {
-            "workload": workload.values,
-            "idle_w": rounded_all(account.idle_w),
-            "programs": [_json_program(one, one in account.front()) for one in account.programs],
-            "energy": _json_saving(account, chosen.get(workload), "energy"),
-            "edp": _json_saving(account, chosen.get(workload), "edp"),
+            "workload": one.account.workload.values,
+            "idle_w": rounded_all(one.account.idle_w),
+            "programs": [_json_program(p, p in one.front) for p in one.account.programs],
+            "energy": _json_saving(one, "energy"),
+            "edp": _json_saving(one, "edp"),
         }
-        for workload, account in accounts(energies).items()
+        for one in _parts(energies, results)
     ]
 
 
@@ -192,23 +150,6 @@ def _limits(programs: Sequence[Consumption]) -> list[str]:
     return sorted({name for one in programs for w in one.windows for name in w.limited_by})
 
 
-def _saving(account: Account, variant: Variant | None) -> str:
-    if variant is None:
-        return ""
-    baseline, tuned, saving = account.baseline, account.of(variant), account.saving(variant)
-    if baseline is None or tuned is None or saving is None:
-        return ""
-    less = saving.different and saving.ratio > 1.0
-    more = saving.different and saving.ratio < 1.0
-    verdict = "less energy" if less else "more energy" if more else "no difference"
-    return (
-        f"{significant(tuned.net_mj)} mJ a call above idle, the baseline "
-        f"{significant(baseline.net_mj)} mJ: {formatting.ratio(saving.ratio)} "
-        f"{formatting.interval(saving.range)}, {verdict}; with idle "
-        f"{formatting.ratio(baseline.gross_mj / tuned.gross_mj)}"
-    )
-
-
 def _json_program(one: Consumption, on_front: bool) -> dict[str, object]:
     return {
         "candidate": None if one.variant is None else one.variant.candidate,
@@ -227,10 +168,8 @@ def _json_program(one: Consumption, on_front: bool) -> dict[str, object]:
     }
 
 
-def _json_saving(
-    account: Account, variant: Variant | None, objective: Objective
-) -> Mapping[str, object] | None:
-    saving = None if variant is None else account.saving(variant, objective)
+def _json_saving(one: EnergyOf, objective: Objective) -> Mapping[str, object] | None:
+    saving = None if one.chosen is None else one.account.saving(one.chosen, objective)
     if saving is None:
         return None
     return {

@@ -6,23 +6,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
-from xml.etree.ElementTree import Element, SubElement
 
 from markupsafe import Markup
 
 from tuner.agent.history import TIME
 from tuner.agent.prompts import times
-from tuner.analysis.base import METRICS, Bottleneck, Degree
+from tuner.analysis.base import METRICS
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, Tried
+from tuner.report.pages import draw
 from tuner.report.rounds import End, Spent
 from tuner.session.events import Profiled
 
-DESCRIPTION = "candidates-description"
 WIDTH = 1000
 LEFT, RIGHT, TOP, HEIGHT = 64, 24, 30, 250
 NARROWEST, WIDEST = 46.0, 150.0  # of one round
-LONGEST_NAME = 9
 
 # `failed` is a round without a candidate, `unknown` a candidate without a time.
 Shape = Literal["candidate", "failed", "unknown"]
@@ -44,6 +42,11 @@ class TreeMark:
     speedup: float | None = None
     won: bool = False
 
+    def __str__(self) -> str:
+        built = f" built on {self.base}" if self.base else ""
+        which = f"Round {self.round}, " if self.round else ""
+        return f"{which}{self.name}{built}: {self.told}."
+
 
 def tree(marks: Sequence[TreeMark]) -> Markup:
     """Draw candidates by round and speedup, with a line to what each was built on.
@@ -51,27 +54,24 @@ def tree(marks: Sequence[TreeMark]) -> Markup:
     Failed rounds lie in a row of their own below the scale; winners and what they grew from stand
     out.
     """
-    placed = _Places.of(marks)
-    css_class = "tree wide" if placed.width > 1.3 * WIDTH else "tree"
-    root = charts.canvas(placed.width, round(placed.foot + 40), "The tree of candidates", css_class)
-    root.set("aria-describedby", DESCRIPTION)
-    charts.tooltip(root, "The tree of candidates")
-    described = SubElement(root, "desc", {"id": DESCRIPTION})
-    described.text = charts.printable(" ".join(_sentence(mark) for mark in marks))
-    _scales(root, placed, marks)
+    places = _Places.of(marks)
     lineage = _lineage(marks)
     by_name = {mark.name: mark for mark in marks if mark.shape != "failed"}
+    edges = []
     for mark in marks:
         if base := by_name.get(mark.base):
-            start, end = placed.at(base), placed.at(mark)
             won = mark.shape != "failed" and mark.name in lineage
             css_class = "edge won" if won else "edge lost" if mark.speedup is None else "edge"
-            middle = (start[0] + end[0]) / 2
-            curve = (charts.point(*at) for at in ((middle, start[1]), (middle, end[1]), end))
-            charts.path(root, f"M{charts.point(*start)}C{' '.join(curve)}", css_class)
-    for mark in marks:
-        _node(root, mark, *placed.at(mark))
-    return charts.markup(root)
+            edges.append((places.at(base), places.at(mark), css_class))
+    y = places.y
+    return draw(
+        "tree",
+        marks=marks,
+        places=places,
+        edges=edges,
+        wide=places.width > 1.3 * WIDTH,
+        ticks=(charts.log_ticks if y.logarithmic else charts.ticks)(y.low, y.high),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,38 +106,6 @@ class _Places:
         return self.x(mark.round), height
 
 
-def _scales(root: Element, placed: _Places, marks: Sequence[TreeMark]) -> None:
-    x, y, right = placed.x, placed.y, placed.width - RIGHT
-    scale = charts.log_ticks(y.low, y.high) if y.logarithmic else charts.ticks(y.low, y.high, 5)
-    for tick in scale:
-        charts.line(root, (LEFT, y(tick)), (right, y(tick)), "grid")
-        charts.text(root, (LEFT - 8, y(tick) + 4), f"{charts.tick_label(tick)}x", "axis", "end")
-    charts.line(root, (LEFT, y(1.0)), (right, y(1.0)), "one")
-    charts.text(root, (right, y(1.0) - 5), "baseline", "axis", "end")
-    if placed.below is not None:
-        charts.text(root, (LEFT - 8, placed.below + 4), "no result", "axis", "end")
-    numbers = sorted({mark.round for mark in marks})
-    for number in numbers:
-        label = str(number) if number else "start"
-        charts.text(root, (x(number), placed.foot + 14), label, "axis", "middle")
-    middle = (x.start + x(max(numbers, default=0))) / 2
-    charts.text(root, (middle, placed.foot + 32), "round", "axis", "middle")
-
-
-def _node(root: Element, mark: TreeMark, x: float, y: float) -> None:
-    if mark.shape == "failed":
-        drawn = charts.path(root, f"M{charts.point(x - 5, y - 5)}l10 10m0 -10l-10 10", "cross")
-    elif mark.speedup is None:
-        drawn = charts.circle(root, x, y, 5, "node unknown")
-    else:
-        drawn = charts.circle(root, x, y, 7 if mark.won else 5, "node won" if mark.won else "node")
-        css_class, name = "name won" if mark.won else "name", mark.name
-        short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-        charts.text(root, (x, y - 13), short, css_class, "middle")
-        charts.text(root, (x, y + 23), formatting.ratio(mark.speedup), css_class, "middle")
-    charts.tooltip(drawn, _sentence(mark))
-
-
 def _lineage(marks: Sequence[TreeMark]) -> frozenset[str]:
     bases: Mapping[str, str] = {m.name: m.base for m in marks if m.shape != "failed"}
     found: set[str] = set()
@@ -147,12 +115,6 @@ def _lineage(marks: Sequence[TreeMark]) -> frozenset[str]:
             found.add(name)
             name = bases.get(name, "")
     return frozenset(found)
-
-
-def _sentence(mark: TreeMark) -> str:
-    built = f" built on {mark.base}" if mark.base else ""
-    which = f"Round {mark.round}, " if mark.round else ""
-    return f"{which}{mark.name}{built}: {mark.told}."
 
 
 LONGEST_PROBLEM = 1500
@@ -178,8 +140,7 @@ def parts(data: ReportData) -> dict[str, object]:
         "longest_problem": LONGEST_PROBLEM,
         "longest_text": LONGEST_TEXT,
         "profiled": profiled(data),
-        "degrees": degrees(data),
-        "bound_of": bound_of,
+        "degrees": dict.fromkeys((one.degree, one.reason) for one in data.profiles),
         "meaning_of": meaning_of,
         "template_line": template_line,
     }
@@ -265,43 +226,12 @@ def metric_name(metric: str) -> str:
 
 
 LONGEST_LINE = 100
-_DEGREES: Mapping[Degree, str] = {
-    Degree.COUNTERS: "Nsight Compute's counters were read, beside times on a GPU, the machine code "
-    "and the compiler's report: what is said below was measured.",
-    Degree.TIMING: "There are times on a GPU, the machine code and the compiler's report, but no "
-    "counters: what is said below of caches, stalls and conflicts is reasoned from the code, not "
-    "measured.",
-    Degree.STATIC: "There are only the machine code for a GPU and the compiler's report: nothing "
-    "was run on a GPU for it, so what is said below of speed is reasoned from the code.",
-}
-_BOUNDS: Mapping[Bottleneck, str] = {
-    Bottleneck.MEMORY: "bound by memory",
-    Bottleneck.COMPUTE: "bound by arithmetic",
-    Bottleneck.LATENCY: "bound by latency: neither memory nor arithmetic is near its limit",
-    Bottleneck.LAUNCH: "bound by the launch: too short for anything else to count",
-    Bottleneck.TAIL: "bound by its last wave of blocks, which leaves multiprocessors idle",
-}
-_UNTIMED_LATENCY = "bound by latency, or by what cannot be told without a time"
 
 
 def profiled(data: ReportData) -> tuple[tuple[str, Sequence[Profiled]], ...]:
     """Group the profiles by candidate, those that serve most workloads first."""
     groups = ((name, [p for p in data.profiles if p.candidate == name]) for name in data.ranking())
     return tuple((name, found) for name, found in groups if found)
-
-
-def degrees(data: ReportData) -> tuple[tuple[str, str], ...]:
-    """Say what each degree of the profiles means, and why there are no counters."""
-    seen = dict.fromkeys((one.degree, one.reason) for one in data.profiles)
-    return tuple(
-        (degree.value, _DEGREES[degree] + (f" Why: {reason.rstrip('.')}." if reason else ""))
-        for degree, reason in seen
-    )
-
-
-def bound_of(one: Profiled) -> str:
-    untimed = one.degree is Degree.STATIC and one.kind is Bottleneck.LATENCY
-    return _UNTIMED_LATENCY if untimed else _BOUNDS[one.kind]
 
 
 def meaning_of(metric: str) -> str:

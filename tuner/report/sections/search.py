@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 
 from markupsafe import Markup
@@ -16,6 +16,7 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import Stage, Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, fastest, stopped_early
+from tuner.report.pages import draw
 from tuner.search.importance import Importance, average, importance
 
 CHARACTER = 6.4  # width of an 11 px character in a wide font
@@ -88,40 +89,44 @@ def convergence(
     never become the best. `begins` names the candidates with the number of trials before theirs.
     """
     head = 18 if begins else 0
-    width, height, left, right, top, bottom = 380, 210 + head, 52, 12, 14 + head, 34
     best: list[tuple[int, float]] = []
     for index, (time, skip) in enumerate(zip(times_us, ranked_only, strict=True), start=1):
         if time is not None and not skip and (not best or time < best[-1][1]):
             best.append((index, time))
     low, high = _time_range(times_us, best, baseline_us)
-    x = charts.Scale(0, max(len(times_us), 1), left, width - right)
-    y = charts.Scale(low, high, height - bottom, top)
-    summary = f"best {formatting.microseconds(best[-1][1])} us" if best else "no correct trial"
-    root = charts.canvas(width, height, f"Convergence for {label}: {summary}", "small")
-    charts.axes(root, x, y, charts.ticks(0, x.high, 4), charts.ticks(y.low, y.high, 4))
-    charts.text(root, ((left + width - right) / 2, height - 4), "trials", "axis", "middle")
-    free = 0.0
+    x = charts.Scale(0, max(len(times_us), 1), 52, 368)
+    y = charts.Scale(low, high, 176 + head, 14 + head)
+    free, named = 0.0, []
     for before, name in begins:
-        at = x(before)
-        mark = charts.line(root, (at, top - 24), (at, height - bottom), "begin")
-        charts.tooltip(mark, f"{name} begins after {before} trials")
-        name_width = CHARACTER * len(name)
-        if at >= free and at + name_width < x.end + 12:  # it does not run into the last one
-            charts.text(root, (at + 3, top - 18), name, "axis")
-            free = at + name_width + 6
-    charts.path(root, _dots(times_us, x, y), "dots")
-    if baseline_us is not None:
-        charts.line(root, (left, y(baseline_us)), (width - right, y(baseline_us)), "baseline")
-    if best:
-        steps = [charts.point(x(best[0][0]), y(best[0][1]))]
-        for (_, slower), (index, time) in pairwise(best):
-            steps += (charts.point(x(index), y(slower)), charts.point(x(index), y(time)))
-        end = charts.point(x(len(times_us)), y(best[-1][1]))
-        charts.path(root, "M" + "L".join([*steps, end]), "best")
-    above = sum(time is not None and time > y.high for time in times_us)
-    if above:
-        charts.text(root, (width - right, top - 3), f"{above} slower, off the scale", "axis", "end")
-    return charts.markup(root)
+        at, width = x(before), CHARACTER * len(name)
+        fits = at >= free and at + width < x.end + 12  # it does not run into the last one
+        named.append((before, name, fits))
+        free = at + width + 6 if fits else free
+    # One point per pixel: thousands of trials stay a few kilobytes.
+    pixels = {
+        (round(x(index)), round(y(time)))
+        for index, time in enumerate(times_us, start=1)
+        if time is not None and time <= y.high
+    }
+    steps = [(x(index), y(time)) for index, time in best]
+    corners = [(after[0], before[1]) for before, after in pairwise(steps)]
+    end = [(x(len(times_us)), steps[-1][1])] if steps else []
+    line = [*chain.from_iterable(zip(steps, corners, strict=False)), *steps[-1:], *end]
+    summary = f"best {formatting.microseconds(best[-1][1])} us" if best else "no correct trial"
+    return draw(
+        "convergence",
+        label=f"Convergence for {label}: {summary}",
+        height=210 + head,
+        x=x,
+        y=y,
+        x_ticks=charts.ticks(0, x.high, 4),
+        y_ticks=charts.ticks(y.low, y.high, 4),
+        begins=named,
+        dots="".join(f"M{column} {row}h0" for column, row in sorted(pixels)),
+        baseline_us=baseline_us,
+        best=charts.path(line) if line else "",
+        above=sum(time is not None and time > y.high for time in times_us),
+    )
 
 
 def _time_range(
@@ -138,16 +143,6 @@ def _time_range(
     highest = max([lowest, *baseline, *start])
     pad = 0.08 * (highest - lowest) or 0.05 * highest
     return max(lowest - pad, 0.0), highest + pad
-
-
-def _dots(times_us: Sequence[float | None], x: charts.Scale, y: charts.Scale) -> str:
-    """One point per pixel: thousands of trials stay a few kilobytes."""
-    pixels = {
-        (round(x(index)), round(y(time)))
-        for index, time in enumerate(times_us, start=1)
-        if time is not None and time <= y.high
-    }
-    return "".join(f"M{charts.point(*pixel)}h0" for pixel in sorted(pixels))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from textwrap import dedent
 import pytest
 
 from tuner.agent.tools import ToolSession
-from tuner.analysis.base import Degree
-from tuner.analysis.profilers import StaticProfiler
+from tuner.analysis.profilers import Profiler
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.trial import INITIAL
 from tuner.tuning.evaluator import Candidates
@@ -52,7 +51,7 @@ def make_bench(make_plan, make_session, compiler):
         for workload in plan.config.workloads:
             trial = candidates.evaluator(INITIAL).baseline(workload)
             session.record_baseline(workload, trial.measurement)
-        profiler = StaticProfiler(device.info, Degree.TIMING)
+        profiler = Profiler(device.info)
         fields = {
             "profiling": Profiling(profiler, candidates.of, timed=True),
             "verifies": True,

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
-
-from tests.support.drawings import Page, of_class, parsed, texts
+from tests.support.drawings import of_class, parsed, shown, texts
 from tests.unit.report.conftest import make_result
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Energy, EnergyWindow, Variant
 from tuner.report.html import render_report
-from tuner.report.sections.energy import Point, energy_json, energy_lines, energy_parts, pareto
+from tuner.report.sections.energy import energy_json, energy_lines, energy_parts
 
 WORKLOAD = Workload.of({"T": 128, "D": 11008})
 
@@ -39,21 +37,17 @@ ENERGIES = [
 RESULTS = [replace(make_result(WORKLOAD, 1.6), config=Config.of({"block": 64}))]
 
 
-def page(data, energies=ENERGIES) -> str:
-    return Page(
-        render_report(replace(data, energies=tuple(energies), results=tuple(RESULTS)))
-    ).plain
-
-
-def test_every_program_is_listed_by_time_and_the_front_and_the_chosen_are_marked(data):
-    text = page(data)
-    names = ["block=32 front 10", "block=64 chosen front 12", "block=128 14", "baseline 20"]
-    assert sorted(names, key=text.index) == names
-    assert "block=64 chosen front 12.00 4.818 " in text
-    assert " 6.03 " in text
-    assert "1755 MHz, 61 °C" in text
-    assert "Idle power, in order: 100.0 W, 102.0 W." in text
-    assert "drifted" not in text
+def test_the_page_and_the_object_hold_every_program_and_what_spoils_a_measurement(data, golden):
+    spoiled = [
+        *ENERGIES[:-1],
+        Energy(WORKLOAD, "variant", window(700.0, 9.0, limited_by=("power limit",)), variant(256)),
+        Energy(WORKLOAD, "variant", window(700.0, 9.5, cold=False), variant(512)),
+        Energy(WORKLOAD, "idle", window(115.0)),
+    ]
+    runs = [replace(data, energies=(*one,), results=(*RESULTS,)) for one in (ENERGIES, spoiled)]
+    pages = [shown(render_report(run), "Energy") for run in runs]
+    golden("energy.txt", "\n\n".join(pages))
+    golden("energy.json", json.dumps(energy_json(ENERGIES, RESULTS), indent=1))
 
 
 def test_the_saving_names_its_range_and_the_gross_ratio():
@@ -66,42 +60,13 @@ def test_the_saving_names_its_range_and_the_gross_ratio():
     assert energy_lines(ENERGIES, RESULTS, "time") == []
 
 
-def test_what_spoils_a_measurement_is_said(data):
-    spoiled = [
-        *ENERGIES[:-1],
-        Energy(WORKLOAD, "variant", window(700.0, 9.0, limited_by=("power limit",)), variant(256)),
-        Energy(WORKLOAD, "variant", window(700.0, 9.5, cold=False), variant(512)),
-        Energy(WORKLOAD, "idle", window(115.0)),
-    ]
-    text = page(data, spoiled)
-    assert "It drifted by 15 %" in text
-    assert "The clocks were held back by: power limit." in text
-    assert "a partly warm cache" in text
-
-
 def test_without_a_result_nothing_is_chosen():
     (part,) = energy_parts(ENERGIES, [])
     assert part.saving == ""
     assert not any(part.was_chosen(one) for one in part.programs)
     assert energy_lines(ENERGIES, [], "edp") == ["energy         T=128 D=11008: nothing to compare"]
-    assert energy_parts([], RESULTS) == ()
-    assert energy_parts(ENERGIES[:1], RESULTS) == (), "an interrupted stage that only idled"
-
-
-def test_the_json_object_holds_every_program():
-    (found,) = json.loads(json.dumps(energy_json(ENERGIES, RESULTS)))
-    assert found["workload"] == {"T": 128, "D": 11008}
-    assert found["idle_w"] == [100.0, 102.0]
-    baseline, *others = found["programs"]
-    assert baseline["config"] is None
-    assert {tuple(one["config"].items()) for one in others if one["on_front"]} == {
-        (("block", 32),),
-        (("block", 64),),
-    }
-    assert found["energy"]["different"]
-    low, high = found["energy"]["range"]
-    assert low < found["energy"]["ratio"] < high
-    assert found["edp"]["ratio"] == pytest.approx(found["energy"]["ratio"] * 20 / 12, rel=1e-3)
+    assert energy_parts([], RESULTS) == []
+    assert energy_parts(ENERGIES[:1], RESULTS) == [], "an interrupted stage that only idled"
 
 
 def test_the_chart_draws_the_front_in_steps_and_every_program_once():
@@ -114,9 +79,9 @@ def test_the_chart_draws_the_front_in_steps_and_every_program_once():
     assert "2 on the front" in root.get("aria-label", "")
 
 
-def test_a_single_point_has_a_chart():
-    chart = pareto("T=1", [Point("baseline", 10.0, 5.0, (5.0, 5.0), baseline=True, on_front=True)])
-    assert of_class(parsed(chart), "hollow")
+def test_a_single_program_has_a_chart():
+    (part,) = energy_parts(ENERGIES[:2], RESULTS)
+    assert of_class(parsed(part.chart), "hollow")
 
 
 def test_the_section_escapes_what_comes_from_outside(data):

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.drawings import Page, of_class, parsed, texts
+from tests.support.drawings import Page, of_class, parsed
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Status, Trial
-from tuner.report.data import EarlyEnd, ReportData, fastest
+from tuner.report.data import ReportData, fastest
 from tuner.report.html import render_report
 from tuner.report.sections.search import (
     DIFF_LINES,
@@ -25,6 +25,7 @@ from tuner.report.sections.search import (
     rejections,
     source_diffs,
 )
+from tuner.session.events import SearchEnded
 
 HERE = Workload.of({"T": 1, "D": 64})
 
@@ -166,9 +167,10 @@ def test_convergence_only_falls_and_skips_trials_stopped_early():
     assert len(of_class(root, "baseline")) == 1
 
 
-def test_convergence_counts_what_is_off_the_scale():
-    root = parsed(convergence("T=1", [5.0, 500.0, 600.0], [False] * 3, 8.0))
-    assert "2 slower, off the scale" in texts(root)
+def test_the_picture_of_a_course(golden):
+    times = [9.0, None, 500.0, 5.0, 4.0, 7.0]
+    begins = (0, "initial"), (2, "r1")
+    golden("course.svg", convergence("T=1", times, [False] * 6, 8.0, begins))
 
 
 def test_thousands_of_trials_stay_small():
@@ -185,16 +187,6 @@ def test_convergence_without_much_to_draw_is_still_a_chart(times, baseline_us):
     assert "nan" not in "".join(root.itertext())
 
 
-def test_each_candidate_is_marked_where_it_begins():
-    times = [9.0, 8.0, 5.0, 4.0]
-    root = parsed(convergence("T=1", times, [False] * 4, None, ((0, "initial"), (2, "r1"))))
-    first, second = of_class(root, "begin")
-    assert float(first.get("x1", "")) < float(second.get("x1", ""))
-    assert first.get("x1") == first.get("x2")
-    assert {"initial", "r1"} <= set(texts(root))
-    assert "".join(second.itertext()) == "r1 begins after 2 trials"
-
-
 def test_a_name_that_would_run_into_the_last_is_left_out():
     begins = [(number, f"r{number}") for number in range(90)]
     root = parsed(convergence("T=1", [1.0] * 90, [False] * 90, None, begins))
@@ -204,27 +196,29 @@ def test_a_name_that_would_run_into_the_last_is_left_out():
     assert min(b - a for a, b in pairwise(written)) > 12
 
 
-def ended(*ends: EarlyEnd) -> ReportData:
-    return ReportData("scale", "H200", recorded=False, early_ends=ends)
+ENOUGH = SearchEnded(0, "initial", "T=1", 31, 0.0041), SearchEnded(0, "initial", "T=2", 1012, 0.001)
 
 
-def test_nothing_is_said_of_searches_that_used_their_budget():
-    assert early_end_lines(ended()) == ()
-
-
-def test_what_was_left_to_expect_and_what_was_spent_are_told():
-    enough = EarlyEnd("initial", "T=1", 31, 0.0041), EarlyEnd("initial", "T=2", 1012, 0.001)
-    assert early_end_lines(ended(*enough)) == (
-        "2 searches ended early, after 1,043 trials in all: the untried configs were expected to "
-        "save no more than 0.4% of the best time",
-    )
-
-
-def test_want_of_time_is_another_reason():
-    late = EarlyEnd("initial", "T=1", 3, None)
-    (line,) = early_end_lines(ended(late))
-    assert line == "1 search ended early for want of time"
-    assert "1 search ended early" not in render_report(ended(late)), "no config was tried"
+@pytest.mark.parametrize(
+    ("ends", "lines"),
+    [
+        ((), ()),
+        (
+            ENOUGH,
+            (
+                "2 searches ended early, after 1,043 trials in all: the untried configs were "
+                "expected to save no more than 0.4% of the best time",
+            ),
+        ),
+        (
+            (SearchEnded(0, "initial", "T=1", 3, late=True),),
+            ("1 search ended early for want of time",),
+        ),
+    ],
+)
+def test_why_searches_ended_early_is_told(ends, lines):
+    data = ReportData("scale", "H200", recorded=False, early_ends=ends)
+    assert early_end_lines(data) == lines
 
 
 def test_importance_is_each_candidates_own_the_winners_first(with_rounds):
@@ -234,12 +228,6 @@ def test_importance_is_each_candidates_own_the_winners_first(with_rounds):
     assert parameters["r3"] == {"block", "rows_per_warp"}
     assert parameters["r1"] == set(), "15 trials are too few"
     assert found[0].known == 2
-
-
-def test_a_candidate_with_few_trials_says_so(with_rounds):
-    initial = importances(with_rounds)[-1]
-    assert initial.chart is None
-    assert initial.by_workload[0][1].reason == "15 correct trials; at least 20 are needed"
 
 
 def test_every_course_marks_the_candidates_that_were_searched(with_rounds):

@@ -90,20 +90,21 @@ def test_the_headline_follows_the_intervals(values, tone, text):
     assert judge(*values) == (tone, text)
 
 
-def test_a_recording_is_named_before_anything_else(data):
-    text = str(headline(data))
-    assert text.startswith("RECORDED on NVIDIA H200, 2026-11-20. 1.49x faster")
+@pytest.mark.parametrize(
+    ("changes", "start"),
+    [
+        ({}, "RECORDED on NVIDIA H200, 2026-11-20. 1.49x faster"),
+        ({"recorded": False}, "Measured on NVIDIA H200"),
+        ({"recorded": False, "on_cpu": True}, "Run on the CPU, NVIDIA H200, 2026-11-20: no time"),
+    ],
+)
+def test_where_a_run_was_measured_comes_before_anything_else(data, changes, start):
+    assert str(headline(replace(data, **changes))).startswith(start)
 
 
-def test_a_live_run_says_where_it_was_measured(data):
-    assert str(headline(replace(data, recorded=False))).startswith("Measured on NVIDIA H200")
-
-
-def test_a_run_on_a_cpu_is_said_to_be_one_in_every_sentence_on_speed(data):
-    said = headline(replace(data, recorded=False, on_cpu=True, device="host CPU"))
-    assert said.origin.startswith("Run on the CPU, host CPU, 2026-11-20: no time here")
-    assert said.headline.startswith("On the CPU: 1.49x faster")
-    assert said.tone == "same"
+def test_what_a_cpu_took_is_said_to_be_a_cpus(data):
+    said = headline(replace(data, recorded=False, on_cpu=True))
+    assert (said.tone, said.headline[:26]) == ("same", "On the CPU: 1.49x faster t")
 
 
 def test_a_failed_check_of_a_winner_comes_before_all_else(data):
@@ -116,31 +117,22 @@ def test_a_failed_check_of_a_winner_comes_before_all_else(data):
     assert "faster" not in str(said)
 
 
-@pytest.mark.parametrize("passed", [True, None])
-def test_a_check_that_passed_or_could_not_be_run_changes_no_verdict(data, passed):
-    check = Check("verify", data.results[0].workload, data.results[0].config, passed, "why")
-    assert headline(replace(data, checks=(check,))) == headline(data)
-
-
-def test_a_failed_check_of_a_config_that_won_nothing_changes_no_verdict(data):
-    check = Check("edge_cases", data.results[0].workload, Config.of({"a": 1}), False, "wrong")
+@pytest.mark.parametrize(
+    ("config", "passed"), [(None, True), (None, None), (Config.of({"a": 1}), False)]
+)
+def test_only_a_winner_that_failed_a_check_changes_the_verdict(data, config, passed):
+    first = data.results[0]
+    check = Check("verify", first.workload, config or first.config, passed, "why")
     assert headline(replace(data, checks=(check,))) == headline(data)
 
 
 def test_held_out_workloads_are_judged_apart(data):
     assert headline(data).held_out == "Held-out: 1.19x over 3 workloads, faster on 2 of 3."
-
-
-def test_held_out_workloads_that_lose_are_counted():
-    results = (result(*FASTER), result(*SLOWER, tokens=2, held=True))
-    said = headline(ReportData("k", "GPU", False, results=results))
+    lost = (result(*FASTER), result(*SLOWER, tokens=2, held=True))
+    said = headline(ReportData("k", "GPU", False, results=lost))
     assert said.held_out == "Held-out: 0.80x over 1 workload, faster on 0 of 1, slower on 1."
-
-
-def test_only_held_out_results_are_the_headline():
     said = headline(ReportData("k", "GPU", False, results=(result(*FASTER, held=True),)))
-    assert "1 held-out workload" in said.headline
-    assert said.held_out == ""
+    assert ("1 held-out workload" in said.headline, said.held_out) == (True, "")
 
 
 def failed(status: Status) -> tuple[Trial, float]:
@@ -201,18 +193,18 @@ def run(*checks: Check, data: ReportData = LIVE, **changes: object) -> ReportDat
     return replace(data, checks=checks, **changes)
 
 
-def test_a_later_verdict_replaces_an_earlier_one_of_the_same_device():
-    assert summary.failures(run(check("verify", False), check("verify", True))) == ()
-    assert len(summary.failures(run(check("verify", True), check("verify", False)))) == 1
-
-
-def test_what_could_not_be_run_later_takes_no_verdict_back():
-    assert len(summary.failures(run(check("verify", False), check("verify", None)))) == 1
-
-
-def test_what_passes_on_another_device_takes_no_failure_back():
-    on_cpu = check("verify", True, device="host CPU")
-    assert len(summary.failures(run(check("verify", False), on_cpu))) == 1
+@pytest.mark.parametrize(
+    ("earlier", "later", "device", "failures"),
+    [
+        (False, True, "NVIDIA L4", 0),
+        (True, False, "NVIDIA L4", 1),
+        (False, None, "NVIDIA L4", 1),
+        (False, True, "host CPU", 1),
+    ],
+)
+def test_only_a_later_verdict_of_the_same_device_replaces_one(earlier, later, device, failures):
+    checks = check("verify", earlier), check("verify", later, device=device)
+    assert len(summary.failures(run(*checks))) == failures
 
 
 def test_checks_are_counted_by_kind_and_device_in_a_fixed_order():
@@ -272,49 +264,42 @@ def test_finalists_that_failed_are_counted_apart():
     assert summary.open_checks(lost) == ()
 
 
-def test_the_inputs_are_those_that_a_finalist_was_seen_to_pass_with():
-    passed = Trial("c", HERE, WINNER, Status.CORRECT, stage="finals")
-    fills = Correctness(True, ("x3", "extreme", "normal"))
-    failed = Correctness(False, ("negated",))
-    finals = (
-        replace(passed, correctness=fills),
-        replace(passed, status=Status.INCORRECT, correctness=failed),
-    )
-    said = dict(summary.verification_facts(run(finals=finals)))
-    assert said["Inputs of finalists and baseline"] == "normal, x3, extreme"
-    assert (
-        dict(summary.verification_facts(LIVE))["Inputs of finalists and baseline"]
-        == "no finalist was verified"
-    )
+FILLS, BITS = "Inputs of finalists and baseline", "Equal bits in two runs"
+FINAL = Trial("c", HERE, WINNER, Status.CORRECT, stage="finals")
+FINALS = (
+    replace(FINAL, correctness=Correctness(True, ("x3", "extreme", "normal"))),
+    replace(FINAL, status=Status.INCORRECT, correctness=Correctness(False, ("negated",))),
+)
 
 
-def test_outputs_that_may_vary_are_named():
-    said = dict(summary.verification_facts(run(declared=Declared(varying=("sum", "count")))))
-    assert said["Equal bits in two runs"] == (
-        "required, but for sum, count: declared `deterministic: false`"
-    )
-    assert (
-        dict(summary.verification_facts(LIVE))["Equal bits in two runs"]
-        == "required of every output"
-    )
+@pytest.mark.parametrize(
+    ("changes", "fact", "text"),
+    [
+        ({"finals": FINALS}, FILLS, "normal, x3, extreme"),
+        ({}, FILLS, "no finalist was verified"),
+        ({"recorded": True}, FILLS, "when the recording was made: every kind"),
+        (
+            {"recorded": True, "results": (replace(RESULT, paired=False),)},
+            FILLS,
+            "when the recording was made: every kind where the result is paired, two kinds where "
+            "it is unpaired",
+        ),
+        ({}, BITS, "required of every output"),
+        (
+            {"declared": Declared(varying=("sum", "count"))},
+            BITS,
+            "required, but for sum, count: declared `deterministic: false`",
+        ),
+        ({"recorded": True}, "Edge cases", "T=1 (not run)"),
+        ({"recorded": True}, "Tools that watched the winners", "none"),
+    ],
+)
+def test_what_was_verified_is_told_as_it_was(changes, fact, text):
+    assert dict(summary.verification_facts(run(**changes)))[fact] == text
 
 
-def test_a_recording_claims_neither_boundaries_nor_tools():
-    recording = run(recorded=True)
-    said = dict(summary.verification_facts(recording))
-    assert said["Edge cases"] == "T=1 (not run)"
-    assert said["Tools that watched the winners"] == "none"
-    assert "a recording cannot run a kernel" in summary.verification_notes(recording)[0]
-
-
-def test_an_unpaired_result_of_a_recording_was_checked_with_fewer_inputs():
-    unpaired = replace(RESULT, paired=False)
-    fills = "Inputs of finalists and baseline"
-    assert (
-        "two kinds"
-        in dict(summary.verification_facts(run(recorded=True, results=(unpaired,))))[fills]
-    )
-    assert "two kinds" not in dict(summary.verification_facts(run(recorded=True)))[fills]
+def test_a_recording_cannot_run_a_kernel():
+    assert "a recording cannot run a kernel" in summary.verification_notes(run(recorded=True))[0]
 
 
 def test_what_was_verified_later_is_claimed_for_a_recording_too():

@@ -1,0 +1,77 @@
+"""Pages and charts from templates: one HTML file each, which opens without a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from tuner.model.config import format_value
+from tuner.model.expressions import Value
+from tuner.process.files import atomic_write
+from tuner.report import formatting
+
+
+def render_page(template: str, style_sheets: Sequence[str], **values: object) -> str:
+    """Render a template that extends `page.html.j2`, with its style sheets inside."""
+    folder = files("tuner.report")
+    style = "".join(folder.joinpath(name).read_text("utf-8") for name in style_sheets)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        _environment().get_template(template).render(style=Markup(style), policy=policy, **values)
+    )
+
+
+def write_page(html: str, path: Path) -> None:
+    """Write a page to `path`, replacing what was there in one step; make its folder.
+
+    Raises `OSError` where it cannot, with what was there before left as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # surrogates, which a compiler's output may hold, have no UTF-8
+    atomic_write(path, html.encode("utf-8", errors="replace"))
+
+
+def draw(chart: str, **values: object) -> Markup:
+    """Draw `chart`.svg.j2; every text from outside is escaped."""
+    return Markup(_environment().get_template(f"{chart}.svg.j2").render(**values))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tuner", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    written = (
+        *(formatting.ratio, formatting.interval, formatting.percent, formatting.occupancy),
+        *(formatting.seconds, formatting.significant, formatting.joined, formatting.shortened),
+        *(formatting.without, formatting.cut, formatting.printable),
+    )
+    environment.filters.update({one.__name__: one for one in written})
+    environment.filters.update(us=formatting.microseconds, pairs=_pairs, value_of=_value_of)
+    environment.filters.update(n=formatting.coordinate, tick=formatting.tick_label)
+    return environment
+
+
+def _pairs(config: Mapping[str, Value]) -> Markup:
+    """Write a config so that a line never breaks inside `name=value`."""
+    pairs = (escape(f"{name}={format_value(value)}") for name, value in config.items())
+    return Markup(" ").join(Markup('<span class="pair">{}</span>').format(pair) for pair in pairs)
+
+
+def _value_of(config: Mapping[str, Value], name: str) -> str:
+    return format_value(config[name]) if name in config else "-"
