@@ -6,11 +6,9 @@ and Optuna's estimator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
@@ -21,7 +19,6 @@ from tuner.search.auto.context import Matrix, Memory, SearchTrial, Vector, group
 
 if TYPE_CHECKING:
     from tuner.search.auto.context import Indices, SearchContext
-    from tuner.search.optuna import CategoricalTpe
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 Single = np.ndarray[Any, np.dtype[np.float32]]
@@ -167,9 +164,7 @@ class Posterior:
 
 
 def _with_room(rows: Single, used: int, room: int) -> Single:
-    larger = np.zeros((room, rows.shape[1]), dtype=rows.dtype)
-    larger[:used] = rows[:used]
-    return larger
+    return np.concatenate([rows[:used], np.zeros((room - used, rows.shape[1]), rows.dtype)])
 
 
 def _differing(a: Floats, b: Floats) -> Floats:
@@ -219,23 +214,8 @@ def promise(x: Matrix, z: Vector, candidates: Matrix, seed: int) -> Vector:
     return votes / TREES
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
 # Made after the import of SciPy, which brings a BLAS of its own: only what is loaded is found.
-_THREADS = ThreadpoolController()
-
-
-def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
-    """Run a function with one BLAS thread."""
-
-    @wraps(function)
-    def limited(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _THREADS.limit(limits=1):
-            return function(*args, **kwargs)
-
-    return limited
-
-
+THREADS = ThreadpoolController()
 # A kernel is fitted again when there are this many times the rows, and this many more.
 GROWTH, LEAST_GROWTH = 1.15, 5
 # Rows that a kernel is fitted to, the latest: a fit takes the cube of their number.
@@ -247,14 +227,6 @@ BATCH = 4
 BATCH_AHEAD = 16
 # Models agree to fewer digits on different processors: the last ones must not decide.
 _DIGITS = 9
-
-
-class Strategy(Protocol):
-    """One method of the portfolio."""
-
-    def take(self) -> int | None:
-        """Take an untried config; None when there is nothing to say."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,11 +306,10 @@ class GaussianStrategy:
         return other._now()
 
     def _take_best(self, gains: Vector) -> int | None:
-        while len(gains) and gains.max() >= 0:
-            place = int(gains.argmax())
-            if (index := int(self._indices[place])) in self._context.remaining:
-                return self._context.remaining.take(index)
-            gains[place] = -1.0
+        remaining = self._context.remaining
+        for place in np.argsort(-gains, kind="stable").tolist():
+            if gains[place] >= 0 and (index := int(self._indices[place])) in remaining:
+                return remaining.take(index)
         return None
 
     def _fit(self) -> None:
@@ -380,18 +351,6 @@ class ClassifierStrategy:
         return context.remaining.take(self._queue.pop(0)) if self._queue else None
 
 
-class TpeStrategy:
-    """Take the untried config that is nearest to the estimator's wish."""
-
-    def __init__(self, context: SearchContext, tpe: CategoricalTpe) -> None:
-        self._context, self._tpe = context, tpe
-
-    def take(self) -> int | None:
-        if not self._tpe.ready or not len(self._context.remaining):
-            return None
-        return self._context.remaining.take_nearest(self._tpe.wish())
-
-
 def _kept(memory: Memory) -> list[SearchTrial]:
     """Choose the rows of a posterior, so that thousands of trials don't slow it down."""
     shared = [row for row in memory.rows if row.group][-MOST_SHARED:]
@@ -410,7 +369,6 @@ def least(rows: list[SearchTrial], z: Vector) -> float:
 
 
 def expected_improvement(best: float, mean: Vector, deviation: Vector) -> Vector:
-    """Return by how much each candidate is expected to fall below `best`."""
     from scipy.special import ndtr
 
     score = (best - mean) / deviation
