@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 from tuner.model.expressions import Expression
 from tuner.model.kernel import Argument, KernelSpec, Launch, Tolerance, Workload
@@ -28,7 +29,7 @@ class Operator:
     def spec(self) -> KernelSpec:
         """The operator as a device takes it."""
         path = REFERENCES / f"{self.reference or self.name}.py"
-        written = [a.name for a in self.arguments if a.role in ("output", "inout")]
+        outputs = [a.name for a in self.arguments if a.role in ("output", "inout")]
         return KernelSpec(
             name=self.name,
             path=path.with_suffix(".yaml"),
@@ -42,7 +43,7 @@ class Operator:
             min_bytes=Expression.parse("1"),
             baseline=(),
             launch=(),
-            tolerances=dict.fromkeys(written, self.tolerance),
+            tolerances=dict.fromkeys(outputs, self.tolerance),
         )
 
 
@@ -65,142 +66,41 @@ def _axes(*names: str) -> tuple[Argument, ...]:
     return tuple(Argument(name, "int32", value=Expression.parse(name)) for name in names)
 
 
+def written(kernel: str, **parts: str) -> str:
+    """Fill the places of a kernel in tests/support/kernels."""
+    path = Path(__file__).with_name("kernels") / f"{kernel}.cu"
+    return Template(path.read_text(encoding="utf-8")).substitute(parts)
+
+
 def in_scale(*, before: str = "", each: str = "", after: str = "", top: str = "") -> str:
     """Write a kernel for `scale` with statements above it, before, in and after its loop."""
-    return f"""\
-{top}
-extern "C" __global__ void run(float* y, const float* x, int T) {{
-  const int thread = blockIdx.x * blockDim.x + threadIdx.x;
-  {before}
-  for (int i = thread; i < T; i += gridDim.x * blockDim.x) {{
-    float result = 2.0f * x[i];
-    {each}
-    y[i] = result;
-  }}
-  {after}
-}}
-"""
+    return written("scale", top=top, before=before, each=each, after=after)
 
 
-def in_energy(
-    *,
-    top: str = "",
-    before: str = "",
-    zero: str = "float sum = 0.0f;",
-    add: str = "sum += value * value;",
-    after: str = "",
-    store: str = "y[row] = sum;",
-) -> str:
+def in_energy(**parts: str) -> str:
     """Write a kernel for `energy`, one warp a row, that sums with shuffles."""
-    return f"""\
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-{top}
-extern "C" __global__ void run(float* y, const __half* x, int T, int D) {{
-  const int row = blockIdx.x, lane = threadIdx.x;
-  if (row >= T) return;
-  {before}
-  {zero}
-  for (int i = lane; i < D; i += 32) {{
-    const float value = __half2float(x[row * D + i]);
-    {add}
-  }}
-  {after}
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  if (lane == 0) {{ {store} }}
-}}
-"""
-
-
-_UNIT_ROWS = """\
-#include <cuda_fp16.h>
-
-extern "C" __global__ void run(float* y, const __half* x, int T, int D) {
-  const int row = blockIdx.x, lane = threadIdx.x;
-  float largest = 0.0f;
-  for (int i = lane; i < D; i += 32) largest = fmaxf(largest, fabsf(__half2float(x[row * D + i])));
-  for (int step = 16; step > 0; step /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-  const float scale = LARGEST;
-  for (int i = lane; i < D; i += 32) y[row * D + i] = __half2float(x[row * D + i]) / scale;
-}
-"""
-_SOFTMAX = """\
-extern "C" __global__ void run(float* y, const float* x, int T, int D) {
-  const int row = blockIdx.x, lane = threadIdx.x;
-  float largest = x[row * D + lane % D];
-  for (int i = lane; i < D; i += 32) largest = fmaxf(largest, x[row * D + i]);
-  for (int step = 16; step > 0; step /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-  const float shift = SHIFT;
-  float sum = 0.0f;
-  for (int i = lane; i < D; i += 32) sum += expf(x[row * D + i] - shift);
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  for (int i = lane; i < D; i += 32) {
-    float result = expf(x[row * D + i] - shift) / sum;
-    EACH
-    y[row * D + i] = result;
-  }
-}
-"""
+    plain = {"zero": "float sum = 0.0f;", "add": "sum += value * value;", "store": "y[row] = sum;"}
+    return written("energy", **{"top": "", "before": "", "after": "", **plain, **parts})
 
 
 def in_unit_rows(scale: str = "largest == 0.0f ? 1.0f : largest") -> str:
     """Write a kernel for `unit_rows` that divides by `scale`."""
-    return _UNIT_ROWS.replace("LARGEST", scale)
+    return written("unit_rows", scale=scale)
 
 
 def in_softmax(*, shift: str = "largest", each: str = "") -> str:
     """Write a kernel for `softmax` that takes `shift` off before it exponentiates."""
-    return _SOFTMAX.replace("SHIFT", shift).replace("EACH", each)
-
-
-_STAGED = """\
-#include <cuda_fp16.h>
-
-constexpr int kParts = 8;
-
-extern "C" __global__ void gather(float* y, float* partial, const __half* x, int T, int D) {
-  const int row = blockIdx.x, part = threadIdx.x;
-  float sum = START;
-  for (int i = part; i < D; i += kParts) {
-    const float value = __half2float(x[row * D + i]);
-    sum += value * value;
-  }
-  partial[row * kParts + part] = sum;
-}
-
-extern "C" __global__ void finish(float* y, float* partial, const __half* x, int T, int D) {
-  const int row = threadIdx.x;
-  if (row >= T) return;
-  float sum = 0.0f;
-  for (int part = 0; part < kParts; ++part) sum += partial[row * kParts + part];
-  y[row] = sum;
-}
-"""
-
-
-_ACCUMULATE = """\
-#include <cuda_fp16.h>
-
-__device__ float* first;
-
-extern "C" __global__ void run(float* total, const __half* x, int T) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  BEFORE
-  if (i < T) total[i] += 0.5f * __half2float(x[i]);
-}
-"""
+    return written("softmax", shift=shift, each=each)
 
 
 def in_staged_energy(start: str = "0.0f") -> str:
     """Write the two kernels for `staged_energy`; each part's sum begins with `start`."""
-    return _STAGED.replace("START", start)
+    return written("staged_energy", start=start)
 
 
 def in_accumulate(before: str = "") -> str:
     """Write a kernel for `accumulate` with statements before its only one."""
-    return _ACCUMULATE.replace("BEFORE", before)
+    return written("accumulate", before=before)
 
 
 SCALE = Operator(
