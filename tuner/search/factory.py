@@ -56,20 +56,6 @@ class RandomSearcher:
         """Ignore the trial: the order is fixed."""
 
 
-class ExhaustiveSearcher(RandomSearcher):
-    """Propose every config once, in an order that does not depend on the run's seed.
-
-    Raises `InputError` for a space that is too large to list.
-
-    The order is shuffled, so that a search cut short has seen a fair sample of every parameter
-    and its rate of progress says how long the rest takes.
-    """
-
-    def __init__(self, pool: Pool, seeds: Sequence[Mapping[str, Value]] = ()) -> None:
-        require_listed(pool)
-        super().__init__(pool, seed=0, seeds=seeds)
-
-
 def require_listed(pool: Pool) -> None:
     """Raise `InputError` for a space of which only a sample is held."""
     if pool.sampled:
@@ -100,7 +86,9 @@ def make_searcher(
     """
     match resolve(name, len(pool), budget).split(":", 1):
         case ["exhaustive"]:
-            return ExhaustiveSearcher(pool, seeds)
+            # Always the same order, shuffled: a search cut short has seen a fair sample.
+            require_listed(pool)
+            return RandomSearcher(pool, 0, seeds)
         case ["random"]:
             return RandomSearcher(pool, seed, seeds)
         case ["optuna"]:

@@ -18,7 +18,7 @@ from searches import make_space
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import ExpressionError, InputError
 from tuner.search import enumeration
-from tuner.search.factory import ExhaustiveSearcher
+from tuner.search.factory import require_listed
 from tuner.search.pool import Pool, RemainingConfigs, valid_configs
 
 
@@ -73,6 +73,9 @@ class TestCounting:
         pool = valid_configs(numbered(6, 10, "p0 != p1"), {})
         assert pool.sampled
         assert (pool.estimated_size, pool.size_is_exact) == (900_000, True)
+        with pytest.raises(InputError, match=r"^900000 valid configs are too many") as caught:
+            require_listed(pool)
+        assert "--searcher random" in (caught.value.remedy or "")
 
     def test_the_rest_is_estimated_from_draws(self) -> None:
         pool = valid_configs(numbered(12, 10, f"{SUM} == 54"), {})
@@ -81,7 +84,7 @@ class TestCounting:
         assert pool.estimated_size == pytest.approx(exact, rel=0.03)
         assert not pool.size_is_exact
         with pytest.raises(InputError, match=r"^about \d{11} valid configs are too many"):
-            ExhaustiveSearcher(pool)
+            require_listed(pool)
 
     def test_what_is_listed_in_the_end_may_be_sampled_on_the_way(
         self, monkeypatch: pytest.MonkeyPatch

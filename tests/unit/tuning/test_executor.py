@@ -149,26 +149,21 @@ class Plain:
         self.told.append(trial)
 
 
-class Choosy:
+class Choosy(Plain):
     """Has every config compiled, two for each ask, and asks for those with few registers first."""
 
     def __init__(self, count: int) -> None:
-        self.unlisted = list(range(count))
+        super().__init__(count)
         self.known: dict[int, Config] = {}
-        self.told: list[Trial] = []
 
     def shortlist(self, count: int) -> Sequence[Config]:
-        taken, self.unlisted = self.unlisted[: 2 * count], self.unlisted[2 * count :]
-        return [Config.of({"n": number}) for number in taken]
+        return super().ask(2 * count)
 
     def foresee(self, config: Config, features: Features) -> None:
         self.known[int(features["registers"])] = config
 
     def ask(self, count: int) -> Sequence[Config]:
         return [self.known.pop(number) for number in sorted(self.known)[:count]]
-
-    def tell(self, trial: Trial) -> None:
-        self.told.append(trial)
 
 
 def proposed(searcher: PrecompilingSearcher) -> list[int]:
