@@ -127,7 +127,7 @@ class TestSamples:
         found = enumeration.enumerate_rows(
             enumeration.Domains.of(space.parameters), space.constraints
         )
-        assert isinstance(found, enumeration.Population)
+        assert not found.listed
         assert bool(found.loose) == (partial == 50)
         rng = np.random.default_rng(5)
         draws = np.concatenate([found.draw(rng) for _ in range(10)])
