@@ -254,8 +254,7 @@ class Finals:
             trial = self._session.trial(one.candidate, workload, one.config, stage="finals")
             if trial is None:
                 evaluator = self._candidates.evaluator(one.candidate)
-                pending = evaluator.start(workload, one.config)
-                trial = evaluator.finish(pending, stage="finals")
+                trial = evaluator.finish(evaluator.start(workload, one.config), stage="finals")
                 self._session.record(trial)
             if trial.status is Status.CORRECT:
                 passed.append(trial)
@@ -354,7 +353,5 @@ def _of_some(
         finalists=tuple(kept),
         peers=tuple(right),
         rounds=tuple(tuple(row[k] for k in columns) for row in comparison.rounds),
-        isolated_us=tuple(comparison.isolated_us[k] for k in columns)
-        if comparison.isolated_us
-        else (),
+        isolated_us=tuple(comparison.isolated_us[k] for k in columns if comparison.isolated_us),
     )

@@ -389,47 +389,42 @@ def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
         )
 
 
+@dataclass(slots=True)
 class Survey:
     """Fill up every workload to `surveyed` configs: the others' fastest, then random ones."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        session: Session,
-        evaluator: Evaluator,
-        progress: ProgressTracker,
-        pools: Mapping[Workload, Pool],
-    ) -> None:
-        self._plan, self._session = plan, session
-        self._evaluator, self._progress = evaluator, progress
-        self._pools, self._configs = pools, plan.config.surveyed or 0
+    plan: Plan
+    session: Session
+    evaluator: Evaluator
+    progress: ProgressTracker
+    pools: Mapping[Workload, Pool]
 
     def run(self) -> None:
         """Measure what is missing, compiling ahead of the device."""
-        with executing(self._evaluator, self._keep) as executor:
+        with executing(self.evaluator, self._keep) as executor:
             for workload, config in self._missing():
                 if len(executor) >= DEPTH:
                     self._keep(executor.take())
-                executor.begin(self._evaluator.start(workload, config))
+                executor.begin(self.evaluator.start(workload, config))
             while len(executor):
                 self._keep(executor.take())
 
     def _missing(self) -> Iterator[tuple[Workload, Config]]:
-        name, tuned = self._plan.candidate, self._plan.tuned
-        ranked = [self._session.fastest(name, workload)[:SURVEYED_BEST] for workload in tuned]
+        name, tuned = self.plan.candidate, self.plan.tuned
+        ranked = [self.session.fastest(name, workload)[:SURVEYED_BEST] for workload in tuned]
         best = dict.fromkeys(trial.config for trials in ranked for trial in trials)
         for workload in tuned:
-            pool = self._pools[workload]
-            known = {trial.config for trial in self._session.trials(name, workload)}
+            pool = self.pools[workload]
+            known = {trial.config for trial in self.session.trials(name, workload)}
             others = [c for c in best if c in pool and c not in known]
-            left = max(0, min(self._configs, len(pool)) - len(known) - len(others))
-            order = np.random.default_rng(self._plan.config.seed).permutation(len(pool))
+            left = max(0, min(self.plan.config.surveyed or 0, len(pool)) - len(known) - len(others))
+            order = np.random.default_rng(self.plan.config.seed).permutation(len(pool))
             shuffled = (pool[int(index)] for index in order)
             drawn = (c for c in shuffled if c not in known and c not in others)
             wanted = [*others, *islice(drawn, left)]
-            self._progress.expect_more(workload, len(wanted))
+            self.progress.expect_more(workload, len(wanted))
             yield from ((workload, config) for config in wanted)
 
     def _keep(self, trial: Trial) -> None:
-        self._session.record(trial)
-        self._progress.count(trial, measured=True)
+        self.session.record(trial)
+        self.progress.count(trial, measured=True)

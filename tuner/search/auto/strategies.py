@@ -7,7 +7,7 @@ and Optuna's estimator.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -239,16 +239,16 @@ class Outlook:
     free: np.ndarray[Any, np.dtype[np.bool_]]
 
 
+@dataclass
 class GaussianStrategy:
     """Take the largest expected improvement under a Gaussian process."""
 
-    def __init__(self, context: SearchContext) -> None:
-        self._context = context
-        self._kernel: CovarianceKernel | None = None
-        self._fitted = 0
-        self._indices: Indices = np.zeros(0, dtype=np.intp)
-        self._rows: list[SearchTrial] = []
-        self._posterior: Posterior | None = None
+    context: SearchContext
+    _kernel: CovarianceKernel | None = None
+    _fitted: int = 0
+    _indices: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    _rows: list[SearchTrial] = field(default_factory=list)
+    _posterior: Posterior | None = None
 
     def take(self) -> int | None:
         return self._take_best(self.gains())
@@ -256,10 +256,10 @@ class GaussianStrategy:
     def polish(self) -> int | None:
         """Take the best of the incumbent's neighbours, which differ in one parameter."""
         gains = self.gains()
-        best = self._context.memory.best()
+        best = self.context.memory.best()
         if best is None or best.index is None:
             return None
-        near = np.isin(self._indices, self._context.pool.neighbours(best.index))
+        near = np.isin(self._indices, self.context.pool.neighbours(best.index))
         return self._take_best(np.where(near, gains, -1.0))
 
     def gains(self) -> Vector:
@@ -275,13 +275,13 @@ class GaussianStrategy:
 
     def outlook(self) -> Outlook:
         grown = max(GROWTH * self._fitted, self._fitted + LEAST_GROWTH)
-        if self._posterior is None or len(self._context.memory.rows) >= grown:
+        if self._posterior is None or len(self.context.memory.rows) >= grown:
             self._fit()
         return self._now()
 
     def _now(self) -> Outlook:
         assert self._posterior is not None
-        memory = self._context.memory
+        memory = self.context.memory
         held = {id(row) for row in self._rows}
         new = [row for row in _kept(memory) if id(row) not in held]
         if new:
@@ -306,14 +306,14 @@ class GaussianStrategy:
         return other._now()
 
     def _take_best(self, gains: Vector) -> int | None:
-        remaining = self._context.remaining
+        remaining = self.context.remaining
         for place in np.argsort(-gains, kind="stable").tolist():
             if gains[place] >= 0 and (index := int(self._indices[place])) in remaining:
                 return remaining.take(index)
         return None
 
     def _fit(self) -> None:
-        context = self._context
+        context = self.context
         self._fitted = len(context.memory.rows)
         told = [row for row in context.memory.rows if row.says_something][-MOST_FITTED:]
         x = np.array([row.x for row in told])
