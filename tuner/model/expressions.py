@@ -5,16 +5,13 @@ from __future__ import annotations
 import ast
 import operator
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tuner.model.errors import ExpressionError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
 Value = bool | int | float | str
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING
 
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import ceil_div
-from tuner.model.trial import Occupancy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tuner.model.kernel import Launch, Limits
-    from tuner.model.trial import Resources
+from tuner.model.kernel import Launch, Limits
+from tuner.model.trial import Occupancy, Resources
 
 KIB = 1024
 

@@ -11,16 +11,13 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from tuner.model.config import Parameter
 from tuner.model.errors import ExpressionError
-from tuner.model.expressions import Expression, free_names
-
-if TYPE_CHECKING:
-    from tuner.model.config import Parameter
-    from tuner.model.expressions import Value
+from tuner.model.expressions import Expression, Value, free_names
 
 Rows = np.ndarray[Any, np.dtype[np.uint16]]
 _Array = np.ndarray[Any, np.dtype[Any]]

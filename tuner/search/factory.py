@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
+from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError
-from tuner.search.pool import RemainingConfigs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tuner.model.config import Config, SearchSpace
-    from tuner.model.expressions import Value
-    from tuner.model.trial import Trial
-    from tuner.search.base import Searcher
-    from tuner.search.pool import Pool
+from tuner.model.expressions import Value
+from tuner.model.trial import Trial
+from tuner.search.base import Searcher
+from tuner.search.pool import Pool, RemainingConfigs
 
 NAMES = ("auto", "exhaustive", "random", "optuna", "classifier", "kernel_tuner:<strategy>")
 # Below this many valid configs `auto` tries them all.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from kernel_tuner.interface import Options, strategy_map
@@ -21,14 +21,11 @@ from kernel_tuner.runners.runner import Runner
 from kernel_tuner.searchspace import Searchspace
 from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig, StopCriterionReached, TuningBudget
 
+from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
-from tuner.search.pool import RemainingConfigs
-
-if TYPE_CHECKING:
-    from tuner.model.config import Config, Parameter, SearchSpace
-    from tuner.model.trial import Trial
-    from tuner.search.pool import Pool
+from tuner.model.trial import Trial
+from tuner.search.pool import Pool, RemainingConfigs
 
 _NEEDS = {"skopt": "skopt", "pyatf_strategies": "pyatf"}
 # A strategy that has converged walks over known configs for ever; its budget then counts as spent.

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import optuna
@@ -16,14 +16,11 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalStorage
 from optuna.trial import TrialState
 
+from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import SessionError
 from tuner.model.expressions import Value
-from tuner.search.pool import RemainingConfigs
-
-if TYPE_CHECKING:
-    from tuner.model.config import Config, Parameter, SearchSpace
-    from tuner.model.trial import Trial
-    from tuner.search.pool import Pool
+from tuner.model.trial import Trial
+from tuner.search.pool import Pool, RemainingConfigs
 
 # Optuna's 24 leave a score of 0.43 over eight recorded spaces (benchmarks/search.py),
 # 64 and more give 0.48 to 0.53; far more of them crowd the configs of a batch together.

@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tuner.model.config import Config, Parameter, SearchSpace, format_value
 from tuner.model.errors import ExpressionError, SpaceError
-from tuner.model.expressions import Value, substitute
+from tuner.model.expressions import Expression, Value, substitute
+from tuner.search.constraints import Rows
 from tuner.search.enumeration import (
     Domains,
     FailingRowError,
@@ -23,10 +24,6 @@ from tuner.search.enumeration import (
     no_rows,
     row_keys,
 )
-
-if TYPE_CHECKING:
-    from tuner.model.expressions import Expression
-    from tuner.search.constraints import Rows
 
 Indices = np.ndarray[Any, np.dtype[np.intp]]
 MAX_VALUES = 2**16

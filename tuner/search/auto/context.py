@@ -6,18 +6,15 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import log, log2
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tuner.model.trial import Status
-
-if TYPE_CHECKING:
-    from tuner.model.config import Parameter
-    from tuner.model.expressions import Value
-    from tuner.model.trial import Trial
-    from tuner.search.base import Features
-    from tuner.search.pool import Pool, RemainingConfigs
+from tuner.model.config import Parameter
+from tuner.model.expressions import Value
+from tuner.model.trial import Status, Trial
+from tuner.search.base import Features
+from tuner.search.pool import Pool, RemainingConfigs
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 Vector = np.ndarray[Any, np.dtype[np.float64]]

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, expm1
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.model.config import Config, SearchSpace
 from tuner.model.expressions import Value
+from tuner.model.trial import Trial
 from tuner.search.auto.context import (
     ConfigColumns,
+    Matrix,
     Memory,
     SearchContext,
     SearchTrial,
+    Vector,
     group_numbers,
     targets,
 )
@@ -25,21 +28,15 @@ from tuner.search.auto.strategies import (
     ClassifierStrategy,
     CovarianceKernel,
     GaussianStrategy,
+    Outlook,
     Posterior,
     expected_improvement,
     fit_kernel,
     least,
 )
+from tuner.search.base import Features
 from tuner.search.optuna import CategoricalTpe, OptunaJournal, quiet_optuna
-from tuner.search.pool import RemainingConfigs
-
-if TYPE_CHECKING:
-    from tuner.model.config import Config, SearchSpace
-    from tuner.model.trial import Trial
-    from tuner.search.auto.context import Matrix, Vector
-    from tuner.search.auto.strategies import Outlook
-    from tuner.search.base import Features
-    from tuner.search.pool import Pool
+from tuner.search.pool import Pool, RemainingConfigs
 
 # Configs that are compiled for each one that is timed.
 AHEAD = 2

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from threadpoolctl import ThreadpoolController
 
-from tuner.search.auto.context import Matrix, Memory, SearchTrial, Vector, group_numbers, targets
-
-if TYPE_CHECKING:
-    from tuner.search.auto.context import Indices, SearchContext
+from tuner.search.auto.context import (
+    Indices,
+    Matrix,
+    Memory,
+    SearchContext,
+    SearchTrial,
+    Vector,
+    group_numbers,
+    targets,
+)
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 Single = np.ndarray[Any, np.dtype[np.float32]]
