@@ -8,8 +8,10 @@ import re
 import signal
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -108,34 +110,26 @@ def test_a_finished_session_is_resumed_at_no_cost_and_agrees(project, tune) -> N
 
 
 @pytest.mark.parametrize(
-    ("number", "extra"),
-    [(signal.SIGINT, ()), (signal.SIGTERM, ("--json", "--quiet"))],
-    ids=["Ctrl-C", "SIGTERM with --json"],
+    ("interrupt", "extra"),
+    [
+        (lambda process: process.send_signal(signal.SIGINT), ()),
+        (lambda process: process.send_signal(signal.SIGTERM), ("--json", "--quiet")),
+        (lambda process: os.killpg(process.pid, signal.SIGINT), ()),
+    ],
+    ids=["Ctrl-C", "SIGTERM with --json", "Ctrl-C of a terminal, to the whole group"],
 )
 def test_an_interrupted_run_says_how_to_resume_and_can_be(
-    project, start, tune, number: signal.Signals, extra: tuple[str, ...]
+    project, start, tune, interrupt: Callable[[Popen[str]], None], extra: tuple[str, ...]
 ) -> None:
     process = start("kernels/scale.cu", "--session", "my session", *extra)
     wait_for_a_trial(project.root / "my session")
-    process.send_signal(number)
+    interrupt(process)
     out, err = process.communicate(timeout=60)
     assert err == "interrupted; resume with: tune --resume 'my session'\n"
     assert process.returncode == 130
     if extra:
         assert out == ""
     assert_resumes(project.root / "my session", tune)
-
-
-def test_ctrl_c_reaches_the_whole_process_group_and_still_leaves_one_line(
-    project, start, tune
-) -> None:
-    process = start("kernels/scale.cu", "--session", "mine", "--quiet")
-    wait_for_a_trial(project.root / "mine")
-    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
-    _, err = process.communicate(timeout=60)
-    assert err == "interrupted; resume with: tune --resume mine\n"
-    assert process.returncode == 130
-    assert_resumes(project.root / "mine", tune)
 
 
 def test_a_killed_run_is_resumed_with_nothing_lost_or_measured_twice(project, start, tune) -> None:

@@ -38,7 +38,6 @@ class OneDevice:
         return self._device
 
     def close(self) -> None:
-        """Close what is open."""
         if self._device is not None:
             self._device.close()
         self._device = None
@@ -50,13 +49,19 @@ def check_caught(device: Device, build: Build, adversary: Adversary, expected: C
     if passes_on is not None:
         check_passes(device, _program(build, adversary, passes_on))
     program = _program(build, adversary, adversary.where)
+    verify_only = adversary.stage == "verify"
+    outcome = device.verify(program) if verify_only else device.run(program, full_verification=True)
     if adversary.stage == "compare":
-        _check_caught_comparing(device, build, adversary, program, expected)
+        assert outcome.status is Status.CORRECT, outcome.reason
+        time.sleep(PAUSE_S)
+        programs = [honest(build, adversary.operator), program]
+        try:
+            (right, wrong) = device.compare(programs, rounds=ROUNDS).faults
+        except DeviceError as error:
+            right, wrong = "", str(error)
+        assert not right
+        assert re.search(expected.reason, wrong, re.DOTALL), wrong or "nothing was wrong with it"
     else:
-        verify_only = adversary.stage == "verify"
-        outcome = (
-            device.verify(program) if verify_only else device.run(program, full_verification=True)
-        )
         assert outcome.status is expected.status, outcome.reason or "nothing was wrong with it"
         assert re.search(expected.reason, outcome.reason, re.DOTALL), outcome.reason
         assert outcome.measurement is None
@@ -85,22 +90,3 @@ def honest(build: Build, operator: Operator, sanitizers: tuple[str, ...] = ()) -
 
 def _program(build: Build, adversary: Adversary, workload: Workload) -> Program:
     return build(adversary.source, workload, adversary.launched, adversary.sanitizers)
-
-
-def _check_caught_comparing(
-    device: Device,
-    build: Build,
-    adversary: Adversary,
-    program: Program,
-    expected: Caught,
-) -> None:
-    outcome = device.run(program, full_verification=True)
-    assert outcome.status is Status.CORRECT, outcome.reason
-    time.sleep(PAUSE_S)
-    programs = [honest(build, adversary.operator), program]
-    try:
-        (right, wrong) = device.compare(programs, rounds=ROUNDS).faults
-    except DeviceError as error:
-        right, wrong = "", str(error)
-    assert not right
-    assert re.search(expected.reason, wrong, re.DOTALL), wrong or "nothing was wrong with it"
