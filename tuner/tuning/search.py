@@ -140,6 +140,7 @@ class WorkloadSearch:
         return self.gain is not None and self.gain < ENOUGH
 
 
+@dataclass(slots=True)
 class WorkloadScheduler:
     """Give each workload a first turn, then whichever promises most another, until none does.
 
@@ -147,31 +148,25 @@ class WorkloadScheduler:
     the search of a workload when its first turn comes. `total` bounds the trials of all together.
     """
 
-    def __init__(
-        self, workloads: Sequence[Workload], begin: Callable[[Workload], WorkloadSearch], total: int
-    ) -> None:
-        self._waiting = list(workloads)
-        self._begin, self._total = begin, total
-        self._searches: list[WorkloadSearch] = []
-        self._current: WorkloadSearch | None = None
-        self._turn_ends = 0
-
-    @property
-    def searches(self) -> Sequence[WorkloadSearch]:
-        return self._searches
+    waiting: list[Workload]
+    begin: Callable[[Workload], WorkloadSearch]
+    total: int
+    searches: list[WorkloadSearch] = field(default_factory=list)
+    _current: WorkloadSearch | None = None
+    _turn_ends: int = 0
 
     def of(self, workload: Workload) -> WorkloadSearch:
         """Return the search of a workload that has had a turn."""
-        return next(search for search in self._searches if search.workload == workload)
+        return next(search for search in self.searches if search.workload == workload)
 
     def current(self) -> WorkloadSearch | None:
         """Tell whose turn it is; None when the search is over."""
         while (search := self._current) is None or self._has_ended(search):
-            left = self._total - sum(search.proposed for search in self._searches)
-            if self._waiting:
-                self._current = self._begin(self._waiting.pop(0))
-                self._searches.append(self._current)
-                left -= len(self._waiting) * FIRST_TURN_TRIALS
+            left = self.total - sum(search.proposed for search in self.searches)
+            if self.waiting:
+                self._current = self.begin(self.waiting.pop(0))
+                self.searches.append(self._current)
+                left -= len(self.waiting) * FIRST_TURN_TRIALS
                 self._turn_ends = min(self._current.first_turn, max(FIRST_TURN_TRIALS, left))
             else:
                 self._current = self._most_promising() if left > 0 else None
@@ -187,7 +182,7 @@ class WorkloadScheduler:
     def _most_promising(self) -> WorkloadSearch | None:
         hopes = [
             (search.gain, search)
-            for search in self._searches
+            for search in self.searches
             if not search.exhausted and search.proposed < search.max_trials and search.gain
         ]
         gain, search = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
@@ -235,7 +230,7 @@ class Search:
                 if self._learns_from_others(pools[workload]):
                     self._planned[workload] = min(self._planned[workload], FURTHER_TRIALS)
         in_turns = sum(self._planned.values()) - TRANSFERRED_CONFIGS * len(self._joined())
-        self._scheduler = WorkloadScheduler(plan.tuned, self._begin_search, in_turns)
+        self._scheduler = WorkloadScheduler([*plan.tuned], self._begin_search, in_turns)
         self._completed: list[tuple[Trial, Features | None]] = []
 
     def run(self, searches_left: int) -> None:

@@ -35,7 +35,7 @@ from tuner.search.auto.strategies import (
     least,
 )
 from tuner.search.base import Features
-from tuner.search.optuna import CategoricalTpe, OptunaJournal, quiet_optuna
+from tuner.search.optuna import CategoricalTpe
 from tuner.search.pool import Pool, RemainingConfigs
 
 # Configs that are compiled for each one that is timed.
@@ -218,7 +218,7 @@ class AutoSearcher:
         self._context = SearchContext(
             pool, self._remaining, self._memory, columns, dict(axes or {}), self._rng
         )
-        self._tpe = CategoricalTpe(space.parameters, seed)
+        self._tpe = CategoricalTpe(space.parameters, seed, journal, study_name)
         self._gaussian = GaussianStrategy(self._context)
         known: dict[str, Callable[[], int | None]] = {
             "gaussian": self._gaussian.take,
@@ -228,11 +228,7 @@ class AutoSearcher:
         self._strategies = {name: known[name] for name in strategies}
         self._allocator = BanditAllocator({name: SHARES[name] for name in strategies})
         self._shortlist = Shortlist(self._context, self._gaussian)
-        with quiet_optuna():
-            distributions = self._tpe.distributions
-            self._journal = OptunaJournal(journal, study_name, distributions) if journal else None
         self._rows: dict[int, SearchTrial] = {}
-        self._numbers: dict[int, int] = {}
         self._asked = 0
 
     def ask(self, count: int) -> Sequence[Config]:
@@ -254,16 +250,14 @@ class AutoSearcher:
     def tell(self, trial: Trial) -> None:
         """Teach every strategy what came of a config, also of one that was only compiled."""
         index = self._pool.index(trial.config)
-        if index not in self._numbers:
+        if trial.config not in self._tpe:
             self._begin(index)
         row = self._rows[index]
         self._memory.finish(row, trial)
         self._memory.waiting.pop(index, None)
-        self._tpe.end(self._numbers[index], trial.time_us)
+        self._tpe.end(trial)
         if row.strategy is not None:
             self._allocator.count(row.strategy, found=self._memory.is_find(row, FIND_SHARE))
-        if self._journal is not None:
-            self._journal.add(trial)
 
     def shortlist(self, count: int) -> Sequence[Config]:
         """Name the configs to compile before `count` are asked for, several times as many."""
@@ -306,7 +300,7 @@ class AutoSearcher:
     def _begin(self, index: int) -> Config:
         config = self._pool[index]
         self._memory.rows.append(self._row(index))
-        self._numbers[index] = self._tpe.begin(config)
+        self._tpe.begin(config)
         return config
 
     def _choose(self) -> int | None:

@@ -245,7 +245,7 @@ class Outlook:
     free: np.ndarray[Any, np.dtype[np.bool_]]
 
 
-@dataclass
+@dataclass(eq=False)
 class GaussianStrategy:
     """Take the largest expected improvement under a Gaussian process."""
 
