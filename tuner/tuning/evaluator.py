@@ -79,14 +79,14 @@ class Evaluator:
     def start(self, workload: Workload, config: Config) -> Pending:
         """Check the constraints, render, and start compiling; returns at once."""
         started_s = time.perf_counter()
-        names = self.names(workload)
+        name, names = self.candidate.name, self.names(workload)
         broken = self.candidate.space.violated(config, names)
         if broken is not None:
-            trial = self._trial(workload, config, Status.CONSTRAINT, f"breaks `{broken.text}`")
+            trial = Trial(name, workload, config, Status.CONSTRAINT, f"breaks `{broken.text}`")
             return Pending(workload, config, started_s, trial)
         launches = self.spec.candidate_launches({**names, **config})
         if not launches:
-            trial = self._trial(workload, config, Status.LAUNCH, "no launch's `when` is true")
+            trial = Trial(name, workload, config, Status.LAUNCH, "no launch's `when` is true")
             return Pending(workload, config, started_s, trial)
         rendered = self.render(workload, config)
         compilation = self.compiler.submit(self._target.request(rendered.source, launches))
@@ -100,7 +100,7 @@ class Evaluator:
         if isinstance(result, Trial):
             return result
         workload = pending.workload
-        resources = result.resources[pending.launches[0].kernel]
+        resources, share = self.usage(pending)
         outcome = self.device.run(
             self._program(pending, result),
             incumbent_us=incumbent_us,
@@ -116,7 +116,7 @@ class Evaluator:
             status=status,
             reason=reason,
             resources=resources,
-            occupancy=occupancy(self._target.limits, resources, pending.launches[0]),
+            occupancy=share,
             measurement=outcome.measurement,
             correctness=outcome.correctness,
             seconds=time.perf_counter() - pending.started_s,
@@ -238,8 +238,8 @@ class Evaluator:
             reason = refusal(self._target.limits, resources, launch, self.spec.limits)
             if reason is not None:
                 first = result.resources[pending.launches[0].kernel]
-                workload, config = pending.workload, pending.config
-                return self._trial(workload, config, Status.RESOURCE_LIMIT, reason, first)
+                where = self.candidate.name, pending.workload, pending.config
+                return Trial(*where, Status.RESOURCE_LIMIT, reason, first)
         return result
 
     def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy | None]:
@@ -270,7 +270,7 @@ class Evaluator:
         status = Status.TIMEOUT if result.timed_out else Status.COMPILE
         template = self.candidate.template
         reason = map_errors(result.error, pending.rendered, template.path, unit=UNIT_NAME)
-        return self._trial(pending.workload, pending.config, status, reason)
+        return Trial(self.candidate.name, pending.workload, pending.config, status, reason)
 
     def _program(self, pending: Pending, result: CompileResult) -> Program:
         assert pending.rendered is not None
@@ -287,16 +287,6 @@ class Evaluator:
         traffic = self.spec.min_bytes.integer(workload.values)
         rate = self.device.info.streaming_gbps
         return below_floor(measurement.median_us, traffic, rate, FLOOR_SLACK)
-
-    def _trial(
-        self,
-        workload: Workload,
-        config: Config,
-        status: Status,
-        reason: str,
-        resources: Resources | None = None,
-    ) -> Trial:
-        return Trial(self.candidate.name, workload, config, status, reason, resources)
 
 
 class Candidates:

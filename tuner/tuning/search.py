@@ -208,40 +208,37 @@ def search_all(
         Search(plan, session, evaluator, progress, pools, warm or {}).run(searches_left)
 
 
+@dataclass(eq=False)
 class Search:
     """Propose, try and learn, for all workloads of one plan together."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        session: Session,
-        evaluator: Evaluator,
-        progress: ProgressTracker,
-        pools: dict[Workload, Pool],
-        warm: Mapping[Workload, Sequence[Config]],
-    ) -> None:
-        self._plan, self._session, self._warm = plan, session, warm
-        self._evaluator, self._progress = evaluator, progress
-        self._pools = pools
+    plan: Plan
+    session: Session
+    evaluator: Evaluator
+    progress: ProgressTracker
+    pools: dict[Workload, Pool]
+    warm: Mapping[Workload, Sequence[Config]]
+
+    def __post_init__(self) -> None:
         # What each workload is thought to take, and most of what all may take together.
-        self._planned = {workload: budget(plan, pool) for workload, pool in pools.items()}
-        if plan.config.trials is None:
-            for workload in plan.tuned[1:]:
-                if self._learns_from_others(pools[workload]):
+        self._planned = {w: budget(self.plan, pool) for w, pool in self.pools.items()}
+        if self.plan.config.trials is None:
+            for workload in self.plan.tuned[1:]:
+                if self._learns_from_others(self.pools[workload]):
                     self._planned[workload] = min(self._planned[workload], FURTHER_TRIALS)
         in_turns = sum(self._planned.values()) - TRANSFERRED_CONFIGS * len(self._joined())
-        self._scheduler = WorkloadScheduler([*plan.tuned], self._begin_search, in_turns)
+        self._scheduler = WorkloadScheduler([*self.plan.tuned], self._begin_search, in_turns)
         self._completed: list[tuple[Trial, Features | None]] = []
 
     def run(self, searches_left: int) -> None:
         """Search until budgets, time, spaces or expectations are used up."""
-        self._progress.expect(self._planned, searches_left=searches_left)
-        with executing(self._evaluator, self._keep) as self._executor:
+        self.progress.expect(self._planned, searches_left=searches_left)
+        with executing(self.evaluator, self._keep) as self._executor:
             self._search()
         for search in self._scheduler.searches:
             search.searcher.close()
-            trials = self._session.trials(self._plan.candidate, search.workload)
-            require_one_compiles(trials, self._plan.template)
+            trials = self.session.trials(self.plan.candidate, search.workload)
+            require_one_compiles(trials, self.plan.template)
             if search.found_enough and search.proposed < search.max_trials:
                 self._note_end(search, search.gain)
             self._expect(search, search.proposed)
@@ -266,13 +263,13 @@ class Search:
             self._keep(executor.take())
 
     def _joined(self) -> dict[Workload, Pool]:
-        joined = {w: pool for w, pool in self._pools.items() if self._learns_from_others(pool)}
+        joined = {w: pool for w, pool in self.pools.items() if self._learns_from_others(pool)}
         return joined if len(joined) > 1 else {}
 
     def _propose(self, search: WorkloadSearch) -> None:
         pending = search.searcher.next()
         for refused in search.searcher.refused():
-            self._progress.expect_more(search.workload, 1)
+            self.progress.expect_more(search.workload, 1)
             self._keep(refused)
             self._learn(search, refused)
         if pending is None or not self._try(search, pending.config, pending):
@@ -280,7 +277,7 @@ class Search:
 
     def _try(self, search: WorkloadSearch, config: Config, pending: Pending | None = None) -> bool:
         """Send a config, or what is known of it, to the device; False where none may begin."""
-        known = self._session.trial(self._plan.candidate, search.workload, config)
+        known = self.session.trial(self.plan.candidate, search.workload, config)
         if known is None:
             if not search.may_begin:
                 return False
@@ -290,14 +287,14 @@ class Search:
         search.not_proposed.discard(config)
         search.proposed += 1
         self._expect(search, max(search.proposed, self._planned[search.workload]))
-        self._executor.begin(known or pending or self._evaluator.start(search.workload, config))
+        self._executor.begin(known or pending or self.evaluator.start(search.workload, config))
         return True
 
     def _keep(self, trial: Trial) -> None:
-        known = self._session.trial(trial.candidate, trial.workload, trial.config)
+        known = self.session.trial(trial.candidate, trial.workload, trial.config)
         if known is None:
-            self._session.record(trial)
-        self._progress.count(trial, measured=known is None)
+            self.session.record(trial)
+        self.progress.count(trial, measured=known is None)
 
     def _learn(self, search: WorkloadSearch, trial: Trial) -> None:
         features = search.searcher.features(trial.config)
@@ -311,7 +308,7 @@ class Search:
             search.exhausted = True
 
     def _begin_search(self, workload: Workload) -> WorkloadSearch:
-        plan, pool, key = self._plan, self._pools[workload], workload.key
+        plan, pool, key = self.plan, self.pools[workload], workload.key
         most = budget(plan, pool)
         searcher = make_searcher(
             plan.config.searcher,
@@ -321,24 +318,24 @@ class Search:
             budget=most,
             seeds=self._seeds(workload),
             axes=workload.values,
-            journal=self._session.directory / JOURNAL,
+            journal=self.session.directory / JOURNAL,
             study_name=key if plan.candidate == INITIAL else f"{plan.candidate} {key}",
         )
-        precompiling = PrecompilingSearcher(searcher, self._evaluator, workload)
+        precompiling = PrecompilingSearcher(searcher, self.evaluator, workload)
         for trial, features in self._completed:
             precompiling.share(trial, features)
         # A searcher that knows the others' trials is asked again when all have had a turn.
         joins = self._completed and self._learns_from_others(pool)
-        tried = self._session.trials(plan.candidate, workload)
+        tried = self.session.trials(plan.candidate, workload)
         foreseeing = isinstance(searcher, StaticFeatureAware)
-        late = [(e.candidate, e.workload) for e in self._session.events(SearchEnded) if e.late]
+        late = [(e.candidate, e.workload) for e in self.session.events(SearchEnded) if e.late]
         return WorkloadSearch(
             workload,
             precompiling,
             most,
             first_turn=FIRST_TURN_TRIALS if joins else most,
             not_proposed={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
-            deadline_s=self._progress.deadline_s(workload),
+            deadline_s=self.progress.deadline_s(workload),
             replaying=(plan.candidate, key) in late,
             depth=DEPTH_FORESEEN if foreseeing else DEPTH,
         )
@@ -346,21 +343,21 @@ class Search:
     def _note_end(
         self, search: WorkloadSearch, expected_gain: float | None = None, *, late: bool = False
     ) -> None:
-        name, key = self._plan.candidate, search.workload.key
+        name, key = self.plan.candidate, search.workload.key
         ended = SearchEnded(0, name, key, search.proposed, expected_gain, late)
-        if ended not in self._session.events(SearchEnded):
-            self._session.record_event(ended)
+        if ended not in self.session.events(SearchEnded):
+            self.session.record_event(ended)
 
     def _expect(self, search: WorkloadSearch, trials: int) -> None:
         more = trials - self._planned[search.workload]
         if more:
-            self._progress.expect_more(search.workload, more)
+            self.progress.expect_more(search.workload, more)
             self._planned[search.workload] = trials
 
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
         """Start from the space's own configs, what past runs found, and what is best near by."""
-        pool, space = self._pools[workload], self._plan.space
-        wanted = [space.default, *space.suggestions, *self._warm.get(workload, ())]
+        pool, space = self.pools[workload], self.plan.space
+        wanted = [space.default, *space.suggestions, *self.warm.get(workload, ())]
         if not self._learns_from_others(pool):
             before = [search.workload for search in self._scheduler.searches]
             near = sorted(before, key=lambda other: distance(workload, other))
@@ -370,7 +367,7 @@ class Search:
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
 
     def _learns_from_others(self, pool: Pool) -> bool:
-        return learns_from_others(self._plan.config.searcher, len(pool), self._plan.config.trials)
+        return learns_from_others(self.plan.config.searcher, len(pool), self.plan.config.trials)
 
 
 def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
