@@ -33,9 +33,7 @@ class RandomSearcher:
     def __init__(self, pool: Pool, seed: int, seeds: Sequence[Mapping[str, Value]] = ()) -> None:
         self._pool = pool
         remaining = RemainingConfigs(pool, seeds)
-        first = []
-        while (index := remaining.take_seed()) is not None:
-            first.append(index)
+        first = list(iter(remaining.take_seed, None))
         self._ordered = len(pool)
         shuffled = np.random.default_rng(seed).permutation(self._ordered)
         self._order = deque([*first, *remaining.among(shuffled).tolist()])

@@ -84,14 +84,10 @@ class TrialExecutor:
     def _finish(self, one: Pending | Trial) -> Trial | None:
         if self._stopped.is_set():
             return None
-        best_us = self._best_us.get(one.workload)
+        best_us, finish = self._best_us.get(one.workload), self._evaluator.finish
         incumbent_us = best_us if self._adaptive else None
         try:
-            trial = (
-                one
-                if isinstance(one, Trial)
-                else self._evaluator.finish(one, incumbent_us=incumbent_us)
-            )
+            trial = one if isinstance(one, Trial) else finish(one, incumbent_us=incumbent_us)
         except BaseException:
             self._stopped.set()  # the others wait for nothing
             raise

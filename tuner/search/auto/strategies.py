@@ -270,7 +270,10 @@ class GaussianStrategy:
 
     def gains(self) -> Vector:
         """Return the expected improvement of every candidate, as a log of a ratio of times."""
-        outlook = self.outlook()
+        grown = max(GROWTH * self._fitted, self._fitted + LEAST_GROWTH)
+        if self._posterior is None or len(self.context.memory.rows) >= grown:
+            self._fit()
+        outlook = self._now()
         gains = expected_improvement(outlook.best, outlook.mean, outlook.deviation)
         return np.where(outlook.free, np.round(gains, _DIGITS), -1.0)
 
@@ -278,12 +281,6 @@ class GaussianStrategy:
         gains = self.gains().tolist()
         known = dict(zip(self._indices.tolist(), gains, strict=True))
         return np.array([known.get(index, 0.0) for index in indices])
-
-    def outlook(self) -> Outlook:
-        grown = max(GROWTH * self._fitted, self._fitted + LEAST_GROWTH)
-        if self._posterior is None or len(self.context.memory.rows) >= grown:
-            self._fit()
-        return self._now()
 
     def _now(self) -> Outlook:
         assert self._posterior is not None
