@@ -19,9 +19,7 @@ BINARY = ["+", "-", "*", "//", "%", "&", "|", "^", "/"]
 COMPARE = ["==", "!=", "<", "<=", ">", ">="]
 
 leaves = st.one_of(
-    st.sampled_from(sorted(NAMES)),
-    st.integers(0, 100).map(str),
-    st.sampled_from(["True", "False"]),
+    st.sampled_from(sorted(NAMES)), st.integers(0, 100).map(str), st.sampled_from(["True", "False"])
 )
 
 
@@ -86,10 +84,7 @@ def test_what_is_outside_the_whitelist_is_refused_with_its_place(text: str, foun
     assert "ceil_div" in str(caught.value.remedy)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    MISTAKES["uncomputable"],
-)
+@pytest.mark.parametrize(("text", "found"), MISTAKES["uncomputable"])
 def test_what_cannot_be_computed_says_why_and_where(text: str, found: str) -> None:
     expression = Expression.parse(text, path=Path("space.yaml"), line=3)
     with pytest.raises(ExpressionError) as caught:

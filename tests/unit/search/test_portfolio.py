@@ -20,12 +20,7 @@ from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.search.auto.portfolio import AutoSearcher
-from tuner.search.base import (
-    ReportsExpectedGain,
-    Searcher,
-    StaticFeatureAware,
-    TransferLearning,
-)
+from tuner.search.base import ReportsExpectedGain, Searcher, StaticFeatureAware, TransferLearning
 from tuner.search.factory import make_searcher
 from tuner.search.pool import Pool, valid_configs
 

@@ -15,12 +15,7 @@ from tuner.model.errors import InputError
 from tuner.search import pool as pool_module
 from tuner.search.auto.portfolio import AutoSearcher
 from tuner.search.base import Searcher
-from tuner.search.factory import (
-    RandomSearcher,
-    default_budget,
-    make_searcher,
-    resolve,
-)
+from tuner.search.factory import RandomSearcher, default_budget, make_searcher, resolve
 from tuner.search.optuna import OptunaSearcher
 from tuner.search.pool import Pool, valid_configs
 

@@ -20,12 +20,7 @@ from tuner.space.template import Rendered, Template, map_errors
 PATH = Path("scale_rows.cu.j2")
 DOCS = Path(__file__).parents[3] / "docs" / "templates.md"
 EXAMPLES = re.findall(r"```cuda\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
-CONFIG: dict[str, Value] = {
-    "block_size": 256,
-    "vector_bytes": 16,
-    "keep_row": True,
-    "unroll": 4,
-}
+CONFIG: dict[str, Value] = {"block_size": 256, "vector_bytes": 16, "keep_row": True, "unroll": 4}
 
 
 def render(text: str, **names: Value) -> str:

@@ -103,11 +103,7 @@ def test_the_same_seed_makes_the_same_search_and_resumes(
 
     with make_session(plan, "broken") as session, pytest.raises(KeyboardInterrupt):
         tune(
-            plan,
-            session=session,
-            device=Interrupting(smooth),
-            compiler=compiler,
-            listener=listener,
+            plan, session=session, device=Interrupting(smooth), compiler=compiler, listener=listener
         )
     with make_session(plan, "broken") as session:
         searched(plan, session, compiler, listener)
