@@ -12,13 +12,7 @@ from threading import Event
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Trial
-from tuner.search.base import (
-    Features,
-    ReportsExpectedGain,
-    Searcher,
-    StaticFeatureAware,
-    TransferLearning,
-)
+from tuner.search.base import Features, Searcher, StaticFeatureAware, TransferLearning
 from tuner.tuning.evaluator import Evaluator, Pending
 
 # Trials begun and not taken yet: one on the device, the others compiled or nearly so. Fixed, not
@@ -167,7 +161,7 @@ class PrecompilingSearcher:
     def expected_gain(self) -> float | None:
         """Return the share of the best time that may still be saved, None where nobody knows."""
         searcher = self._searcher
-        return searcher.expected_gain() if isinstance(searcher, ReportsExpectedGain) else None
+        return searcher.expected_gain() if isinstance(searcher, TransferLearning) else None
 
     def close(self) -> None:
         """Give up what is being compiled and was not asked for."""

@@ -20,7 +20,7 @@ from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.search.auto.portfolio import AutoSearcher
-from tuner.search.base import ReportsExpectedGain, Searcher, StaticFeatureAware, TransferLearning
+from tuner.search.base import Searcher, StaticFeatureAware, TransferLearning
 from tuner.search.factory import make_searcher
 from tuner.search.pool import Pool, valid_configs
 
@@ -62,8 +62,8 @@ OPTIMUM = best_us(list(POOL))
 
 
 def test_it_keeps_every_seam() -> None:
-    seams: list[type] = [StaticFeatureAware, TransferLearning, ReportsExpectedGain]
-    assert all(isinstance(make(), seam) for seam in seams)
+    assert isinstance(make(), StaticFeatureAware)
+    assert isinstance(make(), TransferLearning)
 
 
 class TestConformance:
