@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final, Literal, Protocol
 
 from tuner.device.base import EnergyMeter, Outcome
 from tuner.model.energy import Account, Objective, accounts
@@ -18,9 +18,6 @@ from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.verification import Verification
-
-if TYPE_CHECKING:
-    from tuner.tuning.progress import ProgressTracker
 
 # Configs measured on each workload at most.
 MOST_CONFIGS = 8
@@ -81,6 +78,21 @@ REPEATS = 2
 SKIPPED_SHARE = 0.7
 
 
+class Board(Protocol):
+    """Tell people where the run stands, and the stage how long it may go on."""
+
+    def announce(
+        self,
+        phase: Literal["energy"],
+        current: Workload | None = None,
+        note: str = "",
+        *,
+        remaining_s: float | None = None,
+    ) -> None: ...
+
+    def left_s(self) -> float | None: ...
+
+
 @dataclass(slots=True)
 class EnergyStage:
     """Measure the energy, above idle, of what can still win; what the session holds stands."""
@@ -91,7 +103,7 @@ class EnergyStage:
     meter: EnergyMeter
     candidates: Candidates
     verification: Verification
-    progress: ProgressTracker
+    board: Board
     _left_s: float = 0.0
 
     def run(self) -> Mapping[Workload, tuple[Variant, ...]]:
@@ -104,13 +116,13 @@ class EnergyStage:
                 f"measuring the energy of at most {MOST_CONFIGS} configs on each of "
                 f"{len(waiting)} workload{several}, {WINDOW_S:g} s each: up to {minutes:.0f} min"
             )
-            self.progress.announce(ENERGY, None, note, remaining_s=self._left_s)
+            self.board.announce(ENERGY, None, note, remaining_s=self._left_s)
         for index, workload in enumerate(waiting):
-            left_s = self.progress.left_s()
+            left_s = self.board.left_s()
             share_s = math.inf if left_s is None else left_s / (len(waiting) - index)
             self._measure(workload, share_s)
             self._left_s = sum(map(self._cost_s, waiting[index + 1 :]))
-            self.progress.announce(ENERGY, workload, self._note(workload), remaining_s=self._left_s)
+            self.board.announce(ENERGY, workload, self._note(workload), remaining_s=self._left_s)
         return {workload: self._ranking(workload) for workload in self.plan.tuned}
 
     def _measure(self, workload: Workload, share_s: float) -> None:
@@ -181,7 +193,7 @@ class EnergyStage:
 
     def _spend(self, workload: Workload, seconds: float) -> None:
         self._left_s = max(0.0, self._left_s - seconds)
-        self.progress.announce(ENERGY, workload, remaining_s=self._left_s)
+        self.board.announce(ENERGY, workload, remaining_s=self._left_s)
 
     def _cost_s(self, workload: Workload) -> float:
         configs = min(MOST_CONFIGS, len(self._timed(workload)))
