@@ -6,10 +6,11 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+from searches import make_trial
 
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
-from tuner.model.trial import Measurement, Status, Trial
+from tuner.model.trial import Status, Trial
 from tuner.search.base import Features
 from tuner.tuning.evaluator import Pending
 from tuner.tuning.executor import AHEAD, PrecompilingSearcher, TrialExecutor
@@ -22,10 +23,7 @@ def pending(number: int, workload: Workload = W) -> Pending:
 
 
 def trial(number: int, us: float | None, workload: Workload = W) -> Trial:
-    config = Config.of({"n": number})
-    if us is None:
-        return Trial("initial", workload, config, Status.INCORRECT)
-    return Trial("initial", workload, config, Status.CORRECT, measurement=Measurement((us,), 1, 1))
+    return make_trial(Config.of({"n": number}), us, workload, status=Status.INCORRECT)
 
 
 class Times:
