@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from ruamel.yaml import YAML
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.host import HostCompiler
@@ -27,8 +28,7 @@ from tuner.tuning.evaluator import Evaluator
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
 Axes = Mapping[str, int]
-# What a kernel that is nearly right does instead: (before, after) in the text of the baseline.
-NearMisses = Mapping[str, tuple[str, str] | list[tuple[str, str]]]
+NEAR_MISSES = Path(__file__).parents[1] / "unit" / "kernels" / "near_misses.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ShippedKernel:
 class KernelChecks:
     """The tests of a kernel; a module's class says of which, at which sizes and with what edits.
 
-    Baseline and template are run for each of `operators`, the edits of `near_misses` with the
+    Baseline and template are run for each of `operators`, the edits of near_misses.yaml with the
     default ones, on `workload` by `launches`.
     """
 
@@ -77,7 +77,6 @@ class KernelChecks:
     operators: ClassVar[Sequence[Mapping[str, str]]] = ({},)
     baselines: ClassVar[Sequence[Axes]]
     samples: ClassVar[Sequence[Sample]]
-    near_misses: ClassVar[NearMisses]
     workload: ClassVar[Axes]
     launches: ClassVar[tuple[Launch, ...]]
 
@@ -89,7 +88,8 @@ class KernelChecks:
         if "sample" in metafunc.fixturenames:
             metafunc.parametrize("sample", self.samples, ids=lambda s: f"{s.axes} {s.having}")
         if "edits" in metafunc.fixturenames:
-            metafunc.parametrize("edits", self.near_misses.values(), ids=self.near_misses)
+            edits = YAML(typ="safe").load(NEAR_MISSES)[self.kernel.spec.name]
+            metafunc.parametrize("edits", edits.values(), ids=edits)
 
     def test_the_baseline_is_right(self, evaluator: Evaluator, axes: Axes) -> None:
         trial = evaluator.baseline(Workload.of(axes))
@@ -111,13 +111,10 @@ class KernelChecks:
             assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
 
     def test_a_near_miss_is_caught(
-        self,
-        compiler: HostCompiler,
-        device: HostDevice,
-        edits: tuple[str, str] | list[tuple[str, str]],
+        self, compiler: HostCompiler, device: HostDevice, edits: list[tuple[str, str]]
     ) -> None:
         source = self.kernel.source
-        for before, after in edits if isinstance(edits, list) else [edits]:
+        for before, after in edits:
             assert source.count(before) == 1
             source = source.replace(before, after)
         names = tuple(launch.kernel for launch in self.launches)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import keyword
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from tuner.model.expressions import FUNCTIONS, Expression, Value
 from tuner.model.kernel import DEVICE_NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # They mean something else in an expression or in a template, so no parameter may have them.
 TEMPLATE_WORDS = frozenset(

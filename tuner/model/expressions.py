@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 import operator
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tuner.model.errors import ExpressionError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
 Value = bool | int | float | str
 
@@ -125,7 +123,7 @@ class Expression:
         """Give some names their values for good; what was bound before is bound anew."""
         if not values:
             return self
-        tree = _Bound(values).visit(_parsed(self.text))
+        tree = _Folded(values).visit(_parsed(self.text))
         return replace(self, names=free_names(tree), tree=tree)
 
     def evaluate(self, names: Mapping[str, Value]) -> Value:
@@ -176,39 +174,8 @@ def free_names(tree: ast.expr) -> frozenset[str]:
 
 def substitute(constraint: Expression, names: Mapping[str, Value]) -> Expression:
     """Replace `names` by their values and fold what no longer depends on a parameter."""
-    tree = _fold(constraint.tree, names)
+    tree = _Folded(names).visit(deepcopy(constraint.tree))
     return Expression(ast.unparse(tree), free_names(tree), tree, constraint.path, constraint.line)
-
-
-def _fold(node: ast.expr, names: Mapping[str, Value]) -> ast.expr:
-    match node:
-        case ast.Name(id=name):
-            return _literal(names[name]) if name in names else node
-        case ast.Constant():
-            return node
-        case ast.Tuple(elts=items) | ast.List(elts=items):
-            return ast.Tuple([_fold(item, names) for item in items], ast.Load())
-        case ast.Call(func=function, args=arguments):
-            folded: ast.expr = ast.Call(function, [_fold(a, names) for a in arguments], [])
-        case ast.BinOp(left=left, op=op, right=right):
-            folded = ast.BinOp(_fold(left, names), op, _fold(right, names))
-        case ast.UnaryOp(op=op, operand=operand):
-            folded = ast.UnaryOp(op, _fold(operand, names))
-        case ast.BoolOp(op=op, values=values):
-            folded = ast.BoolOp(op, [_fold(value, names) for value in values])
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            folded = ast.IfExp(_fold(test, names), _fold(body, names), _fold(orelse, names))
-        case ast.Compare(left=left, ops=ops, comparators=comparators):
-            folded = ast.Compare(_fold(left, names), ops, [_fold(c, names) for c in comparators])
-        case _:
-            return node
-    if free_names(folded):
-        return folded
-    # A part that fails stays as it is: a short circuit may never reach it.
-    try:
-        return _literal(Expression(ast.unparse(folded), frozenset(), folded).evaluate({}))
-    except ExpressionError:
-        return folded
 
 
 def _literal(value: Value) -> ast.expr:
@@ -218,12 +185,32 @@ def _literal(value: Value) -> ast.expr:
     return ast.Constant(value)
 
 
-class _Bound(ast.NodeTransformer):
+class _Folded(ast.NodeTransformer):
+    """Put values in the place of names, and of what then has a value."""
+
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = values
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(self._values[node.id]) if node.id in self._values else node
+        return _literal(self._values[node.id]) if node.id in self._values else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        arguments = [self.visit(argument) for argument in node.args]
+        return self._folded(ast.Call(node.func, arguments, []))
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        parts = ast.BinOp | ast.UnaryOp | ast.BoolOp | ast.IfExp | ast.Compare
+        return self._folded(node) if isinstance(node, parts) else node
+
+    def _folded(self, node: ast.expr) -> ast.expr:
+        if free_names(node):
+            return node
+        # A part that fails stays as it is: a short circuit may never reach it.
+        try:
+            return _literal(Expression("", frozenset(), node).evaluate({}))
+        except ExpressionError:
+            return node
 
 
 def _parsed(source: str) -> ast.expr:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING
 
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import ceil_div
-from tuner.model.trial import Occupancy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tuner.model.kernel import Launch, Limits
-    from tuner.model.trial import Resources
+from tuner.model.kernel import Launch, Limits
+from tuner.model.trial import Occupancy, Resources
 
 KIB = 1024
 
@@ -139,13 +134,10 @@ def _round_up(value: int, unit: int) -> int:
     return ceil_div(value, unit) * unit
 
 
-def _registers_of_warp(limits: DeviceLimits, registers: int) -> int:
-    return _round_up(registers * limits.threads_per_warp, limits.register_unit)
-
-
 def _registers_of_block(limits: DeviceLimits, registers: int, warps: int) -> int:
     # The launch check counts as if all partitions got the same number of warps.
-    return _registers_of_warp(limits, registers) * _round_up(warps, limits.partitions)
+    of_warp = _round_up(registers * limits.threads_per_warp, limits.register_unit)
+    return of_warp * _round_up(warps, limits.partitions)
 
 
 def _blocks_by_registers(limits: DeviceLimits, registers: int, warps: int) -> int:
@@ -154,7 +146,7 @@ def _blocks_by_registers(limits: DeviceLimits, registers: int, warps: int) -> in
     if _registers_of_block(limits, registers, warps) > limits.registers_per_block:
         return 0
     of_partition = limits.registers_per_multiprocessor // limits.partitions
-    of_warp = _registers_of_warp(limits, registers)
+    of_warp = _round_up(registers * limits.threads_per_warp, limits.register_unit)
     return of_partition // of_warp * limits.partitions // warps
 
 

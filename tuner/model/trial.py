@@ -139,13 +139,12 @@ def fastest(trials: Iterable[Trial], *, full: bool = False) -> list[Trial]:
     `full` leaves out those that were stopped early: their few samples rank them, no more.
     """
     timed = [
-        (trial.time_us, trial)
+        trial
         for trial in trials
         if trial.time_us is not None
-        and trial.measurement is not None
-        and not (full and trial.measurement.stopped_early)
+        and not (full and trial.measurement and trial.measurement.stopped_early)
     ]
-    return [trial for _, trial in sorted(timed, key=lambda one: one[0])]
+    return sorted(timed, key=lambda trial: trial.time_us or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +310,6 @@ class Finding:
     parameter: str = ""
 
 
-def ranked(findings: Iterable[Finding], most: int = MOST) -> tuple[Finding, ...]:
+def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Keep the weightiest findings, the weightiest first; equals stay in their order."""
-    return tuple(sorted(findings, key=lambda finding: -finding.weight)[:most])
+    return tuple(sorted(findings, key=lambda finding: -finding.weight)[:MOST])

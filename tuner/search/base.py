@@ -47,18 +47,13 @@ class StaticFeatureAware(Protocol):
 
 @runtime_checkable
 class TransferLearning(Protocol):
-    """A searcher that learns from other workloads of the same candidate."""
+    """A searcher that shares its trials with other workloads' searches of the same candidate."""
 
     def share(self, trial: Trial, features: Features | None = None) -> None:
         """Learn from a finished trial on another workload, with what was known before it ran."""
 
-
-@runtime_checkable
-class ReportsExpectedGain(Protocol):
-    """A searcher that knows what is left to find."""
-
     def expected_gain(self) -> float | None:
         """Estimate the share of the best time that the untried configs may still save.
 
-        None before there is anything to go by.
+        Whose is largest goes on first. None before there is anything to go by.
         """

@@ -11,16 +11,13 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from tuner.model.config import Parameter
 from tuner.model.errors import ExpressionError
-from tuner.model.expressions import Expression, free_names
-
-if TYPE_CHECKING:
-    from tuner.model.config import Parameter
-    from tuner.model.expressions import Value
+from tuner.model.expressions import Expression, Value, free_names
 
 Rows = np.ndarray[Any, np.dtype[np.uint16]]
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -63,13 +60,12 @@ def _statuses(
     )
     try:
         with np.errstate(all="ignore"):
-            values, state = evaluation.of(constraint.tree)
+            values, unsure = evaluation.of(constraint.tree)
     except _BeyondArraysError:
-        values, state = np.array(0.0), _UNSURE
-    told = np.where(values != 0, ConstraintStatus.HOLDS, ConstraintStatus.BROKEN)
-    told = np.where(state == _FAILS, ConstraintStatus.FAILS, told).astype(np.uint8)
+        values, unsure = np.array(0.0), np.array(True)
+    told = np.where(values != 0, ConstraintStatus.HOLDS, ConstraintStatus.BROKEN).astype(np.uint8)
     told = np.broadcast_to(told, count).copy()
-    for place in np.flatnonzero(np.broadcast_to(state == _UNSURE, count)).tolist():
+    for place in np.flatnonzero(np.broadcast_to(unsure, count)).tolist():
         row = [int(column[place]) for column in columns]
         value = _evaluated(constraint, parameters, row)
         told[place] = ConstraintStatus.FAILS if value is None else bool(value)
@@ -101,14 +97,15 @@ class _BeyondArraysError(Exception):
 
 
 class _Column(NamedTuple):
-    """The values of a part of an expression, one per row or one for all, and how sure they are."""
+    """The values of a part of an expression, one per row or one for all.
+
+    Where they are `unsure`, only Python can say what they are, or that it raises.
+    """
 
     values: _Array
-    state: _Array
+    unsure: _Array
 
 
-# That the numbers are Python's, that only Python can say, and that Python raises.
-_SURE, _UNSURE, _FAILS = (np.array(state, dtype=np.uint8) for state in range(3))
 _BINARY: dict[type[ast.operator], Callable[[_Array, _Array], _Array]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
@@ -153,12 +150,11 @@ class _Evaluation:
                 return _looked_up(parameter.values, indices)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
                 return _binary(type(op), self.of(left), self.of(right))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                values, state = self.of(operand)
-                return _Column(np.asarray(values == 0, float), state)
             case ast.UnaryOp(op=op, operand=operand):
-                values, state = self.of(operand)
-                return _Column(-values if isinstance(op, ast.USub) else values, state)
+                values, unsure = self.of(operand)
+                if isinstance(op, ast.Not):
+                    return _Column(np.asarray(values == 0, float), unsure)
+                return _Column(-values if isinstance(op, ast.USub) else values, unsure)
             case ast.BoolOp(op=op, values=parts):
                 result = self.of(parts[-1])
                 for part in reversed(parts[:-1]):
@@ -176,23 +172,21 @@ class _Evaluation:
                 raise _BeyondArraysError
 
     def _compare(self, node: ast.Compare) -> _Column:
-        left, state = self.of(node.left), _SURE
+        left, unsure = self.of(node.left)
         holds: _Array = np.array(True)
         for op, comparator in zip(node.ops, node.comparators, strict=True):
             if isinstance(comparator, ast.Tuple | ast.List):
                 items = [self.of(item) for item in comparator.elts]
-                equal = (left.values == item.values for item in items)
-                found: _Array = reduce(np.logical_or, equal, np.array(False))
-                found = found ^ isinstance(op, ast.NotIn)
-                reached: _Array = reduce(np.maximum, (item.state for item in items), left.state)
+                equal = (left == item.values for item in items)
+                found = reduce(np.logical_or, equal, np.array(False)) ^ isinstance(op, ast.NotIn)
+                reached = reduce(np.logical_or, (item.unsure for item in items), np.array(False))
             else:
-                right = self.of(comparator)
-                found = _COMPARE[type(op)](left.values, right.values)
-                reached = np.maximum(left.state, right.state)
+                right, reached = self.of(comparator)
+                found = _COMPARE[type(op)](left, right)
                 left = right
-            state = np.where(holds & (state == 0), reached, state)
+            unsure = unsure | (holds & reached)
             holds = holds & found
-        return _Column(holds.astype(float), state)
+        return _Column(holds.astype(float), unsure)
 
     def _tabulated(self, node: ast.expr) -> _Column:
         used = free_names(node)
@@ -210,43 +204,38 @@ def _looked_up(table: Sequence[Value | None], places: _Array) -> _Column:
     """Look numbers up in a table, of which None fails; raise `_BeyondArraysError` for text."""
     if any(isinstance(value, str) for value in table):
         raise _BeyondArraysError
-    exact, states = [], []
-    for value in table:
-        fits = value is not None and not isinstance(value, str) and abs(value) < _EXACT
-        exact.append(value if fits else 0)
-        states.append(_FAILS if value is None else _SURE if fits else _UNSURE)
-    state = np.array(states, dtype=np.uint8)
-    return _Column(np.array(exact, float)[places], state[places] if state.any() else _SURE)
+    exact = [
+        None if value is None or isinstance(value, str) or abs(value) >= _EXACT else value
+        for value in table
+    ]
+    unsure = np.array([value is None for value in exact])
+    values = np.array([value or 0 for value in exact], float)
+    return _Column(values[places], unsure[places] if unsure.any() else np.array(False))
 
 
 def _binary(op: type[ast.operator], left: _Column, right: _Column) -> _Column:
-    divisor = right.values
-    state = np.maximum(left.state, right.state)
-    if op in (ast.FloorDiv, ast.Div, ast.Mod):
-        state = np.where((state == 0) & (divisor == 0), _FAILS, state)
-        divisor = np.where(divisor == 0, 1.0, divisor)
-    values = _BINARY[op](left.values, divisor)
+    values = _BINARY[op](left.values, right.values)
     # not `>=`: a value that is not a number is as unsure as a large one
-    return _Column(values, np.where((state > 0) | (np.abs(values) < _EXACT), state, _UNSURE))
+    return _Column(values, left.unsure | right.unsure | ~(np.abs(values) < _EXACT))
 
 
 def _choice(test: _Column, body: _Column, orelse: _Column) -> _Column:
     truth = test.values != 0
-    state = np.where(test.state > 0, test.state, np.where(truth, body.state, orelse.state))
-    return _Column(np.where(truth, body.values, orelse.values), state)
+    unsure = test.unsure | np.where(truth, body.unsure, orelse.unsure)
+    return _Column(np.where(truth, body.values, orelse.values), unsure)
 
 
 def _call(name: str, arguments: list[_Column]) -> _Column:
-    values, state = arguments[0]
+    values, unsure = arguments[0]
     match name:
         case "ceil_div":
-            values, state = _binary(ast.FloorDiv, _Column(-values, state), arguments[1])
-            return _Column(-values, state)
+            quotient = _binary(ast.FloorDiv, _Column(-values, unsure), arguments[1])
+            return _Column(-quotient.values, quotient.unsure)
         case "abs":
-            return _Column(np.abs(values), state)
+            return _Column(np.abs(values), unsure)
         case "min" | "max":
             fold = np.minimum if name == "min" else np.maximum
-            state = reduce(np.maximum, (column.state for column in arguments))
-            return _Column(reduce(fold, (column.values for column in arguments)), state)
+            values = reduce(fold, (column.values for column in arguments))
+            return _Column(values, reduce(np.logical_or, (c.unsure for c in arguments)))
         case _:
             raise _BeyondArraysError

@@ -81,24 +81,14 @@ class Domains:
         return cls(repr([(p.name, p.values) for p in parameters]), parameters)
 
 
-@dataclass(frozen=True, slots=True)
-class Solutions:
-    """Every valid row, in lexicographic order.
-
-    `emptied_by` is the number of the first constraint that alone leaves no row.
-    """
-
-    rows: Rows
-    emptied_by: int | None = None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Population:
-    """More valid rows than are listed, all of them equally likely to be drawn.
+    """All valid rows, each of them equally likely to be drawn.
 
-    `partial` has a column for each of the parameters at `positions`. `loose` are the constraints
-    that it doesn't decide. `size` is the number of valid rows: exact without loose constraints,
-    else estimated from draws.
+    `partial` has a column for each of the parameters at `positions`: all of them, in lexicographic
+    order, where the rows are `listed`. `loose` are the constraints that it doesn't decide. `size`
+    is the number of valid rows: exact without loose constraints, else estimated from draws.
+    `emptied_by` is the number of the first constraint that alone leaves no row.
     """
 
     parameters: tuple[Parameter, ...]
@@ -107,6 +97,8 @@ class Population:
     partial: Rows
     loose: tuple[Part, ...]
     size: int = 0
+    listed: bool = False
+    emptied_by: int | None = None
 
     @property
     def combinations(self) -> int:
@@ -171,15 +163,16 @@ class Population:
 
 
 @lru_cache(maxsize=8)
-def enumerate_rows(domains: Domains, residuals: tuple[Expression, ...]) -> Solutions | Population:
-    """Find every row that satisfies all residual constraints; describe more than `MOST_HELD`.
+def enumerate_rows(domains: Domains, residuals: tuple[Expression, ...]) -> Population:
+    """Find the rows that satisfy all residual constraints, and list up to `MOST_HELD`.
 
     Raises `FailingRowError` for a constraint that cannot be evaluated, and `InputError` where rows
     are too many to list and no draw is valid.
     """
     parameters = domains.parameters
+    everything = tuple(range(len(parameters)))
     if not all(parameter.values for parameter in parameters):
-        return Solutions(no_rows(len(parameters)))
+        return Population(parameters, (), everything, no_rows(len(parameters)), (), listed=True)
     parts = tuple(
         Part(number, Expression(ast.unparse(tree), free_names(tree), tree))
         for number, residual in enumerate(residuals)
@@ -190,12 +183,13 @@ def enumerate_rows(domains: Domains, residuals: tuple[Expression, ...]) -> Solut
         return replace(found, size=found.counted())
     rows = found.partial[:, np.argsort(found.positions)]
     rows = rows[satisfying(parameters, found.loose, rows)]
+    found = replace(found, positions=everything, partial=rows, loose=(), size=len(rows))
     if len(rows) > MOST_HELD:
-        everything = tuple(range(len(parameters)))
-        return replace(found, positions=everything, partial=rows, loose=(), size=len(rows))
+        return found
     rows = rows[np.lexsort(rows.T[::-1])] if parameters else rows
     rows.flags.writeable = False
-    return Solutions(rows, None if len(rows) else _emptied_by(parameters, parts))
+    emptied_by = None if len(rows) else _emptied_by(parameters, parts)
+    return replace(found, partial=rows, listed=True, emptied_by=emptied_by)
 
 
 @lru_cache(maxsize=8)

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
+from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError
-from tuner.search.pool import RemainingConfigs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tuner.model.config import Config, SearchSpace
-    from tuner.model.expressions import Value
-    from tuner.model.trial import Trial
-    from tuner.search.base import Searcher
-    from tuner.search.pool import Pool
+from tuner.model.expressions import Value
+from tuner.model.trial import Trial
+from tuner.search.base import Searcher
+from tuner.search.pool import Pool, RemainingConfigs
 
 NAMES = ("auto", "exhaustive", "random", "optuna", "classifier", "kernel_tuner:<strategy>")
 # Below this many valid configs `auto` tries them all.
@@ -38,9 +33,7 @@ class RandomSearcher:
     def __init__(self, pool: Pool, seed: int, seeds: Sequence[Mapping[str, Value]] = ()) -> None:
         self._pool = pool
         remaining = RemainingConfigs(pool, seeds)
-        first = []
-        while (index := remaining.take_seed()) is not None:
-            first.append(index)
+        first = list(iter(remaining.take_seed, None))
         self._ordered = len(pool)
         shuffled = np.random.default_rng(seed).permutation(self._ordered)
         self._order = deque([*first, *remaining.among(shuffled).tolist()])
@@ -54,20 +47,6 @@ class RandomSearcher:
 
     def tell(self, trial: Trial) -> None:
         """Ignore the trial: the order is fixed."""
-
-
-class ExhaustiveSearcher(RandomSearcher):
-    """Propose every config once, in an order that does not depend on the run's seed.
-
-    Raises `InputError` for a space that is too large to list.
-
-    The order is shuffled, so that a search cut short has seen a fair sample of every parameter
-    and its rate of progress says how long the rest takes.
-    """
-
-    def __init__(self, pool: Pool, seeds: Sequence[Mapping[str, Value]] = ()) -> None:
-        require_listed(pool)
-        super().__init__(pool, seed=0, seeds=seeds)
 
 
 def require_listed(pool: Pool) -> None:
@@ -100,7 +79,9 @@ def make_searcher(
     """
     match resolve(name, len(pool), budget).split(":", 1):
         case ["exhaustive"]:
-            return ExhaustiveSearcher(pool, seeds)
+            # Always the same order, shuffled: a search cut short has seen a fair sample.
+            require_listed(pool)
+            return RandomSearcher(pool, 0, seeds)
         case ["random"]:
             return RandomSearcher(pool, seed, seeds)
         case ["optuna"]:

@@ -10,10 +10,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from kernel_tuner.interface import Options, strategy_map
@@ -21,14 +22,11 @@ from kernel_tuner.runners.runner import Runner
 from kernel_tuner.searchspace import Searchspace
 from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig, StopCriterionReached, TuningBudget
 
+from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
-from tuner.search.pool import RemainingConfigs
-
-if TYPE_CHECKING:
-    from tuner.model.config import Config, Parameter, SearchSpace
-    from tuner.model.trial import Trial
-    from tuner.search.pool import Pool
+from tuner.model.trial import Trial
+from tuner.search.pool import Pool, RemainingConfigs
 
 _NEEDS = {"skopt": "skopt", "pyatf_strategies": "pyatf"}
 # A strategy that has converged walks over known configs for ever; its budget then counts as spent.
@@ -87,8 +85,7 @@ class StrategyRun:
         python = random.Random(seed)  # noqa: S311
         numpy = np.random.RandomState(seed % 2**32)
         self._random_state: tuple[Any, Any] = python.getstate(), numpy.get_state()
-        names = [f"parameter_{i}_" for i in range(len(values))]
-        tune_params = dict(zip(names, map(list, values), strict=True))
+        tune_params = {f"parameter_{i}_": list(one) for i, one in enumerate(values)}
         # A new one for every run: it remembers the neighbours that earlier runs asked for.
         configs = {i: dict(zip(tune_params, row, strict=True)) for i, row in enumerate(rows)}
         cache = {"tune_params": tune_params, "cache": configs}
@@ -111,12 +108,8 @@ class StrategyRun:
             verbose=False,
             quiet=True,
         )
-        self._thread = threading.Thread(
-            target=_run,
-            args=(tune, space, runner, options),
-            name=f"kernel_tuner:{strategy}",
-            daemon=True,
-        )
+        work, name = partial(_run, tune, space, runner, options), f"kernel_tuner:{strategy}"
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
         self._ended = False
         # The thread holds no reference to this object, so that dropping it ends the thread.
         weakref.finalize(self, self._inbox.put, False).atexit = False
@@ -331,10 +324,7 @@ class KernelTunerSearcher:
     def _start(self) -> StrategyRun:
         self._found_new = False
         return StrategyRun(
-            self._strategy,
-            self._values,
-            self._rows,
-            self._results,
+            *(self._strategy, self._values, self._rows, self._results),
             seed=self._seed,
             budget=self._budget,
         )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import optuna
@@ -16,14 +15,11 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalStorage
 from optuna.trial import TrialState
 
+from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import SessionError
 from tuner.model.expressions import Value
-from tuner.search.pool import RemainingConfigs
-
-if TYPE_CHECKING:
-    from tuner.model.config import Config, Parameter, SearchSpace
-    from tuner.model.trial import Trial
-    from tuner.search.pool import Pool
+from tuner.model.trial import Trial
+from tuner.search.pool import Pool, RemainingConfigs
 
 # Optuna's 24 leave a score of 0.43 over eight recorded spaces (benchmarks/search.py),
 # 64 and more give 0.48 to 0.53; far more of them crowd the configs of a batch together.
@@ -37,13 +33,22 @@ class CategoricalTpe:
     does. A wish may be invalid or tried already.
     """
 
-    def __init__(self, parameters: Sequence[Parameter], seed: int) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        seed: int,
+        journal: Path | None = None,
+        study_name: str = "tune",
+    ) -> None:
         self._parameters = tuple(parameters)
-        self.distributions: dict[str, BaseDistribution] = {
+        self._distributions: dict[str, BaseDistribution] = {
             p.name: CategoricalDistribution(p.values) for p in self._parameters
         }
-        self._open = {n: d for n, d in self.distributions.items() if not d.single()}
+        self._open = {n: d for n, d in self._distributions.items() if not d.single()}
         with quiet_optuna():
+            self._journal = (
+                OptunaJournal(journal, study_name, self._distributions) if journal else None
+            )
             # Whoever asks counts the start-up trials.
             self._sampler = optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=0, n_ei_candidates=CANDIDATES, constant_liar=True
@@ -52,10 +57,13 @@ class CategoricalTpe:
         # The sampler proposes for a running trial and leaves that one out of what it learns from.
         self._study.ask()
         self._proposing = self._study.get_trials(deepcopy=False)[0]
-        self._begun = 0
+        self._numbers: dict[Config, int] = {}
         self._correct = 0
         self._pruned = 0
         self._failed: deque[int] = deque()
+
+    def __contains__(self, config: Config) -> bool:
+        return config in self._numbers
 
     @property
     def ready(self) -> bool:
@@ -68,23 +76,24 @@ class CategoricalTpe:
             [p.values.index(wish[p.name]) if p.name in wish else 0 for p in self._parameters]
         )
 
-    def begin(self, config: Config) -> int:
-        """Say that a config is being tried; return its number."""
+    def begin(self, config: Config) -> None:
+        """Say that a config is being tried."""
         self._study.add_trial(
             optuna.trial.create_trial(
-                state=TrialState.RUNNING, params=dict(config), distributions=self.distributions
+                state=TrialState.RUNNING, params=dict(config), distributions=self._distributions
             )
         )
-        self._begun += 1
-        return self._begun
+        self._numbers[config] = len(self._numbers) + 1
 
-    def end(self, number: int, time_us: float | None) -> None:
+    def end(self, trial: Trial) -> None:
         """Teach the estimator a time, or that the config is worse than every timed one."""
-        if time_us is None:
-            self._failed.append(number)
+        if trial.time_us is None:
+            self._failed.append(self._numbers[trial.config])
         else:
-            self._study.tell(number, time_us)
+            self._study.tell(self._numbers[trial.config], trial.time_us)
             self._correct += 1
+        if self._journal is not None:
+            self._journal.add(trial)
         # Told as failed, a trial would be ignored; told as pruned, it ranks below all timed ones.
         # But the best tenth counts as good, so that many failures among few timed configs would
         # be good ones: those wait as running trials, which a constant liar counts as bad.
@@ -132,13 +141,13 @@ class OptunaJournal:
             ) from error
         except OSError as error:
             raise _unwritable(path, error) from error
-        self._known = {_key(trial.params) for trial in self._study.get_trials(deepcopy=False)}
+        tried = self._study.get_trials(deepcopy=False)
+        self._known = {Config.of(trial.params).key for trial in tried}
 
     def add(self, trial: Trial) -> None:
-        key = _key(trial.config)
-        if key in self._known:
+        if trial.config.key in self._known:
             return
-        self._known.add(key)
+        self._known.add(trial.config.key)
         attributes: dict[str, Any] = {"status": str(trial.status), "reason": trial.reason}
         if trial.resources is not None:
             attributes["registers"] = trial.resources.registers
@@ -178,10 +187,6 @@ def _unwritable(path: Path, error: OSError) -> SessionError:
     )
 
 
-def _key(params: Mapping[str, Any]) -> str:
-    return json.dumps(dict(params), sort_keys=True)
-
-
 STARTUP_TRIALS = 10
 
 
@@ -205,23 +210,15 @@ class OptunaSearcher:
         self._pool = pool
         self._remaining = RemainingConfigs(pool, seeds)
         self._rng = np.random.default_rng(seed)
-        self._tpe = CategoricalTpe(space.parameters, seed)
-        with quiet_optuna():
-            self._journal = (
-                OptunaJournal(journal, study_name, self._tpe.distributions) if journal else None
-            )
+        self._tpe = CategoricalTpe(space.parameters, seed, journal, study_name)
         self._asked = 0
-        self._numbers: dict[int, int] = {}
 
     def ask(self, count: int) -> Sequence[Config]:
         """Propose up to `count` configs, each knowing of the ones still outstanding."""
         return [self._propose() for _ in range(min(count, len(self._remaining)))]
 
     def tell(self, trial: Trial) -> None:
-        """Teach the estimator a time, or that the config is worse than every timed one."""
-        self._tpe.end(self._numbers.pop(self._pool.index(trial.config)), trial.time_us)
-        if self._journal is not None:
-            self._journal.add(trial)
+        self._tpe.end(trial)
 
     def _propose(self) -> Config:
         index = self._remaining.take_seed()
@@ -230,6 +227,6 @@ class OptunaSearcher:
         if index is None:
             index = self._remaining.take_random(self._rng)
         config = self._pool[index]
-        self._numbers[index] = self._tpe.begin(config)
+        self._tpe.begin(config)
         self._asked += 1
         return config

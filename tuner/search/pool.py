@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tuner.model.config import Config, Parameter, SearchSpace, format_value
 from tuner.model.errors import ExpressionError, SpaceError
-from tuner.model.expressions import Value, substitute
+from tuner.model.expressions import Expression, Value, substitute
+from tuner.search.constraints import Rows
 from tuner.search.enumeration import (
     Domains,
     FailingRowError,
@@ -22,10 +24,6 @@ from tuner.search.enumeration import (
     no_rows,
     row_keys,
 )
-
-if TYPE_CHECKING:
-    from tuner.model.expressions import Expression
-    from tuner.search.constraints import Rows
 
 Indices = np.ndarray[Any, np.dtype[np.intp]]
 MAX_VALUES = 2**16
@@ -41,19 +39,15 @@ class Source:
 
     population: Population
     rng: np.random.Generator
-    failure: Callable[[FailingRowError], ExpressionError]
+    told: Callable[[], AbstractContextManager[None]]
 
     def valid(self, rows: Rows) -> Mask:
-        try:
+        with self.told():
             return self.population.valid(rows)
-        except FailingRowError as error:
-            raise self.failure(error) from error
 
     def sample(self, count: int) -> Rows:
-        try:
+        with self.told():
             return self.population.sample(count, self.rng)
-        except FailingRowError as error:
-            raise self.failure(error) from error
 
 
 class Pool:
@@ -245,22 +239,25 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
         elif not holds:
             return Pool(space.parameters, no_rows(len(space.parameters)), constraint)
 
-    def failure(error: FailingRowError) -> ExpressionError:
-        values = zip(space.parameters, error.row, strict=True)
-        config = {parameter.name: parameter.values[i] for parameter, i in values}
-        return _failure_of(residuals[error.constraint][0], outer, config)
+    @contextmanager
+    def told() -> Iterator[None]:
+        try:
+            yield
+        except FailingRowError as error:
+            values = zip(space.parameters, error.row, strict=True)
+            config = {parameter.name: parameter.values[i] for parameter, i in values}
+            raise _failure_of(residuals[error.constraint][0], outer, config) from error
 
-    try:
+    with told():
         found = enumerate_rows(Domains.of(space.parameters), tuple(r for _, r in residuals))
-        rows = first_rows(found, SAMPLE, seed) if isinstance(found, Population) else found.rows
-    except FailingRowError as error:
-        raise failure(error) from error
-    if isinstance(found, Population):
+        rows = found.partial if found.listed else first_rows(found, SAMPLE, seed)
+    if not found.listed:
         # not the sample's own stream: what is drawn later should be new
-        source = Source(found, np.random.default_rng([seed, 1]), failure)
-        return Pool(space.parameters, rows, source=source)
+        return Pool(
+            space.parameters, rows, source=Source(found, np.random.default_rng([seed, 1]), told)
+        )
     emptied_by = None if found.emptied_by is None else residuals[found.emptied_by][0]
-    return Pool(space.parameters, found.rows, emptied_by)
+    return Pool(space.parameters, rows, emptied_by)
 
 
 def _check_values(parameters: tuple[Parameter, ...]) -> None:
@@ -327,11 +324,9 @@ class RemainingConfigs:
         self._follow()
         return not self._taken[index]
 
-    def among(
-        self, indices: np.ndarray[Any, np.dtype[np.intp]]
-    ) -> np.ndarray[Any, np.dtype[np.intp]]:
+    def among(self, indices: Indices) -> Indices:
         self._follow()
-        free: np.ndarray[Any, np.dtype[np.intp]] = indices[~self._taken[indices]]
+        free: Indices = indices[~self._taken[indices]]
         return free
 
     def take(self, index: int) -> int:
@@ -352,7 +347,7 @@ class RemainingConfigs:
         self._follow()
         return self.take(int(rng.choice(np.flatnonzero(~self._taken[: self._held]))))
 
-    def take_nearest(self, row: np.ndarray[Any, np.dtype[np.intp]]) -> int:
+    def take_nearest(self, row: Indices) -> int:
         """Take the config that differs from `row` (value indices) in the fewest parameters.
 
         Among those, the one whose numbers are the fewest steps away, then the first of the pool.

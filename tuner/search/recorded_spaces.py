@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.device.base import CompileTarget
+from tuner.device.base import CompileTarget, Outcome
 from tuner.device.recorded.foreign import MeasuredSpace, is_foreign
 from tuner.device.recorded.kernel_tuner_files import load_measured
 from tuner.device.recorded.recording import Recording, load_recording
@@ -169,15 +169,10 @@ def _rendered(
         launches = spec.candidate_launches({**names, **config})
         source = template.render({**workload.values, **operators, **config}).source
         program = recorded.programs.get(target.key(source, workload, launches))
-        if program is None:
-            trial = Trial(INITIAL, workload, config, Status.RESOURCE_LIMIT, _UNRECORDED)
-        else:
-            found = program.outcome()
-            trial = Trial(
-                *(INITIAL, workload, config, found.status, found.reason),
-                measurement=found.measurement,
-            )
-        trials[config] = trial
+        unrecorded = Outcome(Status.RESOURCE_LIMIT, _UNRECORDED)
+        found = program.outcome() if program else unrecorded
+        where = INITIAL, workload, config
+        trials[config] = Trial(*where, found.status, found.reason, measurement=found.measurement)
     if all(trial.status is Status.RESOURCE_LIMIT for trial in trials.values()):
         raise InputError(
             f"holds none of the {len(pool)} valid configs on {workload}",

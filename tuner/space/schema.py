@@ -9,17 +9,14 @@ from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import Limits
 from tuner.space.yaml import Document, Location, parse
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 Model = TypeVar("Model", bound=BaseModel)
 VERSION = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal, Protocol
 
@@ -92,27 +93,22 @@ class Board(Protocol):
     def left_s(self) -> float | None: ...
 
 
+@dataclass(slots=True)
 class EnergyStage:
     """Measure the energy, above idle, of what can still win; what the session holds stands."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        objective: Objective,
-        session: Session,
-        meter: EnergyMeter,
-        candidates: Candidates,
-        verification: Verification,
-        board: Board,
-    ) -> None:
-        self._plan, self._objective, self._session = plan, objective, session
-        self._meter, self._candidates = meter, candidates
-        self._verification, self._board = verification, board
-        self._left_s = 0.0
+    plan: Plan
+    objective: Objective
+    session: Session
+    meter: EnergyMeter
+    candidates: Candidates
+    verification: Verification
+    board: Board
+    _left_s: float = 0.0
 
     def run(self) -> Mapping[Workload, tuple[Variant, ...]]:
         """Return the measured variants of every tuned workload, those of the least cost first."""
-        waiting = [workload for workload in self._plan.tuned if not self._is_closed(workload)]
+        waiting = [workload for workload in self.plan.tuned if not self._is_closed(workload)]
         self._left_s = sum(map(self._cost_s, waiting))
         if waiting:
             minutes, several = self._left_s / 60, "s" if len(waiting) > 1 else ""
@@ -120,14 +116,14 @@ class EnergyStage:
                 f"measuring the energy of at most {MOST_CONFIGS} configs on each of "
                 f"{len(waiting)} workload{several}, {WINDOW_S:g} s each: up to {minutes:.0f} min"
             )
-            self._board.announce(ENERGY, None, note, remaining_s=self._left_s)
+            self.board.announce(ENERGY, None, note, remaining_s=self._left_s)
         for index, workload in enumerate(waiting):
-            left_s = self._board.left_s()
+            left_s = self.board.left_s()
             share_s = math.inf if left_s is None else left_s / (len(waiting) - index)
             self._measure(workload, share_s)
             self._left_s = sum(map(self._cost_s, waiting[index + 1 :]))
-            self._board.announce(ENERGY, workload, self._note(workload), remaining_s=self._left_s)
-        return {workload: self._ranking(workload) for workload in self._plan.tuned}
+            self.board.announce(ENERGY, workload, self._note(workload), remaining_s=self._left_s)
+        return {workload: self._ranking(workload) for workload in self.plan.tuned}
 
     def _measure(self, workload: Workload, share_s: float) -> None:
         """Measure idle, baseline, configs, the best and the baseline again, and idle again."""
@@ -138,7 +134,7 @@ class EnergyStage:
         if not self._windows(workload, None):
             self._take_baseline(workload)
         while not (account := self._account(workload)).variants or time.monotonic() < deadline_s:
-            trial = next_config(self._timed(workload), account, self._objective)
+            trial = next_config(self._timed(workload), account, self.objective)
             if trial is None:
                 break
             self._take(workload, trial)
@@ -146,7 +142,7 @@ class EnergyStage:
             ranking = self._ranking(workload)
             if not ranking or self._windows(workload, ranking[0]) > 1:
                 break
-            best = self._session.trial(ranking[0].candidate, workload, ranking[0].config)
+            best = self.session.trial(ranking[0].candidate, workload, ranking[0].config)
             if best is not None:
                 self._take(workload, best)
         if self._windows(workload, None) < REPEATS:
@@ -154,35 +150,35 @@ class EnergyStage:
         self._take_idle(workload)
 
     def _timed(self, workload: Workload) -> list[Trial]:
-        timed = self._session.fastest(workload=workload, full=True)
-        return [trial for trial in timed if not self._verification.failed(trial.variant)]
+        timed = self.session.fastest(workload=workload, full=True)
+        return [trial for trial in timed if not self.verification.failed(trial.variant)]
 
     def _take(self, workload: Workload, trial: Trial) -> None:
-        program = self._candidates.evaluator(trial.candidate).program(workload, trial.config)
-        found = self._meter.energy(program, seconds=WINDOW_S)
+        program = self.candidates.evaluator(trial.candidate).program(workload, trial.config)
+        found = self.meter.energy(program, seconds=WINDOW_S)
         if isinstance(found, Outcome):
             reason = f"{found.status}: {found.reason}"
-            self._verification.fail(ENERGY, workload, trial.variant, reason)
+            self.verification.fail(ENERGY, workload, trial.variant, reason)
         elif reason := _skips_work(found, trial):
-            self._verification.fail(ENERGY, workload, trial.variant, reason)
+            self.verification.fail(ENERGY, workload, trial.variant, reason)
         else:
             self._keep(workload, "variant", found, trial.variant)
         self._spend(workload, WINDOW_COST_S)
 
     def _take_baseline(self, workload: Workload) -> None:
-        evaluator = self._candidates.evaluator(self._plan.candidate)
-        found = self._meter.energy(evaluator.baseline_program(workload), seconds=WINDOW_S)
+        evaluator = self.candidates.evaluator(self.plan.candidate)
+        found = self.meter.energy(evaluator.baseline_program(workload), seconds=WINDOW_S)
         if isinstance(found, Outcome):
             raise KernelError(
                 f"the baseline fails on {workload} when it is repeated for {WINDOW_S:g} s: "
                 f"{found.status}: {found.reason}",
-                path=self._plan.spec.source,
+                path=self.plan.spec.source,
             )
         self._keep(workload, "baseline", found)
         self._spend(workload, WINDOW_COST_S)
 
     def _take_idle(self, workload: Workload) -> None:
-        self._keep(workload, "idle", self._meter.idle_energy(seconds=WINDOW_S))
+        self._keep(workload, "idle", self.meter.idle_energy(seconds=WINDOW_S))
         self._spend(workload, IDLE_COST_S)
 
     def _keep(
@@ -193,22 +189,22 @@ class EnergyStage:
         variant: Variant | None = None,
     ) -> None:
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        self._session.record_energy(Energy(workload, kind, window, variant, created))
+        self.session.record_energy(Energy(workload, kind, window, variant, created))
 
     def _spend(self, workload: Workload, seconds: float) -> None:
         self._left_s = max(0.0, self._left_s - seconds)
-        self._board.announce(ENERGY, workload, remaining_s=self._left_s)
+        self.board.announce(ENERGY, workload, remaining_s=self._left_s)
 
     def _cost_s(self, workload: Workload) -> float:
         configs = min(MOST_CONFIGS, len(self._timed(workload)))
         return most_seconds(configs) if configs else 0.0
 
     def _is_closed(self, workload: Workload) -> bool:
-        ends_idle = [one.kind == "idle" for one in self._session.energies(workload)][-1:]
+        ends_idle = [one.kind == "idle" for one in self.session.energies(workload)][-1:]
         return ends_idle == [True] and self._windows(workload, None) >= REPEATS
 
     def _account(self, workload: Workload) -> Account:
-        found = accounts(self._session.energies(workload))
+        found = accounts(self.session.energies(workload))
         return found.get(workload) or Account(workload, (), None, ())
 
     def _windows(self, workload: Workload, variant: Variant | None) -> int:
@@ -216,9 +212,9 @@ class EnergyStage:
         return 0 if found is None else len(found.windows)
 
     def _ranking(self, workload: Workload) -> tuple[Variant, ...]:
-        ranked = self._account(workload).ranked(self._objective)
+        ranked = self._account(workload).ranked(self.objective)
         variants = (one.variant for one in ranked)
-        return tuple(v for v in variants if v is not None and not self._verification.failed(v))
+        return tuple(v for v in variants if v is not None and not self.verification.failed(v))
 
     def _note(self, workload: Workload) -> str:
         account, ranking = self._account(workload), self._ranking(workload)

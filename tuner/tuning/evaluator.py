@@ -50,48 +50,46 @@ class Pending:
     compilation: Future[CompileResult] | None = None
 
 
+@dataclass(eq=False)
 class Evaluator:
     """Try configs of one candidate on one device; every failure is a trial with its reason."""
 
-    def __init__(
-        self,
-        spec: KernelSpec,
-        candidate: Candidate,
-        operators: Mapping[str, str],
-        compiler: Compiler,
-        device: Device,
-    ) -> None:
-        self._spec, self._candidate = spec, candidate
-        self._compiler, self._device = compiler, device
-        self._target = CompileTarget(spec, dict(operators), device.info)
+    spec: KernelSpec
+    candidate: Candidate
+    operators: Mapping[str, str]
+    compiler: Compiler
+    device: Device
+
+    def __post_init__(self) -> None:
+        self._target = CompileTarget(self.spec, dict(self.operators), self.device.info)
 
     def names(self, workload: Workload) -> dict[str, Value]:
         return self._target.names(workload)
 
     def answered(self, workload: Workload) -> Sequence[Config] | None:
         """List the configs that the device has answers for; None where it takes any."""
-        if self._candidate.name != INITIAL or not isinstance(self._device, FromRecording):
+        if self.candidate.name != INITIAL or not isinstance(self.device, FromRecording):
             return None
-        return self._device.configs_of(workload)
+        return self.device.configs_of(workload)
 
     def render(self, workload: Workload, config: Config) -> Rendered:
         names = {**workload.values, **self._target.operators, **config}
-        return self._candidate.template.render(names)
+        return self.candidate.template.render(names)
 
     def start(self, workload: Workload, config: Config) -> Pending:
         """Check the constraints, render, and start compiling; returns at once."""
         started_s = time.perf_counter()
-        names = self.names(workload)
-        broken = self._candidate.space.violated(config, names)
+        name, names = self.candidate.name, self.names(workload)
+        broken = self.candidate.space.violated(config, names)
         if broken is not None:
-            trial = self._trial(workload, config, Status.CONSTRAINT, f"breaks `{broken.text}`")
+            trial = Trial(name, workload, config, Status.CONSTRAINT, f"breaks `{broken.text}`")
             return Pending(workload, config, started_s, trial)
-        launches = self._spec.candidate_launches({**names, **config})
+        launches = self.spec.candidate_launches({**names, **config})
         if not launches:
-            trial = self._trial(workload, config, Status.LAUNCH, "no launch's `when` is true")
+            trial = Trial(name, workload, config, Status.LAUNCH, "no launch's `when` is true")
             return Pending(workload, config, started_s, trial)
         rendered = self.render(workload, config)
-        compilation = self._compiler.submit(self._target.request(rendered.source, launches))
+        compilation = self.compiler.submit(self._target.request(rendered.source, launches))
         return Pending(workload, config, started_s, None, rendered, launches, compilation)
 
     def finish(
@@ -102,8 +100,8 @@ class Evaluator:
         if isinstance(result, Trial):
             return result
         workload = pending.workload
-        resources = result.resources[pending.launches[0].kernel]
-        outcome = self._device.run(
+        resources, share = self.usage(pending)
+        outcome = self.device.run(
             self._program(pending, result),
             incumbent_us=incumbent_us,
             full_verification=stage == "finals",
@@ -112,13 +110,13 @@ class Evaluator:
         if status is Status.CORRECT and self._impossible(workload, outcome.measurement):
             status, reason = Status.INCORRECT, "faster than its memory traffic allows"
         return Trial(
-            candidate=self._candidate.name,
+            candidate=self.candidate.name,
             workload=workload,
             config=pending.config,
             status=status,
             reason=reason,
             resources=resources,
-            occupancy=occupancy(self._target.limits, resources, pending.launches[0]),
+            occupancy=share,
             measurement=outcome.measurement,
             correctness=outcome.correctness,
             seconds=time.perf_counter() - pending.started_s,
@@ -130,13 +128,13 @@ class Evaluator:
         result = self._runnable(pending)
         if isinstance(result, Trial):
             return result
-        multiprocessors = self._device.info.multiprocessors
+        multiprocessors = self.device.info.multiprocessors
         return features(result, pending.launches, self._target.limits, multiprocessors)
 
     def verify(self, pending: Pending) -> Outcome:
         """Verify with all checks, untimed."""
         made = self.ready(pending)
-        return made if isinstance(made, Outcome) else self._device.verify(made)
+        return made if isinstance(made, Outcome) else self.device.verify(made)
 
     def ready(self, pending: Pending) -> Program | Outcome:
         """Wait for the compilation and apply the limits; what stands against it comes back."""
@@ -157,22 +155,22 @@ class Evaluator:
     def in_template(self, workload: Workload, config: Config, text: str) -> str:
         """Rewrite a tool's text about the rendered source to the lines of the template."""
         rendered = self.render(workload, config)
-        return map_errors(text, rendered, self._candidate.template.path, unit=UNIT_NAME)
+        return map_errors(text, rendered, self.candidate.template.path, unit=UNIT_NAME)
 
     def key(self, workload: Workload, config: Config) -> str:
-        launches = self._spec.candidate_launches({**self.names(workload), **config})
+        launches = self.spec.candidate_launches({**self.names(workload), **config})
         return self._target.key(self.render(workload, config).source, workload, launches)
 
     def request(self, workload: Workload, config: Config) -> CompileRequest:
-        launches = self._spec.candidate_launches({**self.names(workload), **config})
+        launches = self.spec.candidate_launches({**self.names(workload), **config})
         return self._target.request(self.render(workload, config).source, launches)
 
     def baseline_request(self, workload: Workload) -> CompileRequest:
-        launches = self._spec.baseline_launches(self.names(workload))
+        launches = self.spec.baseline_launches(self.names(workload))
         return self._target.request(self._baseline_source(), launches)
 
     def baseline_key(self, workload: Workload) -> str:
-        launches = self._spec.baseline_launches(self.names(workload))
+        launches = self.spec.baseline_launches(self.names(workload))
         return self._target.key(self._baseline_source(), workload, launches)
 
     def program(self, workload: Workload, config: Config) -> Program:
@@ -186,22 +184,22 @@ class Evaluator:
         return self._baseline(workload)[0]
 
     def verify_baseline(self, workload: Workload) -> None:
-        self._require_right(workload, self._device.verify(self._baseline(workload)[0]))
+        self._require_right(workload, self.device.verify(self._baseline(workload)[0]))
 
     def baseline(self, workload: Workload) -> Trial:
         """Verify the baseline in full and time it; raise `KernelError` where it is wrong."""
         started_s = time.perf_counter()
         program, resources, share = self._baseline(workload)
-        outcome = self._device.run(program, full_verification=True)
+        outcome = self.device.run(program, full_verification=True)
         self._require_right(workload, outcome)
         if outcome.status is Status.NOT_RECORDED:
             raise KernelError(
-                f"the baseline has no time on {workload}: {outcome.reason}", path=self._spec.source
+                f"the baseline has no time on {workload}: {outcome.reason}", path=self.spec.source
             )
         if self._impossible(workload, outcome.measurement):
             raise KernelError(
                 f"the baseline is faster on {workload} than its `min_bytes` can be moved",
-                path=self._spec.path,
+                path=self.spec.path,
                 remedy="`min_bytes` is the fewest bytes that the operator must read and write",
             )
         return Trial(
@@ -220,15 +218,15 @@ class Evaluator:
         if outcome.status is Status.INCORRECT:
             raise KernelError(
                 f"the baseline is wrong against its reference on {workload}: {outcome.reason}",
-                path=self._spec.source,
-                remedy=f"one of the two is at fault: compare with {self._spec.reference}, or widen "
+                path=self.spec.source,
+                remedy=f"one of the two is at fault: compare with {self.spec.reference}, or widen "
                 "the tolerance if the operator allows it; where float32 itself overflows on such "
                 "inputs, let `inputs()` in the reference draw others (docs/trust.md)",
             )
         if outcome.status not in (Status.CORRECT, Status.NOT_RECORDED):
             raise KernelError(
                 f"the baseline does not run on {workload}: {outcome.status}: {outcome.reason}",
-                path=self._spec.source,
+                path=self.spec.source,
             )
 
     def _runnable(self, pending: Pending) -> CompileResult | Trial:
@@ -237,29 +235,29 @@ class Evaluator:
             return result
         for launch in pending.launches:
             resources = result.resources[launch.kernel]
-            reason = refusal(self._target.limits, resources, launch, self._spec.limits)
+            reason = refusal(self._target.limits, resources, launch, self.spec.limits)
             if reason is not None:
                 first = result.resources[pending.launches[0].kernel]
-                workload, config = pending.workload, pending.config
-                return self._trial(workload, config, Status.RESOURCE_LIMIT, reason, first)
+                where = self.candidate.name, pending.workload, pending.config
+                return Trial(*where, Status.RESOURCE_LIMIT, reason, first)
         return result
 
     def _baseline(self, workload: Workload) -> tuple[Program, Resources, Occupancy | None]:
-        launches = self._spec.baseline_launches(self.names(workload))
+        launches = self.spec.baseline_launches(self.names(workload))
         if not launches:
             raise KernelError(
-                f"no launch of the baseline has a true `when` on {workload}", path=self._spec.path
+                f"no launch of the baseline has a true `when` on {workload}", path=self.spec.path
             )
         source = self._baseline_source()
-        result = self._compiler.submit(self._target.request(source, launches)).result()
+        result = self.compiler.submit(self._target.request(source, launches)).result()
         if not result.ok:
-            raise KernelError(f"does not compile:\n{result.error}", path=self._spec.source)
+            raise KernelError(f"does not compile:\n{result.error}", path=self.spec.source)
         resources = result.resources[launches[0].kernel]
         program = self._target.program(source, workload, launches, result)
         return program, resources, occupancy(self._target.limits, resources, launches[0])
 
     def _baseline_source(self) -> str:
-        return hide_host_code(read_source(self._spec.source))
+        return hide_host_code(read_source(self.spec.source))
 
     def _compiled(self, pending: Pending) -> CompileResult | Trial:
         if pending.decided is not None:
@@ -270,35 +268,25 @@ class Evaluator:
         if result.ok:
             return result
         status = Status.TIMEOUT if result.timed_out else Status.COMPILE
-        template = self._candidate.template
+        template = self.candidate.template
         reason = map_errors(result.error, pending.rendered, template.path, unit=UNIT_NAME)
-        return self._trial(pending.workload, pending.config, status, reason)
+        return Trial(self.candidate.name, pending.workload, pending.config, status, reason)
 
     def _program(self, pending: Pending, result: CompileResult) -> Program:
         assert pending.rendered is not None
         workload, config = pending.workload, pending.config
-        if self._candidate.name != INITIAL:
+        if self.candidate.name != INITIAL:
             # What a recording knows by its config is the first template's.
-            config = Config((("candidate", self._candidate.name), *config.items_))
+            config = Config((("candidate", self.candidate.name), *config.items_))
         source = pending.rendered.source
         return self._target.program(source, workload, pending.launches, result, config)
 
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
         if measurement is None or measurement.buffer_sets < 2:
             return False  # a hot cache may well be faster than memory
-        traffic = self._spec.min_bytes.integer(workload.values)
-        rate = self._device.info.streaming_gbps
+        traffic = self.spec.min_bytes.integer(workload.values)
+        rate = self.device.info.streaming_gbps
         return below_floor(measurement.median_us, traffic, rate, FLOOR_SLACK)
-
-    def _trial(
-        self,
-        workload: Workload,
-        config: Config,
-        status: Status,
-        reason: str,
-        resources: Resources | None = None,
-    ) -> Trial:
-        return Trial(self._candidate.name, workload, config, status, reason, resources)
 
 
 class Candidates:

@@ -12,13 +12,7 @@ from threading import Event
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Trial
-from tuner.search.base import (
-    Features,
-    ReportsExpectedGain,
-    Searcher,
-    StaticFeatureAware,
-    TransferLearning,
-)
+from tuner.search.base import Features, Searcher, StaticFeatureAware, TransferLearning
 from tuner.tuning.evaluator import Evaluator, Pending
 
 # Trials begun and not taken yet: one on the device, the others compiled or nearly so. Fixed, not
@@ -84,14 +78,10 @@ class TrialExecutor:
     def _finish(self, one: Pending | Trial) -> Trial | None:
         if self._stopped.is_set():
             return None
-        best_us = self._best_us.get(one.workload)
+        best_us, finish = self._best_us.get(one.workload), self._evaluator.finish
         incumbent_us = best_us if self._adaptive else None
         try:
-            trial = (
-                one
-                if isinstance(one, Trial)
-                else self._evaluator.finish(one, incumbent_us=incumbent_us)
-            )
+            trial = one if isinstance(one, Trial) else finish(one, incumbent_us=incumbent_us)
         except BaseException:
             self._stopped.set()  # the others wait for nothing
             raise
@@ -171,7 +161,7 @@ class PrecompilingSearcher:
     def expected_gain(self) -> float | None:
         """Return the share of the best time that may still be saved, None where nobody knows."""
         searcher = self._searcher
-        return searcher.expected_gain() if isinstance(searcher, ReportsExpectedGain) else None
+        return searcher.expected_gain() if isinstance(searcher, TransferLearning) else None
 
     def close(self) -> None:
         """Give up what is being compiled and was not asked for."""

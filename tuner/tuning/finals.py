@@ -65,32 +65,25 @@ class FinalsPeers:
         self, programs: Sequence[Program], peers: Mapping[str, Program], rounds: int
     ) -> tuple[ComparisonRounds, tuple[str, ...]]:
         """Time programs, first the baseline, interleaved with peers; tell which peers took part."""
-        while peers:
+        baseline, left = programs[0], dict(peers)
+        while left:
             try:
-                together = [*programs, *peers.values()]
-                return self._device.compare(together, rounds=rounds), tuple(peers)
+                return self._device.compare([*programs, *left.values()], rounds=rounds), (*left,)
             except DeviceError as error:
-                failure = error.message
-            able = self._able(programs[0], peers)
-            if len(able) == len(peers):
-                # Raises where the peers are not to blame.
-                compared = self._device.compare(programs, rounds=rounds)
-                for name in able:
-                    self.note(programs[0].workload, name, Status.LAUNCH, failure)
-                return compared, ()
-            peers = able
-        return self._device.compare(programs, rounds=rounds), ()
-
-    def _able(self, baseline: Program, peers: Mapping[str, Program]) -> dict[str, Program]:
-        left = {}
-        for name, program in peers.items():
-            try:
-                self._device.compare([baseline, program], rounds=1)
-            except DeviceError as error:
-                self.note(baseline.workload, name, Status.LAUNCH, error.message)
-            else:
-                left[name] = program
-        return left
+                failure, before = error.message, len(left)
+            for name, program in [*left.items()]:
+                try:
+                    self._device.compare([baseline, program], rounds=1)
+                except DeviceError as error:
+                    self.note(baseline.workload, name, Status.LAUNCH, error.message)
+                    del left[name]
+            if len(left) == before:
+                break
+        # Raises where the peers are not to blame; those that fail only together are left out.
+        compared = self._device.compare(programs, rounds=rounds)
+        for name in left:
+            self.note(baseline.workload, name, Status.LAUNCH, failure)
+        return compared, ()
 
 
 # A search's times are known to a few percent: what is further behind is not worth a comparison,
@@ -254,8 +247,7 @@ class Finals:
             trial = self._session.trial(one.candidate, workload, one.config, stage="finals")
             if trial is None:
                 evaluator = self._candidates.evaluator(one.candidate)
-                pending = evaluator.start(workload, one.config)
-                trial = evaluator.finish(pending, stage="finals")
+                trial = evaluator.finish(evaluator.start(workload, one.config), stage="finals")
                 self._session.record(trial)
             if trial.status is Status.CORRECT:
                 passed.append(trial)
@@ -354,7 +346,5 @@ def _of_some(
         finalists=tuple(kept),
         peers=tuple(right),
         rounds=tuple(tuple(row[k] for k in columns) for row in comparison.rounds),
-        isolated_us=tuple(comparison.isolated_us[k] for k in columns)
-        if comparison.isolated_us
-        else (),
+        isolated_us=tuple(comparison.isolated_us[k] for k in columns if comparison.isolated_us),
     )

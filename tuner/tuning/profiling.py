@@ -81,9 +81,7 @@ def profiles(session: Session, candidate: str | None = None) -> list[Profiled]:
     return [one for one in session.events(Profiled) if candidate in (None, one.candidate)]
 
 
-def worth_profiling(
-    session: Session, plan: Plan, best: Mapping[Workload, Trial], most: int = 2
-) -> list[Trial]:
+def worth_profiling(session: Session, plan: Plan, best: Mapping[Workload, Trial]) -> list[Trial]:
     """Choose the best trials of the heaviest workload and of the one that gained least."""
     baselines = session.baselines()
     times = {w: t.time_us for w, t in best.items() if t.time_us is not None}
@@ -91,4 +89,4 @@ def worth_profiling(
         return []
     heaviest = max(times, key=lambda workload: plan.spec.min_bytes.integer(workload.values))
     slowest = min(times, key=lambda w: baselines[w].measurement.median_us / times[w])
-    return [best[workload] for workload in dict.fromkeys((heaviest, slowest))][:most]
+    return [best[workload] for workload in dict.fromkeys((heaviest, slowest))]

@@ -140,6 +140,7 @@ class WorkloadSearch:
         return self.gain is not None and self.gain < ENOUGH
 
 
+@dataclass(slots=True)
 class WorkloadScheduler:
     """Give each workload a first turn, then whichever promises most another, until none does.
 
@@ -147,31 +148,25 @@ class WorkloadScheduler:
     the search of a workload when its first turn comes. `total` bounds the trials of all together.
     """
 
-    def __init__(
-        self, workloads: Sequence[Workload], begin: Callable[[Workload], WorkloadSearch], total: int
-    ) -> None:
-        self._waiting = list(workloads)
-        self._begin, self._total = begin, total
-        self._searches: list[WorkloadSearch] = []
-        self._current: WorkloadSearch | None = None
-        self._turn_ends = 0
-
-    @property
-    def searches(self) -> Sequence[WorkloadSearch]:
-        return self._searches
+    waiting: list[Workload]
+    begin: Callable[[Workload], WorkloadSearch]
+    total: int
+    searches: list[WorkloadSearch] = field(default_factory=list)
+    _current: WorkloadSearch | None = None
+    _turn_ends: int = 0
 
     def of(self, workload: Workload) -> WorkloadSearch:
         """Return the search of a workload that has had a turn."""
-        return next(search for search in self._searches if search.workload == workload)
+        return next(search for search in self.searches if search.workload == workload)
 
     def current(self) -> WorkloadSearch | None:
         """Tell whose turn it is; None when the search is over."""
         while (search := self._current) is None or self._has_ended(search):
-            left = self._total - sum(search.proposed for search in self._searches)
-            if self._waiting:
-                self._current = self._begin(self._waiting.pop(0))
-                self._searches.append(self._current)
-                left -= len(self._waiting) * FIRST_TURN_TRIALS
+            left = self.total - sum(search.proposed for search in self.searches)
+            if self.waiting:
+                self._current = self.begin(self.waiting.pop(0))
+                self.searches.append(self._current)
+                left -= len(self.waiting) * FIRST_TURN_TRIALS
                 self._turn_ends = min(self._current.first_turn, max(FIRST_TURN_TRIALS, left))
             else:
                 self._current = self._most_promising() if left > 0 else None
@@ -187,7 +182,7 @@ class WorkloadScheduler:
     def _most_promising(self) -> WorkloadSearch | None:
         hopes = [
             (search.gain, search)
-            for search in self._searches
+            for search in self.searches
             if not search.exhausted and search.proposed < search.max_trials and search.gain
         ]
         gain, search = max(hopes, key=lambda hope: hope[0], default=(0.0, None))
@@ -213,40 +208,37 @@ def search_all(
         Search(plan, session, evaluator, progress, pools, warm or {}).run(searches_left)
 
 
+@dataclass(eq=False)
 class Search:
     """Propose, try and learn, for all workloads of one plan together."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        session: Session,
-        evaluator: Evaluator,
-        progress: ProgressTracker,
-        pools: dict[Workload, Pool],
-        warm: Mapping[Workload, Sequence[Config]],
-    ) -> None:
-        self._plan, self._session, self._warm = plan, session, warm
-        self._evaluator, self._progress = evaluator, progress
-        self._pools = pools
+    plan: Plan
+    session: Session
+    evaluator: Evaluator
+    progress: ProgressTracker
+    pools: dict[Workload, Pool]
+    warm: Mapping[Workload, Sequence[Config]]
+
+    def __post_init__(self) -> None:
         # What each workload is thought to take, and most of what all may take together.
-        self._planned = {workload: budget(plan, pool) for workload, pool in pools.items()}
-        if plan.config.trials is None:
-            for workload in plan.tuned[1:]:
-                if self._learns_from_others(pools[workload]):
+        self._planned = {w: budget(self.plan, pool) for w, pool in self.pools.items()}
+        if self.plan.config.trials is None:
+            for workload in self.plan.tuned[1:]:
+                if self._learns_from_others(self.pools[workload]):
                     self._planned[workload] = min(self._planned[workload], FURTHER_TRIALS)
         in_turns = sum(self._planned.values()) - TRANSFERRED_CONFIGS * len(self._joined())
-        self._scheduler = WorkloadScheduler(plan.tuned, self._begin_search, in_turns)
+        self._scheduler = WorkloadScheduler([*self.plan.tuned], self._begin_search, in_turns)
         self._completed: list[tuple[Trial, Features | None]] = []
 
     def run(self, searches_left: int) -> None:
         """Search until budgets, time, spaces or expectations are used up."""
-        self._progress.expect(self._planned, searches_left=searches_left)
-        with executing(self._evaluator, self._keep) as self._executor:
+        self.progress.expect(self._planned, searches_left=searches_left)
+        with executing(self.evaluator, self._keep) as self._executor:
             self._search()
         for search in self._scheduler.searches:
             search.searcher.close()
-            trials = self._session.trials(self._plan.candidate, search.workload)
-            require_one_compiles(trials, self._plan.template)
+            trials = self.session.trials(self.plan.candidate, search.workload)
+            require_one_compiles(trials, self.plan.template)
             if search.found_enough and search.proposed < search.max_trials:
                 self._note_end(search, search.gain)
             self._expect(search, search.proposed)
@@ -271,13 +263,13 @@ class Search:
             self._keep(executor.take())
 
     def _joined(self) -> dict[Workload, Pool]:
-        joined = {w: pool for w, pool in self._pools.items() if self._learns_from_others(pool)}
+        joined = {w: pool for w, pool in self.pools.items() if self._learns_from_others(pool)}
         return joined if len(joined) > 1 else {}
 
     def _propose(self, search: WorkloadSearch) -> None:
         pending = search.searcher.next()
         for refused in search.searcher.refused():
-            self._progress.expect_more(search.workload, 1)
+            self.progress.expect_more(search.workload, 1)
             self._keep(refused)
             self._learn(search, refused)
         if pending is None or not self._try(search, pending.config, pending):
@@ -285,7 +277,7 @@ class Search:
 
     def _try(self, search: WorkloadSearch, config: Config, pending: Pending | None = None) -> bool:
         """Send a config, or what is known of it, to the device; False where none may begin."""
-        known = self._session.trial(self._plan.candidate, search.workload, config)
+        known = self.session.trial(self.plan.candidate, search.workload, config)
         if known is None:
             if not search.may_begin:
                 return False
@@ -295,14 +287,14 @@ class Search:
         search.not_proposed.discard(config)
         search.proposed += 1
         self._expect(search, max(search.proposed, self._planned[search.workload]))
-        self._executor.begin(known or pending or self._evaluator.start(search.workload, config))
+        self._executor.begin(known or pending or self.evaluator.start(search.workload, config))
         return True
 
     def _keep(self, trial: Trial) -> None:
-        known = self._session.trial(trial.candidate, trial.workload, trial.config)
+        known = self.session.trial(trial.candidate, trial.workload, trial.config)
         if known is None:
-            self._session.record(trial)
-        self._progress.count(trial, measured=known is None)
+            self.session.record(trial)
+        self.progress.count(trial, measured=known is None)
 
     def _learn(self, search: WorkloadSearch, trial: Trial) -> None:
         features = search.searcher.features(trial.config)
@@ -316,7 +308,7 @@ class Search:
             search.exhausted = True
 
     def _begin_search(self, workload: Workload) -> WorkloadSearch:
-        plan, pool, key = self._plan, self._pools[workload], workload.key
+        plan, pool, key = self.plan, self.pools[workload], workload.key
         most = budget(plan, pool)
         searcher = make_searcher(
             plan.config.searcher,
@@ -326,24 +318,24 @@ class Search:
             budget=most,
             seeds=self._seeds(workload),
             axes=workload.values,
-            journal=self._session.directory / JOURNAL,
+            journal=self.session.directory / JOURNAL,
             study_name=key if plan.candidate == INITIAL else f"{plan.candidate} {key}",
         )
-        precompiling = PrecompilingSearcher(searcher, self._evaluator, workload)
+        precompiling = PrecompilingSearcher(searcher, self.evaluator, workload)
         for trial, features in self._completed:
             precompiling.share(trial, features)
         # A searcher that knows the others' trials is asked again when all have had a turn.
         joins = self._completed and self._learns_from_others(pool)
-        tried = self._session.trials(plan.candidate, workload)
+        tried = self.session.trials(plan.candidate, workload)
         foreseeing = isinstance(searcher, StaticFeatureAware)
-        late = [(e.candidate, e.workload) for e in self._session.events(SearchEnded) if e.late]
+        late = [(e.candidate, e.workload) for e in self.session.events(SearchEnded) if e.late]
         return WorkloadSearch(
             workload,
             precompiling,
             most,
             first_turn=FIRST_TURN_TRIALS if joins else most,
             not_proposed={t.config for t in tried if not (foreseeing and t.status in _FORESEEN)},
-            deadline_s=self._progress.deadline_s(workload),
+            deadline_s=self.progress.deadline_s(workload),
             replaying=(plan.candidate, key) in late,
             depth=DEPTH_FORESEEN if foreseeing else DEPTH,
         )
@@ -351,21 +343,21 @@ class Search:
     def _note_end(
         self, search: WorkloadSearch, expected_gain: float | None = None, *, late: bool = False
     ) -> None:
-        name, key = self._plan.candidate, search.workload.key
+        name, key = self.plan.candidate, search.workload.key
         ended = SearchEnded(0, name, key, search.proposed, expected_gain, late)
-        if ended not in self._session.events(SearchEnded):
-            self._session.record_event(ended)
+        if ended not in self.session.events(SearchEnded):
+            self.session.record_event(ended)
 
     def _expect(self, search: WorkloadSearch, trials: int) -> None:
         more = trials - self._planned[search.workload]
         if more:
-            self._progress.expect_more(search.workload, more)
+            self.progress.expect_more(search.workload, more)
             self._planned[search.workload] = trials
 
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
         """Start from the space's own configs, what past runs found, and what is best near by."""
-        pool, space = self._pools[workload], self._plan.space
-        wanted = [space.default, *space.suggestions, *self._warm.get(workload, ())]
+        pool, space = self.pools[workload], self.plan.space
+        wanted = [space.default, *space.suggestions, *self.warm.get(workload, ())]
         if not self._learns_from_others(pool):
             before = [search.workload for search in self._scheduler.searches]
             near = sorted(before, key=lambda other: distance(workload, other))
@@ -375,7 +367,7 @@ class Search:
         return tuple(dict.fromkeys(c for c in wanted if c is not None and c in pool))
 
     def _learns_from_others(self, pool: Pool) -> bool:
-        return learns_from_others(self._plan.config.searcher, len(pool), self._plan.config.trials)
+        return learns_from_others(self.plan.config.searcher, len(pool), self.plan.config.trials)
 
 
 def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
@@ -389,47 +381,42 @@ def require_one_compiles(trials: Sequence[Trial], template: Template) -> None:
         )
 
 
+@dataclass(slots=True)
 class Survey:
     """Fill up every workload to `surveyed` configs: the others' fastest, then random ones."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        session: Session,
-        evaluator: Evaluator,
-        progress: ProgressTracker,
-        pools: Mapping[Workload, Pool],
-    ) -> None:
-        self._plan, self._session = plan, session
-        self._evaluator, self._progress = evaluator, progress
-        self._pools, self._configs = pools, plan.config.surveyed or 0
+    plan: Plan
+    session: Session
+    evaluator: Evaluator
+    progress: ProgressTracker
+    pools: Mapping[Workload, Pool]
 
     def run(self) -> None:
         """Measure what is missing, compiling ahead of the device."""
-        with executing(self._evaluator, self._keep) as executor:
+        with executing(self.evaluator, self._keep) as executor:
             for workload, config in self._missing():
                 if len(executor) >= DEPTH:
                     self._keep(executor.take())
-                executor.begin(self._evaluator.start(workload, config))
+                executor.begin(self.evaluator.start(workload, config))
             while len(executor):
                 self._keep(executor.take())
 
     def _missing(self) -> Iterator[tuple[Workload, Config]]:
-        name, tuned = self._plan.candidate, self._plan.tuned
-        ranked = [self._session.fastest(name, workload)[:SURVEYED_BEST] for workload in tuned]
+        name, tuned = self.plan.candidate, self.plan.tuned
+        ranked = [self.session.fastest(name, workload)[:SURVEYED_BEST] for workload in tuned]
         best = dict.fromkeys(trial.config for trials in ranked for trial in trials)
         for workload in tuned:
-            pool = self._pools[workload]
-            known = {trial.config for trial in self._session.trials(name, workload)}
+            pool = self.pools[workload]
+            known = {trial.config for trial in self.session.trials(name, workload)}
             others = [c for c in best if c in pool and c not in known]
-            left = max(0, min(self._configs, len(pool)) - len(known) - len(others))
-            order = np.random.default_rng(self._plan.config.seed).permutation(len(pool))
+            left = max(0, min(self.plan.config.surveyed or 0, len(pool)) - len(known) - len(others))
+            order = np.random.default_rng(self.plan.config.seed).permutation(len(pool))
             shuffled = (pool[int(index)] for index in order)
             drawn = (c for c in shuffled if c not in known and c not in others)
             wanted = [*others, *islice(drawn, left)]
-            self._progress.expect_more(workload, len(wanted))
+            self.progress.expect_more(workload, len(wanted))
             yield from ((workload, config) for config in wanted)
 
     def _keep(self, trial: Trial) -> None:
-        self._session.record(trial)
-        self._progress.count(trial, measured=True)
+        self.session.record(trial)
+        self.progress.count(trial, measured=True)

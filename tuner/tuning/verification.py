@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from tuner.device.base import Device, Outcome, Program, Watcher
@@ -32,6 +32,7 @@ class Watch:
     largest_bytes: int
 
 
+@dataclass(eq=False)
 class Verification:
     """Check variants of one run's candidates and keep the verdicts in its session.
 
@@ -39,24 +40,19 @@ class Verification:
     again, unless `repeat` asks for it; a workload over `largest_bytes` is not run at all.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        session: Session,
-        device: Device,
-        candidates: Candidates,
-        watches: Sequence[Watch] = (),
-        *,
-        repeat: bool = False,
-        largest_bytes: int | None = None,
-    ) -> None:
-        self._plan, self._session = plan, session
-        self._device, self._candidates, self._watches = device, candidates, watches
-        self._largest_bytes = largest_bytes
-        known = () if repeat else session.checks()
+    plan: Plan
+    session: Session
+    device: Device
+    candidates: Candidates
+    watches: Sequence[Watch] = ()
+    repeat: bool = field(default=False, kw_only=True)
+    largest_bytes: int | None = field(default=None, kw_only=True)
+    made: list[Check] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        known = () if self.repeat else self.session.checks()
         self._known = {(check.kind, check.workload, check.variant) for check in known}
         self._failed = {check.variant for check in known if check.passed is False}
-        self.made: list[Check] = []
 
     def failed(self, variant: Variant) -> bool:
         """Tell whether a variant has failed a check."""
@@ -64,20 +60,20 @@ class Verification:
 
     def verify(self, pairs: Iterable[Pair], kind: str = VERIFY) -> None:
         """Verify variants with every kind of input and twice, untimed; a recording can't."""
-        if self._device.info.recorded:
+        if self.device.info.recorded:
             return
         wanted = [pair for pair in dict.fromkeys(pairs) if (kind, *pair) not in self._known]
         under_way = [(pair, self._started(*pair)) for pair in wanted]
         for pair, made in under_way:
-            evaluator = self._candidates.evaluator(pair[1].candidate)
+            evaluator = self.candidates.evaluator(pair[1].candidate)
             self._keep(kind, *pair, evaluator.verify(made) if isinstance(made, Pending) else made)
 
     def _started(self, workload: Workload, variant: Variant) -> Pending | Outcome:
-        most = self._largest_bytes
-        if most is not None and self._plan.spec.footprint_bytes(workload) > most:
+        most = self.largest_bytes
+        if most is not None and self.plan.spec.footprint_bytes(workload) > most:
             return Outcome(Status.NOT_RECORDED, "too large to be run on a CPU")
         try:
-            return self._candidates.evaluator(variant.candidate).start(workload, variant.config)
+            return self.candidates.evaluator(variant.candidate).start(workload, variant.config)
         except InputError as error:
             # A template or a launch may fail on the sizes of this workload alone.
             return Outcome(Status.INCORRECT, str(error))
@@ -91,7 +87,7 @@ class Verification:
         wanted = dict.fromkeys(pairs)
         variants = dict.fromkeys(variant for _, variant in wanted)
         wanted |= dict.fromkeys(self._edge_case_pairs(variants))
-        jobs = [(watch, self._jobs(watch, wanted)) for watch in self._watches]
+        jobs = [(watch, self._jobs(watch, wanted)) for watch in self.watches]
         # None of them is timed: the tools may share the device.
         with ThreadPoolExecutor(max(1, len(jobs)), thread_name_prefix="watch") as pool:
             try:
@@ -104,17 +100,17 @@ class Verification:
                     for pair, outcome in zip(programs, outcomes.result(), strict=True):
                         self._keep(watch.watcher.kind, *pair, outcome)
             except BaseException:
-                for watch in self._watches:
+                for watch in self.watches:
                     watch.watcher.close()
                 raise
 
     def _edge_case_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
-        return ((w, one) for one in variants for w in self._plan.spec.edge_cases)
+        return ((w, one) for one in variants for w in self.plan.spec.edge_cases)
 
     def _jobs(self, watch: Watch, pairs: Iterable[Pair]) -> dict[Pair, Program]:
         kind = watch.watcher.kind
-        evaluators = {p.candidate: watch.evaluator_of(p) for p in self._candidates.plans}
-        size = self._plan.spec.footprint_bytes
+        evaluators = {p.candidate: watch.evaluator_of(p) for p in self.candidates.plans}
+        size = self.plan.spec.footprint_bytes
         under_way = {
             (workload, one): evaluators[one.candidate].start(workload, one.config)
             for workload, one in pairs
@@ -131,7 +127,7 @@ class Verification:
         if outcome.status in _NOT_MEANT:
             return
         passed = None if outcome.status in _NOT_RUN else outcome.status is Status.CORRECT
-        evaluator = self._candidates.evaluator(variant.candidate)
+        evaluator = self.candidates.evaluator(variant.candidate)
         try:
             reason = evaluator.in_template(workload, variant.config, outcome.reason)
         except InputError:
@@ -140,9 +136,9 @@ class Verification:
         if passed is False and outcome.status is not Status.INCORRECT:
             reason = f"{outcome.status}: {reason}"
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        name, config = self._device.info.name, variant.config
+        name, config = self.device.info.name, variant.config
         check = Check(kind, workload, config, passed, reason, name, created, variant.candidate)
-        self._session.record_check(check)
+        self.session.record_check(check)
         self._known.add((kind, workload, variant))
         self.made.append(check)
         if passed is False:

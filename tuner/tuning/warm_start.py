@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from tuner.device.base import DeviceInfo
 from tuner.model.config import Config, SearchSpace
@@ -102,12 +103,8 @@ def seeds(
                     workload=past.workload.key,
                 )
                 sources.setdefault(source, {}).update(_relative_times(past, query.space))
-    failed = {
-        config
-        for source, found in sources.items()
-        for config, time in found.items()
-        if source.same and time is None
-    }
+    same = [found for source, found in sources.items() if source.same]
+    failed = {config for found in same for config, time in found.items() if time is None}
     chosen: dict[Config, WarmSeed] = {}
     for source, config in _taking_turns(sources):
         if len(chosen) >= limit:
@@ -250,19 +247,18 @@ class Knowledge:
             template_sha=_text_sha(plan.template.text),
         )
 
-        def chosen(workload: Workload, budget: int) -> tuple[WarmSeed, ...]:
-            names = evaluator.names(workload)
+        def valid(names: Mapping[str, Value], config: Config) -> bool:
+            try:
+                return plan.space.violated(config, names) is None
+            except ExpressionError:
+                return False
 
-            def valid(config: Config) -> bool:
-                try:
-                    return plan.space.violated(config, names) is None
-                except ExpressionError:
-                    return False
-
+        chosen = {}
+        for workload, budget in budgets.items():
             limit = min(MOST_SEEDS, int(budget * MOST_SHARE))
-            return seeds(known, query, workload, limit=limit, valid=valid)
-
-        return {workload: chosen(workload, budget) for workload, budget in budgets.items()}
+            may_run = partial(valid, evaluator.names(workload))
+            chosen[workload] = seeds(known, query, workload, limit=limit, valid=may_run)
+        return chosen
 
     def keep(self, session: Session) -> int:
         """Add what a session found; return how many searches were new to the store."""

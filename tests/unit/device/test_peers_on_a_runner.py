@@ -75,7 +75,7 @@ def test_a_peer_has_time_to_get_ready_wherever_it_may_be_met_first(
     calls: list[tuple[Callable[[Program], object], float]] = [
         (lambda program: runner.run_once(program, 0), RUN_TIMEOUT_S),
         (lambda program: runner.time(program, SEARCH, None, UNCHANGED), TIMING_TIMEOUT_S),
-        (lambda program: runner.rerun(program), RUN_TIMEOUT_S),
+        (runner.rerun, RUN_TIMEOUT_S),
     ]
     for call, limit_s in calls:
         call(KERNEL)

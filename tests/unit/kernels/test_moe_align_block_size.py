@@ -11,28 +11,6 @@ from tuner.device.inputs import INPUT_KINDS
 
 KERNEL = ShippedKernel("moe_align_block_size")
 
-TILES = "return (routes + B - 1) / B;"
-NEAR_MISSES = {
-    "a full tile is followed by an empty one": (TILES, "return routes > 0 ? routes / B + 1 : 0;"),
-    "an expert without routes has a tile": (TILES, "return max((routes + B - 1) / B, 1);"),
-    "the last route is lost": ("i < routes; i += stride", "i < routes - 1; i += stride"),
-    "a route goes to the expert before": (
-        "sorted_ids[atomicAdd(&scratch[topk_ids[i]], 1)] = i",
-        "sorted_ids[atomicAdd(&scratch[max(topk_ids[i] - (i == 7), 0)], 1)] = i",
-    ),
-    "the last expert is lost": (
-        "while (low < high) {",
-        "if (ends[E - 2] <= tile) low = high = E - 2;\n    while (low < high) {",
-    ),
-    "tiles behind the last belong to an expert": ("tile < used ? low : -1", "low"),
-    "the last tile is not padded": ("i < places / 4; i", "i < places / 4 - 4; i"),
-    "padding is 0": ("words[i] = {value, value, value, value}", "words[i] = {0, 0, 0, 0}"),
-    "the sum is without padding": (
-        "num_tokens_post_pad[0] = used * B",
-        "num_tokens_post_pad[0] = routes",
-    ),
-}
-
 
 def referred(ids: list[list[int]], experts: int, tile: int) -> dict[str, list[int]]:
     routed = np.array(ids)
@@ -118,7 +96,6 @@ class TestOnTheCpu(KernelChecks):
         Sample({"T": tokens, "E": 65, "k": 4, "B": 16}, having={"method": method})
         for method, tokens in {"direct": 3, "solo": 33, "cluster": 129, "launches": 1030}.items()
     )
-    near_misses = NEAR_MISSES
     # two launches
     workload = {"T": 100, "E": 65, "k": 4, "B": 16}
     launches = (launch(2, 1024, kernel="align_experts"), launch(2, 256, kernel="scatter_routes"))

@@ -9,31 +9,6 @@ from tuner.model.kernel import Launch
 
 KERNEL = ShippedKernel("moe_sum_reduce")
 
-SUM = "for (int k = 0; k < kTopK; ++k) sum += __bfloat162float(x[static_cast<size_t>(k) * H]);"
-NEAR_MISSES = {
-    "the sum is rounded at each step": (
-        SUM,
-        SUM.replace("sum += ", "sum = __bfloat162float(__float2bfloat16(sum + ").replace(
-            "* H]);", "* H])));"
-        ),
-    ),
-    "the sum is rounded before it is scaled": (
-        "*y = __float2bfloat16(sum * scale);",
-        "*y = __float2bfloat16(__bfloat162float(__float2bfloat16(sum)) * scale);",
-    ),
-    "the last expert is left out": (SUM, SUM.replace("k < kTopK", "k < kTopK - 1")),
-    "the scale is left out": ("__float2bfloat16(sum * scale)", "__float2bfloat16(sum)"),
-    "numbers that are not finite count as 0": (
-        "*y = __float2bfloat16(sum * scale);",
-        "*y = __float2bfloat16(isfinite(sum) ? sum * scale : 0.0f);",
-    ),
-    "the result is the mean": (
-        "__float2bfloat16(sum * scale)",
-        "__float2bfloat16(sum * scale / K)",
-    ),
-    "experts lie before tokens": (SUM, SUM.replace("(k) * H", "(k) * H * gridDim.y / K")),
-}
-
 
 def referred(x: np.ndarray) -> np.ndarray:
     axes = dict(zip("TKH", x.shape, strict=True))
@@ -69,6 +44,5 @@ class TestOnTheCpu(KernelChecks):
         for sizes in [(3, 8, 300), (3, 5, 100), (130, 9, 40), (257, 3, 136), (260, 2, 528)]
     )
     samples = tuple(Sample({"T": 3, "K": experts, "H": 1032}, 4) for experts in (5, 9))
-    near_misses = NEAR_MISSES
     workload = {"T": 16, "K": 8, "H": 512}
     launches = (Launch("sum_by_elements", (2, 16, 1), (256, 1, 1)),)

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import FUNCTIONS, Expression, Value, ceil_div
 
 NAMES: dict[str, Value] = {"a": 7, "b": -3, "c": 0, "flag": True, "off": False}
+MISTAKES = YAML(typ="safe").load(Path(__file__).with_name("expressions.yaml"))
 BINARY = ["+", "-", "*", "//", "%", "&", "|", "^", "/"]
 COMPARE = ["==", "!=", "<", "<=", ">", ">="]
 
 leaves = st.one_of(
-    st.sampled_from(sorted(NAMES)),
-    st.integers(0, 100).map(str),
-    st.sampled_from(["True", "False"]),
+    st.sampled_from(sorted(NAMES)), st.integers(0, 100).map(str), st.sampled_from(["True", "False"])
 )
 
 
@@ -70,37 +70,10 @@ def test_any_text_parses_or_is_refused_with_a_remedy(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", "nothing is written here"),
-        ("a +", "is not an expression: invalid syntax"),
-        ("max(a", "'(' was never closed"),
-        ("a && b", "invalid syntax"),
-        ("open('x')", "call to `open` is not allowed"),
-        ("__import__('os').system('true')", "is not allowed"),
-        ("a.b", "`a.b` (Attribute) is not allowed"),
-        ("a[0]", "`a[0]` (Subscript) is not allowed"),
-        ("[x for x in (1, 2)]", "(ListComp) is not allowed"),
-        ("lambda: 1", "(Lambda) is not allowed"),
-        ("(a := 1)", "(NamedExpr) is not allowed"),
-        ("f'{a}'", "(JoinedStr) is not allowed"),
-        ("max(a, *b)", "(Starred) is not allowed"),
-        ("max(a, key=b)", "call to `max` is not allowed"),
-        ("max(a)", "`max` takes at least 2 arguments, not 1"),
-        ("ceil_div(1, 2, 3)", "`ceil_div` takes 2 arguments, not 3"),
-        ("(1, 2)", "the list `(1, 2)` may only follow `in`"),
-        ("a in b", "`b` is not a list"),
-        ("'a' in 'abc'", "`'abc'` is not a list"),
-        ("a in (1, 2) == b", "is not a list"),
-        ("None", "`None` (Constant) is not allowed"),
-        ("1j", "`1j` (Constant) is not allowed"),
-        ("~a", "(UnaryOp) is not allowed"),
-        ("a is b", "(Compare) is not allowed"),
-        ("a @ b", "(BinOp) is not allowed"),
+        *MISTAKES["refused"],
         ("-" * 80 + "a", "nested too deeply"),
         ("1" + " + 1" * 1000, "characters, over 2000"),
-        ("a\0b", "null byte"),
-        ("1e999", "inf, which is not finite"),
         ("9" * 1900, "over 2048 bits"),
-        ("1if a else 2", "is not an expression"),
     ],
 )
 def test_what_is_outside_the_whitelist_is_refused_with_its_place(text: str, found: str) -> None:
@@ -111,24 +84,7 @@ def test_what_is_outside_the_whitelist_is_refused_with_its_place(text: str, foun
     assert "ceil_div" in str(caught.value.remedy)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("a // c", "integer division or modulo by zero"),
-        ("9 ** 9 ** 9", "is too large"),
-        ("2 ** 65", "is too large"),
-        ("1 << 100", "is too large"),
-        ("1 << -1", "negative shift count"),
-        ("(-8) ** 0.5", "is not a real number"),
-        ("'x' * 3", "arithmetic on text"),
-        ("'x' < 3", "not supported between"),
-        ("missing + 1", "undefined name 'missing'"),
-        ("1e308 * 10", "inf, which is not finite"),
-        ("4294967296 ** 64 * 2", "over 2048 bits"),
-        ("a / 2", "a whole number is needed here"),
-        ("'rows'", "a whole number is needed here"),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), MISTAKES["uncomputable"])
 def test_what_cannot_be_computed_says_why_and_where(text: str, found: str) -> None:
     expression = Expression.parse(text, path=Path("space.yaml"), line=3)
     with pytest.raises(ExpressionError) as caught:

@@ -28,23 +28,11 @@ SPACE = make_space(
     }
 )
 POOL = valid_configs(SPACE, {})
-STRATEGIES = [
-    "adaptive_tabu_greywolf",
-    "basinhopping",
-    "bayes_opt",
-    "diff_evo",
-    "dual_annealing",
-    "firefly_algorithm",
-    "greedy_ils",
-    "greedy_mls",
-    "hybrid_vndx",
-    "minimize",
-    "mls",
-    "nsga2",
-    "ordered_greedy_mls",
-    "pso",
-    "random_sample",
-]
+STRATEGIES = (
+    "adaptive_tabu_greywolf basinhopping bayes_opt diff_evo dual_annealing "
+    "firefly_algorithm greedy_ils greedy_mls hybrid_vndx minimize mls nsga2 "
+    "ordered_greedy_mls pso random_sample"
+)
 
 
 def make(
@@ -67,7 +55,7 @@ def strategy_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("kernel_tuner:")]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", STRATEGIES.split())
 def test_every_strategy_runs_is_repeatable_and_prints_nothing(
     strategy: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

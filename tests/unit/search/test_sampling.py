@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import product
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from time import process_time
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from searches import make_space
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import ExpressionError, InputError
 from tuner.search import enumeration
-from tuner.search.factory import ExhaustiveSearcher
+from tuner.search.factory import make_searcher, require_listed
 from tuner.search.pool import Pool, RemainingConfigs, valid_configs
 
 
@@ -73,6 +75,9 @@ class TestCounting:
         pool = valid_configs(numbered(6, 10, "p0 != p1"), {})
         assert pool.sampled
         assert (pool.estimated_size, pool.size_is_exact) == (900_000, True)
+        with pytest.raises(InputError, match=r"^900000 valid configs are too many") as caught:
+            require_listed(pool)
+        assert "--searcher random" in (caught.value.remedy or "")
 
     def test_the_rest_is_estimated_from_draws(self) -> None:
         pool = valid_configs(numbered(12, 10, f"{SUM} == 54"), {})
@@ -81,7 +86,7 @@ class TestCounting:
         assert pool.estimated_size == pytest.approx(exact, rel=0.03)
         assert not pool.size_is_exact
         with pytest.raises(InputError, match=r"^about \d{11} valid configs are too many"):
-            ExhaustiveSearcher(pool)
+            require_listed(pool)
 
     def test_what_is_listed_in_the_end_may_be_sampled_on_the_way(
         self, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +129,7 @@ class TestSamples:
         found = enumeration.enumerate_rows(
             enumeration.Domains.of(space.parameters), space.constraints
         )
-        assert isinstance(found, enumeration.Population)
+        assert not found.listed
         assert bool(found.loose) == (partial == 50)
         rng = np.random.default_rng(5)
         draws = np.concatenate([found.draw(rng) for _ in range(10)])
@@ -242,33 +247,28 @@ class TestBadSpaces:
         assert "several constraints" in (caught.value.remedy or "")
 
 
-SCRIPT = """
-import resource, sys, time
-sys.path.insert(0, "")
-from tests.unit.search.test_sampling import TIGHT, numbered
-from tuner.search.factory import make_searcher
-from tuner.search.pool import valid_configs
-
-base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-space = TIGHT if sys.argv[1] == "tight" else numbered(10, 8, "p0 * p1 <= 32", "p2 >= p3")
-started = time.process_time()
-pool = valid_configs(space, {})
-make_searcher("random", pool, space, seed=0, budget=100).ask(8)
-used = time.process_time() - started
-assert pool.estimated_size > 10**7
-print(used, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024)
-"""
+def cost(space: SearchSpace) -> None:
+    """Print the seconds and the megabytes that a first proposal takes."""
+    base = getrusage(RUSAGE_SELF).ru_maxrss
+    started = process_time()
+    pool = valid_configs(space, {})
+    make_searcher("random", pool, space, seed=0, budget=100).ask(8)
+    used = process_time() - started
+    assert pool.estimated_size > 10**7
+    print(used, (getrusage(RUSAGE_SELF).ru_maxrss - base) / 1024)
 
 
-@pytest.mark.parametrize("space", ["tight", "loose"])
+LOOSE = numbered(10, 8, "p0 * p1 <= 32", "p2 >= p3")
+
+
+@pytest.mark.parametrize("space", ["TIGHT", "LOOSE"])
 def test_ten_million_configs_take_little_time_and_memory(space: str) -> None:
     """Processor time, in a process of its own: other tests may run beside it."""
-    support = str(ROOT / "tests" / "support")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": support}
-    command = [sys.executable, "-c", SCRIPT, space]
-    output = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    ).stdout
+    folders = f"{ROOT / 'tests' / 'support'}:{Path(__file__).parent}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": folders}
+    code = f"from test_sampling import *; cost({space})"
+    command = [sys.executable, "-c", code]
+    output = subprocess.check_output(command, env=environment, text=True)
     seconds, megabytes = map(float, output.split())
     assert seconds < 2
     assert megabytes < 200

@@ -151,10 +151,7 @@ def test_optional_keys_reach_the_spec(folder: Path) -> None:
 def test_numbers_and_booleans_are_expressions_too(folder: Path) -> None:
     launch = load(
         folder,
-        changed(
-            "    block: [block_size]",
-            "    block: [64, 0x2]\n    pdl: true\n    when: false",
-        ),
+        changed("    block: [block_size]", "    block: [64, 0x2]\n    pdl: true\n    when: false"),
     ).spec.launch[0]
     assert [size.integer({}) for size in launch.block] == [64, 2]
     assert launch.pdl is not None

@@ -128,16 +128,8 @@ class Stage:
         return us_of(block_of(program))
 
     def run(self, objective="energy"):
-        stage = EnergyStage(
-            self.plan,
-            objective,
-            self.session,
-            self.device,
-            self.candidates,
-            self.verification,
-            self.board,
-        )
-        ranked = stage.run()
+        of = (self.plan, objective, self.session, self.device, self.candidates)
+        ranked = EnergyStage(*of, self.verification, self.board).run()
         return {w: [one.config["block"] for one in found] for w, found in ranked.items()}
 
     def measured(self, workload):

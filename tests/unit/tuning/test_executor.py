@@ -6,10 +6,11 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+from searches import make_trial
 
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
-from tuner.model.trial import Measurement, Status, Trial
+from tuner.model.trial import Status, Trial
 from tuner.search.base import Features
 from tuner.tuning.evaluator import Pending
 from tuner.tuning.executor import AHEAD, PrecompilingSearcher, TrialExecutor
@@ -22,10 +23,7 @@ def pending(number: int, workload: Workload = W) -> Pending:
 
 
 def trial(number: int, us: float | None, workload: Workload = W) -> Trial:
-    config = Config.of({"n": number})
-    if us is None:
-        return Trial("initial", workload, config, Status.INCORRECT)
-    return Trial("initial", workload, config, Status.CORRECT, measurement=Measurement((us,), 1, 1))
+    return make_trial(Config.of({"n": number}), us, workload, status=Status.INCORRECT)
 
 
 class Times:
@@ -149,26 +147,21 @@ class Plain:
         self.told.append(trial)
 
 
-class Choosy:
+class Choosy(Plain):
     """Has every config compiled, two for each ask, and asks for those with few registers first."""
 
     def __init__(self, count: int) -> None:
-        self.unlisted = list(range(count))
+        super().__init__(count)
         self.known: dict[int, Config] = {}
-        self.told: list[Trial] = []
 
     def shortlist(self, count: int) -> Sequence[Config]:
-        taken, self.unlisted = self.unlisted[: 2 * count], self.unlisted[2 * count :]
-        return [Config.of({"n": number}) for number in taken]
+        return super().ask(2 * count)
 
     def foresee(self, config: Config, features: Features) -> None:
         self.known[int(features["registers"])] = config
 
     def ask(self, count: int) -> Sequence[Config]:
         return [self.known.pop(number) for number in sorted(self.known)[:count]]
-
-    def tell(self, trial: Trial) -> None:
-        self.told.append(trial)
 
 
 def proposed(searcher: PrecompilingSearcher) -> list[int]:

@@ -41,9 +41,8 @@ def play(scheduler: WorkloadScheduler, trials: int) -> list[Workload]:
 
 def test_each_workload_has_a_first_turn_in_the_order_given():
     scheduler = scheduler_of(search(A), search(B), search(C))
-    assert play(scheduler, 20) == [A] * 3 + [B] * 3 + [C] * 3, (
-        "nobody says what it expects: no more"
-    )
+    # nobody says what it expects: no more
+    assert play(scheduler, 20) == [A] * 3 + [B] * 3 + [C] * 3
 
 
 def test_then_the_one_that_promises_most_has_another():

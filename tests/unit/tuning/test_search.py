@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import log2
 
 import pytest
+from searches import make_trial
 
 from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config, SearchSpace
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Measurement, Status, Trial
+from tuner.model.trial import INITIAL, Status, Trial
 from tuner.report.data import from_session
 from tuner.search.pool import Pool, valid_configs
 from tuner.session.events import SearchEnded
@@ -103,11 +104,7 @@ def test_the_same_seed_makes_the_same_search_and_resumes(
 
     with make_session(plan, "broken") as session, pytest.raises(KeyboardInterrupt):
         tune(
-            plan,
-            session=session,
-            device=Interrupting(smooth),
-            compiler=compiler,
-            listener=listener,
+            plan, session=session, device=Interrupting(smooth), compiler=compiler, listener=listener
         )
     with make_session(plan, "broken") as session:
         searched(plan, session, compiler, listener)
@@ -163,9 +160,7 @@ def workload(size: int) -> Workload:
 
 
 def trial(size: int, config: Config, time_us: float | None) -> Trial:
-    measured = None if time_us is None else Measurement((time_us,), 1, 2)
-    status = Status.INCORRECT if time_us is None else Status.CORRECT
-    return Trial(INITIAL, workload(size), config, status, measurement=measured)
+    return make_trial(config, time_us, workload(size), status=Status.INCORRECT)
 
 
 def test_the_best_two_of_the_nearest_come_before_the_best_of_the_others(pool) -> None:

@@ -6,18 +6,15 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import log, log2
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tuner.model.trial import Status
-
-if TYPE_CHECKING:
-    from tuner.model.config import Parameter
-    from tuner.model.expressions import Value
-    from tuner.model.trial import Trial
-    from tuner.search.base import Features
-    from tuner.search.pool import Pool, RemainingConfigs
+from tuner.model.config import Parameter
+from tuner.model.expressions import Value
+from tuner.model.trial import Status, Trial
+from tuner.search.base import Features
+from tuner.search.pool import Pool, RemainingConfigs
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 Vector = np.ndarray[Any, np.dtype[np.float64]]
@@ -91,10 +88,6 @@ def _stack(columns: Sequence[Vector], count: int) -> Matrix:
 # A config that was stopped early is slower than the incumbent by at least this (log of a ratio):
 # its few samples rank it among the slow ones and must never look like a find.
 _CLEARLY_SLOWER = log(1.05)
-# These say something about the config, and would again. A timeout may be the machine's doing: it
-# counts as slow, not as bad as the worst. What was never recorded says nothing.
-_BY_CHANCE = frozenset({Status.TIMEOUT})
-_SILENT = frozenset({Status.NOT_RECORDED})
 # Below this spread of log times a model sees noise.
 _LEAST_SPREAD = 0.01
 # A workload's own spread counts once it has several times this many trials.
@@ -120,7 +113,7 @@ class SearchTrial:
 
     @property
     def says_something(self) -> bool:
-        return self.status is not None and self.status not in _SILENT
+        return self.status not in (None, Status.NOT_RECORDED)
 
 
 @dataclass(slots=True)
@@ -190,25 +183,18 @@ def targets(rows: list[SearchTrial]) -> tuple[Vector, Vector]:
 
 
 def _levelled(rows: list[SearchTrial]) -> Vector:
-    timed = np.array([row.log_us for row in rows if row.log_us is not None])
+    logs = np.array([np.nan if row.log_us is None else row.log_us for row in rows])
+    timed = logs[~np.isnan(logs)]
     if not len(timed):
         return np.ones(len(rows))
     middle = float(np.median(timed))
     knee = max(middle - float(timed.min()), _LEAST_SPREAD)
-    compressed = knee * np.log1p(np.maximum(timed - middle, 0.0) / knee)
-    values = np.where(timed > middle, compressed, timed - middle)
-    worst = max(float(values.max()), knee)
-    filled = iter(values.tolist())
-    return np.array(
-        [
-            next(filled)
-            if row.log_us is not None
-            else 0.5 * worst
-            if row.status in _BY_CHANCE
-            else worst
-            for row in rows
-        ]
-    )
+    compressed = knee * np.log1p(np.maximum(logs - middle, 0.0) / knee)
+    values = np.where(logs > middle, compressed, logs - middle)
+    worst = max(float(np.nanmax(values)), knee)
+    # a timeout may be the machine's doing: slow, but not as bad as the worst
+    failed = [0.5 * worst if row.status is Status.TIMEOUT else worst for row in rows]
+    return np.where(np.isnan(logs), failed, values)
 
 
 Indices = np.ndarray[Any, np.dtype[np.intp]]

@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp, expm1
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.model.config import Config, SearchSpace
 from tuner.model.expressions import Value
+from tuner.model.trial import Trial
 from tuner.search.auto.context import (
     ConfigColumns,
+    Matrix,
     Memory,
     SearchContext,
     SearchTrial,
+    Vector,
     group_numbers,
     targets,
 )
 from tuner.search.auto.strategies import (
     LEAST_GROWTH,
     MOST_FITTED,
+    THREADS,
     ClassifierStrategy,
     CovarianceKernel,
     GaussianStrategy,
+    Outlook,
     Posterior,
-    Strategy,
-    TpeStrategy,
     expected_improvement,
     fit_kernel,
     least,
-    single_threaded,
 )
-from tuner.search.optuna import CategoricalTpe, OptunaJournal, quiet_optuna
-from tuner.search.pool import RemainingConfigs
-
-if TYPE_CHECKING:
-    from tuner.model.config import Config, SearchSpace
-    from tuner.model.trial import Trial
-    from tuner.search.auto.context import Matrix, Vector
-    from tuner.search.auto.strategies import Outlook
-    from tuner.search.base import Features
-    from tuner.search.pool import Pool
+from tuner.search.base import Features
+from tuner.search.optuna import CategoricalTpe
+from tuner.search.pool import Pool, RemainingConfigs
 
 # Configs that are compiled for each one that is timed.
 AHEAD = 2
@@ -68,15 +63,13 @@ class Shortlist:
         seeds = [index for index in ready if self._waiting[index].is_seed]
         if seeds or len(told) < LEAST_TRIALS:
             chosen = (seeds or ready)[0]
-        else:
-            # what a feature means differs between workloads: it is believed after own trials
-            if sum(not row.group for row in told) >= LEAST_TRIALS:
-                gains, means = self._judged(ready, told)
-            else:
-                gains = self._gaussian.gains_of(ready)
-                means = np.zeros(len(gains))
+        # what a feature means differs between workloads: it is believed after own trials
+        elif sum(not row.group for row in told) >= LEAST_TRIALS:
+            gains, means = self._judged(ready, told)
             # where nothing is expected of any, the one that should be fastest
             chosen = ready[int(np.lexsort((means.round(9), -gains.round(9)))[0])]
+        else:
+            chosen = ready[int(self._gaussian.gains_of(ready).round(9).argmax())]
         del self._waiting[chosen]
         return chosen
 
@@ -225,24 +218,19 @@ class AutoSearcher:
         self._context = SearchContext(
             pool, self._remaining, self._memory, columns, dict(axes or {}), self._rng
         )
-        self._tpe = CategoricalTpe(space.parameters, seed)
+        self._tpe = CategoricalTpe(space.parameters, seed, journal, study_name)
         self._gaussian = GaussianStrategy(self._context)
-        known: dict[str, Strategy] = {
-            "gaussian": self._gaussian,
-            "classifier": ClassifierStrategy(self._context),
-            "tpe": TpeStrategy(self._context, self._tpe),
+        known: dict[str, Callable[[], int | None]] = {
+            "gaussian": self._gaussian.take,
+            "classifier": ClassifierStrategy(self._context).take,
+            "tpe": self._take_wish,
         }
         self._strategies = {name: known[name] for name in strategies}
         self._allocator = BanditAllocator({name: SHARES[name] for name in strategies})
         self._shortlist = Shortlist(self._context, self._gaussian)
-        with quiet_optuna():
-            distributions = self._tpe.distributions
-            self._journal = OptunaJournal(journal, study_name, distributions) if journal else None
         self._rows: dict[int, SearchTrial] = {}
-        self._numbers: dict[int, int] = {}
         self._asked = 0
 
-    @single_threaded
     def ask(self, count: int) -> Sequence[Config]:
         """Propose up to `count` configs, each knowing of the ones still outstanding.
 
@@ -250,39 +238,35 @@ class AutoSearcher:
         for, or none, where the rest isn't ready.
         """
         asked: list[Config] = []
-        while len(asked) < count:
-            index = self._shortlist.take() if self._memory.waiting else self._choose()
-            if index is None:
-                break
-            self._asked += 1
-            asked.append(self._begin(index))
+        with THREADS.limit(limits=1):
+            while len(asked) < count:
+                index = self._shortlist.take() if self._memory.waiting else self._choose()
+                if index is None:
+                    break
+                self._asked += 1
+                asked.append(self._begin(index))
         return asked
 
     def tell(self, trial: Trial) -> None:
         """Teach every strategy what came of a config, also of one that was only compiled."""
         index = self._pool.index(trial.config)
-        if index not in self._numbers:
+        if trial.config not in self._tpe:
             self._begin(index)
         row = self._rows[index]
         self._memory.finish(row, trial)
         self._memory.waiting.pop(index, None)
-        self._tpe.end(self._numbers[index], trial.time_us)
+        self._tpe.end(trial)
         if row.strategy is not None:
             self._allocator.count(row.strategy, found=self._memory.is_find(row, FIND_SHARE))
-        if self._journal is not None:
-            self._journal.add(trial)
 
-    @single_threaded
     def shortlist(self, count: int) -> Sequence[Config]:
         """Name the configs to compile before `count` are asked for, several times as many."""
-        named = []
-        for _ in range(AHEAD * count):
-            index = self._choose()
-            if index is None:
-                break
-            self._memory.named.append(self._row(index))
-            self._memory.waiting[index] = self._row(index)
-            named.append(self._pool[index])
+        named: list[Config] = []
+        with THREADS.limit(limits=1):
+            while len(named) < AHEAD * count and (index := self._choose()) is not None:
+                self._memory.named.append(self._row(index))
+                self._memory.waiting[index] = self._row(index)
+                named.append(self._pool[index])
         return named
 
     def foresee(self, config: Config, features: Features) -> None:
@@ -296,7 +280,6 @@ class AutoSearcher:
         self._memory.rows.append(row)
         self._memory.finish(row, trial)
 
-    @single_threaded
     def expected_gain(self) -> float | None:
         """Estimate the share of the best time that the untried configs may still save.
 
@@ -305,8 +288,9 @@ class AutoSearcher:
         own = [row for row in self._memory.rows if not row.group and row.says_something]
         if sum(row.log_us is not None for row in own) < STARTUP_TRIALS:
             return None
-        outlook = self._gaussian.glance()
-        return None if outlook is None else expected_gain(outlook, own)
+        with THREADS.limit(limits=1):
+            outlook = self._gaussian.glance()
+            return None if outlook is None else expected_gain(outlook, own)
 
     def _row(self, index: int) -> SearchTrial:
         if index not in self._rows:
@@ -316,7 +300,7 @@ class AutoSearcher:
     def _begin(self, index: int) -> Config:
         config = self._pool[index]
         self._memory.rows.append(self._row(index))
-        self._numbers[index] = self._tpe.begin(config)
+        self._tpe.begin(config)
         return config
 
     def _choose(self) -> int | None:
@@ -336,11 +320,14 @@ class AutoSearcher:
             return index
         first = self._allocator.draw(self._rng)
         for name in dict.fromkeys([first, *self._strategies]):
-            index = self._strategies[name].take()
+            index = self._strategies[name]()
             if index is not None:
                 self._row(index).strategy = name
                 return index
         return self._remaining.take_random(self._rng)
+
+    def _take_wish(self) -> int | None:
+        return self._remaining.take_nearest(self._tpe.wish()) if self._tpe.ready else None
 
     def _take_far(self) -> int:
         drawn = np.unique(self._rng.integers(len(self._pool), size=SPREAD_OVER))

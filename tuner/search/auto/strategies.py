@@ -6,22 +6,25 @@ and Optuna's estimator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from threadpoolctl import ThreadpoolController
 
-from tuner.search.auto.context import Matrix, Memory, SearchTrial, Vector, group_numbers, targets
-
-if TYPE_CHECKING:
-    from tuner.search.auto.context import Indices, SearchContext
-    from tuner.search.optuna import CategoricalTpe
+from tuner.search.auto.context import (
+    Indices,
+    Matrix,
+    Memory,
+    SearchContext,
+    SearchTrial,
+    Vector,
+    group_numbers,
+    targets,
+)
 
 Floats = np.ndarray[Any, np.dtype[Any]]
 Single = np.ndarray[Any, np.dtype[np.float32]]
@@ -167,9 +170,7 @@ class Posterior:
 
 
 def _with_room(rows: Single, used: int, room: int) -> Single:
-    larger = np.zeros((room, rows.shape[1]), dtype=rows.dtype)
-    larger[:used] = rows[:used]
-    return larger
+    return np.concatenate([rows[:used], np.zeros((room - used, rows.shape[1]), rows.dtype)])
 
 
 def _differing(a: Floats, b: Floats) -> Floats:
@@ -219,23 +220,8 @@ def promise(x: Matrix, z: Vector, candidates: Matrix, seed: int) -> Vector:
     return votes / TREES
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
 # Made after the import of SciPy, which brings a BLAS of its own: only what is loaded is found.
-_THREADS = ThreadpoolController()
-
-
-def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
-    """Run a function with one BLAS thread."""
-
-    @wraps(function)
-    def limited(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _THREADS.limit(limits=1):
-            return function(*args, **kwargs)
-
-    return limited
-
-
+THREADS = ThreadpoolController()
 # A kernel is fitted again when there are this many times the rows, and this many more.
 GROWTH, LEAST_GROWTH = 1.15, 5
 # Rows that a kernel is fitted to, the latest: a fit takes the cube of their number.
@@ -249,14 +235,6 @@ BATCH_AHEAD = 16
 _DIGITS = 9
 
 
-class Strategy(Protocol):
-    """One method of the portfolio."""
-
-    def take(self) -> int | None:
-        """Take an untried config; None when there is nothing to say."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """The incumbent and the candidates, in logs of times; `free` are those not proposed yet."""
@@ -267,16 +245,16 @@ class Outlook:
     free: np.ndarray[Any, np.dtype[np.bool_]]
 
 
+@dataclass(eq=False)
 class GaussianStrategy:
     """Take the largest expected improvement under a Gaussian process."""
 
-    def __init__(self, context: SearchContext) -> None:
-        self._context = context
-        self._kernel: CovarianceKernel | None = None
-        self._fitted = 0
-        self._indices: Indices = np.zeros(0, dtype=np.intp)
-        self._rows: list[SearchTrial] = []
-        self._posterior: Posterior | None = None
+    context: SearchContext
+    _kernel: CovarianceKernel | None = None
+    _fitted: int = 0
+    _indices: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    _rows: list[SearchTrial] = field(default_factory=list)
+    _posterior: Posterior | None = None
 
     def take(self) -> int | None:
         return self._take_best(self.gains())
@@ -284,15 +262,18 @@ class GaussianStrategy:
     def polish(self) -> int | None:
         """Take the best of the incumbent's neighbours, which differ in one parameter."""
         gains = self.gains()
-        best = self._context.memory.best()
+        best = self.context.memory.best()
         if best is None or best.index is None:
             return None
-        near = np.isin(self._indices, self._context.pool.neighbours(best.index))
+        near = np.isin(self._indices, self.context.pool.neighbours(best.index))
         return self._take_best(np.where(near, gains, -1.0))
 
     def gains(self) -> Vector:
         """Return the expected improvement of every candidate, as a log of a ratio of times."""
-        outlook = self.outlook()
+        grown = max(GROWTH * self._fitted, self._fitted + LEAST_GROWTH)
+        if self._posterior is None or len(self.context.memory.rows) >= grown:
+            self._fit()
+        outlook = self._now()
         gains = expected_improvement(outlook.best, outlook.mean, outlook.deviation)
         return np.where(outlook.free, np.round(gains, _DIGITS), -1.0)
 
@@ -301,15 +282,9 @@ class GaussianStrategy:
         known = dict(zip(self._indices.tolist(), gains, strict=True))
         return np.array([known.get(index, 0.0) for index in indices])
 
-    def outlook(self) -> Outlook:
-        grown = max(GROWTH * self._fitted, self._fitted + LEAST_GROWTH)
-        if self._posterior is None or len(self._context.memory.rows) >= grown:
-            self._fit()
-        return self._now()
-
     def _now(self) -> Outlook:
         assert self._posterior is not None
-        memory = self._context.memory
+        memory = self.context.memory
         held = {id(row) for row in self._rows}
         new = [row for row in _kept(memory) if id(row) not in held]
         if new:
@@ -334,15 +309,14 @@ class GaussianStrategy:
         return other._now()
 
     def _take_best(self, gains: Vector) -> int | None:
-        while len(gains) and gains.max() >= 0:
-            place = int(gains.argmax())
-            if (index := int(self._indices[place])) in self._context.remaining:
-                return self._context.remaining.take(index)
-            gains[place] = -1.0
+        remaining = self.context.remaining
+        for place in np.argsort(-gains, kind="stable").tolist():
+            if gains[place] >= 0 and (index := int(self._indices[place])) in remaining:
+                return remaining.take(index)
         return None
 
     def _fit(self) -> None:
-        context = self._context
+        context = self.context
         self._fitted = len(context.memory.rows)
         told = [row for row in context.memory.rows if row.says_something][-MOST_FITTED:]
         x = np.array([row.x for row in told])
@@ -380,18 +354,6 @@ class ClassifierStrategy:
         return context.remaining.take(self._queue.pop(0)) if self._queue else None
 
 
-class TpeStrategy:
-    """Take the untried config that is nearest to the estimator's wish."""
-
-    def __init__(self, context: SearchContext, tpe: CategoricalTpe) -> None:
-        self._context, self._tpe = context, tpe
-
-    def take(self) -> int | None:
-        if not self._tpe.ready or not len(self._context.remaining):
-            return None
-        return self._context.remaining.take_nearest(self._tpe.wish())
-
-
 def _kept(memory: Memory) -> list[SearchTrial]:
     """Choose the rows of a posterior, so that thousands of trials don't slow it down."""
     shared = [row for row in memory.rows if row.group][-MOST_SHARED:]
@@ -410,7 +372,6 @@ def least(rows: list[SearchTrial], z: Vector) -> float:
 
 
 def expected_improvement(best: float, mean: Vector, deviation: Vector) -> Vector:
-    """Return by how much each candidate is expected to fall below `best`."""
     from scipy.special import ndtr
 
     score = (best - mean) / deviation
