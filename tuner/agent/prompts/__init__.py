@@ -38,7 +38,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["fenced"] = fenced
+    written = (clipped, fenced, joined, numbered, one_line, quoted, settings, size, table)
+    environment.globals.update({function.__name__: function for function in written})
     return environment
 
 
