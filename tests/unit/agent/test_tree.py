@@ -142,11 +142,6 @@ class TestMonteCarlo:
         patient = replace(SEARCH, patience=99)
         assert patient.choose(Tree([ROOT, *children])) == chosen
 
-    def test_a_greater_width_allows_more_children(self) -> None:
-        tree = Tree([ROOT, Node("a", "root", -0.2), Node("b", "root", -0.1)])
-        assert SEARCH.choose(tree) == "b"
-        assert replace(SEARCH, width=2.0).choose(tree) == "root"
-
     def test_a_failed_round_counts_as_a_try(self) -> None:
         child = Node("a", "root", -0.1)
         assert after(ROOT, child) == "root"
@@ -199,10 +194,6 @@ class TestMonteCarlo:
 
     def test_a_dead_end_below_what_never_ran_is_still_built_on(self) -> None:
         assert after(Node("broken", None), Node("a", "broken", 0.1, failures=3)) == "a"
-
-    def test_dead_ends_everywhere_are_no_end(self) -> None:
-        nodes = (Node("a", None, 0.0, failures=5), Node("b", None, 0.1, failures=5))
-        assert after(*nodes) == "b"
 
     def test_the_better_of_several_roots_is_built_on(self) -> None:
         assert after(Node("a", None), Node("b", None, 0.1), Node("c", None, 0.4)) == "c"
