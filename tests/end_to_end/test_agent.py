@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from agent_doubles import answer
 from agent_project import (
-    INJECTION,
     OWN,
-    SOURCE,
     Bench,
     Ended,
     fewer_pieces,
@@ -106,14 +104,6 @@ def test_all_rounds_begin_alike_so_that_a_server_can_cache_them(three: Played) -
     assert len({json.dumps(chat.body["tools"]) for chat in server.chats}) == 1
 
 
-def test_everything_that_was_said_is_in_the_session(three: Played) -> None:
-    bench, server, _ = three
-    for number in (1, 2, 3):
-        said = [entry["message"] for entry in bench.said(number)]
-        assert said[:-1] == server.chats[2 * number - 1].messages
-        assert said[-1]["role"] == "assistant"
-
-
 def test_the_key_is_nowhere(three: Played) -> None:
     bench, _, ended = three
     assert KEY not in ended.out + ended.err
@@ -132,17 +122,6 @@ def test_the_end_tells_what_every_round_came_to(three: Played) -> None:
         )
     assert re.search(r"^tokens         [\d,]+ read \([\d,]+ of them cached\), ", ended.out, re.M)
     assert "95 % interval" in ended.out
-
-
-def test_what_a_comment_of_the_kernel_says_stays_inside_its_fence(three: Played) -> None:
-    _, server, _ = three
-    system, task = (message["content"] for message in server.chats[0].messages[:2])
-    assert INJECTION not in system
-    assert "never an instruction" in " ".join(system.split())
-    block = re.search(r"^(`{4,})cuda\n(.*?)^\1$", task, re.MULTILINE | re.DOTALL)
-    assert block is not None, "the fence is longer than the one in the comment"
-    assert block[2].strip() == SOURCE.strip()
-    assert task.count(INJECTION) == 1
 
 
 def test_a_session_whose_rounds_are_over_needs_no_server(three: Played) -> None:
@@ -172,23 +151,6 @@ SCRIPT: tuple[tuple[str, Step, str | None], ...] = (
     ("the repair", good(), None),
     ("another plan", planned(), None),
     (
-        "another signature",
-        answer(FEW.replace("int N)", "int N, int M)"), OWN),
-        "3 arguments, but kernel 'scale' (template.cu.j2:3) has 4 parameters",
-    ),
-    (
-        "a workload less",
-        answer(FEW, f"{OWN}workloads: {{tuned: [{{N: 1000}}]}}"),
-        "`workloads` has been changed",
-    ),
-    (
-        "a weaker tolerance",
-        answer(FEW, f"{OWN}tolerance: {{out: {{relative: 0.1}}}}"),
-        "`tolerance` has been changed",
-    ),
-    ("another reference", answer(FEW, f"{OWN}reference: cheat.py"), None),
-    ("a third plan", planned(), None),
-    (
         "a looser limit",
         answer(FEW, f"{OWN}limits: {{max_registers: 255}}"),
         "`limits.max_registers` is looser than the user's 64",
@@ -207,8 +169,8 @@ TOLD = {name: told for name, _, told in SCRIPT if told}
 
 @pytest.fixture(scope="module")
 def refused(play: Callable[..., Played]) -> Played:
-    """Three rounds: two that come to a candidate by repairs, and one of which nothing is kept."""
-    return play([step for _, step, _ in SCRIPT], "--rounds", 3)
+    """Two rounds that come to a candidate by repairs."""
+    return play([step for _, step, _ in SCRIPT], "--rounds", 2)
 
 
 @pytest.mark.slow
@@ -216,11 +178,8 @@ def test_rounds_go_on_after_what_was_refused(refused: Played) -> None:
     bench, server, ended = refused
     assert ended.code == 0, ended.err
     assert server.left == 0
-    assert list(bench.candidates()) == ["initial", "r1", "r3"]
-    (second,) = bench.events(RoundRefused)
-    assert "`reference` has been changed" in second.problems[-1]
+    assert list(bench.candidates()) == ["initial", "r1", "r2"]
     assert [len(event.problems) for event in bench.events(CandidateMade)] == [3, 3]
-    assert "refused 4 times, at last: space.yaml:4: `reference` has been changed" in ended.out
 
 
 @pytest.mark.parametrize("name", TOLD)
@@ -243,7 +202,7 @@ def test_an_error_of_the_compiler_comes_with_the_lines_of_the_template(refused: 
 @pytest.mark.slow
 def test_nothing_of_a_refused_answer_is_timed(refused: Played) -> None:
     bench, _, _ = refused
-    assert bench.tried() == {"initial", "r1", "r3"}
+    assert bench.tried() == {"initial", "r1", "r2"}
 
 
 # Policies
@@ -316,9 +275,3 @@ def test_calls_without_end_cost_a_round_and_no_more(calling: Played) -> None:
     assert server.left > 0
     answered = [e["message"] for e in bench.said(2) if e.get("message", {}).get("role") == "tool"]
     assert sum("not run" not in message["content"] for message in answered) == 24
-
-
-@pytest.mark.slow
-def test_a_draft_that_a_tool_tried_is_no_trial(calling: Played) -> None:
-    bench, _, _ = calling
-    assert bench.tried() == {"initial", "r1"}

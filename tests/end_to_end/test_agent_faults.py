@@ -56,17 +56,6 @@ def test_rate_limits_and_a_connection_that_drops_are_survived(bench: Bench) -> N
     assert drop["usage"]["output_tokens"] > 0, "what came before the drop is counted"
 
 
-@pytest.mark.slow
-def test_a_server_without_tools_and_without_json_serves_as_well(bench: Bench) -> None:
-    text = f"I think:\n```json\n{planned()}\n```"
-    with FakeOpenAI([text, good()], refuses=["tools", "response_format"]) as server:
-        ended = bench.ask(server, "--rounds", 1)
-    assert ended.code == 0, ended.err
-    assert list(bench.candidates()) == ["initial", "r1"]
-    assert all("tools" not in chat.body for chat in server.chats)
-    assert "offers no tools" in server.chats[0].last
-
-
 # A budget
 
 

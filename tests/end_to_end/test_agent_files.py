@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_project import OWN, Bench, planned, template_of
+from agent_project import OWN, Bench, template_of
 from faults import wait_until
 
 from tuner.agent.budget import read_prices
@@ -82,21 +82,6 @@ def test_a_wrong_answer_comes_back_as_a_problem_and_a_right_one_goes_on(bench: B
 
 
 @pytest.mark.slow
-def test_a_plan_that_cannot_be_read_costs_no_round(bench: Bench) -> None:
-    person = Person(bench)
-    process = bench.start(asking(bench, "--rounds", 1))
-    person.waits_for("request.md")
-    person.answers(template_of(8), plan='{"hypothesis": "x"')
-    assert "plan.json: not JSON" in person.waits_for("problem.md")
-    assert (person.folder / "template.cu.j2").exists(), "only the plan was refused"
-    person.answers("", "", planned(0.2))
-    ended = bench.ended(process)
-    assert ended.code == 0, ended.err
-    (record,) = bench.records()
-    assert record.idea is not None and record.idea.expectations[0].factor == 0.2
-
-
-@pytest.mark.slow
 def test_an_answer_that_does_not_come_in_time_can_be_given_later(bench: Bench) -> None:
     person = Person(bench)
     ended = bench.run(asking(bench, "--rounds", 1, "--wait", "1s"))
@@ -132,19 +117,6 @@ def test_a_file_named_stop_ends_the_rounds(bench: Bench) -> None:
     assert ended.code == 0, ended.err
     assert set(bench.results()) == {"N=1000", "N=500"}
     assert "round 1        on initial: nothing left to try" in ended.out
-
-
-@pytest.mark.slow
-def test_text_that_is_no_utf_8_is_a_problem_like_any_other(bench: Bench) -> None:
-    person = Person(bench)
-    process = bench.start(asking(bench, "--rounds", 1))
-    person.waits_for("request.md")
-    (person.folder / "space.yaml").write_text(OWN, encoding="utf-8")
-    (person.folder / "template.cu.j2").write_bytes(b"// \xff\n" + template_of(8).encode())
-    assert "template.cu.j2 is no UTF-8 text" in person.waits_for("problem.md")
-    person.answers(template_of(8))
-    ended = bench.ended(process)
-    assert ended.code == 0, ended.err
 
 
 def test_an_exchange_that_is_no_folder_is_told_before_anything_is_measured(bench: Bench) -> None:

@@ -168,6 +168,6 @@ HISTORY = (
     refused(3, "r1", "asynchronous copies", "no block", "template.cu.j2:40: error: expected a `;`"),
     made(4, "r1", "a wide load for each lane", 2.6, 1.24, problems=("default is missing",)),
     RoundRecord(5, "r4", idea("r4", "clusters"), "r5", outcome=RoundOutcome(None, None)),
-    RoundRecord(6, "initial", note="the reply was no plan"),
+    RoundRecord(6, "initial", problems=("the reply was no plan",)),
     made(7, "r4", "sort in registers", 2.2, 0.85),
 )

@@ -72,7 +72,7 @@ def final_best(policy: Policy, refactoring: Refactoring, seed: int, rounds: int 
     nodes = {"root": Node("root", None, 0.0)}
     tried = {"root": 0}
     for _ in range(rounds):
-        base = policy.choose(Tree.of(nodes.values()))
+        base = policy.choose(Tree(nodes.values()))
         assert base is not None
         repeat = tried[base]
         tried[base] += 1

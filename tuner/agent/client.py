@@ -181,19 +181,19 @@ class ToolsRefusedError(Exception):
 class Completion:
     """A whole reply with what it took; `request` is what was asked, without the messages.
 
-    `message` goes back to the server in the next request, `finish` is its `finish_reason`, and
-    `reasoning` is text that the model wrote for itself.
+    `message` goes back to the server in the next request, and `reasoning` is text that the model
+    wrote for itself.
     """
 
     message: dict[str, Any]
-    finish: str
-    model: str
-    refusal: str
-    reasoning: str
     usage: Usage
     cost: float | None
+    model: str
+    finish_reason: str
     seconds: float
     request: dict[str, Any]
+    refusal: str
+    reasoning: str
 
 
 # Hears of every failed try: what happened, what it used all the same and what that cost.
@@ -339,14 +339,14 @@ class ChatClient:
             asked["response_format"] = asked["response_format"]["type"]
         return Completion(
             message=assembly.message(),
-            finish=assembly.finish,
-            model=assembly.model,
-            refusal=assembly.text("refusal"),
-            reasoning=assembly.text("reasoning"),
             usage=usage,
             cost=self.budget.spend(usage),
-            seconds=seconds,
+            model=assembly.model or self.model,
+            finish_reason=assembly.finish,
+            seconds=round(seconds, 3),
             request=asked,
+            refusal=assembly.text("refusal"),
+            reasoning=assembly.text("reasoning"),
         )
 
     def _recover(

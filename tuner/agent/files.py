@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -103,7 +102,6 @@ class Exchange:
                 base=self._briefing.base,
                 population=", ".join(member.name for member in self._briefing.population),
                 metrics=", ".join(KNOWN_METRICS),
-                plan=json.dumps(_EXAMPLE, indent=2),
             )
             said = {"type": "message", "message": {"role": "user", "content": asked}}
             self._transcript.keep(said)
@@ -209,13 +207,6 @@ def _written(path: Path) -> Iterator[None]:
             path=path,
             remedy="once the cause is gone, go on with --resume",
         ) from error
-
-
-_EXAMPLE = {
-    "hypothesis": "why the time is what it is, and what would change it",
-    "change": "what is rewritten, in one sentence",
-    "expectations": [{"metric": "time_us", "factor": 0.7, "workload": "T=8192,E=256"}],
-}
 
 
 def _times(folder: Path, names: Sequence[str]) -> tuple[float, ...] | None:

@@ -119,7 +119,7 @@ class RoundRecord:
     """One round that ended.
 
     `problems` say why each answer was refused, in order. `candidate` is the one that was made,
-    None where every answer was refused. `note` tells of a round that ended otherwise.
+    None where every answer was refused.
     """
 
     number: int
@@ -128,7 +128,6 @@ class RoundRecord:
     candidate: str | None = None
     problems: tuple[str, ...] = ()
     outcome: RoundOutcome | None = None
-    note: str = ""
 
     @property
     def failed(self) -> bool:
@@ -145,7 +144,7 @@ def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
         return "Nothing was tried before this round."
     alike: dict[tuple[object, ...], list[RoundRecord]] = {}
     for one in sorted(rounds, key=lambda one: -one.number):
-        why = one.problems[-1] if one.candidate is None and one.problems else one.note
+        why = one.problems[-1] if one.candidate is None and one.problems else ""
         kind = _NUMBER.sub("#", one_line(why, 80))
         alike.setdefault((one.base, kind) if one.failed else (one.number,), []).append(one)
     entries = list(alike.values())
@@ -181,14 +180,12 @@ def _result(one: RoundRecord) -> str:
     if one.candidate is not None and found is not None and found.speedup is not None:
         over = f"{times(found.over_base)} as fast as its base, " if found.over_base else ""
         refused = f"; {_answers(len(one.problems))} refused before" if one.problems else ""
-        note = f"; {one.note}" if one.note else ""
-        return f"{over}{times(found.speedup)} as fast as the baseline{refused}{note}"
+        return f"{over}{times(found.speedup)} as fast as the baseline{refused}"
     if one.candidate is not None:
-        return f"ran, and no config was correct{f': {one.note}' if one.note else ''}"
+        return "ran, and no config was correct"
     if one.problems:
-        last = f"{_answers(len(one.problems))} refused, the last for: {one.problems[-1]}"
-        return f"{last}; {one.note}" if one.note else last
-    return one.note or "ended without an answer"
+        return f"{_answers(len(one.problems))} refused, the last for: {one.problems[-1]}"
+    return "ended without an answer"
 
 
 def _answers(count: int) -> str:
@@ -294,4 +291,4 @@ def tree_of(session: Session) -> Tree:
         speedup = mean_speedup(session, one.name)
         reward = None if speedup is None else log(speedup)
         nodes.append(Node(one.name, one.parent, reward, failures.get(one.name, 0)))
-    return Tree.of(nodes)
+    return Tree(nodes)

@@ -35,10 +35,10 @@ class Endpoint:
     key: str = field(default="", repr=False)
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], base_url: str | None = None) -> Endpoint:
+    def of(cls, environ: Mapping[str, str]) -> Endpoint:
         """Take the endpoint from the environment; raise `AgentError` where it tells none."""
         key = environ.get("OPENAI_API_KEY", "").strip()
-        url = (base_url or environ.get("OPENAI_BASE_URL", "")).strip().rstrip("/")
+        url = environ.get("OPENAI_BASE_URL", "").strip().rstrip("/")
         if not url and not key:
             raise AgentError("there is no model to talk to", remedy=_REMEDY)
         endpoint = cls(url or OPENAI_URL, key)

@@ -136,20 +136,10 @@ class Dialogue:
         return None
 
     def _keep_reply(self, completion: Completion) -> Mapping[str, Any]:
-        entry: dict[str, Any] = {
-            "type": "reply",
-            "message": completion.message,
-            "usage": asdict(completion.usage),
-            "cost": completion.cost,
-            "model": completion.model or self._client.model,
-            "finish_reason": completion.finish,
-            "seconds": round(completion.seconds, 3),
-            "request": completion.request,
-        }
-        if completion.refusal:
-            entry["refusal"] = completion.refusal
-        if completion.reasoning:
-            entry["reasoning"] = completion.reasoning
+        entry = {"type": "reply", **asdict(completion)}
+        for key in ("refusal", "reasoning"):
+            if not entry[key]:
+                del entry[key]
         self._keep(entry)
         return entry
 
@@ -218,8 +208,8 @@ MOST_REPLANS = 3
 class OpenAIAgent:
     """Let a model plan and write; all its rounds share the budget and what the server can do.
 
-    `base_url` stands for OPENAI_BASE_URL. Raises `AgentError` where neither an address nor a key
-    is known. `timeout_s` is the longest silence of the server that is waited through.
+    `timeout_s` is the longest silence of the server that is waited through. Raises `AgentError`
+    where neither an address nor a key is known.
     """
 
     def __init__(
@@ -227,13 +217,12 @@ class OpenAIAgent:
         model: str,
         budget: TokenBudget,
         *,
-        base_url: str | None = None,
         timeout_s: float = 300.0,
         environ: Mapping[str, str] = os.environ,
         backoff: Backoff | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        endpoint = Endpoint.of(environ, base_url)
+        endpoint = Endpoint.of(environ)
         self._client = ChatClient(endpoint, model, budget, timeout_s, backoff or Backoff(), sleep)
 
     @property

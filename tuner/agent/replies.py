@@ -139,24 +139,18 @@ _SAYS_SO = re.compile(
 )
 
 
-def find_truncation(text: str, kind: str) -> tuple[int, str] | None:
-    """Find the first line, from 1, that stands for others; `kind` is `template` or `space`."""
+def require_whole(text: str, kind: str) -> None:
+    """Raise `ReplyError` where a line stands for others; `kind` is `template` or `space`."""
     for number, line in enumerate(text.split("\n"), start=1):
-        if _ONLY_DOTS.fullmatch(line):
-            return number, line.strip()
         for comment in _COMMENTS[kind].finditer(line):
             said = next((group for group in comment.groups() if group is not None), "")[:_LOOKED_AT]
             if _ONLY_DOTS.fullmatch(said) or _SAYS_SO.search(said):
-                return number, line.strip()
-    return None
-
-
-def require_whole(text: str, kind: str) -> None:
-    """Raise `ReplyError` where a line stands for others; `kind` is `template` or `space`."""
-    if truncation := find_truncation(text, kind):
-        line, said = truncation
+                break
+        else:
+            if not _ONLY_DOTS.fullmatch(line):
+                continue
         raise ReplyError(
-            f"line {line} of the {kind} stands for text that is left out: {said!r}; "
+            f"line {number} of the {kind} stands for text that is left out: {line.strip()!r}; "
             f"write the whole {kind}"
         )
 

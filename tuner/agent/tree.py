@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Protocol
 
 from tuner.model.errors import InputError
@@ -33,55 +32,42 @@ class Node:
             raise ValueError(f"candidate {self.name!r} has {self.failures} failures, below 0")
 
 
-@dataclass(frozen=True, slots=True)
 class Tree:
-    """Candidates in the order they were made; `Tree.of` builds one."""
+    """Candidates in the order they were made.
 
-    nodes: tuple[Node, ...]
-    _by_name: Mapping[str, Node]
-    _children: Mapping[str | None, tuple[Node, ...]]
+    Raises `ValueError` for a name that occurs twice and for a parent that is not among the nodes
+    before its child; the latter also keeps cycles out.
+    """
 
-    @classmethod
-    def of(cls, nodes: Iterable[Node]) -> Tree:
-        """Build a tree of nodes in the order they were made, every parent before its children.
-
-        Raises `ValueError` for a name that occurs twice and for a parent that is not among the
-        nodes before its child; the latter also keeps cycles out.
-        """
-        by_name: dict[str, Node] = {}
-        children: dict[str | None, list[Node]] = {}
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._by_name: dict[str, Node] = {}
+        self._children: dict[str | None, list[Node]] = {None: []}
         for node in nodes:
-            if node.name in by_name:
+            if node.name in self._by_name:
                 raise ValueError(f"two candidates are named {node.name!r}")
-            if node.parent is not None and node.parent not in by_name:
-                known = ", ".join(by_name) or "none"
+            if node.parent not in self._children:
                 raise ValueError(
                     f"candidate {node.name!r} has the unknown parent {node.parent!r}; "
-                    f"made before it: {known}"
+                    f"made before it: {', '.join(self._by_name) or 'none'}"
                 )
-            by_name[node.name] = node
-            children.setdefault(node.parent, []).append(node)
-        return cls(
-            tuple(by_name.values()),
-            MappingProxyType(by_name),
-            MappingProxyType({name: tuple(made) for name, made in children.items()}),
-        )
+            self._by_name[node.name] = node
+            self._children[node.parent].append(node)
+            self._children[node.name] = []
 
     def __getitem__(self, name: str) -> Node:
         return self._by_name[name]
 
-    @property
-    def roots(self) -> tuple[Node, ...]:
-        return self._children.get(None, ())
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._by_name.values())
 
-    def children(self, name: str) -> tuple[Node, ...]:
-        """List what was made from a candidate, earliest first; raise `KeyError` for unknown."""
-        return self._children.get(self[name].name, ())
+    def children(self, name: str | None) -> Sequence[Node]:
+        """List what was made from a candidate, earliest first, and the roots for None."""
+        return self._children[name]
 
     @property
     def best(self) -> Node | None:
         """The node of the highest reward, the earliest of equals; None where none has one."""
-        measured = [node for node in self.nodes if node.reward is not None]
+        measured = [node for node in self if node.reward is not None]
         return max(measured, key=lambda node: node.reward or 0.0, default=None)
 
     def path(self, name: str) -> tuple[Node, ...]:
@@ -102,7 +88,7 @@ class Greedy:
     """Build on the best so far, on the first root where nothing is measured."""
 
     def choose(self, tree: Tree) -> str | None:
-        base = tree.best or next(iter(tree.roots), None)
+        base = tree.best or next(iter(tree), None)
         return None if base is None else base.name
 
 
@@ -182,87 +168,85 @@ class MonteCarlo:
     progress: float = 0.03
 
     def choose(self, tree: Tree) -> str | None:
-        if tree.best is None:
-            return Greedy().choose(tree)
-        branches = self._branches(tree)
-        here = self._likeliest(tree, branches, tree.roots)
-        while not self._grows(tree, branches, here):
-            here = self._likeliest(tree, branches, tree.children(here.name))
+        return Greedy().choose(tree) if tree.best is None else _Descent(self, tree).end()
+
+
+class _Descent:
+    """One choice: the way from a root down to the node that a round builds on."""
+
+    def __init__(self, rules: MonteCarlo, tree: Tree) -> None:
+        self._rules, self._tree = rules, tree
+        rewards = {node.name: node.reward for node in tree if node.reward is not None}
+        roots = [rewards[root.name] for root in tree.children(None) if root.name in rewards]
+        best = max(rewards.values())
+        span = max(best - min(roots, default=0.0), rules.far_below)
+        values = {name: max(SLOWEST, 1 - (best - found) / span) for name, found in rewards.items()}
+        self._branches = {node.name: _Branch(values.get(node.name, 0.0)) for node in tree}
+        for node in tree:
+            for ancestor in tree.path(node.name):
+                value = values.get(node.name, 0.0)
+                self._branches[ancestor.name].add(node, value, rules.progress)
+
+    def end(self) -> str:
+        here = self._likeliest(None)
+        while not self._grows(here):
+            here = self._likeliest(here.name)
         return here.name
 
-    def _branches(self, tree: Tree) -> dict[str, _Branch]:
-        values = self._values(tree)
-        branches = {node.name: _Branch(values.get(node.name, 0.0)) for node in tree.nodes}
-        for node in tree.nodes:
-            for ancestor in tree.path(node.name):
-                branches[ancestor.name].add(node, values.get(node.name, 0.0), self.progress)
-        return branches
-
-    def _values(self, tree: Tree) -> dict[str, float]:
-        rewards = {node.name: node.reward for node in tree.nodes if node.reward is not None}
-        root = min((rewards[r.name] for r in tree.roots if r.name in rewards), default=0.0)
-        best = max(rewards.values())
-        span = max(best - root, self.far_below)
-        return {name: max(SLOWEST, 1 - (best - reward) / span) for name, reward in rewards.items()}
-
-    def _grows(self, tree: Tree, branches: Mapping[str, _Branch], here: Node) -> bool:
+    def _grows(self, here: Node) -> bool:
         if here.reward is None:
             return False
-        children = tree.children(here.name)
-        options = self._options(tree, branches, children)
-        if all(self._is_dead_end(tree, branches, child) for child in options):
+        options = self._options(here.name)
+        if all(self._is_dead_end(child) for child in options):
             return True
-        branch = branches[here.name]
-        tried = len(children) + here.failures
-        if tried >= self.width * branch.visits**self.widening:
+        branch = self._branches[here.name]
+        tried = len(self._tree.children(here.name)) + here.failures
+        if tried >= self._rules.width * branch.visits**self._rules.widening:
             return False
-        if self._stands_still(branch) and not self._stands_still(branches[options[0].name]):
+        if self._stands_still(here) and not self._stands_still(options[0]):
             return False
         own = branch.own_value + self._uncertainty(branch.visits, tried)
-        return own >= max(self._bound(branches[o.name], branch.visits) for o in options)
+        return own >= max(self._bound(option, branch.visits) for option in options)
 
-    def _likeliest(
-        self, tree: Tree, branches: Mapping[str, _Branch], siblings: Sequence[Node]
-    ) -> Node:
-        parent = siblings[0].parent
+    def _likeliest(self, parent: str | None) -> Node:
+        siblings = self._tree.children(parent)
         rounds = (
-            sum(branches[node.name].visits for node in siblings)
+            sum(self._branches[node.name].visits for node in siblings)
             if parent is None
-            else branches[parent].visits
+            else self._branches[parent].visits
         )
-        options = self._options(tree, branches, siblings)
-        return max(options, key=lambda node: self._bound(branches[node.name], rounds))
+        return max(self._options(parent), key=lambda node: self._bound(node, rounds))
 
-    def _options(
-        self, tree: Tree, branches: Mapping[str, _Branch], siblings: Sequence[Node]
-    ) -> list[Node]:
-        """List the siblings that may be entered: all the improving, else the living, else any."""
-        measured = [node for node in siblings if branches[node.name].measured]
-        alive = [node for node in measured if not self._is_dead_end(tree, branches, node)]
-        moving = [node for node in alive if not self._stands_still(branches[node.name])]
+    def _options(self, parent: str | None) -> list[Node]:
+        """List the children that may be entered: all the improving, else the living, else any."""
+        children = self._tree.children(parent)
+        measured = [node for node in children if self._branches[node.name].measured]
+        alive = [node for node in measured if not self._is_dead_end(node)]
+        moving = [node for node in alive if not self._stands_still(node)]
         return moving or alive or measured
 
-    def _is_dead_end(self, tree: Tree, branches: Mapping[str, _Branch], node: Node) -> bool:
-        branch = branches[node.name]
-        if branch.visits <= self.patience:
+    def _is_dead_end(self, node: Node) -> bool:
+        branch = self._branches[node.name]
+        if branch.visits <= self._rules.patience:
             return False
         if branch.measured == 1 and node.reward is not None:
             return True
-        above = None if node.parent is None else tree[node.parent].reward
+        above = None if node.parent is None else self._tree[node.parent].reward
         if above is None or branch.best is None:
             return False
-        return branch.best < above - self.far_below
+        return branch.best < above - self._rules.far_below
 
-    def _stands_still(self, branch: _Branch) -> bool:
-        return branch.stale >= self.patience
+    def _stands_still(self, node: Node) -> bool:
+        return self._branches[node.name].stale >= self._rules.patience
 
-    def _bound(self, branch: _Branch, rounds: int) -> float:
+    def _bound(self, node: Node, rounds: int) -> float:
+        branch, share = self._branches[node.name], self._rules.best_share
         mean = branch.total_value / branch.visits
-        value = self.best_share * branch.best_value + (1 - self.best_share) * mean
+        value = share * branch.best_value + (1 - share) * mean
         return value + self._uncertainty(rounds, branch.visits)
 
     def _uncertainty(self, rounds: int, visits: int) -> float:
-        return self.exploration * math.sqrt(math.log(rounds) / visits)
+        return self._rules.exploration * math.sqrt(math.log(rounds) / visits)
 
 
 POLICIES: Mapping[str, type[Policy]] = {

@@ -50,20 +50,13 @@ def add_value(text: str, parameter: str, value: Value, *, beside: Value) -> str:
     return text[:end] + joint + line + text[end:]
 
 
-def comment_on(text: str, line: int) -> str:
-    """Return the comment at the end of a line, counted from 1; "" where it has none."""
-    rows = text.splitlines()
-    return rows[line - 1].partition(" #")[2].strip() if 0 < line <= len(rows) else ""
-
-
 WARP = 32
 MAX_THREADS = 1024
-# of one load on all devices; a template that has wider ones says so in a comment
+# of one load on all devices
 LOAD_BYTES = 16
 # A constraint over more combinations than this is not looked through.
 _MOST_TRIED = 20_000
 _VECTOR_BYTES = re.compile(r"vec\w*bytes|bytes\w*vec\w*")
-_NOTED = re.compile(r"\bat (most|least) (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,30 +105,21 @@ def next_value(values: Sequence[int], end: int, *, threads: bool) -> int | None:
     return following if following > 0 else None
 
 
-def makes_sense(space: DeclaredSpace, name: str, value: int, comment: str) -> bool:
-    """Whether some config can have the value: by its comment, the block's size, each constraint.
+def makes_sense(space: DeclaredSpace, name: str, value: int) -> bool:
+    """Whether some config can have the value, by the block's size and by each constraint.
 
-    A comment in the space may say "at most 8" or "at least 2". Constraints that ask for the
-    device's numbers, or have too many combinations, are left to the search.
+    Constraints that ask for the device's numbers, or have too many combinations, are left to the
+    search.
     """
-    for which, number in _NOTED.findall(comment):
-        if value > int(number) if which == "most" else value < int(number):
-            return False
     if _VECTOR_BYTES.fullmatch(name) and value > LOAD_BYTES:
         return False
     choices = {p.name: p.values for p in space.choices.parameters} | {name: (value,)}
     sizes = space.model.workloads.tuned
-    if any(
-        name in constraint.names and not _can_hold(constraint, choices, sizes)
-        for constraint in space.choices.constraints
-    ):
-        return False
+    asked = [one for one in space.choices.constraints if name in one.names]
     for launch in space.model.launch:
         threads = " * ".join(f"({extent})" for extent in launch.block)
-        fits = Expression.parse(f"0 < {threads} <= {MAX_THREADS}")
-        if not _can_hold(fits, choices, sizes):
-            return False
-    return True
+        asked.append(Expression.parse(f"0 < {threads} <= {MAX_THREADS}"))
+    return all(_can_hold(one, choices, sizes) for one in asked)
 
 
 def _can_hold(
@@ -261,8 +245,7 @@ def _widening(space: DeclaredSpace, finding: Finding) -> Widening | None:
         return None
     threads = space.counts_threads(parameter.name)
     value = next_value(values, end, threads=threads)
-    comment = comment_on(space.text, parameter.line or 0)
-    if value is None or not makes_sense(space, parameter.name, value, comment):
+    if value is None or not makes_sense(space, parameter.name, value):
         return None
     return Widening(parameter.name, value, end, finding.text)
 

@@ -95,9 +95,6 @@ def _author(
         profiling,
         sources,
         info=device.info,
-        verifies=runs,
-        times=runs,
-        folder=session.directory,
         reporting=profiling.evaluator_of,
     )
     return Author(

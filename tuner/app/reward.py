@@ -20,7 +20,7 @@ from tuner.agent.base import Answer
 from tuner.agent.gate import RefusedError, drafted, validate_candidate
 from tuner.agent.replies import read_answer
 from tuner.agent.tools.arguments import ToolLimits
-from tuner.agent.tools.trying import DRAFT, CandidateDraft, Searching
+from tuner.agent.tools.trying import DRAFT, CandidateDraft, search
 from tuner.app.instruments import compiler_for
 from tuner.app.plan import new_plan
 from tuner.device.select import gpu_count, open_device
@@ -30,7 +30,7 @@ from tuner.model.errors import DeviceError, InputError, KernelError, ReplyError
 from tuner.model.kernel import Workload
 from tuner.model.settings import RunSettings
 from tuner.model.statistics import geometric_mean
-from tuner.model.trial import Status, fastest
+from tuner.model.trial import Status, Trial, fastest
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator
@@ -161,13 +161,14 @@ class Scorer:
         )
 
     def _best(self, draft: CandidateDraft, workload: Workload, deadline_s: float) -> Config | None:
+        trials: list[Trial] = []
+        effort = self._effort
         try:
-            searching = Searching(draft, workload, "auto", self._effort.seed)
-            searching.run(self._effort.trials, deadline_s)
+            search(draft, workload, "auto", effort.seed, effort.trials, deadline_s, trials)
         except InputError as error:
             # Some configs render or resolve to what no sample had shown.
             raise RefusedError(str(error)) from error
-        return next((trial.config for trial in fastest(searching.trials)), None)
+        return next((trial.config for trial in fastest(trials)), None)
 
     def _compared(self, evaluator: Evaluator, workload: Workload, config: Config) -> float:
         """Verify in full, time in alternation with the baseline, and verify once more."""

@@ -60,7 +60,9 @@ class Wish:
 
 
 class StartArguments(ToolArguments):
-    """A kernel to tune, or a session to go on with."""
+    """Start to tune a kernel, or go on with a session: the baseline and the kernel's own template
+    are measured first. One session at a time.
+    """
 
     kernel: str = Field(
         "", description="The kernel's .cu file. Default: the one the server was started with."
@@ -90,7 +92,9 @@ class StartArguments(ToolArguments):
 
 
 class BriefingArguments(ToolArguments):
-    """What of a briefing to give."""
+    """Read what the round at hand asks for: the kernel, how the candidates do, findings with
+    advice, what was tried. Waits until the round is ready.
+    """
 
     whole: bool = Field(
         False,
@@ -99,7 +103,10 @@ class BriefingArguments(ToolArguments):
 
 
 class SubmitArguments(ToolArguments):
-    """The plan of the round, a template and its search space."""
+    """Answer the round with a plan, a whole template and a whole search space. They are checked,
+    searched and profiled; gives what is wrong with them, to be submitted again, or what came of
+    the round.
+    """
 
     template: str = Field(description="The whole template, without fences.")
     space: str = Field(description="The whole search space in YAML, without fences.")
@@ -128,35 +135,32 @@ class SubmitArguments(ToolArguments):
         return Submission(plan, Answer(self.template, self.space))
 
 
-class NoArguments(ToolArguments):
-    """Nothing."""
+class StatusArguments(ToolArguments):
+    """Say where the session stands: phase, trials, best times, and what came of each round."""
 
 
+class FinishArguments(ToolArguments):
+    """End the rounds: the best configs are measured against the baseline and verified once more.
+    Gives the results and where they lie.
+    """
+
+
+# The docstrings are what the client reads of the tools.
 LEADING: Mapping[str, type[ToolArguments]] = {
     "start": StartArguments,
-    "status": NoArguments,
+    "status": StatusArguments,
     "briefing": BriefingArguments,
     "submit": SubmitArguments,
-    "finish": NoArguments,
-}
-_DESCRIPTIONS = {
-    "start": "Start to tune a kernel, or go on with a session: the baseline and the kernel's own "
-    "template are measured first. One session at a time.",
-    "status": "Say where the session stands: phase, trials, best times, and what came of each "
-    "round.",
-    "briefing": "Read what the round at hand asks for: the kernel, how the candidates do, findings "
-    "with advice, what was tried. Waits until the round is ready.",
-    "submit": "Answer the round with a plan, a whole template and a whole search space. They are "
-    "checked, searched and profiled; gives what is wrong with them, to be submitted again, or what "
-    "came of the round.",
-    "finish": "End the rounds: the best configs are measured against the baseline and verified "
-    "once more. Gives the results and where they lie.",
+    "finish": FinishArguments,
 }
 
 
 def leading_tools() -> tuple[Tool, ...]:
     """List the tools that lead a session, in the order in which they are used."""
-    return tuple(Tool(name, _DESCRIPTIONS[name], schema(model)) for name, model in LEADING.items())
+    return tuple(
+        Tool(name, " ".join((model.__doc__ or "").split()), schema(model))
+        for name, model in LEADING.items()
+    )
 
 
 REPORT = "report.html"

@@ -26,7 +26,7 @@ from tuner.agent.tools.arguments import checked
 from tuner.mcp.arguments import (
     LEADING,
     BriefingArguments,
-    NoArguments,
+    FinishArguments,
     StartArguments,
     SubmitArguments,
 )
@@ -107,8 +107,7 @@ class Service:
             return await self._briefing(context, given)
         if isinstance(given, SubmitArguments):
             return await self._submit(context, given)
-        assert isinstance(given, NoArguments)
-        return await self._finish(context) if name == "finish" else self._status()
+        return await self._finish(context) if isinstance(given, FinishArguments) else self._status()
 
     async def _start(self, context: Context, given: StartArguments) -> types.CallToolResult:
         async with self._opening:

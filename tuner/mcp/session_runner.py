@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import Protocol
 
 from tuner.agent.mcp_agent import Handoff
 from tuner.agent.tools.arguments import ToolLimits
-from tuner.agent.tools.tool_session import Abilities, offers
+from tuner.agent.tools.tool_session import offers
 from tuner.device.base import DeviceInfo
 from tuner.mcp.arguments import Ending, StartArguments, Wish, leading_tools
 from tuner.model.errors import InputError
@@ -96,12 +95,8 @@ def _workload(progress: WorkloadProgress) -> str:
 BROKEN = Ending("the run broke off; the server's standard error says why", failed=True)
 
 
-class Tuning(Protocol):
-    """Run a session from its opening to its end, asking at the seat."""
-
-    def __call__(self, wish: Wish, seat: Handoff, watch: Watch) -> Ending:
-        """Return how it ended; what a user can do about is no exception."""
-        ...
+# Runs a session from its opening to its end; what a user can do about is no exception.
+Tuning = Callable[[Wish, Handoff, Watch], Ending]
 
 
 class Run:
@@ -220,8 +215,7 @@ def _catalogue() -> Sequence[Tool]:
         streaming_gbps=0.0,
         recorded=False,
     )
-    can = Abilities(verifies=True, times=True, profiles=True)
     return [
         replace(tool, description=f"{tool.description} While a round is open.")
-        for tool in (offer.tool for offer in offers(info, can, ToolLimits()))
+        for tool in (offer.tool for offer in offers(info, ToolLimits()))
     ]

@@ -6,8 +6,7 @@ import pytest
 from feedback_samples import HISTORY, made, refused
 
 from tuner.agent.history import LINE, memory_text, outcome, sentence
-from tuner.session.events import Expectation, Idea, Moved, RoundEnded, RoundOutcome
-from tuner.session.records import from_row, to_row
+from tuner.session.events import Expectation, Idea, Moved, RoundOutcome
 
 A, B = "T=1,E=256", "T=8192,E=256"
 
@@ -91,12 +90,6 @@ def test_a_count_that_falls_to_nothing_is_a_factor_of_zero():
 )
 def test_the_sentence_states_both(moved, text):
     assert sentence(moved) == text
-
-
-def test_json_keeps_everything():
-    found = compared(Expectation("time_us", 0.6, B), Expectation("bank_conflicts", 0.1))
-    event = RoundEnded(1, found)
-    assert from_row(**to_row(event)) == event
 
 
 def test_the_memory_of_a_session(golden):

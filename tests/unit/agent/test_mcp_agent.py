@@ -153,16 +153,6 @@ def test_tools_run_in_the_run_s_own_thread_and_are_kept_as_messages(table: Table
     assert (answered["tool_call_id"], answered["content"]) == (call["id"], "compile {'block': 64}")
 
 
-def test_the_same_call_again_waits_for_the_first_until_its_result_was_taken(table: Table) -> None:
-    table.run(table.round.plan)
-    first = table.seat.call("compile", {})
-    assert table.seat.call("compile", {}) is first
-    first.result.result(WAIT_S)
-    table.seat.taken(first)
-    table.seat.call("compile", {}).result.result(WAIT_S)
-    assert len(table.tools.called) == 2
-
-
 def test_a_tool_that_ends_the_program_ends_the_run_and_tells_the_client(table: Table) -> None:
     def broken(name: str, given: Mapping[str, Any]) -> str:
         raise SessionError("the disk is full")
@@ -207,11 +197,6 @@ def test_a_run_that_is_stopped_is_interrupted_where_it_waits(table: Table) -> No
     table.seat.stop()
     with pytest.raises(KeyboardInterrupt):
         task.result(WAIT_S)
-
-
-def test_a_round_tells_what_came_of_the_one_before(table: Table) -> None:
-    table.run(table.opened(briefing(round=2), "round {} was good".format).plan)
-    assert table.question.recap == "round 1 was good"
 
 
 def test_a_resumed_round_hears_its_submissions_again_and_asks_for_what_is_missing(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tuner.agent.replies import (
     KNOWN_METRICS,
-    find_truncation,
     plan_schema,
     read_answer,
     read_plan,
+    require_whole,
 )
 from tuner.model.errors import ReplyError
 from tuner.session.events import Expectation
@@ -186,8 +186,8 @@ def test_an_answer_that_is_not_both_is_told_exactly(text: str, said: str) -> Non
     ],
 )
 def test_a_truncation_is_found(line: str) -> None:
-    found = find_truncation(f"int a;\n{line}\nint b;\n", "template")
-    assert found == (2, line.strip())
+    with pytest.raises(ReplyError, match=f"^line 2 of the template .*{re.escape(line.strip())}"):
+        require_whole(f"int a;\n{line}\nint b;\n", "template")
 
 
 @pytest.mark.parametrize(
@@ -205,19 +205,20 @@ def test_a_truncation_is_found(line: str) -> None:
     ],
 )
 def test_an_honest_line_is_no_truncation(line: str) -> None:
-    assert find_truncation(line, "template") is None
+    require_whole(line, "template")
 
 
 def test_no_file_of_ours_is_taken_for_a_truncation() -> None:
     templates = [*ROOT.glob("templates/**/*.j2"), *ROOT.glob("kernels/**/*.cu")]
     spaces = [*ROOT.glob("search_spaces/**/*.yaml")]
     assert templates and spaces
-    assert not [p for p in templates if find_truncation(p.read_text(), "template")]
-    assert not [p for p in spaces if find_truncation(p.read_text(), "space")]
+    for kind, paths in (("template", templates), ("space", spaces)):
+        for path in paths:
+            require_whole(path.read_text(), kind)
 
 
 def test_a_long_comment_takes_no_long_time() -> None:
-    assert find_truncation("// " + "rest the same " * 30_000, "template") is None
+    require_whole("// " + "rest the same " * 30_000, "template")
 
 
 PIECES = ["```", "```cuda", "```yaml", "\n", "{", "}", '"change"', ":", ",", "[", "]", "1e999", "x"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from agent_doubles import Kept, Tools
 
@@ -11,42 +13,7 @@ from tuner.model.errors import AgentError, ReplyError
 from tuner.model.trial import Finding
 from tuner.space.yaml import Data
 
-SPACE = """\
-# What may be chosen.
-version: 1
-kernel: scale
-source: scale.cu
-reference: scale.py
-template: scale.cu.j2
-axes: [N]
-arguments:
-  - {name: out, dtype: float32, shape: [N], role: output}
-workloads: {tuned: [{N: 1000}, {N: 4096}]}
-min_bytes: N * 8
-baseline: {launch: [{kernel: scale, grid: [1], block: [128]}]}
-
-parameters:
-  block: [64, 128, 256]   # threads
-  rows: [16, 8, 4]        # downwards
-  items:                  # one a line
-    - 1
-    - 2   # two
-    - 4
-  depth: [1, 2, 3]
-  odd: [96, 160, 200]
-  vec: [1, 2, 4]  # VEC, line 3; at most 4
-  vector_bytes: [4, 8, 16]
-  fast: [false, true]
-  switch: [0, 1]
-  layout: [rows, flat]
-  share: [0.25, 0.5]
-  pinned: [8]
-constraints:
-  - rows * items <= 64    # fits
-  - odd * depth <= 600
-launch: [{kernel: scale, grid: [1], block: [block]}]
-tolerance: {out: {relative: 1.0e-6}}
-"""
+SPACE = (Path(__file__).parent / "data/widened.yaml").read_text(encoding="utf-8")
 TEMPLATE = "constexpr int kBlock = @{ block }@;\n"
 
 
@@ -97,7 +64,7 @@ def test_a_range_is_continued_beyond_the_end_that_wins(
 @pytest.mark.parametrize(
     ("parameter", "end"),
     [
-        *(("items", 1), ("depth", 1), ("vec", 4), ("vector_bytes", 16), ("fast", 1)),
+        *(("items", 1), ("depth", 1), ("vector_bytes", 16), ("fast", 1)),
         *(("switch", 1), ("layout", 0), ("share", 0.5), ("pinned", 8), ("block", 128)),
         ("unknown", 8),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from threading import Event
@@ -10,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from agent_doubles import Kept, Tools, briefing, plan
+from agent_doubles import Kept, Tools, briefing
 from mcp.client import Client
 from mcp_types import CallToolResult
 
@@ -201,16 +200,5 @@ def test_a_plan_is_written_of_the_fields_that_were_given(tmp_path: Path) -> None
         told = text(await call("submit", hypothesis="why", **ANSWER))
         assert "`change` is missing" in told
         assert "`hypothesis`" not in told
-
-    led(tmp_path, one_round(Tools()), work)
-
-
-def test_a_plan_may_have_null_for_what_it_leaves_out(tmp_path: Path) -> None:
-    fields = json.loads(plan())
-    assert None in fields.values()
-
-    async def work(call: Call) -> None:
-        await call("start")
-        assert "does not compile" in text(await call("submit", **fields, **ANSWER))
 
     led(tmp_path, one_round(Tools()), work)

@@ -38,7 +38,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["fenced"] = fenced
+    written = (clipped, fenced, joined, numbered, one_line, quoted, settings, size, table)
+    environment.globals.update({function.__name__: function for function in written})
     return environment
 
 
@@ -67,18 +68,16 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %" if share < 0.02 else f"{share * 100:.0f} %"
 
 
-def joined(names: Iterable[str], most: int = 4) -> str:
+def joined(names: Iterable[str], most: int = 4, comma: str = ", ") -> str:
     """List the first few names: `a, b and 4 more`."""
     known = list(names)
     more = f" and {len(known) - most} more" if len(known) > most else ""
-    return ", ".join(known[:most]) + more
+    return comma.join(known[:most]) + more
 
 
-def keys(workloads: Iterable[Workload], most: int = 3) -> str:
+def keys(workloads: Iterable[Workload]) -> str:
     """List the first few workloads, as files are keyed by them."""
-    known = [workload.key for workload in workloads]
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return "; ".join(known[:most]) + more
+    return joined((workload.key for workload in workloads), most=3, comma="; ")
 
 
 def values(found: Iterable[Value]) -> str:

@@ -218,3 +218,7 @@ def note(name: str) -> str:
 def contents() -> dict[str, str]:
     """Read the title of each note."""
     return {name: note(name).partition("\n")[0].removeprefix("# ") for name in names()}
+
+
+def listed() -> str:
+    return "\n".join(f"- {name}: {title}" for name, title in contents().items())

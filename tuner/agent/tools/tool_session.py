@@ -9,6 +9,7 @@ from typing import Any
 
 from tuner.agent.base import Toolbox
 from tuner.agent.gate import RefusedError
+from tuner.agent.history import FOLDER
 from tuner.agent.tools import reading, trying
 from tuner.agent.tools.arguments import (
     ChoiceArguments,
@@ -29,6 +30,7 @@ from tuner.agent.tools.trying import Drafts, in_words
 from tuner.device.base import DeviceInfo
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.kernel import Workload
+from tuner.model.trial import Trial
 from tuner.session.events import Tool
 from tuner.session.session import Session
 from tuner.source import read_source
@@ -51,66 +53,52 @@ class Offer:
     rest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """What a session's device and profiler can do: a tool that they cannot serve isn't offered."""
-
-    verifies: bool
-    times: bool
-    profiles: bool
-
-
-def offers(info: DeviceInfo, can: Abilities, limits: ToolLimits) -> tuple[Offer, ...]:
+def offers(info: DeviceInfo, limits: ToolLimits) -> tuple[Offer, ...]:
     whose = " The times are a CPU's." if info.on_cpu else ""
     notes = "; ".join(f"{name}: {title}" for name, title in reading.contents().items())
-    listed: tuple[tuple[bool, str, type[ToolArguments], str], ...] = (
-        (True, "render", RenderArguments, "Show the CUDA that a template gives for one config."),
-        (True, "compile", ChoiceArguments,
+    listed: tuple[tuple[str, type[ToolArguments], str], ...] = (
+        ("render", RenderArguments, "Show the CUDA that a template gives for one config."),
+        ("compile", ChoiceArguments,
          f"Compile one config for {info.architecture}: errors with the template's lines, or "
          "registers, spills, shared memory, occupancy and its limiter, and what the machine code "
          "consists of."),
-        (can.verifies, "verify", ChoiceArguments,
+        ("verify", ChoiceArguments,
          "Run one config with every kind of input and say whether its results are within the "
          "tolerances."),
-        (can.times, "measure", ChoiceArguments,
+        ("measure", ChoiceArguments,
          f"Verify and time one config on a tuned workload, beside the baseline.{whose}"),
-        (can.profiles, "profile", ChoiceArguments,
+        ("profile", ChoiceArguments,
          "Profile one config on a tuned workload: what bounds it, its metrics, and findings "
          "with advice."),
-        (can.times, "search", SearchArguments,
+        ("search", SearchArguments,
          f"Search a space on one tuned workload with at most {limits.configs} configs, "
          f"{limits.round_configs} in a round: the best of them, and what failed. The whole "
          "search follows when your answer is accepted; this is to try an idea."),
-        (True, "read_source", ReadArguments,
+        ("read_source", ReadArguments,
          "Read the baseline, a candidate's template or space, or a file of CUDA's headers or of "
          "the user's folders of sources; list a folder."),
-        (True, "search_source", SearchSourceArguments,
+        ("search_source", SearchSourceArguments,
          "Find a text in CUDA's headers and the user's folders of sources: up to "
          f"{limits.matches} lines with their places."),
-        (True, "read_notes", NotesArguments,
+        ("read_notes", NotesArguments,
          f"Read a note on GPUs and on this program. {notes}."),
     )  # fmt: skip
     made = []
-    for offered, name, model, text in listed:
+    for name, model, text in listed:
         about = f"{text} {_DRAFT}" if "template" in model.model_fields else text
         of_lines = "first_line" in model.model_fields
         rest = "ask for fewer lines with first_line and last_line" if of_lines else "ask for less"
-        if offered:
-            made.append(Offer(Tool(name, about, schema(model)), model, rest))
+        made.append(Offer(Tool(name, about, schema(model)), model, rest))
     return tuple(made)
-
-
-ROUNDS = "rounds"
 
 
 class ToolSession:
     """Make the toolboxes of a session's rounds.
 
-    `profiling` is None where nothing is profiled. `sources` are folders that may be read besides
-    CUDA's headers. `verifies` and `times` say what the device, which is that of `info`, can do;
-    tools that it cannot serve are not offered. `reporting` makes the evaluator whose compiler
-    `compile` reports on, where that is not the device's own. Drafts are written under `folder`;
-    nothing that is tried is recorded. One call at a time.
+    `sources` are folders that may be read besides CUDA's headers. `info` is of the device, which
+    runs kernels. `reporting` makes the evaluator whose compiler `compile` reports on, where that is
+    not the device's own. Drafts are written under the session's folder; nothing that is tried is
+    recorded. One call at a time.
     """
 
     def __init__(
@@ -118,28 +106,23 @@ class ToolSession:
         plan: Plan,
         session: Session,
         candidates: Candidates,
-        profiling: Profiling | None,
+        profiling: Profiling,
         sources: Sequence[Path],
         *,
-        verifies: bool,
-        times: bool,
-        folder: Path,
         info: DeviceInfo,
         reporting: Callable[[Plan], Evaluator] | None = None,
         limits: ToolLimits | None = None,
     ) -> None:
         self.plan, self.session, self.candidates = plan, session, candidates
         self.profiling, self.info = profiling, info
-        self.can = Abilities(verifies, times, profiling is not None)
         self.reporting = reporting or candidates.of
         self.limits = limits or ToolLimits()
         self.sources = SourceFolders(sources, cuda_headers, self.limits)
-        self.folder = folder
         self._baselines_us: dict[Workload, float] = {}
 
     def opened(self, number: int, base: str | None) -> Toolbox:
         """Make the tools of a round; `base` is the candidate that stands for those not named."""
-        folder = self.folder / ROUNDS / f"{number:02}"
+        folder = self.session.directory / FOLDER / f"{number:02}"
         drafts = Drafts(self.plan, self.session, self.candidates, base, folder, self.limits)
         return RoundTools(self, drafts)
 
@@ -164,20 +147,7 @@ class RoundTools:
     def __init__(self, bench: ToolSession, drafts: Drafts) -> None:
         self._bench, self._drafts = bench, drafts
         self._budget = ToolBudget(bench.limits, drafts.kept())
-        self._offers = {
-            offer.tool.name: offer for offer in offers(bench.info, bench.can, bench.limits)
-        }
-        self._runs: Mapping[str, Callable[[Any, float], str]] = {
-            "render": self._render,
-            "compile": self._compile,
-            "verify": self._verify,
-            "measure": self._measure,
-            "profile": self._profile,
-            "search": self._search,
-            "read_source": self._read_source,
-            "search_source": self._search_source,
-            "read_notes": self._read_notes,
-        }
+        self._offers = {offer.tool.name: offer for offer in offers(bench.info, bench.limits)}
 
     def tools(self) -> Sequence[Tool]:
         return tuple(offer.tool for offer in self._offers.values())
@@ -191,7 +161,7 @@ class RoundTools:
         with self._budget.call() as deadline_s:
             try:
                 given = checked(offer.model, name, arguments)
-                text = self._runs[name](given, deadline_s)
+                text = self._run(name, given, deadline_s)
             except SessionError:
                 raise
             except (InputError, DeviceError, RefusedError) as error:
@@ -202,27 +172,29 @@ class RoundTools:
         whole = text.encode(errors="replace").decode()
         return cut(whole, self._bench.limits.characters, offer.rest)
 
-    def _render(self, given: RenderArguments, _deadline_s: float) -> str:
-        choice = self._drafts.choice(given, self._budget.calls)
-        return trying.rendered(choice, given.first_line, given.last_line)
-
-    def _compile(self, given: ChoiceArguments, _deadline_s: float) -> str:
-        choice = self._drafts.choice(given, self._budget.calls)
-        return trying.compiled(choice, self._bench.reporting, self._bench.info)
-
-    def _verify(self, given: ChoiceArguments, _deadline_s: float) -> str:
-        return trying.verified(self._drafts.choice(given, self._budget.calls))
-
-    def _measure(self, given: ChoiceArguments, _deadline_s: float) -> str:
-        choice = self._drafts.choice(given, self._budget.calls, timed=True)
-        return trying.measured(choice, self._bench.baseline_us, self._bench.info)
-
-    def _profile(self, given: ChoiceArguments, _deadline_s: float) -> str:
+    def _run(self, name: str, given: Any, deadline_s: float) -> str:
         bench = self._bench
-        assert bench.profiling is not None
-        choice = self._drafts.choice(given, self._budget.calls, timed=True)
-        found = trying.profiled(choice, bench.profiling, bench.info, runs=bench.can.times)
-        return found if isinstance(found, str) else trying.profile_text(choice, found)
+        match name:
+            case "search":
+                return self._search(given, deadline_s)
+            case "read_source":
+                return self._read_source(given)
+            case "search_source":
+                return bench.sources.search(given, deadline_s)
+            case "read_notes":
+                return reading.note(given.name) if given.name else reading.listed()
+        timed = name in ("measure", "profile")
+        choice = self._drafts.choice(given, self._budget.calls, timed=timed)
+        match name:
+            case "render":
+                return trying.rendered(choice, given.first_line, given.last_line)
+            case "compile":
+                return trying.compiled(choice, bench.reporting, bench.info)
+            case "verify":
+                return trying.verified(choice)
+            case "measure":
+                return trying.measured(choice, bench.baseline_us, bench.info)
+        return trying.profiled(choice, bench.profiling, bench.info)
 
     def _search(self, given: SearchArguments, deadline_s: float) -> str:
         bench, left = self._bench, self._budget.configs
@@ -231,17 +203,19 @@ class RoundTools:
             return f"not run: the {bench.limits.round_configs} configs of this round are used up"
         draft = self._drafts.draft(given, self._budget.calls)
         workload = self._drafts.workload(given, timed=True)
-        searching = trying.Searching(draft, workload, given.searcher, bench.plan.config.seed)
+        trials: list[Trial] = []
         try:
-            searching.run(most, deadline_s)
+            pool = trying.search(
+                draft, workload, given.searcher, bench.plan.config.seed, most, deadline_s, trials
+            )
         finally:
-            self._budget.configs -= len(searching.trials)
-        text = searching.text(bench.baseline_us, bench.info)
+            self._budget.configs -= len(trials)
+        text = trying.searched(draft, workload, pool, trials, bench.baseline_us, bench.info)
         if most < given.configs:
             text += f"\n[{given.configs} were asked for, {most} could be had]"
         return text
 
-    def _read_source(self, given: ReadArguments, _deadline_s: float) -> str:
+    def _read_source(self, given: ReadArguments) -> str:
         if given.path == "baseline":
             text = read_source(self._bench.plan.spec.source).text
         elif given.path in ("template", "space"):
@@ -249,11 +223,3 @@ class RoundTools:
         else:
             return self._bench.sources.text_of(given.path, given.first_line, given.last_line)
         return trying.lines_of(text, given.first_line, given.last_line)
-
-    def _search_source(self, given: SearchSourceArguments, deadline_s: float) -> str:
-        return self._bench.sources.search(given, deadline_s)
-
-    def _read_notes(self, given: NotesArguments, _deadline_s: float) -> str:
-        if given.name:
-            return reading.note(given.name)
-        return "\n".join(f"- {name}: {title}" for name, title in reading.contents().items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,8 +28,7 @@ from tuner.model.hardware import limits_for, occupancy
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import INITIAL, Measurement, Resources, Status, Trial, fastest
 from tuner.search.factory import make_searcher
-from tuner.search.pool import valid_configs
-from tuner.session.events import Profiled
+from tuner.search.pool import Pool, valid_configs
 from tuner.session.session import Session
 from tuner.space.load import workload_from_text
 from tuner.space.plan import Plan
@@ -341,20 +340,13 @@ def measured(
     )
 
 
-def profiled(
-    choice: DraftConfig, profiling: Profiling, info: DeviceInfo, *, runs: bool
-) -> Profiled | str:
-    """Profile a config; a text says why that cannot be done. `runs` says that it is run first."""
-    trial = _trial(choice) if runs else _untried(choice, info)
-    if trial.status not in (Status.CORRECT, Status.NOT_RECORDED):
+def profiled(choice: DraftConfig, profiling: Profiling, info: DeviceInfo) -> str:
+    trial = _trial(choice)
+    if trial.status is not Status.CORRECT:
         return f"{choice}: not profiled: {_why(choice, trial.status, trial.reason)}"
     found = profiling.of(choice.draft.plan, trial)
     if found is None:
         return f"{choice}: not profiled: it does not compile for {info.architecture}"
-    return found
-
-
-def profile_text(choice: DraftConfig, found: Profiled) -> str:
     lines = [f"{choice}: bound by {found.kind}; from {found.degree}"]
     for name, value in found.metrics.items():
         unit, meaning = METRICS[name]
@@ -366,105 +358,93 @@ def profile_text(choice: DraftConfig, found: Profiled) -> str:
     return "\n".join(lines)
 
 
-class Searching:
-    """Search a draft on one workload; nothing of it is recorded."""
+def search(
+    draft: CandidateDraft,
+    workload: Workload,
+    searcher: str,
+    seed: int,
+    most: int,
+    deadline_s: float,
+    trials: list[Trial],
+) -> Pool:
+    """Search a draft on one workload and add what was tried to `trials`; nothing is recorded.
 
-    def __init__(self, draft: CandidateDraft, workload: Workload, searcher: str, seed: int) -> None:
-        self._draft, self._workload = draft, workload
-        plan, evaluator = draft.plan, draft.evaluator
-        self._pool = valid_configs(plan.space, evaluator.names(workload))
-        if not len(self._pool):
-            raise no_valid_config(plan.spec, workload, self._pool)
-        default = plan.space.default
-        self._searcher = make_searcher(
-            searcher,
-            self._pool,
-            plan.space,
-            seed=seed,
-            budget=len(self._pool),
-            seeds=(default,) if default is not None and default in self._pool else (),
-            axes=workload.values,
-        )
-        self.trials: list[Trial] = []
+    Up to `most` configs of the pool that is returned are tried; none is begun after the deadline.
+    """
+    space, evaluator = draft.plan.space, draft.evaluator
+    pool = valid_configs(space, evaluator.names(workload))
+    if not len(pool):
+        raise no_valid_config(draft.plan.spec, workload, pool)
+    default = space.default
+    chooser = make_searcher(
+        searcher,
+        pool,
+        space,
+        seed=seed,
+        budget=len(pool),
+        seeds=(default,) if default is not None and default in pool else (),
+        axes=workload.values,
+    )
+    pipeline = TrialExecutor(evaluator, adaptive=False)
+    proposer = PrecompilingSearcher(chooser, evaluator, workload)
+    asked = 0
+    try:
+        while True:
+            while asked < most and len(pipeline) < DEPTH and time.monotonic() < deadline_s:
+                pending = proposer.next()
+                if pending is None:
+                    break
+                if not asked:
+                    require_arguments(DraftConfig(draft, workload, pending.config))
+                pipeline.begin(pending)
+                asked += 1
+            trials += proposer.refused()
+            if not len(pipeline):
+                return pool
+            trial = pipeline.take()
+            proposer.tell(trial)
+            trials.append(trial)
+    finally:
+        pipeline.close()
+        proposer.close()
 
-    def run(self, most: int, deadline_s: float) -> None:
-        """Try up to `most` configs; none is begun after the deadline."""
-        evaluator = self._draft.evaluator
-        pipeline = TrialExecutor(evaluator, adaptive=False)
-        proposer = PrecompilingSearcher(self._searcher, evaluator, self._workload)
-        asked = 0
-        try:
-            while True:
-                while asked < most and len(pipeline) < DEPTH and time.monotonic() < deadline_s:
-                    pending = proposer.next()
-                    if pending is None:
-                        break
-                    if not asked:
-                        require_arguments(DraftConfig(self._draft, self._workload, pending.config))
-                    pipeline.begin(pending)
-                    asked += 1
-                self.trials += proposer.refused()
-                if not len(pipeline):
-                    return
-                trial = pipeline.take()
-                proposer.tell(trial)
-                self.trials.append(trial)
-        finally:
-            pipeline.close()
-            proposer.close()
 
-    def text(self, baseline_us: Callable[[Workload], float], info: DeviceInfo) -> str:
-        timed = fastest(self.trials)
-        about = "" if self._pool.size_is_exact else "about "
-        valid = f"{about}{self._pool.estimated_size}"
-        lines = [
-            f"{self._draft.name} on {self._workload}: {len(self.trials)} of {valid} valid configs "
-            f"tried, {len(timed)} correct"
-        ]
-        if timed:
-            baseline = baseline_us(self._workload)
-            lines.append(f"the baseline takes {baseline:.4g} us; the best:")
-            for trial in timed[:BEST]:
-                assert trial.time_us is not None
-                speedup = baseline / trial.time_us
-                lines.append(f"- {trial.time_us:.4g} us, {speedup:.3g}x: {trial.config}")
-            measurement = timed[0].measurement
-            assert measurement is not None
-            lines.append(_taken(measurement, info))
-        failed = [trial for trial in self.trials if trial.status is not Status.CORRECT]
-        for status, count in Counter(trial.status for trial in failed).items():
-            first = next(trial for trial in failed if trial.status is status)
-            choice = DraftConfig(self._draft, self._workload, first.config)
-            lines.append(f"failed, {count}: the first with {first.config}:")
-            lines.append(_why(choice, first.status, first.reason))
-        return "\n".join(lines)
+def searched(
+    draft: CandidateDraft,
+    workload: Workload,
+    pool: Pool,
+    trials: Sequence[Trial],
+    baseline_us: Callable[[Workload], float],
+    info: DeviceInfo,
+) -> str:
+    timed = fastest(trials)
+    valid = f"{'' if pool.size_is_exact else 'about '}{pool.estimated_size}"
+    lines = [
+        f"{draft.name} on {workload}: {len(trials)} of {valid} valid configs tried, "
+        f"{len(timed)} correct"
+    ]
+    if timed:
+        baseline = baseline_us(workload)
+        lines.append(f"the baseline takes {baseline:.4g} us; the best:")
+        for trial in timed[:BEST]:
+            assert trial.time_us is not None
+            speedup = baseline / trial.time_us
+            lines.append(f"- {trial.time_us:.4g} us, {speedup:.3g}x: {trial.config}")
+        measurement = timed[0].measurement
+        assert measurement is not None
+        lines.append(_taken(measurement, info))
+    failed = [trial for trial in trials if trial.status is not Status.CORRECT]
+    for status, count in Counter(trial.status for trial in failed).items():
+        first = next(trial for trial in failed if trial.status is status)
+        lines.append(f"failed, {count}: the first with {first.config}:")
+        lines.append(_why(DraftConfig(draft, workload, first.config), status, first.reason))
+    return "\n".join(lines)
 
 
 def _trial(choice: DraftConfig) -> Trial:
     require_arguments(choice)
     evaluator = choice.draft.evaluator
     return evaluator.finish(evaluator.start(choice.workload, choice.config))
-
-
-def _untried(choice: DraftConfig, info: DeviceInfo) -> Trial:
-    """Make the trial of a config that nothing runs: it knows what the compiler says."""
-    require_arguments(choice)
-    evaluator, name = choice.draft.evaluator, choice.draft.plan.candidate
-    pending = evaluator.start(choice.workload, choice.config)
-    made = evaluator.ready(pending)
-    if isinstance(made, Outcome):
-        return Trial(name, choice.workload, choice.config, made.status, made.reason)
-    assert pending.compilation is not None
-    launch = made.launches[0]
-    resources = pending.compilation.result().resources[launch.kernel]
-    return Trial(
-        candidate=name,
-        workload=choice.workload,
-        config=choice.config,
-        status=Status.NOT_RECORDED,
-        resources=resources,
-        occupancy=occupancy(limits_for(info.compute_capability), resources, launch),
-    )
 
 
 def _why(choice: DraftConfig, status: Status, reason: str) -> str:
@@ -485,5 +465,4 @@ def _taken(measurement: Measurement, info: DeviceInfo) -> str:
         text += "; ended early, for it was clearly slower"
     if info.on_cpu:
         return f"{text})\nThis is the time of a CPU: it says nothing of a GPU's."
-    where = "answered from a recording of" if info.recorded else "on"
-    return f"{text}; {where} {info.name})"
+    return f"{text}; on {info.name})"

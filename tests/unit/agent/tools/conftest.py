@@ -51,16 +51,9 @@ def make_bench(make_plan, make_session, compiler):
         for workload in plan.config.workloads:
             trial = candidates.evaluator(INITIAL).baseline(workload)
             session.record_baseline(workload, trial.measurement)
-        profiler = Profiler(device.info)
-        fields = {
-            "profiling": Profiling(profiler, candidates.of, timed=True),
-            "verifies": True,
-            "times": True,
-            "folder": session.directory,
-            "info": device.info,
-            "sources": sources,
-        }
-        return ToolSession(plan, session, candidates, **{**fields, **options})
+        profiling = Profiling(Profiler(device.info), candidates.of, timed=True)
+        options = {"info": device.info, **options}
+        return ToolSession(plan, session, candidates, profiling, sources, **options)
 
     yield make
     for session in opened:

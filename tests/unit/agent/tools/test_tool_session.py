@@ -140,30 +140,6 @@ def test_a_profile_has_its_degree_metrics_and_findings(make_tools, draft):
     assert "The grid has 16 blocks for 132 multiprocessors" in text
 
 
-def test_without_times_a_profile_comes_from_the_code_alone(make_tools, draft):
-    device = SimulatedDevice(by_block)
-    tools = make_tools(device=device, times=False, verifies=False)
-    before = len(device.ran)
-    assert "(registers per thread)" in tools.call("profile", draft)
-    assert len(device.ran) == before
-
-
-@pytest.mark.parametrize(
-    ("options", "missing"),
-    [
-        ({"verifies": False}, {"verify"}),
-        ({"times": False}, {"measure", "search"}),
-        ({"profiling": None}, {"profile"}),
-        ({"verifies": False, "times": False}, {"verify", "measure", "search"}),
-    ],
-)
-def test_what_the_device_cannot_do_is_not_offered(make_tools, options, missing):
-    everything = {tool.name for tool in make_tools().tools()}
-    tools = make_tools(**options)
-    assert everything - {tool.name for tool in tools.tools()} == missing
-    assert all(f"there is no tool {name!r}" in tools.call(name, {}) for name in missing)
-
-
 def test_a_search_lists_the_best_and_the_failed(make_tools, draft):
     def answer(program):
         return Status.INCORRECT if program.launches[0].threads == 256 else by_block(program)
@@ -222,7 +198,7 @@ def test_drafts_are_kept_by_the_number_of_their_call(make_bench, draft):
     tools = bench.opened(3, None)
     tools.call("read_notes", {})
     tools.call("compile", draft)
-    folder = bench.folder / "rounds" / "03"
+    folder = bench.session.directory / "rounds" / "03"
     assert (folder / "tool-2" / "template.cu.j2").read_text() == draft["template"]
     again = bench.opened(3, None)
     again.call("compile", draft)
@@ -231,7 +207,7 @@ def test_drafts_are_kept_by_the_number_of_their_call(make_bench, draft):
 
 def test_a_later_candidate_lends_its_space_and_its_template(make_bench, draft):
     bench = make_bench()
-    folder = bench.folder / "rounds" / "01" / "attempt-1"
+    folder = bench.session.directory / "rounds" / "01" / "attempt-1"
     plan = drafted(Answer(draft["template"], draft["space"]), bench.plan, folder, "r1")
     bench.candidates.add(plan)
     bench.session.add_candidate("r1", plan.template.text, plan.spec.path.read_text(), INITIAL)
@@ -249,7 +225,7 @@ def test_a_later_candidate_lends_its_space_and_its_template(make_bench, draft):
 
 def test_a_folder_that_cannot_be_written_ends_the_session(make_bench, draft):
     bench = make_bench()
-    (bench.folder / "rounds").write_text("in the way")
+    (bench.session.directory / "rounds").write_text("in the way")
     with pytest.raises(SessionError, match="cannot write a draft"):
         bench.opened(1, None).call("compile", draft)
 
