@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -20,78 +21,8 @@ from tuner.session.records import Record, from_row
 T = TypeVar("T")
 
 PR_SET_CHILD_SUBREAPER = 36
-SOURCE = """\
-extern "C" __global__ void scale(float* out, const float* in, int R, int N) {
-  const long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
-  if (i < static_cast<long long>(R) * N) out[i] = 2.0f * in[i];
-}
-"""
-
-TEMPLATE = """\
-#include <signal.h>
-#include <stdlib.h>
-
-constexpr int kBlockSize = @{ block_size }@;
-constexpr int kPerThread = @{ per_thread }@;
-constexpr int kFault = @{ fault }@;
-
-extern "C" __global__ void __launch_bounds__(kBlockSize)
-    scale(float* out, const float* in, int R, int N) {
-  const int first = (blockIdx.x * kBlockSize + threadIdx.x) * kPerThread;
-  if (first == 0 && kFault == 1) out[1LL << 40] = 1.0f;
-  if (first == 0 && kFault == 2) exit(3);
-  while (first == 0 && kFault == 3) {
-    volatile char* more = static_cast<char*>(malloc(64 << 20));
-    *more = 1;
-  }
-  if (first == 0 && kFault == 4) raise(SIGKILL);
-  while (first == 0 && kFault == 5) __syncwarp(1);
-#pragma unroll
-  for (int k = 0; k < kPerThread; ++k) {
-    if (first + k < R * N) out[first + k] = 2.0f * in[first + k];
-  }
-}
-"""
-
-REFERENCE = '''\
-"""The reference of scale."""
-
-
-def reference(xp, inputs, axes):
-    return {"out": 2.0 * inputs["in"]}
-'''
-
-SPACE = """\
-version: 1
-kernel: scale
-source: scale.cu
-reference: scale.py
-template: scale.cu.j2
-
-axes: [R, N]
-arguments:
-  - {name: out, dtype: float32, shape: [R, N], role: output}
-  - {name: in, dtype: float32, shape: [R, N], role: input}
-  - {name: R, dtype: int32, value: R}
-  - {name: N, dtype: int32, value: N}
-workloads:
-  tuned: [{R: 1, N: 2048}]
-min_bytes: 8 * R * N
-
-baseline:
-  launch: [{kernel: scale, grid: ["ceil_div(R * N, 256)"], block: [256]}]
-
-parameters:
-  block_size: [32, 64, 128, 256]
-  per_thread: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
-  fault: [0]
-default: {block_size: 256, per_thread: 1, fault: 0}
-launch:
-  - kernel: scale
-    grid: ["ceil_div(R * N, block_size * per_thread)"]
-    block: [block_size]
-tolerance: {out: {relative: 1.0e-6}}
-"""
+PROJECT = Path(__file__).with_name("faulty")
+SOURCE = (PROJECT / "scale.cu").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +147,7 @@ def configs(session: Path) -> set[str]:
 
 def written(root: Path) -> Path:
     """Write the kernel's four files to a new folder."""
-    root.mkdir(parents=True)
-    texts = {"cu": SOURCE, "cu.j2": TEMPLATE, "py": REFERENCE, "yaml": SPACE}
-    for suffix, text in texts.items():
-        (root / f"scale.{suffix}").write_text(text, encoding="utf-8")
-    return root
+    return Path(shutil.copytree(PROJECT, root, ignore=shutil.ignore_patterns("__pycache__")))
 
 
 def build_disk_full(folder: Path, compiler: str) -> Path:

@@ -164,6 +164,17 @@ def read_space(space: Path, template: Path | None = None) -> Definition:
     return replace(definition, spec=replace(definition.spec, template=template.resolve()))
 
 
+def read_chosen(
+    space: Path | str, operators: Mapping[str, str] | None
+) -> tuple[Definition, Mapping[str, str]]:
+    """Read a search space for one choice of its operators; return the choice completed, too."""
+    from tuner.space.choices import chosen_operators
+
+    definition = read_space(Path(space))
+    chosen = chosen_operators(definition.spec, operators or {})
+    return definition.chosen(chosen), chosen
+
+
 def check_signature(spec: KernelSpec) -> None:
     """Raise `KernelError` unless the declared arguments can be those of the baseline's kernels."""
     from tuner.source import check_arguments, read_source

@@ -65,11 +65,6 @@ def record(
 ) -> Recording:
     """Measure, or resume measuring, `recording_plan(plan)`; return the recording of it all."""
     tune(plan, session=session, device=device, compiler=compiler, listener=listener)
-    return recording_of(plan, session=session, device=device, compiler=compiler)
-
-
-def recording_of(plan: Plan, *, session: Session, device: Device, compiler: Compiler) -> Recording:
-    """Make the recording of what a session has measured."""
     evaluator = evaluator_of(plan, compiler, device)
     comparisons = {comparison.workload: comparison for comparison in session.comparisons()}
     return Recording(

@@ -133,7 +133,12 @@ def tune(
             objective = plan.config.objective
             stage = EnergyStage(plan, objective, session, meter, candidates, verification, tracker)
             ranked = stage.run()
-        _decide(plan, Finals(plan, session, device, candidates, verification, ranked), tracker)
+        finals = Finals(plan, session, device, candidates, verification, ranked)
+        for workload in (*plan.tuned, *plan.held_out):
+            tracker.announce("finals", workload)
+            finals.decide(workload)
+        tracker.announce("checks")
+        finals.confirm()
     except (KeyboardInterrupt, AwaitedError):
         session.mark("interrupted")
         raise
@@ -183,30 +188,17 @@ def _search(
         Survey(plan, session, evaluator, tracker, pools).run()
 
 
-def _decide(plan: Plan, finals: Finals, tracker: ProgressTracker) -> None:
-    for workload in (*plan.tuned, *plan.held_out):
-        tracker.announce("finals", workload)
-        finals.decide(workload)
-    tracker.announce("checks")
-    finals.confirm()
-
-
 def _measure_baseline(
     plan: Plan, session: Session, evaluator: Evaluator, tracker: ProgressTracker
 ) -> None:
+    """Verify and time the baseline on every workload where the session lacks it."""
     for workload in plan.config.workloads:
         tracker.announce("baseline", workload)
-        tracker.set_baseline(workload, _baseline_us(workload, session, evaluator))
-
-
-def _baseline_us(workload: Workload, session: Session, evaluator: Evaluator) -> float:
-    """Verify and time the baseline on one workload, unless the session has it."""
-    known = session.baselines().get(workload)
-    if known is not None:
-        return known.measurement.median_us
-    trial = evaluator.baseline(workload)
-    assert trial.measurement is not None
-    session.record_baseline(
-        workload, trial.measurement, trial.correctness, trial.resources, trial.occupancy
-    )
-    return trial.measurement.median_us
+        if workload not in session.baselines():
+            made = evaluator.baseline(workload)
+            assert made.measurement is not None
+            session.record_baseline(
+                workload, made.measurement, made.correctness, made.resources, made.occupancy
+            )
+        known = session.baselines()[workload]
+        tracker.set_baseline(workload, known.measurement.median_us)

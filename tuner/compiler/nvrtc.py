@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -25,79 +24,31 @@ from tuner.process.protocol import Message, receive, send
 
 MAX_LOG_CHARACTERS = 1_000_000
 MAX_CUBIN_BYTES = 256 << 20
-# Older NVRTCs bring no headers.
 FIRST_WITH_BUNDLE = (13, 3)
-
-_VERSION = re.compile(r"#define\s+CUDART_VERSION\s+(\d+)")
+_OK = nvrtc.nvrtcResult.NVRTC_SUCCESS
 
 
 def include_dirs(version: tuple[int, int], cache_dir: Path) -> list[Path]:
-    """Return the include folders for NVRTC `version`; none where no header can be found."""
-    if version >= FIRST_WITH_BUNDLE and hasattr(nvrtc, "nvrtcInstallBundledHeaders"):
-        bundle = _bundled(version, cache_dir)
-        return [bundle, bundle / "cccl"]
-    toolkit = _toolkit(version)
-    if toolkit is None:
-        return []
-    cccl = toolkit / "cccl"
-    elsewhere = None if cccl.is_dir() else pathfinder.find_nvidia_header_directory("cccl")
-    return [toolkit, Path(elsewhere) if elsewhere else cccl]
-
-
-def headers_identity(folders: list[Path]) -> str:
-    """Name the headers' origin and state, for the cache key."""
-    if not folders:
-        return "no headers"
-    root = folders[0]
-    if (root / ".nvrtc_headers_version").exists():
-        return "bundled"
-    marker = root / "cuda_runtime_api.h"
-    return f"{root} {_cudart_version(root)} {marker.stat().st_mtime_ns}"
-
-
-def _bundled(version: tuple[int, int], cache_dir: Path) -> Path:
+    """Return the folders of the headers that NVRTC `version` brings, extracted to the cache."""
     folder = cache_dir / f"headers-{version[0]}.{version[1]}"
-    if folder.is_dir():
-        return folder
-    # Extracted beside and renamed: a killed process leaves no half-filled folder in use.
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix="headers-", dir=cache_dir))
-    try:
-        result, log = nvrtc.nvrtcInstallBundledHeaders(os.fsencode(beside), 0)
-        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise OSError(f"NVRTC could not extract its headers to {beside}: {result} {log}")
-        beside.chmod(0o755)
-        beside.rename(folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    return folder
-
-
-def _toolkit(version: tuple[int, int]) -> Path | None:
-    nvcc = shutil.which("nvcc")
-    named = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))
-    candidates = [
-        pathfinder.find_nvidia_header_directory("cudart"),
-        str(Path(nvcc).resolve().parents[1] / "include") if nvcc else None,
-        *(str(Path(root, "include")) for root in named if root),
-        "/usr/local/cuda/include",
-    ]
-    roots = [Path(candidate) for candidate in candidates if candidate]
-
-    def distance(root: Path) -> tuple[bool, int]:
-        found, wanted = _cudart_version(root), version[0] * 1000 + version[1] * 10
-        return found // 1000 != wanted // 1000, abs(found - wanted)
-
-    found = [root for root in roots if (root / "cuda_runtime_api.h").is_file()]
-    return min(found, key=distance, default=None)
-
-
-def _cudart_version(root: Path) -> int:
-    match = _VERSION.search((root / "cuda_runtime_api.h").read_text(errors="replace"))
-    return int(match[1]) if match else 0
+    if version < FIRST_WITH_BUNDLE:
+        raise OSError(f"NVRTC {version[0]}.{version[1]} brings no headers")
+    if not folder.is_dir():
+        # Extracted beside and renamed: a killed process leaves no half-filled folder in use.
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix="headers-", dir=cache_dir))
+        try:
+            result, log = nvrtc.nvrtcInstallBundledHeaders(os.fsencode(beside), 0)
+            if result != _OK:
+                raise OSError(f"NVRTC could not extract its headers to {beside}: {result} {log}")
+            beside.chmod(0o755)
+            beside.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    return [folder, folder / "cccl"]
 
 
 @cache
@@ -114,9 +65,7 @@ def _shims() -> dict[str, str]:
 HEAP_BYTES = 512 << 20
 FREE_BYTES = 8 << 30
 MOST_KEPT = 4
-FIRST_VERSION = (12, 8)
 
-_OK = nvrtc.nvrtcResult.NVRTC_SUCCESS
 _COMPILATION = nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION
 _NO_NAME = nvrtc.nvrtcResult.NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID
 _USED = nvrtc.nvrtcResult.NVRTC_ERROR_NO_PCH_CREATE_ATTEMPTED
@@ -129,17 +78,15 @@ class _PrecompiledHeaders:
     before the first declaration and all options are the same.
     """
 
-    def __init__(self, version: tuple[int, int], scratch: Path) -> None:
+    def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._seen: set[int] = set()
         self._hopeless: set[int] = set()
         self._folders: dict[int, Path] = {}
         self._made: set[int] = set()
         self._numbers = count()
-        self._usable = version >= FIRST_VERSION
-        if self._usable:
-            (result,) = nvrtc.nvrtcSetPCHHeapSize(HEAP_BYTES)
-            self._usable = bool(result == _OK)
+        (result,) = nvrtc.nvrtcSetPCHHeapSize(HEAP_BYTES)
+        self._usable = bool(result == _OK)
 
     def key(self, source: str, options: list[str], state: str) -> int | None:
         """Return what must be equal to share a header; None where there is nothing to gain."""
@@ -201,14 +148,14 @@ class Nvrtc:
         self.version = (int(major), int(minor))
         self._cache_dir = cache_dir
         self._include_dirs = include_dirs(self.version, cache_dir)
-        self._precompiled = _PrecompiledHeaders(self.version, scratch)
+        self._precompiled = _PrecompiledHeaders(scratch)
 
     @property
     def identity(self) -> str:
         """Tell this build of NVRTC and its headers from others, for the cache key."""
         library = pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path
         size = Path(library).stat().st_size if library else 0
-        return f"{self.version} {size} {headers_identity(self._include_dirs)}"
+        return f"{self.version} {size} bundled"
 
     def compile(
         self, source: str, kernels: list[str], options: list[str], state: str
@@ -218,7 +165,7 @@ class Nvrtc:
         `state` names the content of the user's headers, which precompiled ones must match.
         """
         unit = self._compile(source, kernels, options, state)
-        if unit.cubin or not self._include_dirs or self._include_dirs[0].is_dir():
+        if unit.cubin or self._include_dirs[0].is_dir():
             return unit
         # The headers were cleaned away.
         self._include_dirs = include_dirs(self.version, self._cache_dir)
