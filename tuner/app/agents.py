@@ -35,10 +35,7 @@ class Authoring:
     author: Callable[[Session, Candidates], Author]
 
     def early_warning(self, session: Session, rounds: int) -> str:
-        """Where a round is left, ask whether the agent can be had; say why not, "" if so.
-
-        Asking costs nothing.
-        """
+        """Where a round is left, ask whether the agent can be had; say why not, "" if so."""
         from tuner.agent.history import over
         from tuner.agent.openai import OpenAIAgent, Unreachable
 
@@ -61,12 +58,10 @@ def authoring_for(
     stack: ExitStack,
     agent: Agent | None = None,
 ) -> Authoring | None:
-    """Prepare who writes; None where no round is asked for. The stack closes what is opened.
-
-    `agent` is given where the config cannot make it.
+    """Prepare who writes, an agent made here unless it is given; None where no round is asked for.
 
     Raises `DeviceError` for a recording, which knows no other template than its own, and
-    `InputError` for settings of the agent that cannot be right.
+    `InputError` for settings of the agent that cannot be right. The stack closes what is opened.
     """
     config = plan.config
     if not config.rounds:

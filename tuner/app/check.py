@@ -146,7 +146,6 @@ def _check(
 def _spread(
     spec: KernelSpec, space: SearchSpace, pools: Mapping[Workload, Pool], count: int
 ) -> Iterable[tuple[Workload, Config]]:
-    """Choose the default and `count` configs evenly from the tuned workloads' pools."""
     first, default = spec.tuned[0], space.default
     picks = [(first, default)] if default is not None and default in pools[first] else []
     for number in range(count):

@@ -92,7 +92,6 @@ def mutate(
 
 
 def _sanitized(subject: MutationSubject, stack: ExitStack) -> Bench:
-    """Make the bench for those that survive the plain one; `DeviceError` without sanitizers."""
     environment = preload(SANITIZERS)
     compiler, device = sanitized_host(subject.spec, subject.operators, environment, stack)
     return Bench(subject, device, compiler, subject.small_workloads)

@@ -211,7 +211,6 @@ def option_of(setting: str) -> str:
 
 
 def _values(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
-    """Turn the settings that are given into what a config holds."""
     from tuner.space.load import workload_from_text
 
     values: dict[str, Any] = {**settings}
@@ -253,10 +252,7 @@ def _peers(spec: KernelSpec, settings: RunSettings) -> tuple[str, ...]:
 
 
 def _agent(settings: RunSettings, *, drafted: bool) -> dict[str, Any]:
-    """Decide who writes, how often, and where; raise `InputError` where settings do not fit.
-
-    A key in the environment alone sends nothing anywhere: a model has to be named.
-    """
+    # A key in the environment alone sends nothing anywhere: a model has to be named.
     agent, model, exchange = (settings.get(name) for name in ("agent", "model", "exchange"))
     if agent in (None, AUTO):
         agent = OPENAI if model else FILES if exchange else LITERAL

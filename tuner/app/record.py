@@ -46,8 +46,7 @@ _LOCAL = frozenset({Status.CONSTRAINT, Status.COMPILE, Status.RESOURCE_LIMIT, St
 def recording_plan(plan: Plan) -> Plan:
     """Turn a plan into one that measures what searches may ask for, held-out workloads too.
 
-    That is every valid config, or, where the plan has a number of trials, what a search of so
-    many tries on each workload and as many more (`tuning.search.Survey`).
+    That is every valid config or, for a number of trials, what `tuning.search.Survey` tries.
     """
     config = plan.config
     changed = replace(
@@ -140,7 +139,6 @@ def _workload(
 def _compiled(
     plan: Plan, session: Session, evaluator: Evaluator, compiler: Compiler
 ) -> dict[str, RecordedCompilation]:
-    """Ask the compiler's cache once more for every source that was tried."""
     requests: dict[str, CompileRequest] = {}
     for one in _requests(plan, session, evaluator):
         key = source_key(one.source, one.options, one.architecture)

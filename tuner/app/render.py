@@ -23,9 +23,8 @@ def render(
 ) -> str:
     """Return the CUDA source of one config of a search space.
 
-    A parameter that `config` doesn't name takes its value from the space's default config.
-    `workload`, such as `T=1024,D=4096`, is for templates that use the axes; otherwise it is the
-    first in the space. Raises `InputError` for what is wrong with the files or the values.
+    Values that `config` lacks are those of the default config; `workload` is `T=1024,D=4096`, the
+    first of the space otherwise. Raises `InputError` for what is wrong with files or values.
     """
     definition, chosen = read_chosen(space, operators)
     spec = definition.spec

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any, Self
 
 from tuner.agent.base import Answer
@@ -137,16 +136,10 @@ class Scorer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     def _speedup(self, answer: Answer) -> float:
-        """Average the speedups over the workloads; where no config is right, the baseline runs."""
         _require_writable(answer)
         deadline_s = time.monotonic() + self._effort.time_s
         plan = drafted(answer, self._plan, self._folder / str(next(self._numbers)), DRAFT)
@@ -257,7 +250,6 @@ class GrpoReward:
 
 
 def _text(completion: str | Sequence[Mapping[str, Any]]) -> str:
-    """Take the last thing that the model said."""
     if isinstance(completion, str):
         return completion
     said = [message for message in completion if message["role"] == "assistant"]

@@ -163,11 +163,8 @@ def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) ->
 
 
 def _load_ahead(searcher: str, pool_size: int) -> None:
-    """Import what search and finals need, outside of the main thread.
-
-    An interruption of the main thread while it defines a class by `exec`, as imports do, makes
-    Python 3.11 end with SIGINT whatever the program's own exit code is.
-    """
+    # Outside of the main thread, which Python 3.11 ends with SIGINT, whatever the exit code, where
+    # it is interrupted while it defines a class by `exec`, as imports do.
     preload_solver()
     preload(searcher, pool_size)
 
@@ -191,7 +188,6 @@ def _search(
 def _measure_baseline(
     plan: Plan, session: Session, evaluator: Evaluator, tracker: ProgressTracker
 ) -> None:
-    """Verify and time the baseline on every workload where the session lacks it."""
     for workload in plan.config.workloads:
         tracker.announce("baseline", workload)
         if workload not in session.baselines():

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import count, takewhile
 from pathlib import Path
@@ -53,10 +52,7 @@ def include_dirs(version: tuple[int, int], cache_dir: Path) -> list[Path]:
 
 @cache
 def _shims() -> dict[str, str]:
-    """Stand-ins for the standard headers that kernels include out of habit, by name.
-
-    Most are empty, for NVRTC declares on its own what they give to device code.
-    """
+    # For headers that kernels include out of habit; NVRTC declares most of what they give itself.
     folder = Path(__file__).with_name("shims")
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
@@ -122,19 +118,6 @@ class _PrecompiledHeaders:
         shutil.rmtree(self._folders.pop(key), ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TranslationUnit:
-    """What NVRTC made: a cubin and lowered names, or none where `log` tells the errors.
-
-    `lasting` says that the same source would give the same answer again.
-    """
-
-    log: str
-    cubin: bytes = b""
-    lowered: dict[str, str] = field(default_factory=dict)
-    lasting: bool = True
-
-
 class Nvrtc:
     """Compile with one NVRTC library, its headers, and precompiled headers in `scratch`.
 
@@ -157,23 +140,14 @@ class Nvrtc:
         size = Path(library).stat().st_size if library else 0
         return f"{self.version} {size} bundled"
 
-    def compile(
-        self, source: str, kernels: list[str], options: list[str], state: str
-    ) -> TranslationUnit:
-        """Compile `source`; `options` hold all but the folders of CUDA's headers.
+    def compile(self, source: str, kernels: list[str], options: list[str], state: str) -> Message:
+        """Answer with `log`, `lowered`, and whether that is `lasting`; the payload is the cubin.
 
-        `state` names the content of the user's headers, which precompiled ones must match.
+        `options` hold all but the folders of CUDA's headers, `state` names the content of the
+        user's, which precompiled ones must match.
         """
-        unit = self._compile(source, kernels, options, state)
-        if unit.cubin or self._include_dirs[0].is_dir():
-            return unit
-        # The headers were cleaned away.
-        self._include_dirs = include_dirs(self.version, self._cache_dir)
-        return self._compile(source, kernels, options, state)
-
-    def _compile(
-        self, source: str, kernels: list[str], options: list[str], state: str
-    ) -> TranslationUnit:
+        if not self._include_dirs[0].is_dir():  # the headers were cleaned away
+            self._include_dirs = include_dirs(self.version, self._cache_dir)
         options = [*options, *(f"-I{folder}" for folder in self._include_dirs)]
         key = self._precompiled.key(source, options, state)
         precompile, shims = self._precompiled.options(key), _shims()
@@ -186,16 +160,16 @@ class Nvrtc:
         )
         _require(result, "nvrtcCreateProgram")
         try:
-            unit = _compiled(program, kernels, [*options, *precompile])
+            reply = _compiled(program, kernels, [*options, *precompile])
             if key is not None and precompile:
                 (status,) = nvrtc.nvrtcGetPCHCreateStatus(program)
                 self._precompiled.learn(key, status)
         finally:
             nvrtc.nvrtcDestroyProgram(program)
-        return unit
+        return reply
 
 
-def _compiled(program: Any, kernels: list[str], options: list[str]) -> TranslationUnit:
+def _compiled(program: Any, kernels: list[str], options: list[str]) -> Message:
     for kernel in kernels:
         (result,) = nvrtc.nvrtcAddNameExpression(program, kernel.encode())
         _require(result, f"nvrtcAddNameExpression({kernel})")
@@ -206,7 +180,7 @@ def _compiled(program: Any, kernels: list[str], options: list[str]) -> Translati
     log = raw_log.rstrip(b"\0").decode(errors="replace")
     if result != _OK:
         lasting = result in (_COMPILATION, nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION)
-        return TranslationUnit(log or str(result), lasting=lasting)
+        return Message({"log": log or str(result), "lowered": {}, "lasting": lasting})
     lowered = {}
     for kernel in kernels:
         result, name = nvrtc.nvrtcGetLoweredName(program, kernel.encode())
@@ -214,7 +188,7 @@ def _compiled(program: Any, kernels: list[str], options: list[str]) -> Translati
             _require(result, f"nvrtcGetLoweredName({kernel})")
             lowered[kernel] = name.decode()
     cubin = _content(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-    return TranslationUnit(log, cubin, lowered)
+    return Message({"log": log, "lowered": lowered, "lasting": True}, cubin)
 
 
 def _content(size_of: Any, get: Any, program: Any) -> bytes:
@@ -256,13 +230,10 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str) -> None:
 
 def _answer(compiler: Nvrtc, request: dict[str, Any]) -> Message:
     start = time.perf_counter()
-    unit = compiler.compile(
-        request["source"], request["kernels"], request["options"], request["state"]
-    )
-    log, cubin = unit.log, unit.cubin
+    asked = (request[name] for name in ("source", "kernels", "options", "state"))
+    reply, cubin, _ = compiler.compile(*asked)
     if len(cubin) > MAX_CUBIN_BYTES:
-        log = f"error: {len(cubin)} bytes of machine code and data, over {MAX_CUBIN_BYTES}"
+        reply["log"] = f"error: {len(cubin)} bytes of machine code and data, over {MAX_CUBIN_BYTES}"
         cubin = b""
-    seconds, shown = time.perf_counter() - start, log[:MAX_LOG_CHARACTERS]
-    reply = {"log": shown, "lowered": unit.lowered, "lasting": unit.lasting, "seconds": seconds}
+    reply |= {"log": reply["log"][:MAX_LOG_CHARACTERS], "seconds": time.perf_counter() - start}
     return Message(reply, cubin)
