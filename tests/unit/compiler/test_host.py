@@ -31,6 +31,7 @@ from tuner.model.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
+DATA = Path(__file__).with_name("data")
 KERNEL = 'extern "C" __global__ void run(int* y) {{ {} }}\n'
 
 
@@ -313,28 +314,9 @@ class TestPreload:
             HostCompiler(sanitizers=("thread",))
 
 
-HEAP = """
-=================================================================
-==13194==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x602000000020 at pc 0x5651
-WRITE of size 4 at 0x602000000020 thread T0
-    #0 0x7f26dce30000 in __interceptor_memset ../../../src/libsanitizer/asan/asan_interceptors.cc:9
-    #1 0x5651368ed1c3 in run(float*, int) /tmp/folder/kernel.cu:2
-    #2 0x5651368ed203 in main /tmp/folder/kernel.cu:3
-
-0x602000000020 is located 0 bytes to the right of 16-byte region [0x602000000010,0x602000000020)
-"""
-STACK = """
-==13276==ERROR: AddressSanitizer: stack-buffer-overflow on address 0x7ffffd08e200 at pc 0x55d9
-READ of size 16 at 0x7ffffd08e200 thread T0
-    #0 0x55d927ab91c3 in run(float*, int) kernel.cu:12:5
-
-Address 0x7ffffd08e200 is located in stack of thread T0 at offset 48 in frame
-"""
-SIGNAL = """AddressSanitizer:DEADLYSIGNAL
-==13310==ERROR: AddressSanitizer: SEGV on unknown address 0x000000000008 (pc 0x55fd9ab791bc T0)
-==13310==Hint: address points to the zero page.
-    #0 0x55fd9ab791bc in run(float*, int) /tmp/folder/part.cuh:7
-"""
+HEAP = (DATA / "heap.txt").read_text()
+STACK = (DATA / "stack.txt").read_text()
+SIGNAL = (DATA / "signal.txt").read_text()
 UNDEFINED = (
     "kernel.cu:3:50: runtime error: signed integer overflow: 2147483647 + 1 cannot be represented "
     "in type 'int'\n"
