@@ -234,23 +234,22 @@ class GrpoReward:
     ) -> list[float | None]:
         """Score every completion, a text or a list of messages."""
         kernels = columns.get("kernel") or [self.kernel] * len(completions)
-        return [
-            self._reward(_text(completion)) if kernel == self.kernel else None
-            for completion, kernel in zip(completions, kernels, strict=True)
-        ]
+        rewards: list[float | None] = []
+        for completion, kernel in zip(completions, kernels, strict=True):
+            if kernel != self.kernel:
+                rewards.append(None)
+                continue
+            text = completion if isinstance(completion, str) else _last_said(completion)
+            if text not in self._known:
+                self._known[text] = self._scorer.score(text).reward
+            rewards.append(self._known[text])
+        return rewards
 
     def close(self) -> None:
         """End the processes."""
         self._scorer.close()
 
-    def _reward(self, text: str) -> float:
-        if text not in self._known:
-            self._known[text] = self._scorer.score(text).reward
-        return self._known[text]
 
-
-def _text(completion: str | Sequence[Mapping[str, Any]]) -> str:
-    if isinstance(completion, str):
-        return completion
-    said = [message for message in completion if message["role"] == "assistant"]
+def _last_said(messages: Sequence[Mapping[str, Any]]) -> str:
+    said = [message for message in messages if message["role"] == "assistant"]
     return said[-1].get("content") or "" if said else ""

@@ -133,12 +133,7 @@ def tune(
             objective = plan.config.objective
             stage = EnergyStage(plan, objective, session, meter, candidates, verification, tracker)
             ranked = stage.run()
-        finals = Finals(plan, session, device, candidates, verification, ranked)
-        for workload in (*plan.tuned, *plan.held_out):
-            tracker.announce("finals", workload)
-            finals.decide(workload)
-        tracker.announce("checks")
-        finals.confirm()
+        _decide(plan, Finals(plan, session, device, candidates, verification, ranked), tracker)
     except (KeyboardInterrupt, AwaitedError):
         session.mark("interrupted")
         raise
@@ -183,6 +178,14 @@ def _search(
     search_all(plan, session, evaluator, tracker, pools, searches_left=left, warm=warm)
     if plan.config.surveyed is not None and not session.results():
         Survey(plan, session, evaluator, tracker, pools).run()
+
+
+def _decide(plan: Plan, finals: Finals, tracker: ProgressTracker) -> None:
+    for workload in (*plan.tuned, *plan.held_out):
+        tracker.announce("finals", workload)
+        finals.decide(workload)
+    tracker.announce("checks")
+    finals.confirm()
 
 
 def _measure_baseline(

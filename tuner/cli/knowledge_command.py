@@ -105,16 +105,14 @@ def _opened(option: str | None) -> KnowledgeStore:
 def _lines(known: list[KnowledgeSummary]) -> list[str]:
     if not known:
         return ["nothing is known yet"]
-    rows = [_COLUMNS, *map(_row, known)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    rows = [_COLUMNS]
+    for one in known:
+        kernel = one.kernel + "".join(f" {name}={value}" for name, value in one.operators.items())
+        speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
+        counts = (str(one.searches), str(one.workloads))
+        rows.append((kernel, one.device, *counts, speedup, one.last[:10]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
-def _row(one: KnowledgeSummary) -> tuple[str, ...]:
-    choices = "".join(f" {name}={value}" for name, value in one.operators.items())
-    speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
-    numbers = (str(one.searches), str(one.workloads), speedup)
-    return (one.kernel + choices, one.device, *numbers, one.last[:10])
 
 
 def _searches(count: int) -> str:

@@ -206,10 +206,20 @@ def live_table(progress: Progress, *, rows: int) -> RenderableType:
     for name in ("baseline us", "best us", "speedup", "trials"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("by status", ratio=1)
-    shown = _window(progress, rows)
+    listed = [one.workload for one in progress.workloads]
+    current = listed.index(progress.current) if progress.current in listed else 0
+    start = min(max(0, current - rows // 2), max(0, len(listed) - rows))
+    shown = progress.workloads[start : start + rows]
     for workload in shown:
-        is_current = workload.workload == progress.current
-        table.add_row(*_cells(workload), style="bold" if is_current else None)
+        times = (workload.baseline_us, workload.best_us)
+        table.add_row(
+            f"{workload.workload}{' (held out)' if workload.workload.held_out else ''}",
+            *("" if us is None else f"{us:.2f}" for us in times),
+            speedup(workload),
+            f"{workload.done}/{workload.budget}" if workload.budget else "",
+            counts(workload),
+            style="bold" if workload.workload == progress.current else None,
+        )
     hidden = len(progress.workloads) - len(shown)
     more = (f"{hidden} workloads not shown",) if hidden else ()
     summary = (PHASES[progress.phase], f"{share_done(progress):.0%} of the trials")
@@ -217,29 +227,13 @@ def live_table(progress: Progress, *, rows: int) -> RenderableType:
     return Group(table, Text(", ".join((*summary, *pace(progress), elapsed, *more))))
 
 
-def _cells(workload: WorkloadProgress) -> tuple[str, ...]:
-    held_out = " (held out)" if workload.workload.held_out else ""
-    return (
-        f"{workload.workload}{held_out}",
-        *("" if us is None else f"{us:.2f}" for us in (workload.baseline_us, workload.best_us)),
-        speedup(workload),
-        f"{workload.done}/{workload.budget}" if workload.budget else "",
-        counts(workload),
-    )
-
-
-def _window(progress: Progress, rows: int) -> tuple[WorkloadProgress, ...]:
-    listed = [one.workload for one in progress.workloads]
-    current = listed.index(progress.current) if progress.current in listed else 0
-    last_start = max(0, len(progress.workloads) - rows)
-    start = min(max(0, current - rows // 2), last_start)
-    return progress.workloads[start : start + rows]
-
-
 def round_lines(data: ReportData) -> Iterator[str]:
     """Write one line for every round, and one for what a model's replies took."""
     for one in data.rounds:
-        yield f"{f'round {one.number}':15}{_came_to(one)}"
+        parts = [f"on {one.record.base}"] if one.record.base else []
+        parts += [_short(one.record.idea.change)] if one.record.idea else []
+        about = f"{', '.join(parts)}: " if parts else ""
+        yield f"{f'round {one.number}':15}{about}{_end(one)}"
     spent = _spent(data)
     if spent is not None:
         cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
@@ -261,14 +255,6 @@ def agent_object(data: ReportData, failure: AgentError | None) -> dict[str, obje
         "cost": None if spent is None else spent.cost,
         "failure": None if failure is None else str(failure),
     }
-
-
-def _came_to(one: RoundData) -> str:
-    record = one.record
-    parts = [f"on {record.base}"] if record.base else []
-    parts += [_short(record.idea.change)] if record.idea else []
-    about = ", ".join(parts)
-    return f"{about}: {_end(one)}" if about else _end(one)
 
 
 def _end(one: RoundData) -> str:
@@ -334,10 +320,12 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         console.print(results_table(data.results, peers))
         console.print()
     missing = data.counts()[Status.NOT_RECORDED]
+    reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
+    why_none = [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]
     lines = [
         headline(data).headline,
         f"{missing} trials had no answer in the recording" if missing else "",
-        *(() if data.results else _why_none(data)),
+        *(() if data.results else why_none),
         *early_end_lines(data),
         *round_lines(data),
         *others,
@@ -349,9 +337,3 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         else "",
     ]
     console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
-
-
-def _why_none(data: ReportData) -> list[str]:
-    """Count what became of the trials of a run without a result, the commonest first."""
-    reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
-    return [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]
