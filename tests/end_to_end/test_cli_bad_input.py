@@ -52,29 +52,57 @@ def refuse(request: pytest.FixtureRequest, project, tune):
     return refused
 
 
-def test_an_unknown_key(project, refuse) -> None:
-    project.edit(project.space, "constraints:", "constrains:")
-    refuse("scale.yaml:", "constrains")
+CONSTRAINT = "block_size * per_thread <= 1024"
+BODY = "2.0f * in[first + k]"
+# The file, what stands there, what takes its place, and what the message says.
+MISTAKES = {
+    "an unknown key": ("space", "constraints:", "constrains:", ["scale.yaml:", "constrains"]),
+    "a repeated key": (
+        "space",
+        "  per_thread: [1",
+        "  block_size: [1",
+        ["scale.yaml:", "block_size"],
+    ),
+    "a wrong type": ("space", "axes: [N]", "axes: 3", ["scale.yaml:", "axes"]),
+    "an undefined name in a constraint": (
+        *("space", CONSTRAINT, "block_size * threads <= 1024"),
+        ["scale.yaml:", "'threads'"],
+    ),
+    "a call outside the whitelist": (
+        *("space", CONSTRAINT, "exit(block_size)"),
+        ["scale.yaml:", "call to `exit` is not allowed"],
+    ),
+    "a name that is not declared": (
+        *("template", "@{ per_thread }@", "@{ per_thread * rows }@"),
+        ["scale.cu.j2:2", "rows"],
+    ),
+    "a template that does not parse": (
+        *("template", "@{ per_thread }@", "@{ per_thread + }@"),
+        ["scale.cu.j2:2"],
+    ),
+    "a kernel that compiles in no config": (
+        *("template", BODY, "2.0f * input[first + k]"),
+        ["none of ", "scale.cu.j2", "9", '"input" is undefined'],
+    ),
+    "an argument list that is not the kernel's": (
+        *("space", "  - {name: N, dtype: int32, value: N}\n", ""),
+        ["scale"],
+    ),
+    "an argument of another type": (
+        *("space", "{name: out, dtype: float32", "{name: out, dtype: float64"),
+        ["out", "float64"],
+    ),
+    "a baseline that does not compile": (
+        *("kernel", "2.0f * in[i]", "2.0f * input[i]"),
+        ["scale.cu", "input"],
+    ),
+}
 
 
-def test_a_repeated_key(project, refuse) -> None:
-    project.edit(project.space, "  per_thread: [1", "  block_size: [1")
-    refuse("scale.yaml:", "block_size")
-
-
-def test_a_wrong_type(project, refuse) -> None:
-    project.edit(project.space, "axes: [N]", "axes: 3")
-    refuse("scale.yaml:", "axes")
-
-
-def test_an_undefined_name_in_a_constraint(project, refuse) -> None:
-    project.edit(project.space, "block_size * per_thread <= 1024", "block_size * threads <= 1024")
-    refuse("scale.yaml:", "'threads'")
-
-
-def test_a_call_outside_the_whitelist(project, refuse) -> None:
-    project.edit(project.space, "block_size * per_thread <= 1024", "exit(block_size)")
-    refuse("scale.yaml:", "call to `exit` is not allowed")
+@pytest.mark.parametrize(("file", "old", "new", "told"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_in_a_file(project, refuse, file: str, old: str, new: str, told) -> None:
+    project.edit(getattr(project, file), old, new)
+    refuse(*told)
 
 
 def test_a_parameter_that_nothing_uses(project, refuse) -> None:
@@ -88,40 +116,10 @@ def test_a_place_is_written_from_the_current_folder(project, tune) -> None:
     assert_refused(tune("check", project.space), "Error: templates/scale.cu.j2:2: ")
 
 
-def test_a_name_that_is_not_declared(project, refuse) -> None:
-    project.edit(project.template, "@{ per_thread }@", "@{ per_thread * rows }@")
-    refuse("scale.cu.j2:2", "rows")
-
-
-def test_a_template_that_does_not_parse(project, refuse) -> None:
-    project.edit(project.template, "@{ per_thread }@", "@{ per_thread + }@")
-    refuse("scale.cu.j2:2")
-
-
-def test_a_kernel_that_compiles_in_no_config_shows_the_templates_line(project, refuse) -> None:
-    project.edit(project.template, "2.0f * in[first + k]", "2.0f * input[first + k]")
-    refuse("none of ", "scale.cu.j2", "9", '"input" is undefined')
-
-
 def test_no_valid_config(project, refuse) -> None:
     project.edit(project.space, "per_thread <= 1024", "per_thread <= N // 4096")
     project.edit(project.space, "default: {block_size: 256, per_thread: 1}\n", "")
     refuse("scale.yaml:", "no config satisfies", "N=4096")
-
-
-def test_an_argument_list_that_is_not_the_kernels(project, refuse) -> None:
-    project.edit(project.space, "  - {name: N, dtype: int32, value: N}\n", "")
-    refuse("scale")
-
-
-def test_an_argument_of_another_type(project, refuse) -> None:
-    project.edit(project.space, "{name: out, dtype: float32", "{name: out, dtype: float64")
-    refuse("out", "float64")
-
-
-def test_a_baseline_that_does_not_compile(project, refuse) -> None:
-    project.edit(project.kernel, "2.0f * in[i]", "2.0f * input[i]")
-    refuse("scale.cu", "input")
 
 
 def test_a_missing_template(project, refuse) -> None:
@@ -205,11 +203,21 @@ def test_a_workload_that_cannot_be_read(project, tune, text: str) -> None:
     assert not (project.root / "sessions").exists()
 
 
-def test_a_gpu_that_is_not_there_says_what_a_recording_would_do(project, tune) -> None:
-    result = tune(project.kernel, "--json", "--device", "cuda")
-    assert_refused(
-        result, "no NVIDIA GPU was found", "--device recorded would answer", "scale.json"
-    )
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "--device cuda",
+            ["no NVIDIA GPU was found", "--device recorded would answer", "scale.json"],
+        ),
+        ("--device rocm", ["'rocm'", "recorded:FILE"]),
+        ("--workload N=5", ["no measurements for workload N=5", "N=4096 N=1048576 N=100000"]),
+        ("--searcher kernel_tuner:guessing", ["guessing", "genetic_algorithm"]),
+        ("--operator ACTIVATION=gelu", ["no operator choice named 'ACTIVATION'"]),
+    ],
+)
+def test_an_option_that_cannot_be_had(project, tune, words: str, told) -> None:
+    assert_refused(tune(project.kernel, "--json", *words.split()), *told)
     assert not (project.root / "sessions").exists()
 
 
@@ -217,26 +225,6 @@ def test_no_gpu_and_no_recording(project, tune) -> None:
     for path in (project.root / "kernels/recordings").glob("*/*"):
         path.unlink()
     assert_refused(tune(project.kernel, "--json"), "no GPU here and no recording", "tune record")
-
-
-def test_an_unknown_device(project, tune) -> None:
-    assert_refused(tune(project.kernel, "--json", "--device", "rocm"), "'rocm'", "recorded:FILE")
-
-
-def test_a_workload_that_was_not_recorded(project, tune) -> None:
-    result = tune(project.kernel, "--json", "--workload", "N=5")
-    assert_refused(result, "no measurements for workload N=5", "N=4096 N=1048576 N=100000")
-
-
-def test_an_unknown_strategy_of_kernel_tuner(project, tune) -> None:
-    result = tune(project.kernel, "--json", "--searcher", "kernel_tuner:guessing")
-    assert_refused(result, "guessing", "genetic_algorithm")
-    assert not (project.root / "sessions").exists()
-
-
-def test_an_operator_choice_that_the_kernel_does_not_have(project, tune) -> None:
-    result = tune(project.kernel, "--json", "--operator", "ACTIVATION=gelu")
-    assert_refused(result, "no operator choice named 'ACTIVATION'")
 
 
 def test_a_space_that_is_for_another_kernel(project, tune) -> None:

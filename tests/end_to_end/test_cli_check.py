@@ -47,19 +47,21 @@ def test_an_unknown_target_is_told_the_known_ones(project, tune) -> None:
     assert "unknown target 'sm_99'\n  targets: sm_75 sm_80" in done.stderr
 
 
-def test_a_reference_without_its_function_is_a_mistake(project, tune) -> None:
-    project.kernel.with_suffix(".py").write_text("def compute(): ...\n", encoding="utf-8")
-    done = tune("check", project.space)
-    assert done.exit_code == 2
-    assert "scale.py: defines no `reference` function" in done.stderr
-
-
-def test_a_reference_of_another_shape_is_a_mistake(project, tune) -> None:
-    text = "def reference(xp, inputs, axes):\n    return {'out': xp.ones(1), 'y': xp.ones(1)}\n"
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def compute(): ...\n", "defines no `reference` function"),
+        (
+            "def reference(xp, inputs, axes):\n    return {'out': xp.ones(1), 'y': xp.ones(1)}\n",
+            "the reference returns",
+        ),
+    ],
+)
+def test_a_reference_that_cannot_be_right_is_a_mistake(project, tune, text, told) -> None:
     project.kernel.with_suffix(".py").write_text(text, encoding="utf-8")
     done = tune("check", project.space)
     assert done.exit_code == 2
-    assert "scale.py: the reference returns" in done.stderr
+    assert f"scale.py: {told}" in done.stderr
 
 
 def test_render_prints_the_source_alone(project, tune) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -12,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import copytree
 from typing import TypeVar
 
 from tuner.model.trial import Trial
@@ -21,8 +21,8 @@ from tuner.session.records import Record, from_row
 T = TypeVar("T")
 
 PR_SET_CHILD_SUBREAPER = 36
-FOLDER = Path(__file__).with_name("faulty")
-SOURCE = (FOLDER / "scale.cu").read_text(encoding="utf-8")
+PROJECT = Path(__file__).with_name("faulty")
+SOURCE = (PROJECT / "scale.cu").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def configs(session: Path) -> set[str]:
 
 def written(root: Path) -> Path:
     """Write the kernel's four files to a new folder."""
-    return copytree(FOLDER, root)
+    return Path(shutil.copytree(PROJECT, root, ignore=shutil.ignore_patterns("__pycache__")))
 
 
 def build_disk_full(folder: Path, compiler: str) -> Path:

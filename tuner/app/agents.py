@@ -14,7 +14,6 @@ from tuner.model.settings import FILES, LITERAL, MCP
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
-    from pathlib import Path
 
     from tuner.agent.base import Agent
     from tuner.agent.rounds import Author
@@ -38,9 +37,17 @@ class Authoring:
     def early_warning(self, session: Session, rounds: int) -> str:
         """Where a round is left, ask whether the agent can be had; say why not, "" if so."""
         from tuner.agent.history import over
+        from tuner.agent.openai import OpenAIAgent, Unreachable
 
-        left = any(not over(session, number) for number in range(1, rounds + 1))
-        return early_warning(self.agent) if left else ""
+        if not isinstance(self.agent, OpenAIAgent | Unreachable):
+            return ""
+        if all(over(session, number) for number in range(1, rounds + 1)):
+            return ""
+        try:
+            self.agent.check()
+        except AgentError as error:
+            return " ".join(error.message.split())
+        return ""
 
 
 def authoring_for(
@@ -51,12 +58,10 @@ def authoring_for(
     stack: ExitStack,
     agent: Agent | None = None,
 ) -> Authoring | None:
-    """Prepare who writes; None where no round is asked for. The stack closes what is opened.
-
-    `agent` is given where the config cannot make it.
+    """Prepare who writes, an agent made here unless it is given; None where no round is asked for.
 
     Raises `DeviceError` for a recording, which knows no other template than its own, and
-    `InputError` for settings of the agent that cannot be right.
+    `InputError` for settings of the agent that cannot be right. The stack closes what is opened.
     """
     config = plan.config
     if not config.rounds:
@@ -67,7 +72,7 @@ def authoring_for(
             "writes others",
             remedy="use --device cuda on a machine with a GPU, or --device host to try it on a CPU",
         )
-    agent = agent or agent_for(config, options)
+    agent = agent or _agent(config, options)
     profiling = profiling_for(plan, device, compiler, stack)
     return Authoring(agent, partial(_author, agent, plan, device, profiling))
 
@@ -81,11 +86,15 @@ def _author(
     candidates: Candidates,
 ) -> Author:
     from tuner.agent.briefing import Briefer
+    from tuner.agent.openai import OpenAIAgent
     from tuner.agent.rounds import Author
     from tuner.agent.tools import ToolSession
     from tuner.agent.tree import policy
+    from tuner.session.events import Said
 
-    remember(agent, session)
+    if isinstance(agent, OpenAIAgent):
+        # What earlier runs of the session spent.
+        agent.budget.remember(event.entry for event in session.events(Said))
     runs = not device.info.recorded
     sources = (*plan.spec.include_dirs, *plan.config.sources)
     tools = ToolSession(
@@ -107,12 +116,7 @@ def _author(
     )
 
 
-def agent_for(config: RunConfig, options: RunOptions) -> Agent:
-    """Make an agent that has said nothing yet.
-
-    Raises `InputError` for a file of prices or a folder that cannot be used. One that cannot be
-    reached is made all the same: the run has a template to go on with.
-    """
+def _agent(config: RunConfig, options: RunOptions) -> Agent:
     if config.agent == MCP:
         raise InputError(
             "a client of the Model Context Protocol leads the rounds of this session",
@@ -122,7 +126,14 @@ def agent_for(config: RunConfig, options: RunOptions) -> Agent:
         from tuner.agent.files import FilesAgent
 
         assert config.exchange is not None
-        _require_writable(config.exchange)
+        try:
+            config.exchange.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"the folder cannot be made: {error.strerror}",
+                path=config.exchange,
+                remedy="name another with --exchange",
+            ) from error
         return FilesAgent(config.exchange, wait_s=options.wait_s, say=options.say)
     if config.agent == LITERAL:
         from tuner.agent.widen_ranges import WideningAgent
@@ -139,37 +150,5 @@ def agent_for(config: RunConfig, options: RunOptions) -> Agent:
     try:
         return OpenAIAgent(config.model, budget, environ=os.environ)
     except AgentError as error:
+        # The run has a template to go on with.
         return Unreachable(f"openai:{config.model}", error)
-
-
-def remember(agent: Agent, session: Session) -> None:
-    """Count against the budget what earlier runs of a session spent."""
-    from tuner.agent.openai import OpenAIAgent
-    from tuner.session.events import Said
-
-    if isinstance(agent, OpenAIAgent):
-        agent.budget.remember(event.entry for event in session.events(Said))
-
-
-def early_warning(agent: Agent) -> str:
-    """Ask whether an agent can be had, which costs nothing; say in one line why not, "" if so."""
-    from tuner.agent.openai import OpenAIAgent, Unreachable
-
-    if not isinstance(agent, OpenAIAgent | Unreachable):
-        return ""
-    try:
-        agent.check()
-    except AgentError as error:
-        return " ".join(error.message.split())
-    return ""
-
-
-def _require_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"the folder cannot be made: {error.strerror}",
-            path=folder,
-            remedy="name another with --exchange",
-        ) from error

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.app.plan import check_signature, read_space
+from tuner.app.plan import check_signature, read_chosen
 from tuner.compiler.base import Compiler
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
@@ -22,7 +22,7 @@ from tuner.model.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architec
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status, Trial
 from tuner.search.pool import Pool, valid_configs
-from tuner.space.choices import chosen_operators
+from tuner.space.load import Definition
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
 from tuner.tuning.search import no_valid_config, require_one_compiles
@@ -83,12 +83,8 @@ class UnavailableDevice:
         """Nothing is held open."""
 
 
-def check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
-    """Compute the reference with NumPy on the smallest workload.
-
-    Raises `KernelError` where it fails, returns another shape, or where its tolerance would let
-    an output of zeros pass.
-    """
+def _check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
+    """Compute the reference with NumPy on the smallest workload; its tolerance refuses zeros."""
     workload = min(spec.workloads, key=spec.footprint_bytes)
     verifier = Verifier(HostMemory(), spec, operators)
     if spec.footprint_bytes(workload) > LARGEST_REFERENCE_BYTES:
@@ -118,24 +114,18 @@ def target_info(text: str) -> DeviceInfo:
     )
 
 
-def check_space(
-    spec: KernelSpec,
-    space: SearchSpace,
+def _check(
+    definition: Definition,
     operators: Mapping[str, str],
-    *,
     target: DeviceInfo,
     compiler: Compiler,
     sample: int,
 ) -> SpaceCheck:
-    """Check the files against each other, count configs, and compile the baseline and a sample.
-
-    Raises `InputError` for the first mistake; a config of the sample that does not compile is one
-    only where none does.
-    """
+    spec, space = definition.spec, definition.space
     template = Template.load(spec.template)
     template.check(space, spec)
     check_signature(spec)
-    check_reference(spec, operators)
+    _check_reference(spec, operators)
     device = UnavailableDevice(target)
     candidate = Candidate("checked", space, template)
     evaluator = Evaluator(spec, candidate, operators, compiler, device)
@@ -156,7 +146,6 @@ def check_space(
 def _spread(
     spec: KernelSpec, space: SearchSpace, pools: Mapping[Workload, Pool], count: int
 ) -> Iterable[tuple[Workload, Config]]:
-    """Choose the default and `count` configs evenly from the tuned workloads' pools."""
     first, default = spec.tuned[0], space.default
     picks = [(first, default)] if default is not None and default in pools[first] else []
     for number in range(count):
@@ -177,18 +166,10 @@ def check(
     """Check a search space, its template, its kernel and its reference; no GPU is needed.
 
     The baseline and `sample` configs, spread evenly over the valid ones, are compiled for `target`.
-    Raises `InputError` for the first mistake.
+    Raises `InputError` for the first mistake; a config of the sample that does not compile is one
+    only where none does.
     """
-    definition = read_space(Path(space))
-    chosen = chosen_operators(definition.spec, operators or {})
-    definition = definition.chosen(chosen)
+    definition, chosen = read_chosen(space, operators)
     info = target_info(target)
     with NvrtcPool(jobs, cache=Cache()) as compiler:
-        return check_space(
-            definition.spec,
-            definition.space,
-            chosen,
-            target=info,
-            compiler=compiler,
-            sample=sample,
-        )
+        return _check(definition, chosen, info, compiler, sample)

@@ -65,7 +65,7 @@ def recorded_spaces(
 
 
 def _space_of(recording: Path) -> Path:
-    """Find the search space of `<folder>/recordings/<gpu>/<kernel>.json.xz` by its name."""
+    # It is named after `<folder>/recordings/<gpu>/<kernel>.json.xz`.
     folders = recording.resolve().parents
     kernel = folders[min(2, len(folders) - 1)] / f"{recording_name(recording)}.cu"
     found = look_for_space(kernel, Path.cwd())

@@ -36,9 +36,11 @@ def headline(device: Device) -> str:
         )
     if not isinstance(device, FromRecording):
         return f"{info.name} ({info.architecture}): everything is measured here"
+    here, path = Path.cwd(), device.path
+    path = path.relative_to(here) if path.is_relative_to(here) else path
     return (
         "RECORDED: no GPU is used; answers come from measurements made on "
-        f"{article(info.name)} {info.name} on {_date(device.created)} ({_short(device.path)})"
+        f"{article(info.name)} {info.name} on {_date(device.created)} ({path})"
     )
 
 
@@ -96,11 +98,6 @@ def _date(created: str) -> str:
 
 def _identity(recording: Path) -> str:
     return f"{recording.name} {hashlib.sha256(recording.read_bytes()).hexdigest()[:12]}"
-
-
-def _short(path: Path) -> Path:
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _commit(folder: Path) -> str:

@@ -129,10 +129,7 @@ def sanitized_host(
     environment: Mapping[str, str],
     stack: ExitStack,
 ) -> tuple[Compiler, Device]:
-    """Open a `host` device that runs sanitized code, and the compiler that makes it.
-
-    `environment` is what `preload` says of `SANITIZERS`. The stack closes both.
-    """
+    """Open a device with `preload(SANITIZERS)`, and its compiler; the stack closes both."""
     from tuner.compiler.cache import Cache
     from tuner.compiler.host import SANITIZERS, HostCompiler, sanitizer_finding
     from tuner.device.cpu.device import HostDevice

@@ -11,10 +11,7 @@ FOLDER = "search_spaces"
 
 
 def find_space(kernel: Path, start: Path) -> Path:
-    """Find `search_spaces/**/<stem>.yaml` from `start`, then from the kernel's folder upwards.
-
-    The first folder that holds a match decides. Raises `SpaceError` for none or several.
-    """
+    """Find what `look_for_space` finds; raise `SpaceError` for none or several."""
     found = look_for_space(kernel, start)
     if found is not None:
         return found
@@ -25,7 +22,10 @@ def find_space(kernel: Path, start: Path) -> Path:
 
 
 def look_for_space(kernel: Path, start: Path) -> Path | None:
-    """Find what `find_space` finds, None where there is none; raise `SpaceError` for several."""
+    """Find `search_spaces/**/<stem>.yaml` from `start`, then from the kernel's folder upwards.
+
+    The first folder that holds a match decides; `SpaceError` for several.
+    """
     folder = kernel.resolve().parent
     for root in (start.resolve(), folder, *folder.parents):
         matches = sorted((root / FOLDER).glob(f"**/{glob.escape(kernel.stem)}.yaml"))

@@ -9,12 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tuner.app.instruments import compiler_for, sanitized_host
-from tuner.app.plan import check_signature, read_space
+from tuner.app.plan import check_signature, read_chosen
 from tuner.app.render import chosen_config
 from tuner.compiler.cache import Cache
 from tuner.compiler.host import SANITIZERS, preload
 from tuner.compiler.pool import NvrtcPool
-from tuner.device.base import Device
 from tuner.device.cpu.device import HostDevice
 from tuner.mutation.examine import (
     Bench,
@@ -27,12 +26,9 @@ from tuner.mutation.examine import (
 )
 from tuner.mutation.mutants import Mutant, sampled
 from tuner.mutation.subject import MutationSubject, default_path, read_marks
-from tuner.space.choices import chosen_operators
 
 # A mutant that never ends is found out in this time.
 RUN_TIMEOUT_S = 2.0
-
-Progress = Callable[[Iterable[MutantVerdict], int], Iterable[MutantVerdict]]
 
 
 def mutate(
@@ -54,9 +50,7 @@ def mutate(
     evenly; `equivalent` marks those that change no result. The score is kept in `session`. Verdicts
     pass through `progress`, with their number. An interruption ends it with what is known.
     """
-    definition = read_space(space)
-    chosen = chosen_operators(definition.spec, operators or {})
-    definition = definition.chosen(chosen)
+    definition, chosen = read_chosen(space, operators)
     with ExitStack() as stack:
         device = HostDevice(definition.spec, chosen, run_timeout_s=RUN_TIMEOUT_S)
         stack.callback(device.close)
@@ -71,7 +65,9 @@ def mutate(
         started_s = time.perf_counter()
         verdicts: list[MutantVerdict] = []
         complete = False
-        examiner = _examiner(subject, device, stack)
+        plain = Bench(subject, device, compiler_for(device, None, stack), subject.workloads)
+        twin = stack.enter_context(NvrtcPool(workers=1, cache=Cache()))
+        examiner = Examiner(subject, plain, twin, lambda: _sanitized(subject, stack))
         try:
             examiner.require_correct()
             mutants = sampled(subject.reached, limit, seed)
@@ -95,17 +91,7 @@ def mutate(
     return found
 
 
-def _examiner(subject: MutationSubject, device: Device, stack: ExitStack) -> Examiner:
-    """Put compilers, devices and the subject together; `stack` closes them."""
-    compiler = compiler_for(device, None, stack)
-    twin = NvrtcPool(workers=1, cache=Cache())
-    stack.callback(twin.close)
-    plain = Bench(subject, device, compiler, subject.workloads)
-    return Examiner(subject, plain, twin, lambda: _sanitized(subject, stack))
-
-
 def _sanitized(subject: MutationSubject, stack: ExitStack) -> Bench:
-    """Make the bench for those that survive the plain one; `DeviceError` without sanitizers."""
     environment = preload(SANITIZERS)
     compiler, device = sanitized_host(subject.spec, subject.operators, environment, stack)
     return Bench(subject, device, compiler, subject.small_workloads)

@@ -103,10 +103,7 @@ def open_run(
 def _with_space(
     kernel: Path, settings: RunSettings, options: RunOptions
 ) -> tuple[RunSettings, bool]:
-    """Name the drafted search space in the settings of a kernel without one; tell whether it was.
-
-    Raises `InputError` with what is left to fill in, and the command that follows.
-    """
+    """Draft a search space for a kernel without one; tell whether it was drafted."""
     if settings.get("space") is not None or settings.get("template") is not None:
         return settings, False
     require_kernel(kernel)
@@ -126,13 +123,11 @@ def _with_space(
 
 
 def _knowledge(options: RunOptions, device: Device) -> Knowledge | None:
-    """Open the store of past runs; what keeps it from being used is told."""
     from tuner.tuning.warm_start import open_knowledge
 
-    def warn(text: str) -> None:
-        options.say(f"Warning: {text}")
-
-    return open_knowledge(options.store, os.environ, device.info, warn)
+    return open_knowledge(
+        *(options.store, os.environ, device.info), lambda text: options.say(f"Warning: {text}")
+    )
 
 
 def _new_session(

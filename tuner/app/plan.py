@@ -164,6 +164,17 @@ def read_space(space: Path, template: Path | None = None) -> Definition:
     return replace(definition, spec=replace(definition.spec, template=template.resolve()))
 
 
+def read_chosen(
+    space: Path | str, operators: Mapping[str, str] | None
+) -> tuple[Definition, Mapping[str, str]]:
+    """Read a search space for one choice of its operators; return the choice completed, too."""
+    from tuner.space.choices import chosen_operators
+
+    definition = read_space(Path(space))
+    chosen = chosen_operators(definition.spec, operators or {})
+    return definition.chosen(chosen), chosen
+
+
 def check_signature(spec: KernelSpec) -> None:
     """Raise `KernelError` unless the declared arguments can be those of the baseline's kernels."""
     from tuner.source import check_arguments, read_source
@@ -200,7 +211,6 @@ def option_of(setting: str) -> str:
 
 
 def _values(settings: RunSettings, spec: KernelSpec) -> dict[str, Any]:
-    """Turn the settings that are given into what a config holds."""
     from tuner.space.load import workload_from_text
 
     values: dict[str, Any] = {**settings}
@@ -242,10 +252,7 @@ def _peers(spec: KernelSpec, settings: RunSettings) -> tuple[str, ...]:
 
 
 def _agent(settings: RunSettings, *, drafted: bool) -> dict[str, Any]:
-    """Decide who writes, how often, and where; raise `InputError` where settings do not fit.
-
-    A key in the environment alone sends nothing anywhere: a model has to be named.
-    """
+    # A key in the environment alone sends nothing anywhere: a model has to be named.
     agent, model, exchange = (settings.get(name) for name in ("agent", "model", "exchange"))
     if agent in (None, AUTO):
         agent = OPENAI if model else FILES if exchange else LITERAL

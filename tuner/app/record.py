@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -46,8 +45,7 @@ _LOCAL = frozenset({Status.CONSTRAINT, Status.COMPILE, Status.RESOURCE_LIMIT, St
 def recording_plan(plan: Plan) -> Plan:
     """Turn a plan into one that measures what searches may ask for, held-out workloads too.
 
-    That is every valid config, or, where the plan has a number of trials, what a search of so
-    many tries on each workload and as many more (`tuning.search.Survey`).
+    That is every valid config or, for a number of trials, what `tuning.search.Survey` tries.
     """
     config = plan.config
     changed = replace(
@@ -65,11 +63,6 @@ def record(
 ) -> Recording:
     """Measure, or resume measuring, `recording_plan(plan)`; return the recording of it all."""
     tune(plan, session=session, device=device, compiler=compiler, listener=listener)
-    return recording_of(plan, session=session, device=device, compiler=compiler)
-
-
-def recording_of(plan: Plan, *, session: Session, device: Device, compiler: Compiler) -> Recording:
-    """Make the recording of what a session has measured."""
     evaluator = evaluator_of(plan, compiler, device)
     comparisons = {comparison.workload: comparison for comparison in session.comparisons()}
     return Recording(
@@ -98,18 +91,15 @@ def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDevic
     software = ("compiler", "commit", "python", "tune")
     known = session.environment
     facts["environment"] |= {f"recorded_{name}": known[name] for name in software if name in known}
-    facts["streaming_gbps"] = max(device.info.streaming_gbps, _best_gbps(spec, session))
-    return RecordedDeviceInfo(**facts)
-
-
-def _best_gbps(spec: KernelSpec, session: Session) -> float:
-    """The highest rate of any program whose buffers cannot stay in a cache: a roofline seen."""
+    # The rates of programs whose buffers cannot stay in a cache: a roofline seen.
     rates = [
         spec.min_bytes.integer(trial.workload.values) / trial.time_us / 1e3
         for trial in session.trials(INITIAL)
         if trial.time_us is not None and spec.footprint_bytes(trial.workload) >= CACHE_FREE_BYTES
     ]
-    return round(max(rates, default=0.0), 1)
+    best = round(max(rates, default=0.0), 1)
+    facts["streaming_gbps"] = max(device.info.streaming_gbps, best)
+    return RecordedDeviceInfo(**facts)
 
 
 def _workload(
@@ -145,9 +135,13 @@ def _workload(
 def _compiled(
     plan: Plan, session: Session, evaluator: Evaluator, compiler: Compiler
 ) -> dict[str, RecordedCompilation]:
-    """Ask the compiler's cache once more for every source that was tried."""
     requests: dict[str, CompileRequest] = {}
-    for one in _requests(plan, session, evaluator):
+    asked: list[CompileRequest] = []
+    for workload in plan.config.workloads:
+        asked.append(evaluator.baseline_request(workload))
+        tried = session.trials(INITIAL, workload)
+        asked += [evaluator.request(workload, trial.config) for trial in tried]
+    for one in asked:
         key = source_key(one.source, one.options, one.architecture)
         # Which kernels of a source are launched may depend on the workload.
         kernels = dict.fromkeys((*requests.get(key, one).kernels, *one.kernels))
@@ -159,13 +153,6 @@ def _compiled(
         for key, result in zip(batch, results, strict=True):
             found[key] = RecordedCompilation.of(result.result())
     return found
-
-
-def _requests(plan: Plan, session: Session, evaluator: Evaluator) -> Iterator[CompileRequest]:
-    for workload in plan.config.workloads:
-        yield evaluator.baseline_request(workload)
-        for trial in session.trials(INITIAL, workload):
-            yield evaluator.request(workload, trial.config)
 
 
 def _peer(trial: PeerTrial, comparison: Comparison | None) -> RecordedProgram:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tuner.app.plan import read_space
+from tuner.app.plan import read_chosen
 from tuner.model.config import Config, Parameter, SearchSpace, format_value
 from tuner.model.errors import SpaceError
 from tuner.model.expressions import Value
 from tuner.model.kernel import KernelSpec
-from tuner.space.choices import chosen_operators
 from tuner.space.load import workload_from_text
 from tuner.space.template import Template
 
@@ -24,13 +23,10 @@ def render(
 ) -> str:
     """Return the CUDA source of one config of a search space.
 
-    A parameter that `config` doesn't name takes its value from the space's default config.
-    `workload`, such as `T=1024,D=4096`, is for templates that use the axes; otherwise it is the
-    first in the space. Raises `InputError` for what is wrong with the files or the values.
+    Values that `config` lacks are those of the default config; `workload` is `T=1024,D=4096`, the
+    first of the space otherwise. Raises `InputError` for what is wrong with files or values.
     """
-    definition = read_space(Path(space))
-    chosen = chosen_operators(definition.spec, operators or {})
-    definition = definition.chosen(chosen)
+    definition, chosen = read_chosen(space, operators)
     spec = definition.spec
     template = Template.load(spec.template)
     template.check(definition.space, spec)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any, Self
 
 from tuner.agent.base import Answer
@@ -137,16 +136,10 @@ class Scorer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     def _speedup(self, answer: Answer) -> float:
-        """Average the speedups over the workloads; where no config is right, the baseline runs."""
         _require_writable(answer)
         deadline_s = time.monotonic() + self._effort.time_s
         plan = drafted(answer, self._plan, self._folder / str(next(self._numbers)), DRAFT)
@@ -242,24 +235,22 @@ class GrpoReward:
     ) -> list[float | None]:
         """Score every completion, a text or a list of messages."""
         kernels = columns.get("kernel") or [self.kernel] * len(completions)
-        return [
-            self._reward(_text(completion)) if kernel == self.kernel else None
-            for completion, kernel in zip(completions, kernels, strict=True)
-        ]
+        rewards: list[float | None] = []
+        for completion, kernel in zip(completions, kernels, strict=True):
+            if kernel != self.kernel:
+                rewards.append(None)
+                continue
+            text = completion if isinstance(completion, str) else _last_said(completion)
+            if text not in self._known:
+                self._known[text] = self._scorer.score(text).reward
+            rewards.append(self._known[text])
+        return rewards
 
     def close(self) -> None:
         """End the processes."""
         self._scorer.close()
 
-    def _reward(self, text: str) -> float:
-        if text not in self._known:
-            self._known[text] = self._scorer.score(text).reward
-        return self._known[text]
 
-
-def _text(completion: str | Sequence[Mapping[str, Any]]) -> str:
-    """Take the last thing that the model said."""
-    if isinstance(completion, str):
-        return completion
-    said = [message for message in completion if message["role"] == "assistant"]
+def _last_said(messages: Sequence[Mapping[str, Any]]) -> str:
+    said = [message for message in messages if message["role"] == "assistant"]
     return said[-1].get("content") or "" if said else ""

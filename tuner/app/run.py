@@ -158,11 +158,8 @@ def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) ->
 
 
 def _load_ahead(searcher: str, pool_size: int) -> None:
-    """Import what search and finals need, outside of the main thread.
-
-    An interruption of the main thread while it defines a class by `exec`, as imports do, makes
-    Python 3.11 end with SIGINT whatever the program's own exit code is.
-    """
+    # Outside of the main thread, which Python 3.11 ends with SIGINT, whatever the exit code, where
+    # it is interrupted while it defines a class by `exec`, as imports do.
     preload_solver()
     preload(searcher, pool_size)
 
@@ -196,17 +193,11 @@ def _measure_baseline(
 ) -> None:
     for workload in plan.config.workloads:
         tracker.announce("baseline", workload)
-        tracker.set_baseline(workload, _baseline_us(workload, session, evaluator))
-
-
-def _baseline_us(workload: Workload, session: Session, evaluator: Evaluator) -> float:
-    """Verify and time the baseline on one workload, unless the session has it."""
-    known = session.baselines().get(workload)
-    if known is not None:
-        return known.measurement.median_us
-    trial = evaluator.baseline(workload)
-    assert trial.measurement is not None
-    session.record_baseline(
-        workload, trial.measurement, trial.correctness, trial.resources, trial.occupancy
-    )
-    return trial.measurement.median_us
+        if workload not in session.baselines():
+            made = evaluator.baseline(workload)
+            assert made.measurement is not None
+            session.record_baseline(
+                workload, made.measurement, made.correctness, made.resources, made.occupancy
+            )
+        known = session.baselines()[workload]
+        tracker.set_baseline(workload, known.measurement.median_us)

@@ -48,8 +48,13 @@ class Program(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the hidden command `run` before anything that is no command."""
         own = {"--help", "-h", "--version", RUN, *COMMANDS}
-        if args and args[0] not in own:
-            _reject_misspelled(args[0], ctx)
+        if args and (word := args[0]) not in own:
+            path = Path(word)
+            if not (word.startswith("-") or path.suffix or path.exists() or "/" in word):
+                close = difflib.get_close_matches(word, COMMANDS, n=1)
+                hint = f"; did you mean `{close[0]}`?" if close else ""
+                message = f"{word!r} is neither a command nor a kernel file{hint}"
+                raise click.UsageError(message, ctx)
             args = [RUN, *args]
         return super().parse_args(ctx, args)
 
@@ -70,14 +75,6 @@ class Program(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
         formatter.write_paragraph()
         formatter.write_text(f"`{ctx.command_path} COMMAND --help` shows a command's own options.")
-
-
-def _reject_misspelled(word: str, ctx: click.Context) -> None:
-    if word.startswith("-") or Path(word).suffix or Path(word).exists() or "/" in word:
-        return
-    close = difflib.get_close_matches(word, COMMANDS, n=1)
-    hint = f"; did you mean `{close[0]}`?" if close else ""
-    raise click.UsageError(f"{word!r} is neither a command nor a kernel file{hint}", ctx)
 
 
 @click.command(

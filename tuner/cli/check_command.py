@@ -23,22 +23,14 @@ if TYPE_CHECKING:
 @click.command("check")
 @click.argument("space", metavar="SPACE.yaml", type=click.Path(path_type=Path))
 @click.option("--target", default="sm_90a", show_default=True, help="Architecture to compile for.")
-@click.option(
+@options.count(
     "--sample",
-    metavar="N",
-    type=click.IntRange(min=1),
     default=8,
     show_default=True,
     help="Configs to compile, spread evenly over the valid ones; the default config is added.",
 )
-@click.option(
-    "--operator",
-    metavar="NAME=VALUE",
-    multiple=True,
-    type=options.assignment,
-    help="Which of the operator's variants to compile; repeatable.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.operator(help="Which of the operator's variants to compile; repeatable.")
+@options.as_json
 def command(
     space: Path, target: str, sample: int, operator: tuple[tuple[str, str], ...], as_json: bool
 ) -> None:

@@ -15,7 +15,7 @@ import click
 
 from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted
+from tuner.cli.exits import stdout_kept_for_result, terminated_as_interrupted, writing
 
 if TYPE_CHECKING:
     from tuner.search.comparison import SearcherComparison
@@ -50,36 +50,17 @@ def searchers(text: str) -> tuple[str, ...]:
     required=True,
     help="A recording of `tune record`, a Kernel Tuner cache or T4 results; repeatable.",
 )
-@click.option("--seeds", metavar="N", type=click.IntRange(min=1), default=20, show_default=True)
-@click.option(
-    "--trials",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="Configs that a run tries.",
-)
-@click.option(
-    "--batch",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Configs asked for at a time.",
-)
-@options.workload("Only this one of a recording that holds several")
+@options.count("--seeds", default=20, show_default=True)
+@options.count("--trials", default=100, show_default=True, help="Configs that a run tries.")
+@options.count("--batch", default=1, show_default=True, help="Configs asked for at a time.")
+@options.workload(help="Only this one of a recording that holds several; repeatable.")
 @click.option(
     "--space",
     type=options.FILE,
     help="Search space of a recording of `tune record`; by default found by its name.",
 )
-@click.option(
-    "--jobs",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Runs at a time; the scores do not depend on it.",
+@options.count(
+    "--jobs", default=1, show_default=True, help="Runs at a time; the scores do not depend on it."
 )
 @click.option(
     "--out",
@@ -107,6 +88,7 @@ def command(
     share_100 are the shares of the optimum after 50 % and 100 % of the trials.
     """
     from tuner.app.compare import compare
+    from tuner.report.compare_page import write_comparison
     from tuner.search.recorded_spaces import recording_name
 
     recordings = tuple(dict.fromkeys(path.resolve() for path in recordings))
@@ -133,7 +115,9 @@ def command(
             reading=reading,
             ended=ended,
         )
-        page = _write(comparison, folder)
+        page = folder / PAGE
+        with writing(page, "page", "--out"):
+            write_comparison(comparison, page, shlex.join([program_name(), *sys.argv[1:]]))
     if as_json:
         click.echo(json.dumps(json_of(comparison)))
         click.echo(str(page), err=True)
@@ -158,23 +142,6 @@ def _require_writable(folder: Path) -> None:
     if not there.is_dir() or not os.access(there, os.W_OK):
         what = "is no folder" if not there.is_dir() else "cannot be written to"
         raise InputError(what, path=there, remedy="choose another place with --out")
-
-
-def _write(comparison: SearcherComparison, folder: Path) -> Path:
-    from tuner.model.errors import InputError
-    from tuner.report.compare_page import write_comparison
-
-    page = folder / PAGE
-    words = shlex.join([program_name(), *sys.argv[1:]])
-    try:
-        write_comparison(comparison, page, words)
-    except OSError as error:
-        raise InputError(
-            f"the page cannot be written: {error.strerror or error}",
-            path=page,
-            remedy="choose another place with --out",
-        ) from error
-    return page
 
 
 def _print_table(comparison: SearcherComparison) -> None:

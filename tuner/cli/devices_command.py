@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.app.locate import find_recordings
+from tuner.cli import options
 from tuner.model.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Recorded:
 
 
 @click.command("devices")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def command(as_json: bool) -> None:
     """List the GPUs here and the recordings under kernels/."""
     gpus = tuple(list_gpus())

@@ -13,7 +13,7 @@ import click
 from click.exceptions import Exit
 
 from tuner.app.environment import resume_line
-from tuner.model.errors import Interrupted, TunerError
+from tuner.model.errors import InputError, Interrupted, TunerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +59,19 @@ def stdout_kept_for_result() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+
+
+@contextmanager
+def writing(path: Path, what: str, option: str) -> Iterator[None]:
+    """Tell of a result that cannot be written; `option` names another place."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"the {what} cannot be written: {error.strerror or error}",
+            path=path,
+            remedy=f"choose another place with {option}",
+        ) from error
 
 
 def _from_here(text: str) -> str:

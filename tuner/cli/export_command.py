@@ -21,13 +21,9 @@ if TYPE_CHECKING:
     type=options.folder,
     help="Write the tuned variants with a C++ dispatch header and a JSON table to this folder.",
 )
-@options.variants_within()
-@options.max_variants()
-@click.option(
-    "--space",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The session's search space, where it is no longer where it was.",
-)
+@options.variants_within
+@options.max_variants
+@options.moved_space
 @click.option(
     "--kernel-tuner",
     metavar="DIR",

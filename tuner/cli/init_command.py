@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tuner.app.environment import program_name
+from tuner.cli import options
 
 if TYPE_CHECKING:
     from tuner.draft.space import Drafted
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     help="Where search_spaces/ and templates/ are.  [default: here]",
 )
 @click.option("--force", is_flag=True, help="Overwrite drafts that exist; never a reference.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def command(
     kernel_file: Path,
     kernel: str | None,
@@ -70,66 +70,41 @@ def command(
     asked = Asked(names, instantiate, include)
     with NvrtcPool(1, cache=Cache()) as pool:
         made = draft_source(kernel_file, out, asked, compiler=lambda: pool, force=force)
-    summary = Summary.of(made)
-    click.echo(json.dumps(summary.as_object()) if as_json else summary.text())
+    click.echo(json.dumps(as_object(made)) if as_json else as_text(made))
 
 
-@dataclass(frozen=True, slots=True)
-class Blank:
-    """One thing that a person has to fill in."""
-
-    file: str
-    line: int
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What was drafted, in the shape of the JSON object."""
-
-    kernel: str
-    written: list[str]
-    kept: list[str]
-    parameters: list[str]
-    blanks: list[Blank]
-    left_out: list[str]
-    notes: list[str]
-    next: str | None
-
-    @classmethod
-    def of(cls, drafted: Drafted) -> Summary:
-        """Sum up what became of a draft."""
-        return cls(
-            kernel=drafted.kernel,
-            written=[str(path) for path in drafted.written],
-            kept=[str(path) for path in drafted.kept],
-            parameters=list(drafted.parameters),
-            blanks=[Blank(str(blank.file), blank.line, blank.what) for blank in drafted.blanks],
-            left_out=list(drafted.left_out),
-            notes=list(drafted.notes),
-            next=_check(drafted.space),
-        )
-
-    def as_object(self) -> dict[str, object]:
-        """Make the object that `--json` prints; what tells of an extraction only where one was."""
-        extraction = ("left_out", "notes")
-        return {k: v for k, v in asdict(self).items() if v or k not in extraction}
-
-    def text(self) -> str:
-        """Write it for a terminal."""
-        lines = [f"wrote {path}" for path in self.written]
-        lines += [f"kept {path}" for path in self.kept]
-        lines += [f"left out ({len(self.left_out)}):"] if self.left_out else []
-        lines += [f"  {text}" for text in self.left_out]
-        lines += self.notes
-        if self.next is None:
-            return "\n".join(lines)
-        lines.append(f"parameters: {', '.join(self.parameters) or 'none found'}")
-        lines.append(f"to fill in ({len(self.blanks)}):" if self.blanks else "nothing to fill in")
-        lines += [f"  {blank.file}:{blank.line}: {blank.what}" for blank in self.blanks]
-        lines.append(f"then: {self.next}")
-        return "\n".join(lines)
+def as_object(made: Drafted) -> dict[str, object]:
+    """Make the object that `--json` prints; what tells of an extraction only where one was."""
+    extraction = {"left_out": list(made.left_out), "notes": list(made.notes)}
+    return {
+        "kernel": made.kernel,
+        "written": [*map(str, made.written)],
+        "kept": [*map(str, made.kept)],
+        "parameters": list(made.parameters),
+        "blanks": [
+            {"file": str(blank.file), "line": blank.line, "what": blank.what}
+            for blank in made.blanks
+        ],
+        **{name: told for name, told in extraction.items() if told},
+        "next": None if made.space is None else _check(made.space),
+    }
 
 
-def _check(space: Path | None) -> str | None:
-    return None if space is None else f"{program_name()} check {shlex.quote(str(space))}"
+def as_text(made: Drafted) -> str:
+    """Write for a terminal what was drafted and what is left to do."""
+    lines = [f"wrote {path}" for path in made.written]
+    lines += [f"kept {path}" for path in made.kept]
+    lines += [f"left out ({len(made.left_out)}):"] if made.left_out else []
+    lines += [f"  {text}" for text in made.left_out]
+    lines += made.notes
+    if made.space is not None:
+        blanks = made.blanks
+        lines.append(f"parameters: {', '.join(made.parameters) or 'none found'}")
+        lines.append(f"to fill in ({len(blanks)}):" if blanks else "nothing to fill in")
+        lines += [f"  {blank.file}:{blank.line}: {blank.what}" for blank in blanks]
+        lines.append(f"then: {_check(made.space)}")
+    return "\n".join(lines)
+
+
+def _check(space: Path) -> str:
+    return f"{program_name()} check {shlex.quote(str(space))}"

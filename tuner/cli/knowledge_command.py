@@ -28,8 +28,8 @@ def command() -> None:
 
 
 @command.command("list")
-@options.store()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.store
+@options.as_json
 def list_known(store: str | None, as_json: bool) -> None:
     """List what is known of each kernel on each device."""
     from tuner.session.knowledge import ALL_SEARCHES, summaries
@@ -48,7 +48,7 @@ def list_known(store: str | None, as_json: bool) -> None:
 @command.command("forget")
 @click.argument("kernel")
 @click.option("--device", metavar="NAME", help="Only what was found on this device.")
-@options.store()
+@options.store
 def forget(kernel: str, device: str | None, store: str | None) -> None:
     """Delete what is known of KERNEL, such as silu_and_mul."""
     opened = _opened(store)
@@ -64,7 +64,7 @@ def forget(kernel: str, device: str | None, store: str | None) -> None:
 
 @command.command("merge")
 @click.argument("other", metavar="URL|FILE")
-@options.store()
+@options.store
 def merge(other: str, store: str | None) -> None:
     """Add what another store knows."""
     from tuner.session.knowledge import ALL_SEARCHES
@@ -80,7 +80,7 @@ def merge(other: str, store: str | None) -> None:
 
 @command.command("add")
 @click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, type=options.folder)
-@options.store()
+@options.store
 def add(sessions: tuple[Path, ...], store: str | None) -> None:
     """Add what these sessions found, such as those of another machine."""
     from tuner.session.session import Session
@@ -105,16 +105,14 @@ def _opened(option: str | None) -> KnowledgeStore:
 def _lines(known: list[KnowledgeSummary]) -> list[str]:
     if not known:
         return ["nothing is known yet"]
-    rows = [_COLUMNS, *map(_row, known)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    rows = [_COLUMNS]
+    for one in known:
+        kernel = one.kernel + "".join(f" {name}={value}" for name, value in one.operators.items())
+        speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
+        counts = (str(one.searches), str(one.workloads))
+        rows.append((kernel, one.device, *counts, speedup, one.last[:10]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
-def _row(one: KnowledgeSummary) -> tuple[str, ...]:
-    choices = "".join(f" {name}={value}" for name, value in one.operators.items())
-    speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
-    numbers = (str(one.searches), str(one.workloads), speedup)
-    return (one.kernel + choices, one.device, *numbers, one.last[:10])
 
 
 def _searches(count: int) -> str:

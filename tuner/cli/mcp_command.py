@@ -30,16 +30,16 @@ WAIT = "45s"
 @click.option(
     "--device", metavar="DEVICE", default="auto", help="auto, cuda, cuda:N or host, as for a run."
 )
-@options.trials("Configs to try for each workload.")
-@options.time("Stop searching after it.")
-@options.rounds(f"Rounds at most; {DEFAULT_ROUNDS}.", least=1)
-@options.policy()
-@options.workload("Tune for this one")
-@options.operator("tune")
-@options.session("Folder of the session.")
-@options.resume("Session that `start` resumes.")
-@options.store()
-@options.sources("client")
+@options.count("--trials", help="Configs to try for each workload.")
+@options.time(help="Stop searching after it.")
+@options.count("--rounds", help=f"Rounds at most; {DEFAULT_ROUNDS}.")
+@options.policy
+@options.workload(help="Tune for this one; repeatable.")
+@options.operator(help="The variant of the operator to tune; repeatable.")
+@options.session(help="Folder of the session.")
+@options.resume(help="Session that `start` resumes.")
+@options.store
+@options.sources(help="A folder that the client may read, such as a CUTLASS checkout; repeatable.")
 @options.jobs()
 @click.option(
     "--wait",

@@ -34,16 +34,8 @@ BELOW = 1
     help="Mutate the template at this config, in place of the baseline; parameters not named come "
     "from the space's default.",
 )
-@click.option(
-    "--operator",
-    metavar="NAME=VALUE",
-    multiple=True,
-    type=options.assignment,
-    help="Which of the operator's variants to mutate; repeatable.",
-)
-@click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), help="Try only N mutants, spread evenly."
-)
+@options.operator(help="Which of the operator's variants to mutate; repeatable.")
+@options.count("--limit", help="Try only N mutants, spread evenly.")
 @click.option(
     "--seed",
     metavar="N",
@@ -58,19 +50,14 @@ BELOW = 1
     type=click.Path(path_type=Path),
     help="A file that marks mutants as equivalent; by default SPACE.mutants.yaml beside the space.",
 )
-@click.option(
-    "--session",
-    metavar="DIR",
-    type=options.folder,
-    help="Store the score in this session, whose report then shows it.",
-)
+@options.session(help="Store the score in this session, whose report then shows it.")
 @click.option(
     "--at-least",
     metavar="PERCENT",
     type=click.FloatRange(0, 100),
     help="Exit with code 1 where a smaller share is caught.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def command(
     space: Path,
     config: str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,8 +14,6 @@ from tuner.model.settings import MCTS_ROUNDS, POLICIES, SEARCHERS, STRATEGIES, R
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    Declared = Callable[[Callable[..., None]], Callable[..., None]]
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _UNIT_SECONDS = (3600.0, 60.0, 1.0)
@@ -99,77 +98,62 @@ def settings_of(context: click.Context, values: Mapping[str, Any]) -> RunSetting
     return cast(RunSettings, {name: value for name, value in settings.items() if name in known})
 
 
-def space() -> Declared:
-    """Declare `--space FILE`, for commands that find it by the kernel's name else."""
-    text = "The search space; by default search_spaces/**/KERNEL.yaml."
-    return click.option("--space", type=FILE, help=text)
+# Whole options, for commands where they mean the same.
+space = click.option(
+    "--space", type=FILE, help="The search space; by default search_spaces/**/KERNEL.yaml."
+)
+moved_space = click.option(
+    "--space", type=FILE, help="The session's search space, where it is no longer where it was."
+)
+policy = click.option(
+    "--policy",
+    type=click.Choice(POLICIES),
+    help="What chooses the template that a round builds on; by default greedy, and mcts from "
+    f"{MCTS_ROUNDS} rounds on.",
+)
+variants_within = click.option(
+    "--variants-within",
+    metavar="SHARE",
+    type=share,
+    help="How much slower than its best a workload may run, to save variants; 2 % by default.",
+)
+max_variants = click.option(
+    "--max-variants",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Keep the best N variants, instead of --variants-within.",
+)
+store = click.option(
+    "--store",
+    metavar="URL|FILE|none",
+    help="The store of past runs, to start from and to add to: a file, a database's URL, or none; "
+    "by default $TUNE_STORE, or a file of your own.",
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
-
-def trials(text: str) -> Declared:
-    """Declare `--trials N` with this help."""
-    return click.option("--trials", metavar="N", type=click.IntRange(min=1), help=text)
-
-
-def time(text: str) -> Declared:
-    """Declare `--time TIME` with this help."""
-    return click.option("--time", metavar="TIME", type=seconds, help=text)
-
-
-def rounds(text: str, *, least: int) -> Declared:
-    """Declare `--rounds N`, from `least` on, with this help."""
-    return click.option("--rounds", metavar="N", type=click.IntRange(min=least), help=text)
-
-
-def policy() -> Declared:
-    """Declare `--policy`."""
-    text = (
-        "What chooses the template that a round builds on; by default greedy, and mcts from "
-        f"{MCTS_ROUNDS} rounds on."
-    )
-    return click.option("--policy", type=click.Choice(POLICIES), help=text)
-
-
-def workload(text: str) -> Declared:
-    """Declare `--workload T=1024,...`, as often as one likes; the help begins with `text`."""
-    text = f"{text}; repeatable."
-    return click.option("--workload", metavar="T=1024,...", multiple=True, help=text)
-
-
-def operator(done: str) -> Declared:
-    """Declare `--operator NAME=VALUE`, as often as one likes; `done` is what for."""
-    text = f"The variant of the operator to {done}; repeatable."
-    return click.option(
-        "--operator", metavar="NAME=VALUE", multiple=True, type=assignment, help=text
-    )
-
-
-def session(text: str) -> Declared:
-    """Declare `--session DIR` with this help."""
-    return click.option("--session", metavar="DIR", type=folder, help=text)
-
-
-def resume(text: str = "Go on with the session in this folder.") -> Declared:
-    """Declare `--resume DIR` with this help."""
-    return click.option("--resume", metavar="DIR", type=folder, help=text)
-
-
-def sources(reader: str) -> Declared:
-    """Declare `--sources DIR`, as often as one likes; `reader` is who may read there."""
-    text = f"A folder that the {reader} may read, such as a CUTLASS checkout; repeatable."
-    path = click.Path(exists=True, file_okay=False, path_type=Path)
-    return click.option("--sources", metavar="DIR", multiple=True, type=path, help=text)
-
-
-def variants_within() -> Declared:
-    """Declare `--variants-within SHARE`."""
-    text = "How much slower than its best a workload may run, to save variants; 2 % by default."
-    return click.option("--variants-within", metavar="SHARE", type=share, help=text)
-
-
-def max_variants() -> Declared:
-    """Declare `--max-variants N`."""
-    text = "Keep the best N variants, instead of --variants-within."
-    return click.option("--max-variants", metavar="N", type=click.IntRange(min=1), help=text)
+# Options that want a `help` of each command's own; `count` wants its name, too.
+count = partial(click.option, metavar="N", type=click.IntRange(min=1))
+jobs = partial(
+    count, "--jobs", help="How many compilers run at a time; by default one for each core."
+)
+time = partial(click.option, "--time", metavar="TIME", type=seconds)
+workload = partial(click.option, "--workload", metavar="T=1024,...", multiple=True)
+operator = partial(click.option, "--operator", metavar="NAME=VALUE", multiple=True, type=assignment)
+session = partial(click.option, "--session", metavar="DIR", type=folder)
+resume = partial(
+    click.option,
+    "--resume",
+    metavar="DIR",
+    type=folder,
+    help="Go on with the session in this folder.",
+)
+sources = partial(
+    click.option,
+    "--sources",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
 
 
 def require_one_choice(within: float | None, most: int | None) -> None:
@@ -178,25 +162,10 @@ def require_one_choice(within: float | None, most: int | None) -> None:
         raise click.UsageError("--variants-within and --max-variants exclude one another")
 
 
-def peers(text: str) -> Declared:
+def peers(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare `--peers` and, as often as one likes, `--peer NAME`; the help begins with `text`."""
     every = click.option(
         "--peers", is_flag=True, help=f"{text} the implementations that KERNEL.py names as peers."
     )
     some = click.option("--peer", metavar="NAME", multiple=True, help="Only this peer; repeatable.")
     return lambda command: every(some(command))
-
-
-def jobs() -> Declared:
-    """Declare `--jobs N`."""
-    text = "How many compilers run at a time; by default one for each core."
-    return click.option("--jobs", metavar="N", type=click.IntRange(min=1), help=text)
-
-
-def store() -> Declared:
-    """Declare `--store URL|FILE|none`."""
-    text = (
-        "The store of past runs, to start from and to add to: a file, a database's URL, or none; "
-        "by default $TUNE_STORE, or a file of your own."
-    )
-    return click.option("--store", metavar="URL|FILE|none", help=text)

@@ -15,14 +15,12 @@ from tuner.cli.exits import terminated_as_interrupted
 
 @click.command("record")
 @click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
-@options.space()
+@options.space
 @click.option("--device", metavar="DEVICE", default="cuda", help="cuda or cuda:N.")
-@options.workload("Record this one instead of all in the space")
-@options.operator("record")
-@click.option(
+@options.workload(help="Record this one instead of all in the space; repeatable.")
+@options.operator(help="The variant of the operator to record; repeatable.")
+@options.count(
     "--trials",
-    type=click.IntRange(min=1),
-    metavar="N",
     help="Search with N trials on each workload and measure as many again; by default every "
     "valid config is measured.",
 )
@@ -32,7 +30,7 @@ from tuner.cli.exits import terminated_as_interrupted
     type=click.Path(path_type=Path),
     help="The file; by default under recordings/GPU/ beside the kernel.",
 )
-@options.session("Folder for the session; new or empty.")
+@options.session(help="Folder for the session; new or empty.")
 @options.resume()
 @options.jobs()
 @click.pass_context

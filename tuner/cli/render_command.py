@@ -17,13 +17,7 @@ from tuner.cli import options
     metavar="T=1024,...",
     help="For templates that use the axes; by default the first in the space.",
 )
-@click.option(
-    "--operator",
-    metavar="NAME=VALUE",
-    multiple=True,
-    type=options.assignment,
-    help="Which of the operator's variants; repeatable.",
-)
+@options.operator(help="Which of the operator's variants; repeatable.")
 def command(
     space: Path,
     values: tuple[tuple[str, str], ...],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
+
+from tuner.cli.exits import writing
 
 
 @click.command("report")
@@ -31,25 +31,11 @@ def command(session: Path, out: Path | None, csv: Path | None, as_json: bool) ->
 
     data = load(session)
     path = out or session / "report.html"
-    with _writing(path, "report", "--out"):
+    with writing(path, "report", "--out"):
         write_report(data, path)
     if csv is not None:
         from tuner.report.terminal import trials_frame
 
-        with _writing(csv, "table", "--csv"):
+        with writing(csv, "table", "--csv"):
             trials_frame(data).to_csv(csv, index=False)
     click.echo(json.dumps(json_of(data)) if as_json else str(path))
-
-
-@contextmanager
-def _writing(path: Path, what: str, option: str) -> Iterator[None]:
-    from tuner.model.errors import InputError
-
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"the {what} cannot be written: {error.strerror or error}",
-            path=path,
-            remedy=f"choose another place with {option}",
-        ) from error

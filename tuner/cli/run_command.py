@@ -53,7 +53,7 @@ class TopLevelCommand(click.Command):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("kernel", metavar="KERNEL.cu", required=False, type=click.Path(path_type=Path))
-@options.space()
+@options.space
 @click.option(
     "--template", type=options.FILE, help="The template; by default the one that the space names."
 )
@@ -71,10 +71,12 @@ class TopLevelCommand(click.Command):
     default="auto",
     help="auto, exhaustive, random, optuna or kernel_tuner:<strategy>.",
 )
-@options.trials(
-    "How many configs to try on each workload; by default 100, or all where under 200 are valid."
+@options.count(
+    "--trials",
+    help="How many configs to try on each workload; by default 100, or all where under 200 are "
+    "valid.",
 )
-@options.time("Stop searching after this time in all: 90s, 5m, 1h30m.")
+@options.time(help="Stop searching after this time in all: 90s, 5m, 1h30m.")
 @click.option(
     "--objective",
     type=click.Choice(["time", "energy", "edp"]),
@@ -83,8 +85,8 @@ class TopLevelCommand(click.Command):
     "minutes longer.",
 )
 @options.peers("Compare with")
-@options.variants_within()
-@options.max_variants()
+@options.variants_within
+@options.max_variants
 @click.option(
     "--seed",
     metavar="N",
@@ -92,28 +94,27 @@ class TopLevelCommand(click.Command):
     default="0",
     help="The seed of the search; 0 by default.",
 )
-@options.workload("Tune for this workload instead of those in the space")
-@options.operator("tune, such as ACTIVATION=gelu")
-@options.session("The folder for all results; by default a new one under sessions/.")
+@options.workload(help="Tune for this workload instead of those in the space; repeatable.")
+@options.operator(help="The variant of the operator to tune, such as ACTIVATION=gelu; repeatable.")
+@options.session(help="The folder for all results; by default a new one under sessions/.")
 @options.resume()
-@options.store()
+@options.store
 @click.option(
     "--agent",
     type=click.Choice(AGENTS),
     default=AUTO,
     help="Who writes further templates: openai (needs --model), files (needs --exchange) or "
-    "literal, "
-    "which only widens ranges.",
+    "literal, which only widens ranges.",
 )
 @click.option("--model", metavar="NAME", help="The model to ask, at OPENAI_BASE_URL.")
-@options.rounds(
-    f"How many templates the agent may write; {DEFAULT_ROUNDS} by default, 0 for literal.", least=0
+@options.count(
+    "--rounds",
+    type=click.IntRange(min=0),
+    help=f"How many templates the agent may write; {DEFAULT_ROUNDS} by default, 0 for literal.",
 )
-@options.policy()
-@click.option(
+@options.policy
+@options.count(
     "--max-tokens",
-    metavar="N",
-    type=click.IntRange(min=1),
     help="The most tokens that the model may read and write in all.",
 )
 @click.option(
@@ -135,7 +136,7 @@ class TopLevelCommand(click.Command):
     type=options.seconds,
     help="How long --agent files waits for an answer; by default for ever.",
 )
-@options.sources("agent")
+@options.sources(help="A folder that the agent may read, such as a CUTLASS checkout; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print only the results.")
 @options.jobs()

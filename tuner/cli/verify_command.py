@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
+from tuner.cli import options
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,11 +24,7 @@ FAILED = 3
 
 @click.command("verify")
 @click.argument("folder", metavar="SESSION", type=click.Path(path_type=Path))
-@click.option(
-    "--space",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The session's search space, where it is no longer where it was.",
-)
+@options.moved_space
 @click.option(
     "--device",
     metavar="DEVICE",
@@ -34,8 +32,8 @@ FAILED = 3
     show_default=True,
     help="cuda, cuda:N, host, or auto: a GPU if there is one, or the CPU.",
 )
-@click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Compilers at a time.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.jobs(help="Compilers at a time.")
+@options.as_json
 def command(folder: Path, space: Path | None, device: str, jobs: int | None, as_json: bool) -> None:
     """Repeat the whole verification of the winners in the folder SESSION.
 

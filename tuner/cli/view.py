@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
 from rich.live import Live
@@ -42,47 +42,36 @@ PHASES: Mapping[Phase, str] = {
 }
 # Lines besides the workloads': title, head, summary, and two to wrap into.
 FRAME_LINES = 5
+REPORT = "report.html"
+# Of why there is no result: the report has the others.
+REASONS = 5
+# Of a change or a refusal, in one line.
+MOST_CHARS = 100
 
 
-class View(Protocol):
-    """A listener that is entered for the time of the run."""
+class View:
+    """A listener that is entered for the time of the run; this one shows nothing."""
 
     def update(self, progress: Progress) -> None:
         """Take the next snapshot."""
-        ...
 
-    def __enter__(self) -> View:
-        """Start showing."""
-        ...
-
-    def __exit__(self, *exception: object) -> None:
-        """Stop showing."""
-        ...
-
-
-def make_view(console: Console, *, quiet: bool) -> View:
-    """Choose the view that suits the console."""
-    if quiet:
-        return QuietView()
-    if console.is_terminal and not console.is_dumb_terminal:
-        return LiveView(console)
-    return PlainView(console)
-
-
-class QuietView:
-    """Show nothing while the run lasts."""
-
-    def update(self, progress: Progress) -> None:
-        """Ignore the snapshot."""
-
-    def __enter__(self) -> QuietView:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         return None
 
 
-class LiveView:
+def make_view(console: Console, *, quiet: bool) -> View:
+    """Choose the view that suits the console."""
+    if quiet:
+        return View()
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveView(console)
+    return PlainView(console)
+
+
+class LiveView(View):
     """Redraw one table a few times a second, from the latest snapshot."""
 
     def __init__(self, console: Console) -> None:
@@ -99,7 +88,7 @@ class LiveView:
         self._note = progress.note or self._note
         self._progress = progress
 
-    def __enter__(self) -> LiveView:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 
@@ -111,14 +100,11 @@ class LiveView:
             return Text("starting")
         rows = max(1, self._console.height - FRAME_LINES - bool(self._note))
         table = live_table(self._progress, rows=rows)
-        return (
-            Group(table, Text(self._note, overflow="ellipsis", no_wrap=True))
-            if self._note
-            else table
-        )
+        note = Text(self._note, overflow="ellipsis", no_wrap=True)
+        return Group(table, note) if self._note else table
 
 
-class PlainView:
+class PlainView(View):
     """Print a line at every change of phase, after every workload, and otherwise now and then."""
 
     EVERY_S = 5.0
@@ -146,13 +132,10 @@ class PlainView:
             self._phase = progress.phase
             self._line(progress, PHASES[progress.phase])
         elif progress.current is not None and self._due(progress):
-            self._line(progress, plain_status(progress))
-
-    def __enter__(self) -> PlainView:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
+            phase = f"{PHASES[progress.phase]}, {progress.current}"
+            searching = progress.phase == "search"
+            status = search_status(progress, progress.current) if searching else phase
+            self._line(progress, status)
 
     def _due(self, progress: Progress) -> bool:
         elapsed_s = progress.seconds - self._printed_s
@@ -175,13 +158,6 @@ def share_done(progress: Progress) -> float:
     return sum(w.done for w in progress.workloads) / budget if budget else 0.0
 
 
-def plain_status(progress: Progress) -> str:
-    """Describe where the run stands and what is left of it in one line."""
-    if progress.phase == "search" and progress.current is not None:
-        return search_status(progress, progress.current)
-    return f"{PHASES[progress.phase]}, {progress.current}"
-
-
 def search_status(progress: Progress, workload: Workload) -> str:
     """Describe the search of one workload and what is left of the run in one line."""
     found = next(w for w in progress.workloads if w.workload == workload)
@@ -202,8 +178,8 @@ def pace(progress: Progress) -> tuple[str, ...]:
 
 def counts(workload: WorkloadProgress) -> str:
     """List trials by status, in the order of the statuses, those that occurred."""
-    present = ((status, workload.counts.get(status, 0)) for status in Status)
-    return ", ".join(f"{number} {status}" for status, number in present if number)
+    present = (status for status in Status if workload.counts.get(status))
+    return ", ".join(f"{workload.counts[status]} {status}" for status in present)
 
 
 def speedup(workload: WorkloadProgress) -> str:
@@ -230,9 +206,20 @@ def live_table(progress: Progress, *, rows: int) -> RenderableType:
     for name in ("baseline us", "best us", "speedup", "trials"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("by status", ratio=1)
-    shown = _window(progress, rows)
+    listed = [one.workload for one in progress.workloads]
+    current = listed.index(progress.current) if progress.current in listed else 0
+    start = min(max(0, current - rows // 2), max(0, len(listed) - rows))
+    shown = progress.workloads[start : start + rows]
     for workload in shown:
-        table.add_row(*_cells(workload), style="bold" if _is_current(workload, progress) else None)
+        times = (workload.baseline_us, workload.best_us)
+        table.add_row(
+            f"{workload.workload}{' (held out)' if workload.workload.held_out else ''}",
+            *("" if us is None else f"{us:.2f}" for us in times),
+            speedup(workload),
+            f"{workload.done}/{workload.budget}" if workload.budget else "",
+            counts(workload),
+            style="bold" if workload.workload == progress.current else None,
+        )
     hidden = len(progress.workloads) - len(shown)
     more = (f"{hidden} workloads not shown",) if hidden else ()
     summary = (PHASES[progress.phase], f"{share_done(progress):.0%} of the trials")
@@ -240,41 +227,13 @@ def live_table(progress: Progress, *, rows: int) -> RenderableType:
     return Group(table, Text(", ".join((*summary, *pace(progress), elapsed, *more))))
 
 
-def _cells(workload: WorkloadProgress) -> tuple[str, ...]:
-    held_out = " (held out)" if workload.workload.held_out else ""
-    return (
-        f"{workload.workload}{held_out}",
-        _microseconds(workload.baseline_us),
-        _microseconds(workload.best_us),
-        speedup(workload),
-        f"{workload.done}/{workload.budget}" if workload.budget else "",
-        counts(workload),
-    )
-
-
-def _window(progress: Progress, rows: int) -> tuple[WorkloadProgress, ...]:
-    current = next((i for i, w in enumerate(progress.workloads) if _is_current(w, progress)), 0)
-    last_start = max(0, len(progress.workloads) - rows)
-    start = min(max(0, current - rows // 2), last_start)
-    return progress.workloads[start : start + rows]
-
-
-def _is_current(workload: WorkloadProgress, progress: Progress) -> bool:
-    return progress.current is not None and workload.workload == progress.current
-
-
-def _microseconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-# Of a change or a refusal, in one line.
-MOST_CHARS = 100
-
-
 def round_lines(data: ReportData) -> Iterator[str]:
     """Write one line for every round, and one for what a model's replies took."""
     for one in data.rounds:
-        yield f"{f'round {one.number}':15}{_came_to(one)}"
+        parts = [f"on {one.record.base}"] if one.record.base else []
+        parts += [_short(one.record.idea.change)] if one.record.idea else []
+        about = f"{', '.join(parts)}: " if parts else ""
+        yield f"{f'round {one.number}':15}{about}{_end(one)}"
     spent = _spent(data)
     if spent is not None:
         cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
@@ -296,14 +255,6 @@ def agent_object(data: ReportData, failure: AgentError | None) -> dict[str, obje
         "cost": None if spent is None else spent.cost,
         "failure": None if failure is None else str(failure),
     }
-
-
-def _came_to(one: RoundData) -> str:
-    record = one.record
-    parts = [f"on {record.base}"] if record.base else []
-    parts += [_short(record.idea.change)] if record.idea else []
-    about = ", ".join(parts)
-    return f"{about}: {_end(one)}" if about else _end(one)
 
 
 def _end(one: RoundData) -> str:
@@ -333,11 +284,6 @@ def _short(text: str) -> str:
     return line if len(line) <= MOST_CHARS else f"{line[: MOST_CHARS - 3]}..."
 
 
-REPORT = "report.html"
-# Of why there is no result: the report has the others.
-REASONS = 5
-
-
 def write_report(data: ReportData, folder: Path) -> None:
     """Write the report of a session; raise `SessionError` where that cannot be done."""
     from tuner.report import html
@@ -355,7 +301,6 @@ def write_report(data: ReportData, folder: Path) -> None:
 
 def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
     """Print the results, what an agent tried, and where everything is."""
-    from tuner.model.trial import Status
     from tuner.report.sections.search import early_end_lines
     from tuner.report.sections.summary import headline
     from tuner.report.terminal import results_table
@@ -375,10 +320,12 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         console.print(results_table(data.results, peers))
         console.print()
     missing = data.counts()[Status.NOT_RECORDED]
+    reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
+    why_none = [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]
     lines = [
         headline(data).headline,
         f"{missing} trials had no answer in the recording" if missing else "",
-        *(() if data.results else _why_none(data)),
+        *(() if data.results else why_none),
         *early_end_lines(data),
         *round_lines(data),
         *others,
@@ -390,9 +337,3 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         else "",
     ]
     console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
-
-
-def _why_none(data: ReportData) -> list[str]:
-    """Count what became of the trials of a run without a result, the commonest first."""
-    reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
-    return [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]

@@ -94,13 +94,9 @@ _ARCHITECTURE = re.compile(r"sm_(\d+)")
 
 
 def _language(request: CompileRequest) -> list[str]:
-    """List the options that decide what the preprocessor sees.
-
-    `__CUDA_ARCH__` is the GPU's, so that a kernel takes the branch it would take there; where that
-    has PTX it is refused with its line, and `__CUDA_ON_HOST__` tells the branches apart. The macros
-    of architecture-specific instructions (`__CUDA_ARCH_FEAT_SM90_ALL`) are not defined, for those
-    exist as PTX alone.
-    """
+    # `__CUDA_ARCH__` is the GPU's, so that a kernel takes the branch it would take there. Macros of
+    # architecture-specific instructions (`__CUDA_ARCH_FEAT_SM90_ALL`) stay undefined: those exist
+    # as PTX alone.
     found = _ARCHITECTURE.match(request.architecture)
     architecture = [f"-D__CUDA_ARCH__={int(found[1]) * 10}"] if found else []
     own = [option for option in request.options if _SHARED_OPTION.fullmatch(option)]
@@ -173,7 +169,7 @@ class _ToolError(Exception):
 
 
 class _Gxx:
-    """Run g++; raises `DeviceError` where there is none."""
+    """Run g++; `DeviceError` where there is none."""
 
     def __init__(self) -> None:
         found = shutil.which("g++")
@@ -199,10 +195,7 @@ class _Gxx:
         return tuple(Path(line.strip()).resolve() for line in lines if line.startswith(" "))
 
     def run(self, options: list[str], folder: Path, deadline: float) -> bytes:
-        """Run it in `folder` until `deadline` of `time.perf_counter`; return its output.
-
-        It is run again when it was killed, which neither it nor the source may be to blame for.
-        """
+        """Run it in `folder` until `deadline` of `time.perf_counter`; return its output."""
         for _ in range(MOST_RUNS - 1):
             try:
                 return self._run(options, folder, deadline)
@@ -361,7 +354,6 @@ class HostCompiler:
     def _failed(
         self, error: _ToolError | NotOnHostError, request: CompileRequest, seconds: float
     ) -> tuple[CompileResult, bool]:
-        """Return the result of a failure, and whether compiling again would give it again."""
         if isinstance(error, NotOnHostError):
             return CompileResult(error=str(error), seconds=seconds), True
         if error.timed_out:

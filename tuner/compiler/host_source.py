@@ -22,7 +22,7 @@ TOKEN = re.compile(
 
 
 def _unquoted(literal: str) -> str:
-    """Return what a string literal says; `\\n` and `\\t` both as line ends."""
+    # `\\n` and `\\t` both become line ends.
     if "R" in literal[: literal.index('"')]:
         return literal[literal.index("(") + 1 : literal.rindex(")")]
     return re.sub(r"\\[nt]", "\n", literal[literal.index('"') + 1 : -1])
@@ -52,7 +52,7 @@ _WITH_ARGUMENTS = frozenset({"__attribute__", "alignas", "decltype", "__typeof__
 
 
 def _dynamic(match: re.Match[str]) -> str:
-    """Make `extern __shared__ T name[];` a pointer to the block's dynamic shared memory."""
+    # `extern __shared__ T name[];` becomes a pointer to the block's dynamic shared memory.
     kind = re.sub(_ATTRIBUTE, " ", f"{match['before']} {match['after']}")
     kind = " ".join(MARKER.sub("", kind).split())
     pointer = f"{kind}* const {match['name']} __attribute__((unused)) = "

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import count, takewhile
 from pathlib import Path
@@ -25,87 +23,36 @@ from tuner.process.protocol import Message, receive, send
 
 MAX_LOG_CHARACTERS = 1_000_000
 MAX_CUBIN_BYTES = 256 << 20
-# Older NVRTCs bring no headers.
 FIRST_WITH_BUNDLE = (13, 3)
-
-_VERSION = re.compile(r"#define\s+CUDART_VERSION\s+(\d+)")
+_OK = nvrtc.nvrtcResult.NVRTC_SUCCESS
 
 
 def include_dirs(version: tuple[int, int], cache_dir: Path) -> list[Path]:
-    """Return the include folders for NVRTC `version`; none where no header can be found."""
-    if version >= FIRST_WITH_BUNDLE and hasattr(nvrtc, "nvrtcInstallBundledHeaders"):
-        bundle = _bundled(version, cache_dir)
-        return [bundle, bundle / "cccl"]
-    toolkit = _toolkit(version)
-    if toolkit is None:
-        return []
-    cccl = toolkit / "cccl"
-    elsewhere = None if cccl.is_dir() else pathfinder.find_nvidia_header_directory("cccl")
-    return [toolkit, Path(elsewhere) if elsewhere else cccl]
-
-
-def headers_identity(folders: list[Path]) -> str:
-    """Name the headers' origin and state, for the cache key."""
-    if not folders:
-        return "no headers"
-    root = folders[0]
-    if (root / ".nvrtc_headers_version").exists():
-        return "bundled"
-    marker = root / "cuda_runtime_api.h"
-    return f"{root} {_cudart_version(root)} {marker.stat().st_mtime_ns}"
-
-
-def _bundled(version: tuple[int, int], cache_dir: Path) -> Path:
+    """Return the folders of the headers that NVRTC `version` brings, extracted to the cache."""
     folder = cache_dir / f"headers-{version[0]}.{version[1]}"
-    if folder.is_dir():
-        return folder
-    # Extracted beside and renamed: a killed process leaves no half-filled folder in use.
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix="headers-", dir=cache_dir))
-    try:
-        result, log = nvrtc.nvrtcInstallBundledHeaders(os.fsencode(beside), 0)
-        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise OSError(f"NVRTC could not extract its headers to {beside}: {result} {log}")
-        beside.chmod(0o755)
-        beside.rename(folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    return folder
-
-
-def _toolkit(version: tuple[int, int]) -> Path | None:
-    nvcc = shutil.which("nvcc")
-    named = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))
-    candidates = [
-        pathfinder.find_nvidia_header_directory("cudart"),
-        str(Path(nvcc).resolve().parents[1] / "include") if nvcc else None,
-        *(str(Path(root, "include")) for root in named if root),
-        "/usr/local/cuda/include",
-    ]
-    roots = [Path(candidate) for candidate in candidates if candidate]
-
-    def distance(root: Path) -> tuple[bool, int]:
-        found, wanted = _cudart_version(root), version[0] * 1000 + version[1] * 10
-        return found // 1000 != wanted // 1000, abs(found - wanted)
-
-    found = [root for root in roots if (root / "cuda_runtime_api.h").is_file()]
-    return min(found, key=distance, default=None)
-
-
-def _cudart_version(root: Path) -> int:
-    match = _VERSION.search((root / "cuda_runtime_api.h").read_text(errors="replace"))
-    return int(match[1]) if match else 0
+    if version < FIRST_WITH_BUNDLE:
+        raise OSError(f"NVRTC {version[0]}.{version[1]} brings no headers")
+    if not folder.is_dir():
+        # Extracted beside and renamed: a killed process leaves no half-filled folder in use.
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix="headers-", dir=cache_dir))
+        try:
+            result, log = nvrtc.nvrtcInstallBundledHeaders(os.fsencode(beside), 0)
+            if result != _OK:
+                raise OSError(f"NVRTC could not extract its headers to {beside}: {result} {log}")
+            beside.chmod(0o755)
+            beside.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    return [folder, folder / "cccl"]
 
 
 @cache
 def _shims() -> dict[str, str]:
-    """Stand-ins for the standard headers that kernels include out of habit, by name.
-
-    Most are empty, for NVRTC declares on its own what they give to device code.
-    """
+    # For headers that kernels include out of habit; NVRTC declares most of what they give itself.
     folder = Path(__file__).with_name("shims")
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
@@ -114,9 +61,7 @@ def _shims() -> dict[str, str]:
 HEAP_BYTES = 512 << 20
 FREE_BYTES = 8 << 30
 MOST_KEPT = 4
-FIRST_VERSION = (12, 8)
 
-_OK = nvrtc.nvrtcResult.NVRTC_SUCCESS
 _COMPILATION = nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION
 _NO_NAME = nvrtc.nvrtcResult.NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID
 _USED = nvrtc.nvrtcResult.NVRTC_ERROR_NO_PCH_CREATE_ATTEMPTED
@@ -129,17 +74,15 @@ class _PrecompiledHeaders:
     before the first declaration and all options are the same.
     """
 
-    def __init__(self, version: tuple[int, int], scratch: Path) -> None:
+    def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._seen: set[int] = set()
         self._hopeless: set[int] = set()
         self._folders: dict[int, Path] = {}
         self._made: set[int] = set()
         self._numbers = count()
-        self._usable = version >= FIRST_VERSION
-        if self._usable:
-            (result,) = nvrtc.nvrtcSetPCHHeapSize(HEAP_BYTES)
-            self._usable = bool(result == _OK)
+        (result,) = nvrtc.nvrtcSetPCHHeapSize(HEAP_BYTES)
+        self._usable = bool(result == _OK)
 
     def key(self, source: str, options: list[str], state: str) -> int | None:
         """Return what must be equal to share a header; None where there is nothing to gain."""
@@ -175,19 +118,6 @@ class _PrecompiledHeaders:
         shutil.rmtree(self._folders.pop(key), ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TranslationUnit:
-    """What NVRTC made: a cubin and lowered names, or none where `log` tells the errors.
-
-    `lasting` says that the same source would give the same answer again.
-    """
-
-    log: str
-    cubin: bytes = b""
-    lowered: dict[str, str] = field(default_factory=dict)
-    lasting: bool = True
-
-
 class Nvrtc:
     """Compile with one NVRTC library, its headers, and precompiled headers in `scratch`.
 
@@ -201,32 +131,23 @@ class Nvrtc:
         self.version = (int(major), int(minor))
         self._cache_dir = cache_dir
         self._include_dirs = include_dirs(self.version, cache_dir)
-        self._precompiled = _PrecompiledHeaders(self.version, scratch)
+        self._precompiled = _PrecompiledHeaders(scratch)
 
     @property
     def identity(self) -> str:
         """Tell this build of NVRTC and its headers from others, for the cache key."""
         library = pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path
         size = Path(library).stat().st_size if library else 0
-        return f"{self.version} {size} {headers_identity(self._include_dirs)}"
+        return f"{self.version} {size} bundled"
 
-    def compile(
-        self, source: str, kernels: list[str], options: list[str], state: str
-    ) -> TranslationUnit:
-        """Compile `source`; `options` hold all but the folders of CUDA's headers.
+    def compile(self, source: str, kernels: list[str], options: list[str], state: str) -> Message:
+        """Answer with `log`, `lowered`, and whether that is `lasting`; the payload is the cubin.
 
-        `state` names the content of the user's headers, which precompiled ones must match.
+        `options` hold all but the folders of CUDA's headers, `state` names the content of the
+        user's, which precompiled ones must match.
         """
-        unit = self._compile(source, kernels, options, state)
-        if unit.cubin or not self._include_dirs or self._include_dirs[0].is_dir():
-            return unit
-        # The headers were cleaned away.
-        self._include_dirs = include_dirs(self.version, self._cache_dir)
-        return self._compile(source, kernels, options, state)
-
-    def _compile(
-        self, source: str, kernels: list[str], options: list[str], state: str
-    ) -> TranslationUnit:
+        if not self._include_dirs[0].is_dir():  # the headers were cleaned away
+            self._include_dirs = include_dirs(self.version, self._cache_dir)
         options = [*options, *(f"-I{folder}" for folder in self._include_dirs)]
         key = self._precompiled.key(source, options, state)
         precompile, shims = self._precompiled.options(key), _shims()
@@ -239,16 +160,16 @@ class Nvrtc:
         )
         _require(result, "nvrtcCreateProgram")
         try:
-            unit = _compiled(program, kernels, [*options, *precompile])
+            reply = _compiled(program, kernels, [*options, *precompile])
             if key is not None and precompile:
                 (status,) = nvrtc.nvrtcGetPCHCreateStatus(program)
                 self._precompiled.learn(key, status)
         finally:
             nvrtc.nvrtcDestroyProgram(program)
-        return unit
+        return reply
 
 
-def _compiled(program: Any, kernels: list[str], options: list[str]) -> TranslationUnit:
+def _compiled(program: Any, kernels: list[str], options: list[str]) -> Message:
     for kernel in kernels:
         (result,) = nvrtc.nvrtcAddNameExpression(program, kernel.encode())
         _require(result, f"nvrtcAddNameExpression({kernel})")
@@ -259,7 +180,7 @@ def _compiled(program: Any, kernels: list[str], options: list[str]) -> Translati
     log = raw_log.rstrip(b"\0").decode(errors="replace")
     if result != _OK:
         lasting = result in (_COMPILATION, nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION)
-        return TranslationUnit(log or str(result), lasting=lasting)
+        return Message({"log": log or str(result), "lowered": {}, "lasting": lasting})
     lowered = {}
     for kernel in kernels:
         result, name = nvrtc.nvrtcGetLoweredName(program, kernel.encode())
@@ -267,7 +188,7 @@ def _compiled(program: Any, kernels: list[str], options: list[str]) -> Translati
             _require(result, f"nvrtcGetLoweredName({kernel})")
             lowered[kernel] = name.decode()
     cubin = _content(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-    return TranslationUnit(log, cubin, lowered)
+    return Message({"log": log, "lowered": lowered, "lasting": True}, cubin)
 
 
 def _content(size_of: Any, get: Any, program: Any) -> bytes:
@@ -309,13 +230,10 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str) -> None:
 
 def _answer(compiler: Nvrtc, request: dict[str, Any]) -> Message:
     start = time.perf_counter()
-    unit = compiler.compile(
-        request["source"], request["kernels"], request["options"], request["state"]
-    )
-    log, cubin = unit.log, unit.cubin
+    asked = (request[name] for name in ("source", "kernels", "options", "state"))
+    reply, cubin, _ = compiler.compile(*asked)
     if len(cubin) > MAX_CUBIN_BYTES:
-        log = f"error: {len(cubin)} bytes of machine code and data, over {MAX_CUBIN_BYTES}"
+        reply["log"] = f"error: {len(cubin)} bytes of machine code and data, over {MAX_CUBIN_BYTES}"
         cubin = b""
-    seconds, shown = time.perf_counter() - start, log[:MAX_LOG_CHARACTERS]
-    reply = {"log": shown, "lowered": unit.lowered, "lasting": unit.lasting, "seconds": seconds}
+    reply |= {"log": reply["log"][:MAX_LOG_CHARACTERS], "seconds": time.perf_counter() - start}
     return Message(reply, cubin)

@@ -12,21 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from sqlalchemy import (
-    Column,
-    Connection,
-    Float,
-    Integer,
-    MetaData,
-    StaticPool,
-    String,
-    Table,
-    create_engine,
-    insert,
-    select,
-    update,
-)
-from sqlalchemy.exc import DBAPIError
 
 from tuner.model.errors import SessionError
 from tuner.process.signals import held_back
@@ -38,25 +23,16 @@ LOCK = "session.lock"
 SCHEMA_VERSION = 6
 # "tune" in ASCII: tells a session from any other SQLite file
 APPLICATION_ID = 0x74756E65
-
-metadata = MetaData()
-header = Table(
-    "session",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("manifest", String, nullable=False),  # JSON, as the next one
-    Column("environment", String, nullable=False),
-    Column("state", String, nullable=False),
-    Column("seconds", Float, nullable=False),
-    Column("writer", String, nullable=False),
-)
-records = Table(
-    "records",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("kind", String, nullable=False),
-    Column("content", String, nullable=False),  # JSON
-)
+# `manifest`, `environment` and `content` are JSON.
+SCHEMA = """
+CREATE TABLE session (
+    id INTEGER NOT NULL, manifest VARCHAR NOT NULL, environment VARCHAR NOT NULL,
+    state VARCHAR NOT NULL, seconds FLOAT NOT NULL, writer VARCHAR NOT NULL, PRIMARY KEY (id)
+);
+CREATE TABLE records (
+    id INTEGER NOT NULL, kind VARCHAR NOT NULL, content VARCHAR NOT NULL, PRIMARY KEY (id)
+);
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +50,7 @@ class SessionStore:
 
     def __init__(self, path: Path, raw: sqlite3.Connection, lock: FileLock | None) -> None:
         self.path, self._raw, self._lock = path, raw, lock
-        self._engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
-        self._connection = self._engine.connect()
+        self._closed = False
 
     @classmethod
     def create(cls, directory: Path, manifest: str, environment: Mapping[str, str]) -> SessionStore:
@@ -109,15 +84,16 @@ class SessionStore:
     def open(cls, directory: Path, *, read_only: bool) -> SessionStore:
         """Open the database; raise `SessionError` where it is missing, damaged, newer or in use."""
         path = directory / DATABASE
-        remedy = "name the folder that a run printed as its session"
-        if not directory.exists():
-            raise SessionError("no such session", path=directory, remedy=remedy)
-        if not directory.is_dir():
-            message = "a session is a folder, this is a file"
-            raise SessionError(message, path=directory, remedy=remedy)
+        found = (
+            "no such session"
+            if not directory.exists()
+            else "a session is a folder, this is a file"
+            if not directory.is_dir()
+            else f"the folder holds no session: {DATABASE} is missing"
+        )
         if not path.is_file():
-            message = f"the folder holds no session: {DATABASE} is missing"
-            raise SessionError(message, path=directory, remedy=remedy)
+            remedy = "name the folder that a run printed as its session"
+            raise SessionError(found, path=directory, remedy=remedy)
         if read_only:
             return cls(path, _opened(path, read_only=True), None)
         with ExitStack() as undo:
@@ -130,37 +106,35 @@ class SessionStore:
         return store
 
     def header(self) -> SessionHeader:
-        with self._reading() as connection:
-            row = connection.execute(select(header)).one()
-            return SessionHeader(row.manifest, json.loads(row.environment), row.state, row.seconds)
+        with self._reading():
+            query = "SELECT manifest, environment, state, seconds FROM session"
+            manifest, environment, state, seconds = self._raw.execute(query).fetchone()
+            return SessionHeader(manifest, json.loads(environment), state, seconds)
 
     def records(self) -> Iterator[SessionRecord]:
         """Read all records in the order in which they were appended."""
-        query = select(records.c.kind, records.c.content).order_by(records.c.id)
-        with self._reading() as connection:
-            for kind, content in connection.execution_options(yield_per=500).execute(query):
-                yield from_row(kind, content)
+        with self._reading():
+            for row in self._raw.execute("SELECT kind, content FROM records ORDER BY id"):
+                yield from_row(*row)
 
     def append(self, record: SessionRecord) -> None:
-        with self._writing() as connection:
-            connection.execute(insert(records), to_row(record))
+        self._write("INSERT INTO records (kind, content) VALUES (:kind, :content)", to_row(record))
 
     def update(self, **columns: str | float) -> None:
-        with self._writing() as connection:
-            connection.execute(update(header).values(columns))
+        changes = ", ".join(f"{name} = :{name}" for name in columns)
+        self._write(f"UPDATE session SET {changes}", columns)  # noqa: S608 - names of ours
 
     def close(self) -> None:
         """Leave one plain file behind, close it and give up the lock; twice is allowed."""
-        if self._connection.closed:
+        if self._closed:
             return
-        self._connection.close()
+        self._closed = True
         if self._lock is not None:
             # Without its WAL the file can be copied alone and read on a read-only disk. While
             # someone reads it this fails, and the WAL stays.
             with suppress(sqlite3.OperationalError):
                 self._raw.execute("PRAGMA busy_timeout=0")
                 self._raw.execute("PRAGMA journal_mode=DELETE")
-        self._engine.dispose()
         self._raw.close()
         if self._lock is not None:
             self._lock.release()
@@ -172,42 +146,43 @@ class SessionStore:
             (self.path.parent / name).unlink(missing_ok=True)
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def _reading(self) -> Iterator[None]:
         try:
-            with _reported(self.path), self._connection.begin():
-                yield self._connection
+            with self._reported():
+                yield
         except ValueError as error:  # pydantic's and json's, too
             raise _damaged(self.path, str(error).splitlines()[0]) from error
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
+    def _write(self, statement: str, values: Mapping[str, str | float]) -> None:
         if self._lock is None:
             raise SessionError("the session was opened for reading only", path=self.path)
-        # SQLAlchemy closes the connection that an interrupt breaks into, and the run could not
-        # say any more that it was interrupted.
-        with held_back(), _reported(self.path), self._connection.begin():
-            yield self._connection
+        # What an interrupt breaks into would be on disk, and unknown to this process.
+        with held_back(), self._reported(), self._raw:
+            self._raw.execute(statement, values)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise SessionError(
+                f"the database failed: {error}",
+                path=self.path,
+                remedy="what was recorded before is kept: once the cause is gone, "
+                f"continue with `--resume {self.path.parent}`",
+            ) from error
 
 
 def _build(path: Path, manifest: str, environment: Mapping[str, str]) -> None:
     # Under another name first: a session that is there is complete, however early the kill.
     unfinished = path.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
-    row = {
-        "manifest": manifest,
-        "environment": json.dumps(dict(environment)),
-        "state": "running",
-        "seconds": 0.0,
-        "writer": _this_process(),
-    }
-    with closing(_connect(unfinished, "rwc")) as raw:
+    row = (manifest, json.dumps(dict(environment)), _this_process())
+    with closing(_connect(unfinished, "rwc")) as raw, raw:
         raw.execute(f"PRAGMA application_id={APPLICATION_ID}")
         raw.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
-        with engine.begin() as connection:
-            metadata.create_all(connection)
-            connection.execute(insert(header), row)
-        engine.dispose()
+        raw.executescript(SCHEMA)
+        raw.execute("INSERT INTO session VALUES (1, ?, ?, 'running', 0.0, ?)", row)
     unfinished.replace(path)
 
 
@@ -301,23 +276,10 @@ def _creating(directory: Path) -> Iterator[None]:
         yield
     except Timeout:  # an OSError too, but of the lock's own
         raise
-    except (OSError, sqlite3.Error, DBAPIError) as error:
-        cause = error.strerror if isinstance(error, OSError) else getattr(error, "orig", error)
+    except (OSError, sqlite3.Error) as error:
+        cause = error.strerror if isinstance(error, OSError) else error
         raise SessionError(
             f"cannot write here: {cause}",
             path=directory,
             remedy="name a folder that can be written with `--session`",
-        ) from error
-
-
-@contextmanager
-def _reported(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except DBAPIError as error:
-        raise SessionError(
-            f"the database failed: {error.orig}",
-            path=path,
-            remedy="what was recorded before is kept: once the cause is gone, "
-            f"continue with `--resume {path.parent}`",
         ) from error

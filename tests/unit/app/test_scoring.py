@@ -1,18 +1,22 @@
-"""What an answer is worth: refusals, speedups, and what is no answer's fault."""
+"""What an answer is worth: refusals, speedups, no fault of its own, and the trainer's side."""
 
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 from dataclasses import replace
-from math import log
+from math import isfinite, log
 
 import pytest
 
 import tuner.app.reward
+from tuner import GrpoReward, reward
 from tuner.agent.base import Answer
 from tuner.app.reward import Effort, Scorer
 from tuner.device.base import ComparisonRounds, Outcome
 from tuner.device.simulated import SimulatedDevice
-from tuner.export.training import REFUSED_REWARD
+from tuner.export.training import REFUSED_REWARD, SLOWEST
 from tuner.model.errors import DeviceError, InputError, KernelError
 from tuner.model.trial import Status
 
@@ -196,3 +200,60 @@ def test_the_cpu_is_never_taken_for_a_gpu(project, monkeypatch):
     with pytest.raises(DeviceError, match="no NVIDIA GPU was found") as caught:
         Scorer(project / "scale.yaml")
     assert "host" in str(caught.value)
+
+
+def test_on_the_cpu_a_correct_template_is_rewarded_and_a_wrong_one_is_not(
+    project, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
+    folder = project / "search_spaces"
+    folder.mkdir()
+    space = (project / "scale.yaml").read_text().replace(": scale.", ": ../scale.")
+    (folder / "scale.yaml").write_text(space)
+    monkeypatch.chdir(project)
+    # The space is found by the kernel's name, as the program finds it.
+    assert reward("scale.cu", text_of(GOOD), HOST) >= SLOWEST
+    assert isfinite(reward(project / "scale.yaml", GOOD, HOST))
+    wrong = Answer(TEMPLATE.replace("+ in[i]", "* 1.1f"), SPACE)
+    assert reward("scale.cu", wrong, HOST) == REFUSED_REWARD
+
+
+@pytest.fixture
+def grpo(project, scorer):
+    scorer()
+    made = GrpoReward(project / "scale.yaml", Effort(device="cuda"))
+    yield made
+    made.close()
+
+
+def test_every_completion_of_a_batch_is_scored_be_it_text_or_messages(grpo):
+    messages = [
+        {"role": "assistant", "content": "no template"},
+        {"role": "tool", "name": "render", "content": "x"},
+        {"role": "assistant", "content": text_of(GOOD)},
+    ]
+    completions = ["no template", messages, messages[:1], [], text_of(GOOD)]
+    found = grpo(
+        prompts=["p"] * 5, completions=completions, completion_ids=[[1]] * 5, round=[1] * 5
+    )
+    good = found[1]
+    assert found == [REFUSED_REWARD, good, REFUSED_REWARD, REFUSED_REWARD, good]
+    assert good == grpo(prompts=["q"], completions=[text_of(GOOD)])[0] > SLOWEST
+
+
+def test_rows_of_another_kernel_are_left_to_its_own_reward(grpo):
+    found = grpo(prompts=["p"] * 2, completions=["none"] * 2, kernel=["other", "scale"])
+    assert found == [None, REFUSED_REWARD]
+
+
+def test_it_is_a_plain_function_to_the_trainer(grpo):
+    assert grpo.__name__ == "reward_of_scale"
+    assert not inspect.iscoroutinefunction(grpo.__call__)
+
+
+def test_the_package_hands_the_rewards_out_and_loads_nothing_until_asked():
+    with pytest.raises(AttributeError, match="no attribute 'rewrad'"):
+        tuner.rewrad  # noqa: B018
+    code = "import sys, tuner; print(*(name for name in sys.modules if name.startswith('tuner.')))"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert made.stdout.split() == ["tuner.model"]

@@ -41,13 +41,9 @@ def test_it_writes_the_rounds_and_says_what_it_left_out(tune, session, tmp_path,
     assert columns <= set(json.loads(line))
 
 
-def test_without_a_session_it_says_so(tune, tmp_path):
-    result = tune("export", tmp_path, "--trajectories", tmp_path / "rows.jsonl")
-    assert result.exit_code == 2
-    assert str(tmp_path) in result.output
-
-
-def test_it_needs_to_be_told_what_to_write(tune, session):
-    result = tune("export", session)
-    assert result.exit_code == 2
-    assert "--trajectories" in result.output
+def test_it_needs_a_session_and_to_be_told_what_to_write(tune, session, tmp_path):
+    words = ("--trajectories", tmp_path / "rows.jsonl")
+    for folder, more, told in ((tmp_path, words, str(tmp_path)), (session, (), "--trajectories")):
+        result = tune("export", folder, *more)
+        assert result.exit_code == 2
+        assert told in result.output

@@ -116,17 +116,14 @@ def test_several_kernels_are_listed(tune: Tune, tmp_path: Path) -> None:
     ("content", "message"),
     [(None, "no such file"), (b"int x;", "no __global__ function"), (b"\0\1", "binary file")],
 )
-def test_a_file_without_a_kernel_is_one_message(
-    tune: Tune, tmp_path: Path, content: bytes | None, message: str
-) -> None:
+def test_a_file_without_a_kernel_is_one_message(tune: Tune, tmp_path: Path, content, message):
     path = tmp_path / "k.cu"
     if content is not None:
         path.write_bytes(content)
     result = tune("init", path)
-    assert result.exit_code == 2
+    assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert "Traceback" not in result.stderr
-    assert result.stdout == ""
 
 
 def test_a_folder_that_cannot_be_made_is_one_message(tune: Tune, kernel: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from tuner.cli import mcp_command, options, run_command
 
@@ -62,15 +61,3 @@ def test_a_run_and_a_server_read_an_option_that_both_have_alike(name: str) -> No
     assert one.opts == other.opts
     assert one.multiple == other.multiple
     assert one.type.to_info_dict() == other.type.to_info_dict()
-
-
-@pytest.mark.parametrize(("least", "passes"), [(0, True), (1, False)])
-def test_rounds_begin_where_the_command_says(least: int, passes: bool) -> None:
-    @click.command()
-    @options.rounds("How often.", least=least)
-    def command(rounds: int) -> None:
-        click.echo(f"{rounds} rounds")
-
-    result = CliRunner().invoke(command, ["--rounds", "0"])
-    assert (result.output == "0 rounds\n") is passes
-    assert result.exit_code == (0 if passes else 2)

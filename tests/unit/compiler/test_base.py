@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -70,18 +71,7 @@ def test_shortens_only_what_is_long() -> None:
     assert len(shortened("x" * 1_000_000)) < 25_000
 
 
-LOG = """\
-ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function '_Z3fooILi8EEvPf' for 'sm_90a'
-ptxas info    : Function properties for _Z3fooILi8EEvPf
-ptxas         .     40 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
-ptxas info    : Used 14 registers, used 2 barriers, 40 bytes cumulative stack size, 32 bytes smem
-ptxas info    : Compile time = 24.439 ms
-ptxas info    : Compiling entry function 'bar' for 'sm_90a'
-ptxas info    : Function properties for bar
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 8 registers, 380 bytes cmem[0]
-"""
+LOG = Path(__file__).with_name("data").joinpath("ptxas.txt").read_text()
 
 
 def test_reads_every_kernels_resources() -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from tuner.model.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
+DATA = Path(__file__).with_name("data")
 KERNEL = 'extern "C" __global__ void run(int* y) {{ {} }}\n'
 
 
@@ -47,83 +49,135 @@ def compiler(cached_runtime: Path) -> Iterator[HostCompiler]:
     compiler.close()
 
 
-def compiled(
-    compiler: HostCompiler, source: str, kernels: tuple[str, ...] = ("run",), **more: object
-) -> CompileResult:
-    return compiler.submit(CompileRequest(source, kernels, "sm_90a", **more)).result()  # type: ignore[arg-type]
+def by(compiler: HostCompiler, source: str, *kernels: str, **more: object) -> CompileResult:
+    asked = CompileRequest(source, kernels or ("run",), "sm_90a", **more)  # type: ignore[arg-type]
+    return compiler.submit(asked).result()
 
 
-class TestIncludes:
-    def test_a_link_out_of_a_declared_folder_is_refused_with_its_line(
-        self, compiler: HostCompiler, tmp_path: Path
-    ) -> None:
-        (tmp_path / "inside").mkdir()
-        (tmp_path / "secret.txt").write_text("int secret;\n")
-        (tmp_path / "inside" / "shown.h").symlink_to(tmp_path / "secret.txt")
-        source = "\n\n#include <shown.h>\n" + KERNEL.format("")
-        error = compiled(compiler, source, include_dirs=(str(tmp_path / "inside"),)).error
-        assert error.startswith("kernel.cu(3): error: ")
-        assert error.endswith("outside the include folders")
+Compiled = Callable[..., CompileResult]
 
-    def test_the_environment_is_not_passed_on(
-        self, compiler: HostCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "hidden.h").write_text("")
-        monkeypatch.setenv("CPATH", str(tmp_path))
-        monkeypatch.setenv("GCC_EXEC_PREFIX", "/nowhere/")
-        monkeypatch.setenv("COMPILER_PATH", "/nowhere")
-        error = compiled(compiler, "#include <hidden.h>\n" + KERNEL.format("")).error
-        assert "kernel.cu(1): error: hidden.h: No such file" in error
-        assert compiled(compiler, "// another\n" + KERNEL.format("y[0] = 5;")).ok
+
+@pytest.fixture
+def compiled(compiler: HostCompiler) -> Compiled:
+    return partial(by, compiler)
+
+
+def test_a_link_out_of_a_declared_folder_is_refused_with_its_line(
+    compiled: Compiled, tmp_path: Path
+) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "secret.txt").write_text("int secret;\n")
+    (tmp_path / "inside" / "shown.h").symlink_to(tmp_path / "secret.txt")
+    source = "\n\n#include <shown.h>\n" + KERNEL.format("")
+    error = compiled(source, include_dirs=(str(tmp_path / "inside"),)).error
+    assert error.startswith("kernel.cu(3): error: ")
+    assert error.endswith("outside the include folders")
+
+
+def test_the_environment_is_not_passed_on(
+    compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hidden.h").write_text("")
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    monkeypatch.setenv("GCC_EXEC_PREFIX", "/nowhere/")
+    monkeypatch.setenv("COMPILER_PATH", "/nowhere")
+    error = compiled("#include <hidden.h>\n" + KERNEL.format("")).error
+    assert "kernel.cu(1): error: hidden.h: No such file" in error
+    assert compiled("// another\n" + KERNEL.format("y[0] = 5;")).ok
 
 
 READ_FILE = r".text,\"ax\"\n.incbin \"/etc/hostname\"\n#"
+EXITS = 'asm volatile("griddepcontrol.wait;\\n\\t" "exit;");'
+PREFETCH = 'asm volatile("prefetch.global.L2 [%0], 1;" ::"l"(y));'
+# What is before the kernel, in it, and what the message says.
+REFUSED = [
+    # What could read a file.
+    (f'__attribute__((section("{READ_FILE}"))) int a;', "", "a name in `section`"),
+    (f'[[gnu::__section__ ("a" "{READ_FILE}")]] int a;', "", "a name in `section`"),
+    (
+        'int b; extern int a __attribute__((alias("b\\n.incbin \\"/etc/hostname\\"")));',
+        *("", "a name in `alias`"),
+    ),
+    ('#pragma GCC pch_preprocess "made.gch"', "", "pragma GCC pch_preprocess"),
+    ('_Pragma("GCC pch_preprocess \\"made.gch\\"")', "", "pragma GCC pch_preprocess"),
+    ('asm(".incbin \\"/etc/hostname\\"");', "", "inline PTX `.incbin"),
+    ('int a asm("b");', "", "inline PTX"),
+    ("char16_t q = u'\"'; asm(\".incbin 1\"); char16_t r = u'\"';", "", "inline PTX `.incbin 1`"),
+    ("int d = 1'0; asm(\".incbin 1\"); int e = 1'0;", "", "inline PTX `.incbin 1`"),
+    ('# 1 "claimed.h" 3\nasm(".incbin \\"/etc/hostname\\"");', "", "`asm` that may name a file"),
+    (
+        '#pragma GCC system_header\n# 5 "claimed.h" 3\n__attribute__((section(R"(a"b)"))) int a;',
+        *("", "a name in `section`"),
+    ),
+    # What only a GPU has.
+    ("", "\n__cluster_barrier_arrive();\n", "kernel.cu(3): error: ", "`#ifdef __CUDA_ON_HOST__`"),
+    ("", "\nnamespace cg = cooperative_groups;\n", "(3): error: ", "`#ifdef __CUDA_ON_HOST__`"),
+    ("", EXITS, "inline PTX `exit`"),
+    ("", PREFETCH, "inline PTX"),
+    # Lines stay those of the source.
+    ("", 'asm("");\n\n__shared__ int a;\nunknown();', "kernel.cu(5): error: ", "unknown"),
+    # All memory.
+    ("char big[1ll << 33] = {1};", "y[0] = big[3];", ""),
+]
 
 
-class TestUntrustedSource:
-    @pytest.mark.parametrize(
-        ("source", "message"),
-        [
-            (f'__attribute__((section("{READ_FILE}"))) int a;', "a name in `section`"),
-            (f'[[gnu::__section__ ("a" "{READ_FILE}")]] int a;', "a name in `section`"),
-            (
-                'int b; extern int a __attribute__((alias("b\\n.incbin \\"/etc/hostname\\"")));',
-                "a name in `alias`",
-            ),
-            ('#pragma GCC pch_preprocess "made.gch"', "pragma GCC pch_preprocess"),
-            ('_Pragma("GCC pch_preprocess \\"made.gch\\"")', "pragma GCC pch_preprocess"),
-            ('asm(".incbin \\"/etc/hostname\\"");', "inline PTX `.incbin"),
-            ('int a asm("b");', "inline PTX"),
-            (
-                "char16_t q = u'\"'; asm(\".incbin 1\"); char16_t r = u'\"';",
-                "inline PTX `.incbin 1`",
-            ),
-            ("int d = 1'0; asm(\".incbin 1\"); int e = 1'0;", "inline PTX `.incbin 1`"),
-            (
-                '# 1 "claimed.h" 3\nasm(".incbin \\"/etc/hostname\\"");',
-                "`asm` that may name a file",
-            ),
-            (
-                '#pragma GCC system_header\n# 5 "claimed.h" 3\n'
-                '__attribute__((section(R"(a"b)"))) int a;',
-                "a name in `section`",
-            ),
-        ],
-    )
-    def test_what_could_read_a_file_is_refused(
-        self, compiler: HostCompiler, source: str, message: str
-    ) -> None:
-        result = compiled(compiler, source + "\n" + KERNEL.format(""))
-        assert message in result.error
-        assert "error: " in result.error
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case[0]}{case[1]}"[:40])
+def test_what_cannot_be_taken_is_refused(compiled: Compiled, case: tuple[str, ...]) -> None:
+    before, body, *told = case
+    error = compiled(f"{before}\n{KERNEL.format(body)}").error
+    assert "error" in error or not any(told)
+    assert error
+    assert all(one in error for one in told)
+    assert "cuda_on_host_entry" not in error
 
-    def test_a_plain_section_is_taken(self, compiler: HostCompiler) -> None:
-        source = '__attribute__((section(".data.mine"))) int a = 1;\n' + KERNEL.format("y[0] = a;")
-        assert compiled(compiler, source).ok
 
-    def test_it_may_not_take_all_memory(self, compiler: HostCompiler) -> None:
-        source = "char big[1ll << 33] = {1};\n" + KERNEL.format("y[0] = big[3];")
-        assert not compiled(compiler, source).ok
+@pytest.mark.parametrize(
+    ("before", "body"),
+    [
+        ('__attribute__((section(".data.mine"))) int a = 1;', "y[0] = a;"),
+        ("", '\n#ifdef __CUDA_ON_HOST__\ny[0] = 1;\n#else\nasm("exit;");\n#endif\n'),
+        # Hints in PTX are dropped.
+        ("", 'asm volatile("griddepcontrol.wait;" ::: "memory");'),
+        ("", 'asm volatile("prefetch.global.L2 [%0];" ::"l"(y));'),
+        ("", 'asm volatile("" ::: "memory");'),
+        ("", 'y[0] = "asm(" [0];'),
+    ],
+)
+def test_what_a_cpu_can_do_is_taken(compiled: Compiled, before: str, body: str) -> None:
+    assert compiled(f"{before}\n{KERNEL.format(body)}").ok
+
+
+def test_a_log_without_errors_is_shown_as_it_is() -> None:
+    request = CompileRequest("", ("run",), "sm_90a")
+    assert errors("cc1plus: out of memory\n", request) == "cc1plus: out of memory"
+    assert errors("", request) == "g++ failed without a message"
+
+
+def test_the_branch_of_the_gpus_architecture_is_taken(compiler: HostCompiler) -> None:
+    body = "\n#if __CUDA_ARCH__ != 900\n#error not Hopper\n#endif\n"
+    for architecture, told in (("sm_90a", ""), ("sm_80", "not Hopper")):
+        request = CompileRequest(KERNEL.format(body), ("run",), architecture)
+        error = compiler.submit(request).result().error
+        assert told in error
+        assert bool(error) is bool(told)
+
+
+def test_a_kernel_that_is_absent_is_named(compiled: Compiled) -> None:
+    error = compiled(KERNEL.format(""), "run", "walk<3>").error
+    assert "the kernel `walk<3>` cannot be launched" in error
+
+
+def test_a_compile_over_its_time_is_killed() -> None:
+    with closing(HostCompiler(timeout_s=0.05)) as compiler:
+        result = by(compiler, KERNEL.format(""))
+    assert result.timed_out
+    assert "killed after 0.05 s" in result.error
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DeviceError, match=r"needs g\+\+"):
+        HostCompiler()
 
 
 KILLED = """#!/bin/sh
@@ -135,206 +189,112 @@ exec {real} "$@"
 """
 
 
-class TestMessages:
-    @pytest.mark.parametrize(
-        "line",
-        [
-            "__cluster_barrier_arrive();",
-            "namespace cg = cooperative_groups;",
-        ],
-    )
-    def test_what_only_a_gpu_has_is_named_with_its_line_and_a_remedy(
-        self, compiler: HostCompiler, line: str
-    ) -> None:
-        error = compiled(compiler, KERNEL.format(f"\n{line}\n")).error
-        assert error.startswith("kernel.cu(2): error: ")
-        assert "`#ifdef __CUDA_ON_HOST__`" in error
-
-    def test_a_log_without_errors_is_shown_as_it_is(self) -> None:
-        request = CompileRequest("", ("run",), "sm_90a")
-        assert errors("cc1plus: out of memory\n", request) == "cc1plus: out of memory"
-        assert errors("", request) == "g++ failed without a message"
-
-    def test_the_branch_of_the_gpus_architecture_is_taken(self, compiler: HostCompiler) -> None:
-        body = "\n#if __CUDA_ARCH__ != 900\n#error not Hopper\n#endif\n"
-        assert compiled(compiler, KERNEL.format(body)).ok
-        request = CompileRequest(KERNEL.format(body), ("run",), "sm_80")
-        assert "not Hopper" in compiler.submit(request).result().error
+@pytest.mark.parametrize(
+    ("declaration", "names"),
+    [
+        ("__shared__ float a[4], b[2][3 < 4 ? 1 : 2], c;", "a b c"),
+        ("__shared__ __attribute__((aligned(16))) char a[4];", "a"),
+        ("volatile __shared__ alignas(16) int a[4];", "a"),
+        ("static __shared__ typename Sum<int, 3>::Storage storage;", "storage"),
+        ("__shared__ union { float f; int i; } u;", "u"),
+        ("__shared__ static const float* rows[4], *row;", "rows row"),
+    ],
+)
+def test_each_declared_name_is_watched(declaration: str, names: str) -> None:
+    text = to_host(f'# 1 "kernel.cu"\n{declaration}\n')
+    for name in names.split():
+        assert f"static auto& {name} " in text
+    assert text.count(".enter(") == len(names.split())
 
 
-class TestCompiling:
-    def test_a_substitute_for_inline_ptx_is_taken(self, compiler: HostCompiler) -> None:
-        either = '\n#ifdef __CUDA_ON_HOST__\ny[0] = 1;\n#else\nasm("exit;");\n#endif\n'
-        assert compiled(compiler, KERNEL.format(either)).ok
+def test_a_pointer_to_an_array_stays_a_plain_static() -> None:
+    text = to_host('# 1 "kernel.cu"\n__shared__ float (*rows)[4];\n')
+    assert text == '# 1 "kernel.cu"\nstatic float (*rows)[4];\n'
 
-    @pytest.mark.parametrize(
-        ("statement", "ok"),
-        [
-            ('asm volatile("griddepcontrol.wait;" ::: "memory");', True),
-            ('asm volatile("prefetch.global.L2 [%0];" ::"l"(y));', True),
-            ('asm volatile("" ::: "memory");', True),
-            ('asm volatile("griddepcontrol.wait;\\n\\t" "exit;");', False),
-            ('asm volatile("prefetch.global.L2 [%0], 1;" ::"l"(y));', False),
-            ('y[0] = "asm(" [0];', True),
-        ],
-    )
-    def test_only_hints_in_ptx_are_dropped(
-        self, compiler: HostCompiler, statement: str, ok: bool
-    ) -> None:
-        assert compiled(compiler, KERNEL.format(statement)).ok is ok
 
-    def test_errors_have_the_line_of_the_source(self, compiler: HostCompiler) -> None:
-        result = compiled(compiler, KERNEL.format('asm("");\n\n__shared__ int a;\nunknown();'))
-        assert "kernel.cu(4): error: " in result.error
-        assert "unknown" in result.error
-        assert "cuda_on_host_entry" not in result.error
+def test_lines_stay_where_they_are() -> None:
+    text = to_host('# 1 "kernel.cu"\n__shared__\nfloat a[\n4];\nint b;\n')
+    assert text.splitlines()[4] == "int b;"
 
-    def test_a_kernel_that_is_absent_is_named(self, compiler: HostCompiler) -> None:
-        error = compiled(compiler, KERNEL.format(""), kernels=("run", "walk<3>")).error
-        assert "the kernel `walk<3>` cannot be launched" in error
 
-    def test_a_compile_over_its_time_is_killed(self) -> None:
-        compiler = HostCompiler(timeout_s=0.05)
-        result = compiled(compiler, KERNEL.format(""))
+def test_an_equal_request_is_answered_from_it(tmp_path: Path) -> None:
+    cache, header = Cache(tmp_path / "cache"), tmp_path / "value.h"
+    source = '#include "value.h"\n#include <cfloat>\n' + KERNEL.format("y[0] = kValue;")
+    folders = (str(tmp_path),)
+    with (
+        closing(HostCompiler(workers=1, cache=cache)) as compiler,
+        closing(HostCompiler(1, cache=cache, sanitizers=("undefined",))) as sanitized,
+    ):
+        for value in (1, 22):
+            header.write_text(f"constexpr int kValue = {value};\n")
+            assert not by(compiler, source, include_dirs=folders).cached
+        stored = by(compiler, source, include_dirs=folders)
+        assert (stored.error, stored.cached) == ("", True)
+        assert stored.lowered == {"run": "cuda_on_host_entry_0"}
+        assert not by(sanitized, source, include_dirs=folders).cached
+
+
+def test_an_error_is_kept_but_a_kill_is_not(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    for timeout_s, source in ((60.0, KERNEL.format("unknown();")), (0.01, KERNEL.format(""))):
+        compiler = HostCompiler(workers=1, cache=cache, timeout_s=timeout_s)
+        by(compiler, source)
+        assert by(compiler, source).cached is (timeout_s > 1)
         compiler.close()
-        assert result.timed_out
-        assert "killed after 0.05 s" in result.error
-
-    def test_without_a_compiler_it_says_what_to_install(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("PATH", "")
-        with pytest.raises(DeviceError, match=r"needs g\+\+"):
-            HostCompiler()
 
 
-class TestSharedDeclarations:
-    @pytest.mark.parametrize(
-        ("declaration", "names"),
-        [
-            ("__shared__ float a[4], b[2][3 < 4 ? 1 : 2], c;", "a b c"),
-            ("__shared__ __attribute__((aligned(16))) char a[4];", "a"),
-            ("volatile __shared__ alignas(16) int a[4];", "a"),
-            ("static __shared__ typename Sum<int, 3>::Storage storage;", "storage"),
-            ("__shared__ union { float f; int i; } u;", "u"),
-            ("__shared__ static const float* rows[4], *row;", "rows row"),
-        ],
-    )
-    def test_each_declared_name_is_watched(self, declaration: str, names: str) -> None:
-        text = to_host(f'# 1 "kernel.cu"\n{declaration}\n')
-        for name in names.split():
-            assert f"static auto& {name} " in text
-        assert text.count(".enter(") == len(names.split())
+@pytest.fixture
+def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
+    """Put a g++ first in PATH that is killed so often before it compiles a kernel."""
 
-    def test_a_pointer_to_an_array_stays_a_plain_static(self) -> None:
-        text = to_host('# 1 "kernel.cu"\n__shared__ float (*rows)[4];\n')
-        assert text == '# 1 "kernel.cu"\nstatic float (*rows)[4];\n'
+    def make(times: int) -> Path:
+        runs = tmp_path / "runs"
+        script = tmp_path / "bin" / "g++"
+        script.parent.mkdir()
+        script.write_text(KILLED.format(runs=runs, times=times, real=shutil.which("g++")))
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+        return runs
 
-    def test_lines_stay_where_they_are(self) -> None:
-        text = to_host('# 1 "kernel.cu"\n__shared__\nfloat a[\n4];\nint b;\n')
-        assert text.splitlines()[4] == "int b;"
+    return make
 
 
-class TestCache:
-    def test_an_equal_request_is_answered_from_it(self, tmp_path: Path) -> None:
-        cache, header = Cache(tmp_path / "cache"), tmp_path / "value.h"
-        source = '#include "value.h"\n#include <cfloat>\n' + KERNEL.format("y[0] = kValue;")
-        folders = (str(tmp_path),)
-        with (
-            closing(HostCompiler(workers=1, cache=cache)) as compiler,
-            closing(HostCompiler(1, cache=cache, sanitizers=("undefined",))) as sanitized,
-        ):
-            for value in (1, 22):
-                header.write_text(f"constexpr int kValue = {value};\n")
-                assert not compiled(compiler, source, include_dirs=folders).cached
-            stored = compiled(compiler, source, include_dirs=folders)
-            assert (stored.error, stored.cached) == ("", True)
-            assert stored.lowered == {"run": "cuda_on_host_entry_0"}
-            assert not compiled(sanitized, source, include_dirs=folders).cached
-
-    def test_an_error_is_kept_but_a_kill_is_not(self, tmp_path: Path) -> None:
-        cache = Cache(tmp_path)
-        for timeout_s, source in ((60.0, KERNEL.format("unknown();")), (0.01, KERNEL.format(""))):
-            compiler = HostCompiler(workers=1, cache=cache, timeout_s=timeout_s)
-            compiled(compiler, source)
-            assert compiled(compiler, source).cached is (timeout_s > 1)
-            compiler.close()
+def test_a_few_kills_cost_nothing(killed: Callable[[int], Path], cached_runtime: Path) -> None:
+    runs = killed(MOST_RUNS - 1)
+    with closing(HostCompiler(workers=1, cache=Cache(cached_runtime))) as compiler:
+        assert by(compiler, KERNEL.format("y[0] = 41;")).ok
+    assert len(runs.read_text()) == MOST_RUNS
 
 
-class TestKills:
-    """A compiler that is killed from outside, as when memory is short."""
-
-    @pytest.fixture
-    def killed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
-        """Put a g++ first in PATH that is killed so often before it compiles a kernel."""
-
-        def make(times: int) -> Path:
-            runs = tmp_path / "runs"
-            script = tmp_path / "bin" / "g++"
-            script.parent.mkdir()
-            script.write_text(KILLED.format(runs=runs, times=times, real=shutil.which("g++")))
-            script.chmod(0o755)
-            monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
-            return runs
-
-        return make
-
-    def test_a_few_kills_cost_nothing(
-        self, killed: Callable[[int], Path], cached_runtime: Path
-    ) -> None:
-        runs = killed(MOST_RUNS - 1)
-        with closing(HostCompiler(workers=1, cache=Cache(cached_runtime))) as compiler:
-            assert compiled(compiler, KERNEL.format("y[0] = 41;")).ok
+def test_one_that_is_killed_always_is_an_error_that_is_not_kept(
+    killed: Callable[[int], Path], cached_runtime: Path
+) -> None:
+    runs = killed(99)
+    cache = Cache(cached_runtime)
+    source = KERNEL.format("y[0] = 42;")
+    with closing(HostCompiler(workers=1, cache=cache)) as compiler:
+        result = by(compiler, source)
+        assert result.error == "the compiler was killed 4 times: memory may have run out"
         assert len(runs.read_text()) == MOST_RUNS
-
-    def test_one_that_is_killed_always_is_an_error_that_is_not_kept(
-        self, killed: Callable[[int], Path], cached_runtime: Path
-    ) -> None:
-        runs = killed(99)
-        cache = Cache(cached_runtime)
-        source = KERNEL.format("y[0] = 42;")
-        with closing(HostCompiler(workers=1, cache=cache)) as compiler:
-            result = compiled(compiler, source)
-            assert result.error == "the compiler was killed 4 times: memory may have run out"
-            assert len(runs.read_text()) == MOST_RUNS
-            runs.write_text("x" * 99)
-            assert compiled(compiler, source).ok
+        runs.write_text("x" * 99)
+        assert by(compiler, source).ok
 
 
-class TestPreload:
-    def test_only_the_address_sanitizer_needs_a_library(self) -> None:
-        assert preload(()) == preload(("undefined",)) == {}
-        environment = preload(("address", "undefined"))
-        assert Path(environment["LD_PRELOAD"]).is_absolute()
-        assert "detect_leaks=0" in environment["ASAN_OPTIONS"]
-
-    def test_an_unknown_sanitizer_is_refused(self) -> None:
-        with pytest.raises(DeviceError, match="not all of"):
-            HostCompiler(sanitizers=("thread",))
+def test_only_the_address_sanitizer_needs_a_library() -> None:
+    assert preload(()) == preload(("undefined",)) == {}
+    environment = preload(("address", "undefined"))
+    assert Path(environment["LD_PRELOAD"]).is_absolute()
+    assert "detect_leaks=0" in environment["ASAN_OPTIONS"]
 
 
-HEAP = """
-=================================================================
-==13194==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x602000000020 at pc 0x5651
-WRITE of size 4 at 0x602000000020 thread T0
-    #0 0x7f26dce30000 in __interceptor_memset ../../../src/libsanitizer/asan/asan_interceptors.cc:9
-    #1 0x5651368ed1c3 in run(float*, int) /tmp/folder/kernel.cu:2
-    #2 0x5651368ed203 in main /tmp/folder/kernel.cu:3
+def test_an_unknown_sanitizer_is_refused() -> None:
+    with pytest.raises(DeviceError, match="not all of"):
+        HostCompiler(sanitizers=("thread",))
 
-0x602000000020 is located 0 bytes to the right of 16-byte region [0x602000000010,0x602000000020)
-"""
-STACK = """
-==13276==ERROR: AddressSanitizer: stack-buffer-overflow on address 0x7ffffd08e200 at pc 0x55d9
-READ of size 16 at 0x7ffffd08e200 thread T0
-    #0 0x55d927ab91c3 in run(float*, int) kernel.cu:12:5
 
-Address 0x7ffffd08e200 is located in stack of thread T0 at offset 48 in frame
-"""
-SIGNAL = """AddressSanitizer:DEADLYSIGNAL
-==13310==ERROR: AddressSanitizer: SEGV on unknown address 0x000000000008 (pc 0x55fd9ab791bc T0)
-==13310==Hint: address points to the zero page.
-    #0 0x55fd9ab791bc in run(float*, int) /tmp/folder/part.cuh:7
-"""
+HEAP = (DATA / "heap.txt").read_text()
+STACK = (DATA / "stack.txt").read_text()
+SIGNAL = (DATA / "signal.txt").read_text()
 UNDEFINED = (
     "kernel.cu:3:50: runtime error: signed integer overflow: 2147483647 + 1 cannot be represented "
     "in type 'int'\n"

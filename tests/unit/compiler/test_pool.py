@@ -17,17 +17,10 @@ from tuner.compiler.pool import CompilerProcess, NvrtcPool
 from tuner.model.errors import WorkerError
 
 ROOT = Path(__file__).parents[3]
+DATA = Path(__file__).with_name("data")
 COPY = 'extern "C" __global__ void copy(float* to, const float* from) { *to = *from; }\n'
 # Every level doubles the number of distinct types.
-ENDLESS = """\
-template <class A, class B> struct Pair {};
-template <class T, int n> struct Grow {
-    static constexpr int value =
-        Grow<Pair<T, int>, n - 1>::value + Grow<Pair<int, T>, n - 1>::value;
-};
-template <class T> struct Grow<T, 0> { static constexpr int value = 1; };
-extern "C" __global__ void copy(float* to, const float*) { *to = Grow<int, 60>::value; }
-"""
+ENDLESS = (DATA / "endless.cu").read_text()
 
 
 HANG_S = 60.0
@@ -106,21 +99,7 @@ def test_maps_name_expressions_to_lowered_names(compiled):
 
 
 def test_reports_shared_memory_barriers_and_spills(compiled):
-    source = """\
-        extern "C" __global__ void __launch_bounds__(1024, 2) copy(float* to, const float* from) {
-            __shared__ float tile[1024];
-            extern __shared__ float dynamic[];
-            float value[48];
-            for (int i = 0; i < 48; i++) value[i] = from[i * 1024 + threadIdx.x];
-            tile[threadIdx.x] = dynamic[threadIdx.x] = value[0];
-            __syncthreads();
-            #pragma unroll
-            for (int i = 0; i < 48; i++)
-                to[i * 1024 + threadIdx.x] = value[i] * tile[i] * dynamic[i];
-        }
-    """
-
-    resources = compiled(source).resources["copy"]
+    resources = compiled((DATA / "spills.cu").read_text()).resources["copy"]
 
     assert resources.registers <= 32
     assert resources.spills
@@ -131,43 +110,11 @@ def test_reports_shared_memory_barriers_and_spills(compiled):
 
 
 def test_cuda_headers_and_habitual_includes_work(compiled):
-    source = """\
-        #include <cstdint>
-        #include <cmath>
-        #include <stdint.h>
-        #include <math.h>
-        #include <stdio.h>
-        #include <assert.h>
-        #include <cuda_runtime.h>
-        #include <cuda_bf16.h>
-        #include <cuda_fp16.h>
-        #include <cuda_fp8.h>
-        extern "C" __global__ void copy(__nv_fp8_e4m3* to, const __nv_bfloat16* from, int32_t n) {
-            assert(n < INT32_MAX);
-            const float value = __bfloat162float(from[threadIdx.x]);
-            to[threadIdx.x] = __nv_fp8_e4m3(std::sqrt(value) + expf(value) + float(half(value)));
-            if (std::uint32_t(n) == threadIdx.x && isinf(value)) printf("%f\\n", value);
-        }
-    """
-
-    assert compiled(source).cubin.startswith(b"\x7fELF")
+    assert compiled((DATA / "habitual_includes.cu").read_text()).cubin.startswith(b"\x7fELF")
 
 
 def test_cub_and_cooperative_groups_work(compiled):
-    source = """\
-        #include <cooperative_groups.h>
-        #include <cub/block/block_reduce.cuh>
-        #include <cuda/std/array>
-
-        template <int threads> __global__ void sum(float* to, const float* from) {
-            using Reduce = cub::BlockReduce<float, threads>;
-            __shared__ typename Reduce::TempStorage storage;
-            cuda::std::array<float, 2> pair{from[threadIdx.x], from[threadIdx.x + threads]};
-            const float total = Reduce(storage).Sum(pair[0] + pair[1]);
-            if (cooperative_groups::this_thread_block().thread_rank() == 0) *to = total;
-        }
-    """
-
+    source = (DATA / "cub.cu").read_text()
     assert compiled(source, "sum<128>").resources["sum<128>"].static_shared_bytes > 0
 
 
