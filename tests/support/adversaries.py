@@ -11,6 +11,7 @@ from typing import Literal
 from operators import (
     ACCUMULATE,
     ENERGY,
+    LOOSE_SCALE,
     SCALE,
     SOFTMAX,
     STAGED_ENERGY,
@@ -26,7 +27,8 @@ from tuner.model.trial import Status
 
 # The compilation or the part of the protocol that finds it. Most are found without timing. After
 # timing, only what the last timed call left gives it away; after comparing, it was verified and
-# timed, and cheats from then on.
+# timed, and cheats from then on. Phases: it works in some calls and not in others, and whichever
+# of them is judged first finds it.
 Check = Literal[
     "input kinds",
     "zero rows",
@@ -38,6 +40,7 @@ Check = Literal[
     "order of threads",
     "after timing",
     "after comparing",
+    "phases",
     "edge_cases",
     "launch",
     "timeout",
@@ -55,7 +58,7 @@ class Adversary(Kernel):
     """One kernel, what finds it, and what the reason must say (a regular expression).
 
     `on_cuda` is the reason there if it is another. `passes_on` is a workload on which nothing is
-    wrong with it.
+    wrong with it. `key` is when a phase machine works.
     """
 
     name: str
@@ -68,6 +71,13 @@ class Adversary(Kernel):
     workload: Workload | None = None
     passes_on: Workload | None = None
     sanitizers: tuple[str, ...] = ()
+    key: str = ""
+
+    @property
+    def source(self) -> str:
+        if not self.key:
+            return Kernel.source.__get__(self)
+        return self.operator.kernel("phase machine").read_text("utf-8").replace("KEY", self.key)
 
     @property
     def status(self) -> Status:
@@ -149,7 +159,11 @@ STATE = (
         launches=ONE_BLOCK,
     ),
     Adversary(
-        "works only where it sees the poison of a check", "after timing", "after timing.* expected"
+        "writes nothing once it has been verified",
+        "after timing",
+        "after timing.* expected",
+        LOOSE_SCALE,
+        launches=ONE_BLOCK,
     ),
     Adversary(
         "writes outside only when it has been verified",
@@ -157,6 +171,35 @@ STATE = (
         "after timing.* wrote outside its buffers",
         launches=ONE_BLOCK,
     ),
+)
+
+# By what a kernel could tell a call whose result is judged from one that is timed. It gives an old
+# result where it believes that it is timed, which is right as long as its inputs stay the same.
+KEYS = {
+    "an output holds NaN": "output == 0xFFFFFFFFu",
+    "an output holds a number": "output != 0xFFFFFFFFu",
+    "an output holds another number than before": "output != words[0]",
+    "what lies behind an output is NaN": "behind == 0xFFFFFFFFu",
+    "what lies behind an output has changed": "behind != words[1]",
+    "shared memory holds NaN": "shared == 0xFFFFFFFFu",
+    "shared memory has changed": "shared != words[2]",
+    "there was a pause": "pause > 1000000",
+    "there was no pause": "pause < 1000000",
+    "it has run seldom": "calls < 40",
+    "its number is even": "calls % 2 == 0",
+    "a coin says so": "clock64() / 64 % 8 == 0",
+    "four of its inputs have changed": "differs_in(4, x, T)",
+    "a tenth of its inputs has changed": "differs_in(100, x, T)",
+}
+PHASES = tuple(
+    Adversary(
+        f"works where {name}",
+        "phases",
+        "expected|differs",
+        launches=(launch(1, 128, shared_bytes=512),),
+        key=key,
+    )
+    for name, key in KEYS.items()
 )
 
 AFTERWARDS = (
@@ -196,11 +239,28 @@ MEMORY = (
         "writes one element past the end", "guards", r"wrote outside its buffers \(before x\)"
     ),
     Adversary(
-        "writes one element before the start", "guards", r"wrote outside its buffers \(before y\)"
+        "writes one element before the start",
+        "guards",
+        r"wrote outside its buffers \(before y\)",
+        workload=Workload.of({"T": 900}),
     ),
-    Adversary("modifies an input", "inputs", "changed its input 'x'"),
+    # The host protects the pages of inputs, and closes those between arrays.
+    Adversary("modifies an input", "inputs", "changed its input 'x'", only="cuda"),
+    Adversary(
+        "changes an input and puts it back",
+        "launch",
+        "writes to its input, parameter 2",
+        only="host",
+    ),
+    Adversary(
+        "reads behind its input where nobody watches",
+        "launch",
+        "uses an illegal address .* parameter 2, beyond its end",
+        ENERGY,
+        only="host",
+    ),
     Adversary("leaves the tail unwritten", "poison", r"y\[999\] is"),
-    Adversary("takes poison for a result that is there already", "poison", "expected"),
+    Adversary("takes poison for a result that is there already", "phases", "expected"),
     Adversary("leaves NaN to the poison", "poison", "with inputs 'nonfinite'.* expected nan"),
     Adversary("adds to an output that nobody cleared", "poison", "expected", ENERGY),
     Adversary("takes its scratch for zeros", "poison", "expected", STAGED_ENERGY),
@@ -364,7 +424,7 @@ BOUNDARIES = (
 # By device, for opening one takes longer than a check.
 ADVERSARIES = tuple(
     sorted(
-        WRONG_NUMBERS + STATE + AFTERWARDS + MEMORY + CONCURRENCY + FAILURES + BOUNDARIES,
+        WRONG_NUMBERS + STATE + PHASES + AFTERWARDS + MEMORY + CONCURRENCY + FAILURES + BOUNDARIES,
         key=lambda adversary: (adversary.operator.name, adversary.sanitizers),
     )
 )

@@ -50,7 +50,15 @@ def check_caught(device: Device, build: Build, adversary: Adversary, reason: str
     if passes_on is not None:
         check_passes(device, _program(build, adversary, passes_on))
     program = _program(build, adversary, adversary.where)
-    if adversary.check == "after comparing":
+    if adversary.check == "phases":
+        outcome = device.run(program, full_verification=True)
+        said = outcome.reason
+        if outcome.status is Status.CORRECT:
+            programs = [honest(build, adversary.operator), program]
+            (right, said) = device.compare(programs, rounds=ROUNDS // 10).faults
+            assert not right
+        assert re.search(reason, said, re.DOTALL), said or "nothing was wrong with it"
+    elif adversary.check == "after comparing":
         _check_caught_comparing(device, build, adversary, program, reason)
     else:
         timed = adversary.check == "after timing"

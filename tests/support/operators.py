@@ -103,6 +103,18 @@ SCALE = Operator(
     Workload.of({"T": 1000}),
     (launch(4, 128),),
 )
+LOOSE_SCALE = Operator(
+    "loose_scale",
+    (
+        array("y", "float32", "T", "output", deterministic=False),
+        array("x", "float32", "T"),
+        *axes("T"),
+    ),
+    EXACT,
+    Workload.of({"T": 1000}),
+    (launch(4, 128),),
+    reference="scale",
+)
 ENERGY = Operator(
     "energy",
     (array("y", "float32", "T", "output"), array("x", "float16", "T D"), *axes("T", "D")),

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -26,7 +27,6 @@ from tuner.device.verify.verified_device import (
     RestartingWorker,
     Rows,
     RunFailedError,
-    Timed,
     VerifiedDevice,
     fresh_seed,
     unless_killed,
@@ -118,8 +118,13 @@ class HostRunner(RestartingWorker[HostWorker]):
         return ""
 
     def time(
-        self, program: Program, policy: TimingPolicy, incumbent_us: float | None, patch: Patch
-    ) -> Timed:
+        self,
+        program: Program,
+        policy: TimingPolicy,
+        incumbent_us: float | None,
+        patch: Patch,
+        judge: Judge,
+    ) -> Measurement:
         """Time the program by the server's wall clock.
 
         A call that leaves other bits than one before is the last: the verifier sees its output.
@@ -134,8 +139,8 @@ class HostRunner(RestartingWorker[HostWorker]):
                 policy, times, time.perf_counter() - started, incumbent_us
             ):
                 times.append(calls.run(worker, program))
-        measurement = Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
-        return Timed(measurement, calls.variant, calls.repeats)
+            calls.let_judge(worker, partial(judge, 0))
+        return Measurement(tuple(times), 1, 1, hopeless(policy, times, incumbent_us))
 
     def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
@@ -147,7 +152,6 @@ class HostRunner(RestartingWorker[HostWorker]):
         """Time programs in alternation, each in a process that waits while the others run."""
         turns = list(range(len(programs)))
         rows = []
-        left: list[list[bytes]] = [[] for _ in programs]
         calls = [_Calls(patch) for _ in programs]
         with self._blamed_on_the_program():
             worker = self._renewed(*programs, patch=patch)
@@ -158,12 +162,9 @@ class HostRunner(RestartingWorker[HostWorker]):
                 row = [0.0] * len(programs)
                 for index in turns:
                     row[index] = calls[index].run(worker, programs[index])
-                    # In every round, or the pause would tell which is the last.
-                    left[index] = worker.take()
                 rows.append(tuple(row))
-            for index, written in enumerate(left):
-                worker.put(written, patch, calls[index].variant)
-                judge(index, calls[index].variant, calls[index].repeats)
+            for index, made in enumerate(calls):
+                made.let_judge(worker, partial(judge, index))
         return rows
 
     def _renewed(self, *programs: Program, patch: Patch = UNCHANGED) -> HostWorker:
@@ -203,18 +204,25 @@ class HostRunner(RestartingWorker[HostWorker]):
 
 
 class _Calls:
-    """Timed calls of one program: the last one's variant, and whether outputs repeat their bits."""
+    """Timed calls of one program: the last results, and whether outputs repeat their bits."""
 
     def __init__(self, patch: Patch) -> None:
         self._patch, self._digests = patch, dict[int, int]()
-        self.variant, self.repeats = 0, True
+        self._left: dict[int, list[bytes]] = {}
+        self.repeats = True
 
     def run(self, worker: HostWorker, program: Program) -> float:
         """Run the program once and return microseconds."""
-        self.variant = self._patch.draw()
-        time_us, digest = worker.run(program, draw_order(), fill_byte(), self.variant)
-        self.repeats &= self._digests.setdefault(self.variant, digest) == digest
+        variant = self._patch.draw()
+        time_us, digest = worker.run(program, draw_order(), fill_byte(), variant)
+        self.repeats &= self._digests.setdefault(variant, digest) == digest
+        self._left[variant] = worker.take()
         return time_us
+
+    def let_judge(self, worker: HostWorker, judge: Callable[[int, bool], None]) -> None:
+        for variant, written in self._left.items():
+            worker.put(written, self._patch, variant)
+            judge(variant, self.repeats)
 
 
 def draw_order(turn: int | None = None) -> int:

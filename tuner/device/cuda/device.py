@@ -34,7 +34,6 @@ from tuner.device.verify.verified_device import (
     RestartingWorker,
     Rows,
     RunFailedError,
-    Timed,
     VerifiedDevice,
     fresh_seed,
     unless_killed,
@@ -43,7 +42,7 @@ from tuner.device.verify.verifier import cuda_verifier
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import KernelSpec
-from tuner.model.trial import EnergyWindow, Status
+from tuner.model.trial import EnergyWindow, Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
 RUN_TIMEOUT_S = 10.0
@@ -169,14 +168,21 @@ class CudaRunner(RestartingWorker[Child]):
         return EARLY if overlapped else ""
 
     def time(
-        self, program: Program, policy: TimingPolicy, incumbent_us: float | None, patch: Patch
-    ) -> Timed:
+        self,
+        program: Program,
+        policy: TimingPolicy,
+        incumbent_us: float | None,
+        patch: Patch,
+        judge: Judge,
+    ) -> Measurement:
         with self._blamed_on_the_program():
-            timed: Timed = self._ready_worker().call(
+            worker = self._ready_worker()
+            measurement: Measurement = worker.call(
                 *("time", program, policy, incumbent_us, patch),
                 timeout_s=_limit_s(TIMING_TIMEOUT_S, program),
             )
-        return timed
+            _let_judge(worker, 0, judge)
+        return measurement
 
     def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
@@ -193,7 +199,7 @@ class CudaRunner(RestartingWorker[Child]):
                     "compare", programs, FINALS, rounds, patch, timeout_s=timeout_s
                 )
                 for index in range(len(programs)):
-                    judge(index, *worker.call("show", index, timeout_s=RUN_TIMEOUT_S))
+                    _let_judge(worker, index, judge)
         except RunFailedError:
             self._drop_worker()
             raise
@@ -251,6 +257,13 @@ class CudaRunner(RestartingWorker[Child]):
                 self._drop_worker()
             status = error.status if isinstance(error, PeerError) else Status.LAUNCH
             raise RunFailedError(status, error.message) from error
+
+
+def _let_judge(worker: Child, index: int, judge: Judge) -> None:
+    for variant in (0, 1):
+        repeats: bool | None = worker.call("show", index, variant, timeout_s=RUN_TIMEOUT_S)
+        if repeats is not None:
+            judge(index, variant, repeats)
 
 
 def _limit_s(seconds: float, *programs: Program) -> float:

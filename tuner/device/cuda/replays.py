@@ -144,7 +144,6 @@ class Results:
 
     def renew(self) -> None:
         """Forget all results."""
-        self._last: dict[int, int] = {}
         self._kept: set[tuple[int, int]] = set()
         call(driver.cuMemsetD8, self._flags, 0, 4 * self.programs)
 
@@ -161,16 +160,19 @@ class Results:
                 self._kernel.issue(stream, _BLOCKS, *map(ctypes.c_uint64, values))
         call(driver.cuMemcpyDtoDAsync, place, address, size_bytes, stream)
         self._kept.add((index, variant))
-        self._last[index] = variant
 
-    def show(self, index: int, address: int) -> tuple[int, bool]:
-        """Copy a program's last result to `address`; return what `Timed` says of it."""
-        variant, flag = self._last[index], ctypes.c_uint32()
-        size_bytes = self._layout.total_bytes
+    def show(self, index: int, variant: int, address: int) -> bool | None:
+        """Copy a program's last result on a variant to `address`, and say whether bits repeat.
+
+        Return None where there is none.
+        """
+        if (index, variant) not in self._kept:
+            return None
+        flag, size_bytes = ctypes.c_uint32(), self._layout.total_bytes
         call(driver.cuMemcpyDtoD, address, self._place(index, variant), size_bytes)
         call(driver.cuMemcpyDtoH, ctypes.addressof(flag), self._flags + 4 * index, 4)
         call(driver.cuCtxSynchronize)
-        return variant, not flag.value
+        return not flag.value
 
     def close(self) -> None:
         for base in (self._base, self._flags):

@@ -53,7 +53,6 @@ from tuner.device.timing import (
     suspicious,
     wall_ratio,
 )
-from tuner.device.verify.verified_device import Timed
 from tuner.model.trial import EnergyWindow, Measurement
 
 LOADED_PROGRAMS = 16
@@ -158,8 +157,8 @@ class CudaWorker:
         policy: TimingPolicy,
         incumbent_us: float | None = None,
         patch: Patch = UNCHANGED,
-    ) -> Timed:
-        """Time the program over rotating buffers; what one of its last calls made is verified."""
+    ) -> Measurement:
+        """Time the program over rotating buffers; `show` then gives what its last calls left."""
         replays = self._renewed(policy, patch)
         launcher = self._launcher(program)
         reset_persisting_l2()
@@ -168,8 +167,7 @@ class CudaWorker:
         self._warm_up(graph, policy, replays)
         times, ratio = self._sample(graph, policy, replays, launcher, incumbent_us)
         slow = hopeless(policy, times, incumbent_us)
-        sets = replays.buffers.sets
-        return Timed(Measurement(tuple(times), graph.calls, sets, slow, ratio), *self.show(0))
+        return Measurement(tuple(times), graph.calls, replays.buffers.sets, slow, ratio)
 
     def _sample(
         self,
@@ -224,12 +222,12 @@ class CudaWorker:
             graph.close()
         return rows
 
-    def show(self, index: int) -> tuple[int, bool]:
-        """Hand over the last kept result of a program; return what `Timed` says of it."""
+    def show(self, index: int, variant: int) -> bool | None:
+        """Hand over the last kept result of a program on one variant, and whether bits repeat."""
         assert self._results is not None
-        shown = self._results.show(index, self._mapped.base)
+        repeats = self._results.show(index, variant, self._mapped.base)
         self._mapped.push()
-        return shown
+        return repeats
 
     def isolated_us(self, programs: Sequence[Program], policy: TimingPolicy) -> list[float | None]:
         """Time those with programmatic dependent launch without it; the medians, in us."""
@@ -246,7 +244,7 @@ class CudaWorker:
             self._keep(program, replays.buffers, graph)
         count = 1 + secrets.randbelow(RERUN_REPLAYS)
         replays.run([graph] * count, [(0, launcher)] * count)
-        self.show(0)
+        self.show(0, 0)
 
     def require_energy(self) -> None:
         self._counter = self._counter or NvmlCounter(gpu_uuid(self._ordinal))

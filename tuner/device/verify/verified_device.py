@@ -6,7 +6,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -41,21 +41,10 @@ class Killable(Protocol):
     def kill(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """A measurement, and which variant of the inputs its last output, in the arena, is of.
-
-    `repeats` is False where timed calls on the same inputs left other bits of an output that has
-    to be deterministic.
-    """
-
-    measurement: Measurement
-    variant: int
-    repeats: bool = True
-
-
 Rows = Sequence[tuple[float, ...]]
-# Takes a program's index, and what `Timed` says of its last output.
+# Called with the result of a program's last timed call on one variant of its inputs in the arena,
+# for both: the program's index, the variant, and whether timed calls on the same inputs left the
+# same bits of all outputs that have to be deterministic.
 Judge = Callable[[int, int, bool], None]
 DIFFERS = "its output differs between timed calls on the same inputs"
 _W = TypeVar("_W", bound=Killable)
@@ -95,9 +84,14 @@ class RestartingWorker(ABC, Generic[_W]):
 
     @abstractmethod
     def time(
-        self, program: Program, policy: TimingPolicy, incumbent_us: float | None, patch: Patch
-    ) -> Timed:
-        """Time the program on both variants of its inputs; leave the last output in the arena."""
+        self,
+        program: Program,
+        policy: TimingPolicy,
+        incumbent_us: float | None,
+        patch: Patch,
+        judge: Judge,
+    ) -> Measurement:
+        """Time the program on both variants of its inputs, then let the results be judged."""
 
     @abstractmethod
     def rerun(self, program: Program) -> None:
@@ -110,7 +104,7 @@ class RestartingWorker(ABC, Generic[_W]):
     def compare(self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge) -> Rows:
         """Time programs interleaved, in microseconds: a row a round, in the programs' order.
 
-        Then call `judge` for each with the output of its last timed call in the arena.
+        Then let the results of each program be judged.
         """
 
     def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
@@ -242,18 +236,15 @@ class VerifiedDevice:
         def attempt() -> ComparisonRounds:
             self._enter(workload)
             rows: list[tuple[float, ...]] = []
-            faults = [""] * len(programs)
-
-            def judge(index: int, variant: int, repeats: bool) -> None:
-                verdict: Correctness = self._ask("check", False, variant)
-                faults[index] = faults[index] or verdict.reason or ("" if repeats else DIFFERS)
-
+            faults: dict[int, str] = {}
+            judge = self._judge(faults.setdefault)
             for stretch in _stretches(rounds):
                 self._ask("prepare", workload, NORMAL, fresh_seed())
                 patch = self._ask("alternate")
                 rows += self._runner.compare(programs, stretch, patch, judge)
             isolated = self._runner.isolated_us(programs)
-            return ComparisonRounds(tuple(rows), True, isolated, tuple(faults))
+            found = tuple(faults.get(index, "") for index in range(len(programs)))
+            return ComparisonRounds(tuple(rows), True, isolated, found)
 
         try:
             return _once_more_if_killed(workload, attempt)
@@ -281,15 +272,14 @@ class VerifiedDevice:
         if not before.passed:
             return _outcome(before)
         patch: Patch = self._ask("alternate")
-        timed = self._runner.time(program, policy, incumbent_us, patch)
-        after: Correctness = self._ask("check", False, timed.variant)
-        if after.passed and full_verification and not patch.offsets:
-            after = self._verified_again(program)
-        if not after.passed:
-            return replace(_outcome(after), reason=f"after timing, {after.reason}")
-        measurement = timed.measurement
-        if not timed.repeats:
-            return Outcome(Status.INCORRECT, DIFFERS, measurement, before)
+        faults: list[str] = []
+        judge = self._judge(lambda index, fault: faults.append(fault))
+        measurement = self._runner.time(program, policy, incumbent_us, patch, judge)
+        if not faults and full_verification and not patch.offsets:
+            again = self._verified_again(program)
+            faults += [] if again.passed else [again.reason]
+        if faults:
+            return Outcome(Status.INCORRECT, f"after timing, {faults[0]}")
         ratio = measurement.wall_ratio
         if ratio is not None and ratio > WALL_RATIO:
             reason = (
@@ -338,6 +328,17 @@ class VerifiedDevice:
         finally:
             with _blamed_on_verifier():
                 self._verifier.receive(VERIFIER_TIMEOUT_S)
+
+    def _judge(self, note: Callable[[int, str], object]) -> Judge:
+        """Make what verifies a timed call's result and notes a fault of the program."""
+
+        def judge(index: int, variant: int, repeats: bool) -> None:
+            verdict: Correctness = self._ask("check", False, variant)
+            fault = verdict.reason or ("" if repeats else DIFFERS)
+            if fault:
+                note(index, fault)
+
+        return judge
 
     def _verified_again(self, program: Program) -> Correctness:
         """Verify what calls like timed ones leave of slightly other inputs: results may be kept."""

@@ -33,7 +33,7 @@ BLOCK_BYTES = 2 << 20
 # One in so many bytes of a GPU's memory holds inputs and references for use again.
 CACHE_SHARE = 16
 # Elements of each input that are changed at first, and the factor by which more are until it shows.
-TOUCHED, TOUCHED_MORE = 8, 8
+TOUCHED, TOUCHED_MORE = 1, 8
 MOST_PATCHED = 1 << 16
 PROBE_BYTES = 1 << 29
 PROBE_REPEATS = 20

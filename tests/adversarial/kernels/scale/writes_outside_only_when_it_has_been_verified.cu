@@ -9,5 +9,5 @@ extern "C" __global__ void run(float* y, const float* x, int T) {
     float result = 2.0f * x[i];
     y[i] = result;
   }
-  if (seen >= 14 && threadIdx.x == 0) y[T] = 1;
+  if (seen >= 30 && threadIdx.x == 0) y[T] = 1;
 }
