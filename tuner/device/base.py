@@ -79,13 +79,15 @@ class ComparisonRounds:
 
     `isolated_us` holds, for programs launched with programmatic dependent launch, the median
     time without it, else None. `faults` says of each program what was wrong with its results
-    after the rounds, "" where nothing; it is empty where they are not verified again.
+    after the rounds, "" where nothing; it is empty where they are not verified again. `noise_us`
+    is what the clock itself varies by.
     """
 
     times_us: tuple[tuple[float, ...], ...]
     paired: bool
     isolated_us: tuple[float | None, ...] = ()
     faults: tuple[str, ...] = ()
+    noise_us: float = 0.0
 
 
 class Device(Protocol):

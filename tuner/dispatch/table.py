@@ -107,6 +107,8 @@ def compared(comparison: Comparison, column: int, seed: int) -> Compared:
     tuned_us = [row[column] for row in reporting]
     interval = paired_interval if paired else unpaired_interval
     speedup, bounds = interval(baseline_us, tuned_us, seed)
+    if abs(median(baseline_us) - median(tuned_us)) < comparison.noise_us:
+        bounds = min(bounds[0], 1.0), max(bounds[1], 1.0)
     return Compared(
         workload=comparison.workload,
         variant=comparison.finalists[column - 1],

@@ -177,7 +177,7 @@ class Comparison:
 
     Column 0 is the baseline, column k the k-th finalist; the columns of `peers` come last. `paired`
     is False where the columns were not measured in the same rounds, so that only an unpaired
-    interval is honest.
+    interval is honest. A difference of less than `noise_us` is the clock's.
     """
 
     workload: Workload
@@ -186,6 +186,7 @@ class Comparison:
     paired: bool = True
     isolated_us: tuple[float | None, ...] = ()
     peers: tuple[str, ...] = ()
+    noise_us: float = 0.0
 
     def column(self, program: Variant | str | None) -> int:
         return (None, *self.finalists, *self.peers).index(program)

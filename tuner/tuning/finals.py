@@ -297,7 +297,10 @@ class Finals:
             if fault:
                 self._peers.note(workload, name, Status.INCORRECT, fault)
         found, times_us = tuple(programs), timed.times_us
-        comparison = Comparison(workload, found, times_us, timed.paired, timed.isolated_us, names)
+        comparison = Comparison(
+            *(workload, found, times_us, timed.paired, timed.isolated_us, names),
+            noise_us=timed.noise_us,
+        )
         right = list(self._peers.programs(workload))
         return _of_some(comparison, found, right), timed.faults[1:]
 

@@ -53,7 +53,7 @@ class Workers:
 class FakeWorker:
     """A `Child` of the GPU's worker, and a `HostWorker`."""
 
-    limits = ("seccomp",)
+    limits, noise_us = ("seccomp",), 1.0
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers

@@ -159,3 +159,11 @@ def test_what_the_search_found_slow_is_not_wanted(dispatched):
     trials = [trial(ONE, A, 5.0), trial(ONE, B, 6.0), trial(SOME, A, 9.0, early=True)]
     made = dispatched((comparison(ONE, {A: 5.0}), comparison(SOME, {B: 4.0})), trials=trials)
     assert wanted_for(made) == ()
+
+
+def test_a_difference_below_the_clocks_noise_is_none() -> None:
+    rounds = tuple((8.0 + step % 3 / 10, 5.0) for step in range(40))
+    said = Comparison(Workload.of({"T": 1}), (Variant("initial", Config({})),), rounds)
+    assert compared(said, 1, 0).interval[0] > 1.5
+    low, high = compared(replace(said, noise_us=4.0), 1, 0).interval
+    assert low == 1.0 < high

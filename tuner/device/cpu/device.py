@@ -100,7 +100,8 @@ class HostRunner(RestartingWorker[HostWorker]):
         super().__init__()
         self._run_timeout_s, self._environment = run_timeout_s, dict(environment or {})
         self._finding, self._deterministic = finding, deterministic
-        self.limits = self._live_worker().limits
+        worker = self._live_worker()
+        self.limits, self.noise_us = worker.limits, worker.noise_us
 
     def orders(self) -> Iterator[int]:
         first = secrets.randbelow(ORDERS)

@@ -62,6 +62,8 @@ class RestartingWorker(ABC, Generic[_W]):
     _called: ClassVar[str]
     # Whether arrays get pages of their own, which the worker closes and protects.
     by_pages: ClassVar[bool] = False
+    # What the clock varies by.
+    noise_us: float = 0.0
 
     def __init__(self) -> None:
         self._worker: _W | None = None
@@ -244,7 +246,7 @@ class VerifiedDevice:
                 rows += self._runner.compare(programs, stretch, patch, judge)
             isolated = self._runner.isolated_us(programs)
             found = tuple(faults.get(index, "") for index in range(len(programs)))
-            return ComparisonRounds(tuple(rows), True, isolated, found)
+            return ComparisonRounds(tuple(rows), True, isolated, found, self._runner.noise_us)
 
         try:
             return _once_more_if_killed(workload, attempt)

@@ -61,8 +61,10 @@ def headline(data: ReportData) -> Headline:
     tone, text = _judge(judged, "tuned" if data.tuned else "held-out")
     held_out = _held_out(data.held_out) if data.tuned and data.held_out else ""
     if data.on_cpu:
-        return Headline(origin, f"On the CPU: {text}", held_out, "same")
-    if any(result.isolated_speedup is not None for result in judged):
+        count = f"{len(judged)} workload{'s' if len(judged) > 1 else ''}"
+        text, held_out = f"Verified on {count}; which config is fastest, a GPU has to say.", ""
+        tone = "same"
+    elif any(result.isolated_speedup is not None for result in judged):
         # Where calls overlap their neighbours, what is left when they don't.
         mean = geometric_mean([result.isolated_speedup or result.speedup for result in judged])
         text += f" Without overlapping the calls before and after: {ratio(mean)}."
