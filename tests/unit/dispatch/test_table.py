@@ -25,13 +25,16 @@ from dispatch_sample import (
 from tuner.dispatch.table import (
     SessionDispatch,
     SetSelection,
+    compared,
     distrusted,
     evidence,
     wanted_for,
 )
+from tuner.model.config import Config
 from tuner.model.errors import SessionError
+from tuner.model.kernel import Workload
 from tuner.model.statistics import paired_interval
-from tuner.model.trial import Check
+from tuner.model.trial import Check, Comparison, Variant
 from tuner.session.session import Session
 
 

@@ -235,7 +235,9 @@ class Verifier:
         offsets: list[int] = []
         values: tuple[list[bytes], list[bytes]] = ([], [])
         for slot in self._layout.with_role("input", "inout"):
-            for place in places.get(slot.name, ()):
+            if slot.name not in places:
+                continue
+            for place in places[slot.name]:
                 width = storage_dtype(slot.dtype).itemsize
                 start = slot.offset + int(place) * width
                 offsets += range(start, start + width)
