@@ -252,11 +252,11 @@ def test_a_budget_that_ends_in_the_middle_ends_the_round() -> None:
 
 def test_the_budget_is_shared_by_all_rounds() -> None:
     budget = TokenBudget()
-    with FakeOpenAI([Reply(text=plan(), usage=(10, 5, 1))] * 2) as server:
+    with FakeOpenAI([Reply(text=plan(), usage=(4_000, 5, 100))] * 2) as server:
         rounds = agent(server, budget=budget)
         for _ in range(2):
             rounds.converse(briefing(), Tools(), Kept()).plan()
-    assert budget.spent == rounds.budget.spent == Usage(20, 10, 2)
+    assert budget.spent == rounds.budget.spent == Usage(8_000, 10, 200)
 
 
 def test_everything_said_is_kept_in_its_order() -> None:
