@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import repeat
 
 MIB = 1 << 20
@@ -17,10 +18,13 @@ Bytes = Iterator[bytes]
 class HostileServer:
     """Answer each request, of which `answer` gets path and body, with what it yields."""
 
-    def __init__(self, answer: Callable[[str, bytes], Bytes]) -> None:
-        self._answer = answer
+    def __init__(
+        self, answer: Callable[[str, bytes], Bytes], secure: ssl.SSLContext | None = None
+    ) -> None:
+        self._answer, self._secure = answer, secure
         self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/v1"
+        port = self._listening.getsockname()[1]
+        self.url = f"https://localhost:{port}/v1" if secure else f"http://127.0.0.1:{port}/v1"
         self.requests: list[str] = []
         self.sent_bytes = 0
         self._ended = threading.Event()
@@ -40,8 +44,13 @@ class HostileServer:
                 connection, _ = self._listening.accept()
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):  # a client that hangs up is right
+    def _serve(self, accepted: socket.socket) -> None:
+        with suppress(OSError), ExitStack() as stack:  # a client that hangs up is right
+            connection = stack.enter_context(accepted)
+            if self._secure is not None:
+                connection = stack.enter_context(
+                    self._secure.wrap_socket(accepted, server_side=True)
+                )
             file = connection.makefile("rb")
             head = b"".join(iter(file.readline, b"\r\n")).decode()
             sizes = [line for line in head.lower().splitlines() if "content-length:" in line]

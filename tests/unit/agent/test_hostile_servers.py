@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -185,6 +187,59 @@ def test_a_byte_now_and_then_is_not_listened_to_for_ever(
             complete(asking)
     assert time.monotonic() - began_s < 3
     assert len(server.requests) == 1, "an hour is not waited for once more"
+
+
+@pytest.fixture
+def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """Make a certificate for localhost that clients of this process believe."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = [
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=localhost",
+    ]
+    names = ["-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", *words, *names, *files], check=True, capture_output=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_an_encrypted_connection_is_cut_as_well(secure: ssl.SSLContext) -> None:
+    with HostileServer(streamed(OK, DONE), secure) as server:
+        assert complete(client(server)).message["content"] == "ok"
+    late = pytest.raises(AgentError, match="had not ended its reply")
+    with HostileServer(dribbling(head(), b"data: ", then=b" "), secure) as server, late:
+        complete(client(server, longest_s=0.5))
+
+
+def test_a_connection_through_a_proxy_is_cut_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = pytest.raises(AgentError, match="had not ended its reply")
+    with HostileServer(dribbling(b"HTTP/1.1 200 OK\r\nX: ", then=b"x")) as proxy, late:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+        asking = client(proxy, longest_s=0.5)
+        asking.endpoint = Endpoint("http://model.invalid/v1")
+        complete(asking)
+    assert "http://model.invalid/v1/chat/completions" in proxy.requests[0]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_compressed_reply_is_read(stream: bool) -> None:
+    whole = json.dumps({"choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}]})
+    packed = gzip.compress(OK + DONE if stream else whole.encode())
+    kind = "text/event-stream" if stream else JSON
+    more = ("Content-Encoding: gzip", f"Content-Length: {len(packed)}")
+    with HostileServer(lambda *_: iter([head(200, kind, *more), packed])) as server:
+        assert complete(client(server, stream=stream)).message["content"] == "ok"
 
 
 def test_a_reply_that_goes_on_too_long_ends_there() -> None:
