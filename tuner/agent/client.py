@@ -197,6 +197,8 @@ def _with_plain_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 # A reply that is still coming in after so long ends there, however little comes at a time.
 LONGEST_REPLY_S = 3600.0
+# How long the count of tokens is waited for once a reply has ended.
+USAGE_TIMEOUT_S = 20.0
 CONNECT_TIMEOUT_S = 5.0
 CHECK_TIMEOUT_S = 20.0
 # Of what a server lists: others are not looked at.
@@ -319,7 +321,9 @@ class ChatClient:
         near = get_close_matches(self.model, names[:MOST_MODELS], n=5, cutoff=0.3) or names[:5]
         raise AgentError(
             f"{self.endpoint.shown} has no model {self.model!r}",
-            remedy=f"it lists {len(names)}, among them {', '.join(near)}: --model NAME",
+            remedy=self.endpoint.redacted(
+                f"it lists {len(names)}, among them {', '.join(near)}: --model NAME"
+            ),
         )
 
     def _server(self) -> tuple[OpenAI, ReplyGuard]:
@@ -353,7 +357,7 @@ class ChatClient:
                     assembly.finish = "length" if assembly.full else assembly.finish
                     return
                 with create(**request) as stream:
-                    self._listen(stream, request, assembly, left)
+                    self._listen(stream, guard, request, assembly, left)
                 if not assembly.finish:
                     raise DroppedError
         except LateError:
@@ -364,6 +368,7 @@ class ChatClient:
     def _listen(
         self,
         stream: Iterable[object],
+        guard: ReplyGuard,
         request: Mapping[str, Any],
         assembly: Assembly,
         left: int | None,
@@ -371,7 +376,10 @@ class ChatClient:
         most = request.get(self.capabilities.limit)
         try:
             for chunk in stream:
+                ended = bool(assembly.finish)
                 assembly.add(chunk)
+                if assembly.finish and not ended:
+                    guard.hurry(min(USAGE_TIMEOUT_S, self.longest_s))
                 # Some servers take a limit and don't keep it.
                 over = most is not None and assembly.pieces > most
                 spent = left is not None and self._written(assembly) > left

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 OPENAI_URL = "https://api.openai.com/v1"
 # Servers quote the key in their errors, in part too: sk-ab***yz.
 _KEY_LIKE = re.compile(r"\bsk-[\w*.-]{4,}")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # A shorter one is a placeholder, such as EMPTY, and an ordinary word.
 _LEAST_KEY = 8
 _REMEDY = (
@@ -62,7 +63,8 @@ class Endpoint:
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def redacted(self, text: str) -> str:
-        return _KEY_LIKE.sub("[key]", self._without_secrets(text))
+        """Take the key, and what a terminal would take for commands, out of a server's words."""
+        return _CONTROL.sub(" ", _KEY_LIKE.sub("[key]", self._without_secrets(text)))
 
     def redacted_entry(self, value: Any) -> Any:
         """Take the key out of every text of some plain JSON."""

@@ -34,6 +34,7 @@ class ReplyGuard:
         self._socket: socket.socket | None = None
         self._problem: LateError | OversizedError | None = None
         self._streamed = False
+        self._timer: Timer
 
     @property
     def hooks(self) -> dict[str, list[Callable[..., None]]]:
@@ -46,9 +47,7 @@ class ReplyGuard:
         Raises `LateError` and `OversizedError` in the place of what the reading makes of them.
         """
         self._problem, self._streamed = None, streamed
-        timer = Timer(longest_s, self._cut, (longest_s,))
-        timer.daemon = True
-        timer.start()
+        self._timer = self._started(longest_s)
         try:
             yield
         except Exception as error:
@@ -56,9 +55,20 @@ class ReplyGuard:
                 raise
             raise self._problem from error
         finally:
-            timer.cancel()
-            timer.join()
+            self._timer.cancel()
+            self._timer.join()
             self._socket = None
+
+    def hurry(self, longest_s: float) -> None:
+        """Give the reply that is being received no more time than this."""
+        self._timer.cancel()
+        self._timer = self._started(longest_s)
+
+    def _started(self, longest_s: float) -> Timer:
+        timer = Timer(longest_s, self._cut, (longest_s,))
+        timer.daemon = True
+        timer.start()
+        return timer
 
     def _watch(self, request: httpx2.Request) -> None:
         request.extensions = {**request.extensions, "trace": self._trace}

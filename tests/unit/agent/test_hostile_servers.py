@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import ssl
 import subprocess
@@ -249,6 +250,16 @@ def test_a_reply_that_goes_on_too_long_ends_there() -> None:
     assert completion.message["content"].startswith("word word ")
 
 
+def test_what_follows_the_end_of_a_reply_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tuner.agent.client.USAGE_TIMEOUT_S", 0.2)
+    with HostileServer(dribbling(head(), OK, then=b": wait\n\n")) as server:
+        completion = complete(client(server, longest_s=60.0))
+    assert (completion.message["content"], completion.finish_reason) == ("ok", "stop")
+    assert completion.seconds < 5
+
+
 def test_the_time_of_one_reply_is_not_that_of_the_next() -> None:
     def answer(path: str, body: bytes) -> Bytes:
         time.sleep(0.2)
@@ -377,6 +388,17 @@ def test_an_odd_error_is_told_like_another(
     told = pytest.raises(AgentError, match=f"answered {status}")
     with HostileServer(lambda *_: iter([head(status, JSON, *more), error])) as server, told:
         complete(client(server, sleep=lambda wait_s: time.sleep(wait_s / 1e9)))
+
+
+def test_no_command_to_a_terminal_is_passed_on() -> None:
+    evil = "red \x1b[31m bell \x07 clear \x9b2J end"
+    listed = json.dumps({"data": [{"id": evil}]}).encode()
+    error = json.dumps({"error": {"message": evil}}).encode()
+    for pieces in ([head(200, JSON), listed], [head(403, JSON), error]):
+        told = pytest.raises(AgentError, match=r"red  ?\[31m bell")
+        with HostileServer(lambda *_, sent=pieces: iter(sent)) as server, told as caught:
+            client(server).check()
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", str(caught.value))
 
 
 def names(count: int, chars: int) -> Callable[[str, bytes], Bytes]:
