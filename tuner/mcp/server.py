@@ -270,6 +270,8 @@ def _result(text: str, *, failed: bool = False) -> types.CallToolResult:
 
 
 CHUNK_BYTES = 1 << 16
+# Many times the largest template and space; what is left of a longer line is no message.
+MOST_LINE_BYTES = 16 << 20
 
 
 @contextmanager
@@ -317,11 +319,13 @@ class Lines:
         return line
 
     def _read(self) -> None:
-        rest = b""
+        line = bytearray()
         while chunk := os.read(self._descriptor, CHUNK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
+            first, *others = chunk.split(b"\n")
+            line += first[: MOST_LINE_BYTES - len(line)]
+            for other in others:
                 self._put(line.decode("utf-8", errors="replace"))
+                line = bytearray(other)
         self._put(None)
 
     def _put(self, line: str | None) -> None:
