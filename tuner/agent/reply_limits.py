@@ -50,10 +50,10 @@ class ReplyGuard:
         self._timer = self._started(longest_s)
         try:
             yield
-        except Exception as error:
+        except Exception:
             if self._problem is None:
                 raise
-            raise self._problem from error
+            raise self._problem from None
         finally:
             self._timer.cancel()
             self._timer.join()
@@ -76,6 +76,8 @@ class ReplyGuard:
     def _trace(self, event: str, info: Mapping[str, Any]) -> None:
         if event.endswith(_CONNECTED):
             self._socket = info["return_value"].get_extra_info("socket")
+            if self._problem is not None:  # since then
+                raise self._problem
 
     def _cut(self, longest_s: float) -> None:
         # Nothing else ends a read to which a byte comes now and then.
@@ -106,12 +108,13 @@ class ReplyGuard:
             if not response.is_success and total > MOST_ERROR_BYTES:
                 yield data[: MOST_ERROR_BYTES - total]
                 return
-            ends = [match.end() for match in _EVENT_END.finditer(last + data)]
+            joined = last + data
+            ends = [match.end() for match in _EVENT_END.finditer(joined)]
             if ends and self._streamed and response.is_success:
-                piece = len(last + data) - ends[-1]
+                piece = len(joined) - ends[-1]
             else:
                 piece += len(data)
-            last = (last + data)[-3:]
+            last = joined[-3:]
             for most, found in ((MOST_PIECE_BYTES, piece), (MOST_STREAM_BYTES, total)):
                 if found > most:
                     self._problem = OversizedError(most)
