@@ -16,6 +16,7 @@ from agent_doubles import answer
 from agent_project import OWN, Bench, Ended, good, planned, template_of
 from fake_openai import KEY, MODEL, FakeOpenAI, Reply, Request, dropped, failure
 from faults import trials, wait_until
+from hostile_server import HostileServer, chunk, head
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -95,6 +96,22 @@ def test_money_that_ends_before_a_candidate_is_an_error_with_the_best_so_far(ben
     assert len(server.chats) == 3
     assert "incorrect with block=" in server.chats[2].last
     assert list(bench.candidates()) == ["initial", "r1"]
+
+
+@pytest.mark.slow
+def test_a_model_that_never_stops_writing_spends_its_budget_and_no_more(bench: Bench) -> None:
+    def endless(path: str, body: bytes) -> Iterator[bytes]:
+        yield head(404 if path.endswith("models") else 200)
+        while not path.endswith("models"):
+            yield chunk({"content": "word " * 400})
+
+    with HostileServer(endless) as server:
+        words = bench.asking("--rounds", 2, "--max-tokens", 60_000)
+        ended = bench.run(words, {"OPENAI_BASE_URL": server.url})
+    assert_ended_with_the_best_so_far(bench, ended)
+    assert "the budget of 60000 tokens is used up" in ended.err
+    used = [entry["usage"] for entry in bench.said() if "usage" in entry]
+    assert sum(one["input_tokens"] + one["output_tokens"] for one in used) <= 60_000 * 1.01
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,40 @@ def test_a_server_that_ends_leaves_a_session_that_a_client_goes_on_with_in_its_r
     assert kinds == ["user", "plan", "answer", "user", "assistant", "tool", "answer"]
 
 
+@pytest.mark.slow
+def test_calls_at_the_same_time_are_answered_and_a_cancelled_one_is_not_run(project) -> None:
+    process = spoken_to(project, "kernels/scale.cu", *BRIEF, "--session", "mine")
+    say(process, 1, "start", {})
+    assert "Round 1 is open" in heard_of(process, 1)
+    say(process, 2, "search", {"configs": 16})
+    say(process, 3, "measure", {})
+    say(process, 4, "render", {})
+    send(process, method="notifications/cancelled", params={"requestId": 3, "reason": "enough"})
+    say(process, 5, "status", {})
+    lines: list[str] = []
+    assert "configs tried" in heard_of(process, 2, lines)
+    assert [json.loads(line).get("id") for line in lines].count(5) == 1, "answered meanwhile"
+    assert "blockIdx" in heard_of(process, 4)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in err) == (0, False), err
+    said = [entry.get("message", {}) for _, entry in transcript(project.root / "mine")]
+    assert [one["name"] for one in said if one.get("role") == "tool"] == ["search", "render"]
+
+
+@pytest.mark.parametrize("tool", ["search", "submit"])
+@pytest.mark.slow
+def test_a_client_that_goes_in_the_middle_of_a_call_leaves_a_session(project, tool: str) -> None:
+    process = spoken_to(project, "kernels/scale.cu", *BRIEF, "--session", "mine")
+    say(process, 1, "start", {})
+    assert "Round 1 is open" in heard_of(process, 1)
+    given = {"search": {"configs": 16}, "submit": {**PLAN, **answer(project)}}
+    say(process, 2, tool, given[tool])
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert "interrupted; resume with: tune mcp --resume mine" in err
+
+
 def test_standard_output_carries_the_protocol_alone(project) -> None:
     noise = "import os\nprint('printed')\nos.system('echo by a child')\n"
     path = project.root / "kernels/scale.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from tuner.agent.http_errors import (
     Capabilities,
     DroppedError,
     Endpoint,
+    LateError,
+    OversizedError,
     Refused,
     Temporary,
     understand,
@@ -28,8 +30,16 @@ from tuner.session.events import Tool
 if TYPE_CHECKING:
     from openai import OpenAI
 
-# No reply is longer; what comes after is not read.
+    from tuner.agent.reply_limits import ReplyGuard
+
+# No reply is longer or calls more tools; what comes after is not read.
 MOST_CHARS = 400_000
+MOST_CALLS_AT_ONCE = 64
+
+
+# A larger number of tokens is none, nor is one that would make a token this long.
+MOST_COUNT = 1 << 53
+MOST_TOKEN_CHARS = 30
 
 
 @dataclass(slots=True)
@@ -49,12 +59,16 @@ class Assembly:
     _calls: list[dict[str, Any]] = field(default_factory=list)
     _slots: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def full(self) -> bool:
+        return self.chars > MOST_CHARS or len(self._calls) >= MOST_CALLS_AT_ONCE
+
     def add(self, chunk: Any) -> None:
-        """Take in one chunk as the client gives it; servers leave out much of what it declares."""
-        self.model = self.model or str(getattr(chunk, "model", None) or "")
+        """Take in one chunk as the client gives it, who checks no type and leaves out much."""
+        self.model = self.model or _text(chunk, "model")
         self.usage = _usage(chunk) or self.usage
-        for choice in getattr(chunk, "choices", None) or ():
-            self.finish = getattr(choice, "finish_reason", None) or self.finish
+        for choice in _list(chunk, "choices"):
+            self.finish = _text(choice, "finish_reason") or self.finish
             # A reply that is not streamed is one whole message.
             whole = getattr(choice, "message", None)
             delta = getattr(choice, "delta", None) or whole
@@ -62,9 +76,11 @@ class Assembly:
             self._take("refusal", getattr(delta, "refusal", None))
             reasoning = getattr(delta, "reasoning_content", None)
             self._take("reasoning", reasoning or getattr(delta, "reasoning", None))
-            for number, call in enumerate(getattr(delta, "tool_calls", None) or ()):
+            for number, call in enumerate(_list(delta, "tool_calls")):
                 index = number if whole is not None else getattr(call, "index", None)
-                self._add_call(call, index)
+                self._add_call(call, index if isinstance(index, int) else None)
+                if self.full:
+                    return
 
     def text(self, key: str | int) -> str:
         # JSON escapes the two halves of a character apart, and a chunk may end between them.
@@ -89,29 +105,44 @@ class Assembly:
         # Some servers give no index, and some the index 0 to every call of a reply: a new id
         # begins a new call all the same.
         slot = len(self._calls) - 1 if index is None else self._slots.get(index, -1)
-        if slot < 0 or (delta.id and self._calls[slot]["id"] != delta.id):
+        known = _text(delta, "id")
+        if slot < 0 or (known and self._calls[slot]["id"] != known):
             slot = len(self._calls)
-            call = {"id": delta.id or f"call_{slot}", "type": "function", "function": {"name": ""}}
+            call = {"id": known or f"call_{slot}", "type": "function", "function": {"name": ""}}
             self._calls.append(call)
             if index is not None:
                 self._slots[index] = slot
-        if delta.function is None:
-            return
-        function = self._calls[slot]["function"]
-        if delta.function.name and not function["name"]:
-            function["name"] = delta.function.name
-            self.chars += len(delta.function.name)
-        self._take(slot, delta.function.arguments)
+        asked, function = getattr(delta, "function", None), self._calls[slot]["function"]
+        if not function["name"]:
+            function["name"] = _text(asked, "name")
+            self.chars += len(function["name"])
+        self._take(slot, getattr(asked, "arguments", None))
 
 
-def _usage(response: Any) -> Usage | None:
+def _text(value: object, name: str) -> str:
+    found = getattr(value, name, None)
+    return found if isinstance(found, str) else ""
+
+
+def _list(value: object, name: str) -> list[Any]:
+    found = getattr(value, name, None)
+    return found if isinstance(found, list) else []
+
+
+def _count(value: object, name: str) -> int | None:
+    found = getattr(value, name, None)
+    if isinstance(found, int | float) and 0 <= found <= MOST_COUNT:
+        return int(found)
+    return None
+
+
+def _usage(response: object) -> Usage | None:
     usage = getattr(response, "usage", None)
-    if usage is None or getattr(usage, "prompt_tokens", None) is None:
+    sent, written = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
+    if sent is None:
         return None
-    details = getattr(usage, "prompt_tokens_details", None)
-    cached = getattr(details, "cached_tokens", None) or 0
-    sent, written = int(usage.prompt_tokens), int(getattr(usage, "completion_tokens", None) or 0)
-    return Usage(sent, min(int(cached), sent), written)
+    cached = _count(getattr(usage, "prompt_tokens_details", None), "cached_tokens") or 0
+    return Usage(sent, min(cached, sent), written or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +195,15 @@ def _with_plain_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return merged
 
 
-# A reply that is still coming in after so long ends there.
+# A reply that is still coming in after so long ends there, however little comes at a time.
 LONGEST_REPLY_S = 3600.0
+# How long the count of tokens is waited for once a reply has ended.
+USAGE_TIMEOUT_S = 20.0
 CONNECT_TIMEOUT_S = 5.0
 CHECK_TIMEOUT_S = 20.0
+# Of what a server lists: others are not looked at.
+MOST_MODELS = 2000
+MOST_NAME_CHARS = 200
 
 # What servers without a list of models answer.
 _NO_LIST = (404, 405, 501)
@@ -204,7 +240,7 @@ Failed = Callable[[str, Usage | None, float | None], None]
 class ChatClient:
     """Ask one model; what the server turned out not to take is remembered.
 
-    `timeout_s` is the longest silence that is waited through.
+    `timeout_s` is the longest silence that is waited through, `longest_s` what a whole reply takes.
     """
 
     endpoint: Endpoint
@@ -213,9 +249,10 @@ class ChatClient:
     timeout_s: float = 300.0
     backoff: Backoff = field(default_factory=Backoff)
     sleep: Callable[[float], None] = time.sleep
+    longest_s: float = LONGEST_REPLY_S
     capabilities: Capabilities = field(default_factory=Capabilities)
     _estimate: Estimate = field(default_factory=Estimate)
-    _made: OpenAI | None = field(default=None, repr=False)
+    _made: tuple[OpenAI, ReplyGuard] | None = field(default=None, repr=False)
 
     def complete(self, ask: Ask, failed: Failed) -> Completion:
         """Get one whole reply.
@@ -232,16 +269,17 @@ class ChatClient:
                 request[self.capabilities.limit] = min(most, self.capabilities.ceiling)
             assembly, began_s = Assembly(), time.monotonic()
             try:
-                self._receive(request, assembly)
+                self._receive(request, assembly, most)
             except broken as error:
                 started = assembly.chars > 0
-                usage = self._used(request, assembly) if started else None
+                usage = self._used(request, assembly, most) if started else None
                 cost = None if usage is None else self.budget.spend(usage)
                 problem = understand(error, self.endpoint, self.model, started=started)
                 text = problem.message if isinstance(problem, AgentError) else problem.text
                 failed(text, usage, cost)
             else:
-                return self._completion(request, assembly, time.monotonic() - began_s)
+                usage = self._used(request, assembly, most)
+                return self._completion(request, assembly, usage, time.monotonic() - began_s)
             had_tools = self.capabilities.tools
             failures = self._recover(problem, request, failures)
             if had_tools and not self.capabilities.tools:
@@ -256,9 +294,12 @@ class ChatClient:
         failures, broken = 0, _broken()
         while True:
             try:
-                answer = self._openai().get(
-                    "/models", cast_to=object, options={"timeout": CHECK_TIMEOUT_S}
-                )
+                openai, guard = self._server()
+                # Silence is told before slowness.
+                with guard.reply(2 * CHECK_TIMEOUT_S, streamed=False):
+                    answer = openai.get(
+                        "/models", cast_to=object, options={"timeout": CHECK_TIMEOUT_S}
+                    )
                 return self._check_listed(answer)
             except broken as error:
                 if getattr(error, "status_code", None) in _NO_LIST:
@@ -272,66 +313,105 @@ class ChatClient:
     def _check_listed(self, answer: object) -> None:
         data = answer.get("data") if isinstance(answer, Mapping) else None
         models = data if isinstance(data, list) else []
-        names = [str(one["id"]) for one in models if isinstance(one, Mapping) and "id" in one]
+        named = [one.get("id") for one in models if isinstance(one, Mapping)]
+        names = [n for n in named if isinstance(n, str) and len(n) <= MOST_NAME_CHARS]
         # Ollama lists `name:latest` for what answers to `name`.
         if not names or self.model in names or f"{self.model}:latest" in names:
             return
-        near = get_close_matches(self.model, names, n=5, cutoff=0.3) or names[:5]
+        near = get_close_matches(self.model, names[:MOST_MODELS], n=5, cutoff=0.3) or names[:5]
         raise AgentError(
             f"{self.endpoint.shown} has no model {self.model!r}",
-            remedy=f"it lists {len(names)}, among them {', '.join(near)}: --model NAME",
+            remedy=self.endpoint.redacted(
+                f"it lists {len(names)}, among them {', '.join(near)}: --model NAME"
+            ),
         )
 
-    def _openai(self) -> OpenAI:
+    def _server(self) -> tuple[OpenAI, ReplyGuard]:
         if self._made is None:
-            from openai import OpenAI, Timeout
+            from openai import DefaultHttpxClient, OpenAI, Timeout
 
-            self._made = OpenAI(
+            from tuner.agent.reply_limits import MOST_REDIRECTS, ReplyGuard
+
+            guard = ReplyGuard()
+            client = DefaultHttpxClient(event_hooks=guard.hooks, max_redirects=MOST_REDIRECTS)
+            made = OpenAI(
                 api_key=self.endpoint.key or "none",  # the client insists on one
                 base_url=self.endpoint.url,
                 timeout=Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S),
                 max_retries=0,
+                http_client=client,
                 # Minutes pass between two rounds, and forked children would inherit the socket.
-                default_headers={"Connection": "close"},
+                default_headers={"Connection": "close", "Accept-Encoding": "identity"},
             )
+            self._made = made, guard
         return self._made
 
-    def _receive(self, request: dict[str, Any], assembly: Assembly) -> None:
-        most = request.get(self.capabilities.limit)
-        ends_s = time.monotonic() + LONGEST_REPLY_S
-        create = self._openai().chat.completions.create
-        if not request["stream"]:
-            assembly.add(create(**request))
-            return
-        with create(**request) as stream:
-            try:
-                for chunk in stream:
-                    assembly.add(chunk)
-                    # Some servers take a limit and don't keep it.
-                    over = most is not None and assembly.pieces > most
-                    late = time.monotonic() > ends_s
-                    if over or late or assembly.chars > MOST_CHARS:
-                        assembly.finish = "length"
-                        return
-            except _broken():
-                if not assembly.finish:  # else only the usage is missing
-                    raise
-        if not assembly.finish:
-            raise DroppedError
+    def _receive(self, request: dict[str, Any], assembly: Assembly, left: int | None) -> None:
+        """Read a reply as far as it may go; `left` is how many tokens the budget has for it."""
+        openai, guard = self._server()
+        create = openai.chat.completions.create
+        try:
+            with guard.reply(self.longest_s, streamed=request["stream"]):
+                if not request["stream"]:
+                    assembly.add(create(**request))
+                    assembly.finish = "length" if assembly.full else assembly.finish
+                    return
+                with create(**request) as stream:
+                    self._listen(stream, guard, request, assembly, left)
+                if not assembly.finish:
+                    raise DroppedError
+        except LateError:
+            if not assembly.chars:
+                raise
+            assembly.finish = assembly.finish or "length"
 
-    def _used(self, request: Mapping[str, Any], assembly: Assembly) -> Usage:
-        chars = _prompt_chars(request)
-        if assembly.usage is not None:
-            self._estimate.learn(chars, assembly.usage.input_tokens)
-            return assembly.usage
-        written = max(assembly.pieces, self._estimate.tokens(assembly.chars))
-        return Usage(input_tokens=self._estimate.tokens(chars), output_tokens=written)
+    def _listen(
+        self,
+        stream: Iterable[object],
+        guard: ReplyGuard,
+        request: Mapping[str, Any],
+        assembly: Assembly,
+        left: int | None,
+    ) -> None:
+        most = request.get(self.capabilities.limit)
+        try:
+            for chunk in stream:
+                ended = bool(assembly.finish)
+                assembly.add(chunk)
+                if assembly.finish and not ended:
+                    guard.hurry(min(USAGE_TIMEOUT_S, self.longest_s))
+                # Some servers take a limit and don't keep it.
+                over = most is not None and assembly.pieces > most
+                spent = left is not None and self._written(assembly) > left
+                if over or spent or assembly.full:
+                    assembly.finish = "length"
+                    return
+        except _broken():
+            if not assembly.finish:  # else only the usage is missing
+                raise
+
+    def _written(self, assembly: Assembly) -> int:
+        return max(assembly.pieces, self._estimate.tokens(assembly.chars))
+
+    def _used(self, request: Mapping[str, Any], assembly: Assembly, left: int | None) -> Usage:
+        """Take the server's count, or an estimate where it has none or one that cannot be."""
+        chars, told = _prompt_chars(request), assembly.usage
+        if told is not None and (
+            told.input_tokens * MOST_TOKEN_CHARS >= chars
+            and told.output_tokens * MOST_TOKEN_CHARS >= assembly.chars
+        ):
+            self._estimate.learn(chars, told.input_tokens)
+            return told
+        written = self._written(assembly)
+        # What comes beyond the limit that was asked for is neither taken nor counted.
+        return Usage(
+            self._estimate.tokens(chars), 0, written if left is None else min(written, left)
+        )
 
     def _completion(
-        self, request: Mapping[str, Any], assembly: Assembly, seconds: float
+        self, request: Mapping[str, Any], assembly: Assembly, usage: Usage, seconds: float
     ) -> Completion:
         self.capabilities.taken |= request.keys()
-        usage = self._used(request, assembly)
         asked = {key: value for key, value in request.items() if key != "messages"}
         if "tools" in asked:
             asked["tools"] = [tool["function"]["name"] for tool in asked["tools"]]
@@ -396,6 +476,9 @@ def _broken() -> tuple[type[Exception], ...]:
         openai.OpenAIError,
         httpx2.HTTPError,
         DroppedError,
-        json.JSONDecodeError,
-        UnicodeDecodeError,
+        LateError,
+        OversizedError,
+        # What is sent is no JSON, or no UTF-8, or has too many digits or brackets.
+        ValueError,
+        RecursionError,
     )

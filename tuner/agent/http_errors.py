@@ -6,8 +6,10 @@ import random
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from math import isnan
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 OPENAI_URL = "https://api.openai.com/v1"
 # Servers quote the key in their errors, in part too: sk-ab***yz.
 _KEY_LIKE = re.compile(r"\bsk-[\w*.-]{4,}")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # A shorter one is a placeholder, such as EMPTY, and an ordinary word.
 _LEAST_KEY = 8
 _REMEDY = (
@@ -60,7 +63,8 @@ class Endpoint:
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def redacted(self, text: str) -> str:
-        return _KEY_LIKE.sub("[key]", self._without_secrets(text))
+        """Take the key, and what a terminal would take for commands, out of a server's words."""
+        return _CONTROL.sub(" ", _KEY_LIKE.sub("[key]", self._without_secrets(text)))
 
     def redacted_entry(self, value: Any) -> Any:
         """Take the key out of every text of some plain JSON."""
@@ -90,6 +94,20 @@ _UNKNOWN_PARAMETER = ("unsupported_parameter", "unknown_parameter")
 
 class DroppedError(Exception):
     """Report a stream that ended before its reply did."""
+
+
+class OversizedError(Exception):
+    """Report a reply that is larger than any; the connection is closed."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(f"more than {most_bytes >> 20} MiB without an end")
+
+
+class LateError(Exception):
+    """Report a reply that had not ended when its time was over; the connection is closed."""
+
+    def __init__(self, longest_s: float) -> None:
+        super().__init__(f"had not ended its reply after {longest_s:g} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +165,11 @@ def understand(
     """
     import openai
 
+    if isinstance(error, LateError):
+        text = f"{endpoint.shown} {error}"
+        return AgentError(text, remedy="check that the server is not too slow for the model")
+    if isinstance(error, OversizedError):
+        return Temporary(f"{endpoint.shown} sent {error}")
     if isinstance(error, openai.APIStatusError):
         return _status(error, endpoint, model)
     if isinstance(error, openai.APITimeoutError):
@@ -157,7 +180,7 @@ def understand(
     if isinstance(error, openai.APIError):  # an error that was sent instead of a chunk
         text = endpoint.redacted(str(error))[:_MOST_CHARS]
         broke_off = Temporary(f"{endpoint.shown} broke off: {text}")
-        return _refused(text, error) if error.param else broke_off
+        return _refused(text, error) if _param(error) else broke_off
     if isinstance(error, openai.OpenAIError):
         text = endpoint.redacted(str(error))
         return AgentError(text, remedy="the openai client refused the request")
@@ -170,8 +193,9 @@ def _status(
     body, status = error.body, error.status_code
     message = body.get("message") if isinstance(body, dict) else None
     words = message if isinstance(message, str) else str(body or error.message)
-    if error.param and error.param not in words:
-        words += f" ({error.param})"
+    param = _param(error)
+    if param not in words:
+        words += f" ({param})"
     words = endpoint.redacted(words[:_MOST_CHARS])
     said = f"{endpoint.shown} answered {status}: {words}"
     if status in (401, 403):
@@ -199,22 +223,27 @@ def _status(
 
 def _refused(text: str, error: APIError) -> Refused:
     # `tools[0].function.parameters` is about the tools.
-    param = re.split(r"[.\[]", error.param or "")[0]
+    param = re.split(r"[.\[]", _param(error))[0]
     too_long = error.code in _TOO_LONG or error.type in _TOO_LONG
     return Refused(text, param, error.code in _UNKNOWN_PARAMETER, too_long)
+
+
+def _param(error: APIError) -> str:
+    # The client passes on whatever a server writes there.
+    param: object = error.param
+    return param if isinstance(param, str) else ""
 
 
 def _retry_after_s(error: APIStatusError) -> float | None:
     headers = error.response.headers
     for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "")
-        try:
-            return float(value) * unit_s
-        except ValueError:
-            continue
+        with suppress(ValueError):
+            if not isnan(wait_s := float(value) * unit_s):
+                return wait_s
     try:
         return parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

@@ -44,13 +44,17 @@ class HandoffQuestion:
     refusals: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class ClientCall:
-    """A tool call of the client's; whoever runs it sets its result."""
+    """A tool call of the client's; whoever runs it sets its result.
+
+    `waiting` is how many requests wait for it.
+    """
 
     name: str
     arguments: Mapping[str, Any]
     result: Future[str] = field(default_factory=Future)
+    waiting: int = 0
 
     @property
     def key(self) -> str:
@@ -139,8 +143,15 @@ class Handoff:
             return call
 
     def taken(self, call: ClientCall) -> None:
+        """Forget a call: the same one again is another."""
         with self._changed:
-            self._calls.pop(call.key, None)
+            if self._calls.get(call.key) is call:
+                del self._calls[call.key]
+
+    def drop(self, call: ClientCall) -> None:
+        """Take back a call that nobody waits for any more; one that runs is brought to its end."""
+        if not call.waiting and call.result.cancel():
+            self.taken(call)
 
     def finish(self) -> None:
         """Ask for no more rounds: what is being worked on is brought to its end."""

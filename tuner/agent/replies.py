@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from tuner.agent.base import Answer, Briefing
 from tuner.analysis.base import METRICS
@@ -169,7 +170,18 @@ MOST_EXPECTATIONS = 12
 
 # Models that reason in their text put it before the reply.
 _REASONING_ENDS = "</think>"
-_Text = Annotated[str, Field(min_length=1, max_length=20_000)]
+# A terminal would take them for commands.
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def _visible(text: str) -> str:
+    if CONTROL.search(text):
+        raise PydanticCustomError("control_character", "it has a control character")
+    return text
+
+
+_Text = Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(_visible)]
+_Key = Annotated[str, Field(max_length=400), AfterValidator(_visible)]
 
 
 class _Strict(BaseModel):
@@ -179,7 +191,7 @@ class _Strict(BaseModel):
 class ExpectationModel(_Strict):
     metric: str
     factor: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
-    workload: str | None = None
+    workload: _Key | None = None
 
 
 class PlanModel(_Strict):

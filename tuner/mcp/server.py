@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 # How long a call sleeps before it says again how far the run is.
 SLICE_S = 0.5
+MOST_THREADS = 16
 INSTRUCTIONS = (
     "Tune a CUDA kernel: `start`, then in every round read the `briefing`, try ideas with the "
     "tools, and `submit` a plan, a template and its search space; `finish` gives the results. A "
@@ -54,6 +55,8 @@ class Service:
     def __init__(self, desk: SessionRunner, wait_s: float) -> None:
         self._desk, self._wait_s = desk, wait_s
         self._opening = anyio.Lock()
+        # Not those that answers are written in: however many calls wait, others are answered.
+        self._threads = anyio.CapacityLimiter(MOST_THREADS)
         self._bus = InMemorySubscriptionBus()
         self._listed: tuple[Tool, ...] | None = None
         self._briefed: object = None
@@ -179,11 +182,18 @@ class Service:
             raise InputError(f"there is no tool {name[:80]!r}", remedy=f"tools: {', '.join(known)}")
         run = self._desk.current
         call = run.seat.call(name, arguments)
-        with anyio.move_on_after(self._wait_s):
-            seconds = 0.0
-            while not (await _in_thread(wait_for, [call.result], SLICE_S)).done:
-                seconds += SLICE_S
-                await context.session.report_progress(seconds, None, f"{name} runs")
+        call.waiting += 1
+        try:
+            with anyio.move_on_after(self._wait_s):
+                seconds = 0.0
+                while not (await self._in_thread(wait_for, [call.result], SLICE_S)).done:
+                    seconds += SLICE_S
+                    await context.session.report_progress(seconds, None, f"{name} runs")
+        except anyio.get_cancelled_exc_class():
+            call.waiting -= 1
+            run.seat.drop(call)
+            raise
+        call.waiting -= 1
         if not call.result.done():
             return _result(
                 f"{name} is not done yet; call it again with the same arguments to wait on",
@@ -207,9 +217,14 @@ class Service:
         with anyio.move_on_after(self._wait_s):
             seconds = 0.0
             while not reached():
-                await _in_thread(run.seat.wait, turn, SLICE_S)
+                await self._in_thread(run.seat.wait, turn, SLICE_S)
                 seconds += SLICE_S
                 await context.session.report_progress(seconds, None, run.watch.line())
+
+    async def _in_thread(self, function: Callable[..., Any], *arguments: object) -> Any:
+        return await anyio.to_thread.run_sync(
+            function, *arguments, abandon_on_cancel=True, limiter=self._threads
+        )
 
     async def _tell_of_tools(self, context: Context) -> None:
         """Tell a client that has read the list that it is another one now."""
@@ -227,10 +242,6 @@ _READ = "Read its `briefing`."
 
 def _waited_for(run: Run) -> bool:
     return run.seat.question is not None or run.over or run.watch.deciding
-
-
-async def _in_thread(function: Callable[..., Any], *arguments: object) -> Any:
-    return await anyio.to_thread.run_sync(function, *arguments, abandon_on_cancel=True)
 
 
 def _refusal(problem: str, refusals: int) -> str:
@@ -259,6 +270,8 @@ def _result(text: str, *, failed: bool = False) -> types.CallToolResult:
 
 
 CHUNK_BYTES = 1 << 16
+# Many times the largest template and space; what is left of a longer line is no message.
+MOST_LINE_BYTES = 16 << 20
 
 
 @contextmanager
@@ -306,11 +319,13 @@ class Lines:
         return line
 
     def _read(self) -> None:
-        rest = b""
+        line = bytearray()
         while chunk := os.read(self._descriptor, CHUNK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
+            first, *others = chunk.split(b"\n")
+            line += first[: MOST_LINE_BYTES - len(line)]
+            for other in others:
                 self._put(line.decode("utf-8", errors="replace"))
+                line = bytearray(other)
         self._put(None)
 
     def _put(self, line: str | None) -> None:

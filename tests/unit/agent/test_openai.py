@@ -142,13 +142,27 @@ def test_a_model_that_calls_without_end_is_told_to_answer() -> None:
     assert "24 tool calls of this round are used up" in told[-1]["content"]
 
 
-def test_a_model_that_calls_on_all_the_same_ends_the_round() -> None:
-    tools = Tools("render")
+@pytest.mark.parametrize(
+    ("name", "at_once", "requests"),
+    [("render", 8, 12), ("render", 1, 32), ("render", 3_000, 12), ("shell", 1, 32)],
+)
+def test_a_model_that_calls_on_all_the_same_ends_the_round(
+    name: str, at_once: int, requests: int
+) -> None:
+    tools, kept = Tools("render"), Kept()
     ended = pytest.raises(ReplyError, match="goes on calling tools after its 24 calls")
-    with FakeOpenAI([calls(*[("render", {})] * 8)] * 40) as server, ended:
-        converse(server, tools).plan()
-    assert len(tools.called) == MOST_CALLS
-    assert len(server.chats) < 12
+    with FakeOpenAI([calls(*[(name, {})] * at_once)] * 40) as server:
+        round_ = converse(server, tools, kept)
+        with ended:
+            round_.plan()
+        asked = len(server.chats)
+        for _ in range(3):
+            with ended:
+                round_.repair("no plan")
+    assert len(tools.called) == (MOST_CALLS if name == "render" else 0)
+    assert asked < requests
+    assert len(server.chats) == asked + 3, "each repair is one request"
+    assert len(kept.entries) < 700
 
 
 def test_calls_are_counted_over_the_whole_round() -> None:
@@ -252,11 +266,11 @@ def test_a_budget_that_ends_in_the_middle_ends_the_round() -> None:
 
 def test_the_budget_is_shared_by_all_rounds() -> None:
     budget = TokenBudget()
-    with FakeOpenAI([Reply(text=plan(), usage=(10, 5, 1))] * 2) as server:
+    with FakeOpenAI([Reply(text=plan(), usage=(4_000, 5, 100))] * 2) as server:
         rounds = agent(server, budget=budget)
         for _ in range(2):
             rounds.converse(briefing(), Tools(), Kept()).plan()
-    assert budget.spent == rounds.budget.spent == Usage(20, 10, 2)
+    assert budget.spent == rounds.budget.spent == Usage(8_000, 10, 200)
 
 
 def test_everything_said_is_kept_in_its_order() -> None:

@@ -73,6 +73,11 @@ def test_a_plan_may_leave_out_what_may_be_null() -> None:
         (plan(hypothesis=...), "the key `hypothesis` is missing"),
         (plan(hypothesis=""), "`hypothesis`: String should have at least 1 character"),
         (plan(budget=3), "unknown key `budget`"),
+        (plan(change="clear \x1b[2J"), "`change`: it has a control character"),
+        (
+            plan(expectations=[{"metric": "time_us", "factor": 1, "workload": "\x9b2J"}]),
+            "`expectations[0].workload`: it has a control character",
+        ),
         (plan(expectations=[]), "`expectations`: List should have at least 1 item"),
         (plan(expectations=[{"metric": "time_us"}]), "`expectations[0].factor` is missing"),
         (plan(expectations=[{"metric": "time_us", "factor": 0}]), "greater than 0"),
