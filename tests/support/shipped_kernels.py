@@ -122,4 +122,5 @@ class KernelChecks:
         assert result.ok, result.error
         workload = Workload.of(self.workload)
         program = Program("near miss", workload, self.launches, result.cubin, result.lowered)
-        assert device.verify(program).status is Status.INCORRECT
+        # What reaches beyond an array may meet a page that is closed.
+        assert device.verify(program).status in (Status.INCORRECT, Status.LAUNCH)
