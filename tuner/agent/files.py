@@ -13,9 +13,12 @@ from tuner.agent.base import Answer, Briefing, Conversation, Toolbox, Transcript
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import KNOWN_METRICS, read_plan, require_whole
 from tuner.model.errors import AgentError, AwaitedError, ReplyError
+from tuner.process.files import atomic_write, read_regular
 from tuner.session.events import Idea
 
 REQUEST, PLAN, TEMPLATE, SPACE = "request.md", "plan.json", "template.cu.j2", "space.yaml"
+# Far larger than any template or search space that the gate lets pass.
+MOST_ANSWER_BYTES = 16 << 20
 PROBLEM, STOP = "problem.md", "stop"
 ANSWER = (TEMPLATE, SPACE)
 POLL_S = 0.5
@@ -169,12 +172,12 @@ class Exchange:
 
     def _text(self, name: str) -> tuple[str, str]:
         """Read a file as far as that goes, and say what is wrong with it, "" for nothing."""
-        path = self._folder / name
         try:
-            return path.read_text(encoding="utf-8"), ""
+            content = read_regular(self._folder / name, MOST_ANSWER_BYTES)
+            return content.decode(), ""
         except UnicodeDecodeError as error:
             broken = f"{name} is no UTF-8 text: {error.reason} at byte {error.start}"
-            return path.read_text(encoding="utf-8", errors="replace"), broken
+            return content.decode(errors="replace"), broken
         except OSError as error:
             return "", f"{name} cannot be read: {error.strerror}"
 
@@ -196,7 +199,7 @@ class Exchange:
     def _write(self, name: str, text: str) -> None:
         with _written(self._folder / name):
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / name).write_text(text, encoding="utf-8")
+            atomic_write(self._folder / name, text)
 
 
 @contextmanager

@@ -18,8 +18,8 @@ import platformdirs
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
 from tuner.model.trial import Resources
-from tuner.process.files import atomic_write
-from tuner.process.protocol import packed, unpacked
+from tuner.process.files import atomic_write, read_regular
+from tuner.process.protocol import MAX_MESSAGE_BYTES, packed, unpacked
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Cache:
         """Return the result stored under `key`, marked as cached, or None."""
         path = self._entries / key
         try:
-            data = path.read_bytes()
+            data = read_regular(path, MAX_MESSAGE_BYTES)
         except OSError:
             return None
         result = _decoded(key, data)
@@ -89,7 +89,7 @@ class Cache:
             if self._puts == 1:
                 due = not stamp.exists() or time.time() - stamp.stat().st_mtime > PRUNE_EVERY_S
             if due:
-                stamp.touch()
+                atomic_write(stamp, b"")
                 self.prune()
         except OSError as error:
             logger.warning("cannot write to the cache: %s", error)

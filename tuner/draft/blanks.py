@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.model.errors import InputError
+from tuner.process.files import read_text
 
 # How a draft marks what it leaves to a person.
 BLANK = "FILL_IN"
@@ -44,7 +45,7 @@ def blanks_in(path: Path) -> list[Blank]:
     # What cannot be read or decoded is told by whoever reads it next, and better.
     if not path.is_file():
         return []
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_text(path)
     if path.suffix == ".py":
         rows, what = enumerate(text.splitlines(), start=1), "the body of reference(), in float64"
         return [Blank(path, line, what) for line, row in rows if UNWRITTEN in row]

@@ -20,6 +20,7 @@ from tuner.draft.launches import axes_of, template_launch
 from tuner.draft.space import Drafted, space_yaml, write, write_new
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Value
+from tuner.process.files import read_text
 from tuner.source import (
     Edit,
     KernelFunction,
@@ -250,7 +251,7 @@ def write_draft(
 def _is_production(path: Path) -> bool:
     # whether a file includes more than the toolkit's headers and the host compiler's
     try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        text = read_text(path)
     except OSError:
         return False
     found = (parsed_include(line) for line in _INCLUDE.findall(text))

@@ -21,7 +21,7 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.mutation.mutants import Mutant
 from tuner.mutation.subject import MutationSubject, entry
-from tuner.process.files import atomic_write
+from tuner.process.files import atomic_write, read_text
 from tuner.session.records import file_sha
 from tuner.session.session import Session
 
@@ -221,6 +221,7 @@ class Examiner:
         return bench
 
 
+MOST_SCORE_BYTES = 1 << 20
 FILE = "mutation.json"
 
 
@@ -300,11 +301,11 @@ def load_score(folder: Path) -> MutationScore | None:
     """Read a session's score, None where it has none; raise `SessionError` for a damaged one."""
     path = folder / FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MOST_SCORE_BYTES, follow=False)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SessionError(f"cannot be read: {error}", path=path) from error
+    except OSError as error:
+        raise SessionError(f"cannot be read: {error.strerror}", path=path) from error
     try:
         return MutationScore.model_validate_json(text)
     except ValidationError as error:
