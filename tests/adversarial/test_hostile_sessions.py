@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +66,8 @@ def assert_one_message(result: Result) -> None:
     told = (result.output, result.exception)
     assert result.exception is None or isinstance(result.exception, SystemExit), told
     assert result.exit_code in DOCUMENTED, told
-    assert result.stderr.count("Error: ") == (result.exit_code in (2, 4)), told
+    errors = re.findall("^Error: ", result.stderr, re.MULTILINE)
+    assert len(errors) == (result.exit_code in (2, 4)), told
     assert "Traceback" not in result.output
     assert "\x1b" not in result.output
 

@@ -163,11 +163,12 @@ sources = partial(
 def asker(trusted: bool) -> Callable[[str], bool]:
     """Make what asks whether a stranger's Python may run: on a terminal, unless it is trusted."""
 
-    def ask(question: str) -> bool:
-        on_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-        return trusted or (on_terminal and click.confirm(question, err=True))
+    return lambda question: trusted or (on_terminal() and click.confirm(question, err=True))
 
-    return ask
+
+def on_terminal() -> bool:
+    """Whether somebody is there to answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def require_one_choice(within: float | None, most: int | None) -> None:

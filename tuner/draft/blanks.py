@@ -43,9 +43,10 @@ def blanks(text: str) -> list[tuple[int, str]]:
 def blanks_in(path: Path) -> list[Blank]:
     """List the blanks of one file, by its name a reference or another; none of one not there."""
     # What cannot be read or decoded is told by whoever reads it next, and better.
-    if not path.is_file():
+    try:
+        text = read_text(path)
+    except OSError:
         return []
-    text = read_text(path)
     if path.suffix == ".py":
         rows, what = enumerate(text.splitlines(), start=1), "the body of reference(), in float64"
         return [Blank(path, line, what) for line, row in rows if UNWRITTEN in row]
