@@ -325,7 +325,11 @@ def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) ->
     }
     if not manifest.config.workloads:
         raise SessionError("is of no workload", path=directory)
-    changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
+    try:
+        changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
+    except OSError as error:
+        message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
+        raise SessionError(message, path=directory) from error
     if changed:
         raise SessionError(
             f"changed since the session began: {', '.join(changed)}",

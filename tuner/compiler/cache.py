@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 
 import platformdirs
@@ -87,7 +88,9 @@ class Cache:
             stamp = self.directory / "compiled.pruned"
             due = self._puts % PRUNE_EVERY_PUTS == 0
             if self._puts == 1:
-                due = not stamp.exists() or time.time() - stamp.stat().st_mtime > PRUNE_EVERY_S
+                # Of a clock that was wrong the stamp may lie ahead.
+                age_s = time.time() - stamp.stat().st_mtime if stamp.exists() else inf
+                due = not 0.0 <= age_s <= PRUNE_EVERY_S
             if due:
                 atomic_write(stamp, b"")
                 self.prune()

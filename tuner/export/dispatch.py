@@ -340,7 +340,11 @@ def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
         )
     spec = load_definition(path, manifest.config.operators).spec
     files = {spec.path: manifest.space_sha, spec.source: manifest.source_sha}
-    changed = [str(file) for file, before in files.items() if before and file_sha(file) != before]
+    try:
+        changed = [str(one) for one, before in files.items() if before and file_sha(one) != before]
+    except OSError as error:
+        message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
+        raise SessionError(message, path=session.directory) from error
     if changed:
         raise SessionError(
             f"changed since the session began: {', '.join(changed)}",

@@ -278,7 +278,9 @@ def score_of(
 
 
 def require_same_sources(folder: Path, subject: MutationSubject) -> None:
-    """Raise `SessionError` unless the session was made from the files that are mutated."""
+    """Raise `SessionError` unless the session is of the files that are mutated, and writable."""
+    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+        raise SessionError("cannot be written to, so the score has no place", path=folder)
     with Session.open(folder, read_only=True) as session:
         manifest = session.manifest
     files = {subject.spec.source: manifest.source_sha}
@@ -294,7 +296,11 @@ def require_same_sources(folder: Path, subject: MutationSubject) -> None:
 
 def save_score(folder: Path, score: MutationScore) -> None:
     """Write the score into a session's folder, in place of an earlier one."""
-    atomic_write(folder / FILE, score.model_dump_json(indent=1) + "\n")
+    try:
+        atomic_write(folder / FILE, score.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        message = f"the score cannot be written: {error.strerror}"
+        raise SessionError(message, path=folder / FILE) from error
 
 
 def load_score(folder: Path) -> MutationScore | None:

@@ -90,14 +90,17 @@ class SessionStore:
     def open(cls, directory: Path, *, read_only: bool) -> SessionStore:
         """Open the database; raise `SessionError` where it is missing, damaged, newer or in use."""
         path = directory / DATABASE
-        found = (
-            "no such session"
-            if not directory.exists()
-            else "a session is a folder, this is a file"
-            if not directory.is_dir()
-            else f"the folder holds no session: {DATABASE} is missing"
-        )
-        if not path.is_file():
+        found = ""
+        try:
+            if not directory.exists():
+                found = "no such session"
+            elif not directory.is_dir():
+                found = "a session is a folder, this is a file"
+            elif not path.is_file():
+                found = f"the folder holds no session: {DATABASE} is missing"
+        except OSError as error:
+            found = f"the folder cannot be read: {error.strerror}"
+        if found:
             remedy = "name the folder that a run printed as its session"
             raise SessionError(found, path=directory, remedy=remedy)
         if read_only:
