@@ -66,6 +66,12 @@ FILES = {
 }
 
 
+ROUND = (
+    *("scale.cu", "--space", "scale.yaml", "--device", "host", "--trials", "1"),
+    *("--agent", "files", "--exchange", "exchange", "--wait", "1s", "--rounds", "1"),
+)
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = faults.written(tmp_path / "project")
@@ -97,12 +103,25 @@ def test_an_exchange_of_no_files_is_waited_for_no_longer_than_asked(
     (exchange / "round-01").mkdir(parents=True)
     for name in ("plan.json", "template.cu.j2", "space.yaml"):
         thing(exchange / "round-01" / name)
-    words = ("scale.cu", "--space", "scale.yaml", "--device", "host", "--trials", "1", "--quiet")
-    agent = ("--agent", "files", "--exchange", "exchange", "--wait", "1s", "--rounds", "1")
-    result = CliRunner().invoke(cli, [*words, *agent], prog_name="tune")
+    result = CliRunner().invoke(cli, [*ROUND, "--quiet"], prog_name="tune")
     assert isinstance(result.exception, SystemExit), (result.output, result.exception)
     assert result.exit_code == 4, result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["round-01", "round-01/request.md"])
+def test_no_request_is_written_through_a_link(project: Path, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "request.md").write_text("mine")
+    place = project / "exchange" / name
+    place.parent.mkdir(parents=True)
+    place.symlink_to(outside / Path(name).name if place.suffix else outside)
+    result = CliRunner().invoke(cli, [*ROUND, "--quiet"], prog_name="tune")
+    assert result.exit_code == 4, (result.output, result.exception)
+    assert (outside / "request.md").read_text() == "mine"
+    assert [one.name for one in outside.iterdir()] == ["request.md"]
 
 
 # What a command writes in the current folder, and the command.

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from errno import ELOOP
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ ANSWER = (TEMPLATE, SPACE)
 POLL_S = 0.5
 # An editor writes in several steps; what has not changed for so long is taken for whole.
 SETTLED_S = 1.0
+MOST_SETTLING_S = 10.0
 
 
 class FilesAgent:
@@ -70,7 +72,9 @@ class FilesAgent:
             now = _times(folder, names)
             if now is not None and now == before:
                 return True
-            if now is None and self._wait_s is not None and waited_s >= self._wait_s:
+            # Files that are written over and over are waited for a little longer, not for ever.
+            late_s = waited_s - (0.0 if now is None else MOST_SETTLING_S)
+            if self._wait_s is not None and late_s >= self._wait_s:
                 raise AwaitedError(
                     f"no answer yet: {listed} are to be written in {folder}",
                     remedy=f"{folder / told} says what is asked; then go on with --resume",
@@ -198,6 +202,8 @@ class Exchange:
 
     def _write(self, name: str, text: str) -> None:
         with _written(self._folder / name):
+            if self._folder.is_symlink():
+                raise OSError(ELOOP, "its folder is a link")
             self._folder.mkdir(parents=True, exist_ok=True)
             atomic_write(self._folder / name, text)
 
