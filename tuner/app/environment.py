@@ -98,7 +98,9 @@ def _date(created: str) -> str:
 
 
 def _identity(recording: Path) -> str:
-    return f"{recording.name} {hashlib.sha256(read_regular(recording)).hexdigest()[:12]}"
+    from tuner.device.recorded.recording import MAX_BYTES
+
+    return f"{recording.name} {hashlib.sha256(read_regular(recording, MAX_BYTES)).hexdigest()[:12]}"
 
 
 def _commit(folder: Path) -> str:

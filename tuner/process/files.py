@@ -12,8 +12,8 @@ from pathlib import Path
 
 # A name may have 255 bytes; this one gets a prefix and a suffix.
 _NAME_CHARACTERS = 48
-# Larger than any source, table or recording of ours.
-MOST_BYTES = 1 << 30
+# Larger than any source, recording or table of ours.
+MOST_BYTES = 64 << 20
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:

@@ -59,10 +59,6 @@ _SYMBOLS: dict[str, tuple[str, SymbolKind]] = {
 _GLOBAL_MACRO = re.compile(r"#\s*define\s+(\w+)[ \t]+(?!.*##).*\b__global__\b")
 
 
-# Far larger than any kernel.
-MOST_BYTES = 64 << 20
-
-
 def read_source(path: Path) -> SourceFile:
     """Read a CUDA source file; raise `KernelError` where there is no kernel to be had from it."""
     return parse_source(source_text(path), path)
@@ -72,7 +68,7 @@ def source_text(path: Path) -> str:
     """Read a file as text; raise `KernelError` where it is none."""
     remedy = "give the path of a .cu file"
     try:
-        data = read_regular(path, MOST_BYTES)
+        data = read_regular(path)
     except FileNotFoundError as error:
         raise KernelError("no such file", path=path, remedy=remedy) from error
     except OSError as error:
