@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import faults
 import pytest
 from click.testing import CliRunner, Result
-from hostile_sessions import FILE_EDITS, LINKS, SCHEMA_EDITS, VALUE_EDITS, Edit
+from hostile_sessions import FILE_EDITS, LINKS, SCHEMA_EDITS, VALUE_EDITS, Edit, header
 
 from tuner.cli import cli
 from tuner.model.errors import SessionError
@@ -128,3 +129,45 @@ def test_what_no_run_writes_is_refused_or_does_no_harm(session: Path, name: str)
 @pytest.mark.parametrize("edit", LINKS.values(), ids=LINKS)
 def test_a_link_or_a_pipe_in_the_folder_is_refused(session: Path, edit: Edit) -> None:
     assert "Error: mine" in refusal(session, edit)
+
+
+@pytest.mark.parametrize("name", ["scale.py", "scale.cu", "scale.cu.j2", "scale.yaml"])
+def test_a_file_of_it_that_is_none_any_more_is_one_message(
+    template: Path, session: Path, name: str
+) -> None:
+    project = session.parent / "project"
+    shutil.copytree(template, project, ignore=shutil.ignore_patterns("mine"))
+    header("manifest", lambda made: made["config"].update(_moved(made["config"], project)))(session)
+    (project / name).unlink()
+    os.mkfifo(project / name)
+    report, *others = READING
+    assert tune(*report).exit_code == 0
+    for words in (*others, *RUNNING):
+        result = tune(*words)
+        assert_one_message(result)
+        assert result.exit_code == 2
+
+
+def _moved(config: dict[str, str], project: Path) -> dict[str, str]:
+    return {key: str(project / Path(config[key]).name) for key in ("space", "template")}
+
+
+def test_a_score_without_a_place_is_one_message(template: Path, session: Path) -> None:
+    os.mkfifo(session / "mutation.json")
+    assert_one_message(report := tune("report", "mine"))
+    assert "mine/mutation.json: cannot be read: not a regular file" in report.stderr
+    space = str(template / "scale.yaml")
+    result = tune("mutate", space, "--limit", "1", "--session", "mine")
+    assert_one_message(result)
+    assert "mine/mutation.json: the score cannot be written: not a regular file" in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+@pytest.mark.parametrize("mode", [0o000, 0o444, 0o555])
+def test_a_folder_without_rights_is_one_message(session: Path, mode: int) -> None:
+    session.chmod(mode)
+    try:
+        for words in (*READING, *RUNNING):
+            assert_one_message(tune(*words))
+    finally:
+        session.chmod(0o755)
