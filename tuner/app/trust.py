@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from platformdirs import user_state_path
@@ -35,8 +36,9 @@ def trust(reference: Path) -> None:
 
 def require_trusted(reference: Path, session: Path, may_run: MayRun) -> None:
     """Raise `SessionError` unless this user has run a reference before, or says yes now."""
-    if _place(reference).exists():
-        return
+    with suppress(OSError):  # a state folder that cannot be read
+        if _place(reference).exists():
+            return
     if not may_run(f"{session} runs the Python in {reference}, with your rights. Go on?"):
         raise SessionError(
             f"its reference is Python, which would run with your rights: {reference}",
