@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the bottom up: a package imports from itself and from those before it.
 PACKAGES = (
     "model",
+    "process",
     "source",
     "space",
-    "process",
     "compiler",
     "device",
     "search",

@@ -1,10 +1,13 @@
-"""No test reads or writes the user's own store of past runs, or ignores Ctrl-C."""
+"""No test reads or writes what the user's own runs keep, or ignores Ctrl-C."""
 
 import os
 import signal
+import tempfile
 import threading
 
 os.environ["TUNE_STORE"] = "none"
+# Where it is kept whose Python may run.
+os.environ["XDG_STATE_HOME"] = f"{tempfile.gettempdir()}/tune-tests-{os.getuid()}"
 
 # A shell starts background jobs of a script with SIGINT ignored, and so would be every `tune` that
 # a test starts and interrupts. `tune` itself goes on ignoring it there, as such jobs should.

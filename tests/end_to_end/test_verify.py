@@ -13,6 +13,7 @@ from click.testing import Result as Done
 from manifests import plan_of
 
 from tuner.app.plan import manifest_of
+from tuner.app.trust import trust
 from tuner.model.config import Config
 from tuner.model.trial import Result
 from tuner.session.session import Session
@@ -47,7 +48,9 @@ def session_of(project: Project, config: Config | None = None) -> Path:
     plan = plan_of(project.space, device="cuda")
     spec, space = plan.spec, plan.space
     folder = project.root / "session"
+    trust(spec.reference)
     with Session.create(folder, manifest_of(plan, ("tune",)), {}) as session:
+        session.add_candidate("initial", plan.template.text, spec.path.read_text("utf-8"))
         winner = config or space.default
         session.record_result(Result(workload=spec.tuned[0], config=winner, **RESULT))
     return folder

@@ -165,7 +165,9 @@ def _refused_after_its_search_began(session: Session) -> None:
 
 def _say(session: Session, number: int, tokens: int, written: int) -> None:
     usage = {"input_tokens": tokens, "cached_tokens": tokens // 2, "output_tokens": written}
-    entry = {"type": "reply", "usage": usage, "cost": tokens * 1e-6, "model": "big-2026-10"}
+    told = {"cost": tokens * 1e-6, "model": "big-2026-10"}
+    message = {"role": "assistant", "content": "an answer"}
+    entry = {"type": "reply", "message": message, "usage": usage, **told}
     session.record_event(Said(number, entry))
 
 

@@ -26,6 +26,7 @@ from tuner.model.hardware import limits_for
 from tuner.model.kernel import Argument, KernelSpec, Workload
 from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Finding, Trial, ranked
+from tuner.process.files import read_text
 from tuner.session.records import CandidateRecord
 from tuner.session.session import Session
 from tuner.space.plan import Plan
@@ -209,11 +210,11 @@ class Briefer:
         self._plan, self._session, self._candidates = plan, session, candidates
         self._task = KernelTask(
             replace(plan.spec, tuned=plan.tuned, held_out=plan.held_out),
-            source=plan.spec.source.read_text(encoding="utf-8"),
+            source=read_text(plan.spec.source),
             info=info,
             degree=degree,
             operators=dict(plan.config.operators),
-            reference=plan.spec.reference.read_text(encoding="utf-8"),
+            reference=read_text(plan.spec.reference),
         )
 
     def of(self, number: int, base: str | None) -> Briefing:

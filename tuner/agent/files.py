@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from errno import ELOOP
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,18 @@ from tuner.agent.base import Answer, Briefing, Conversation, Toolbox, Transcript
 from tuner.agent.prompts import prompt
 from tuner.agent.replies import KNOWN_METRICS, read_plan, require_whole
 from tuner.model.errors import AgentError, AwaitedError, ReplyError
+from tuner.process.files import atomic_write, read_regular
 from tuner.session.events import Idea
 
 REQUEST, PLAN, TEMPLATE, SPACE = "request.md", "plan.json", "template.cu.j2", "space.yaml"
+# Far larger than any template or search space that the gate lets pass.
+MOST_ANSWER_BYTES = 16 << 20
 PROBLEM, STOP = "problem.md", "stop"
 ANSWER = (TEMPLATE, SPACE)
 POLL_S = 0.5
 # An editor writes in several steps; what has not changed for so long is taken for whole.
 SETTLED_S = 1.0
+MOST_SETTLING_S = 10.0
 
 
 class FilesAgent:
@@ -66,7 +71,9 @@ class FilesAgent:
             now = _times(folder, names)
             if now is not None and now == before:
                 return True
-            if now is None and self._wait_s is not None and waited_s >= self._wait_s:
+            # Files that are written over and over are waited for a little longer, not for ever.
+            late_s = waited_s - (0.0 if now is None else MOST_SETTLING_S)
+            if self._wait_s is not None and late_s >= self._wait_s:
                 raise AwaitedError(
                     f"no answer yet: {listed} are to be written in {folder}",
                     remedy=f"{folder / told} says what is asked; then go on with --resume",
@@ -167,12 +174,12 @@ class Exchange:
 
     def _text(self, name: str) -> tuple[str, str]:
         """Read a file as far as that goes, and say what is wrong with it, "" for nothing."""
-        path = self._folder / name
         try:
-            return path.read_text(encoding="utf-8"), ""
+            content = read_regular(self._folder / name, MOST_ANSWER_BYTES)
+            return content.decode(), ""
         except UnicodeDecodeError as error:
             broken = f"{name} is no UTF-8 text: {error.reason} at byte {error.start}"
-            return path.read_text(encoding="utf-8", errors="replace"), broken
+            return content.decode(errors="replace"), broken
         except OSError as error:
             return "", f"{name} cannot be read: {error.strerror}"
 
@@ -193,8 +200,10 @@ class Exchange:
 
     def _write(self, name: str, text: str) -> None:
         with _written(self._folder / name):
+            if self._folder.is_symlink():
+                raise OSError(ELOOP, "its folder is a link")
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / name).write_text(text, encoding="utf-8")
+            atomic_write(self._folder / name, text)
 
 
 @contextmanager

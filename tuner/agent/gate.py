@@ -18,6 +18,7 @@ from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError, KernelError, SpaceError, TemplateError, TunerError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
+from tuner.process.files import atomic_write, read_text
 from tuner.search.pool import Pool, valid_configs
 from tuner.source import check_arguments, parse_source
 from tuner.space.load import load_definition
@@ -60,13 +61,13 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
             raise RefusedError(f"the {what} has half of a UTF-16 character")
     folder.mkdir(parents=True, exist_ok=True)
     space_path, template_path = folder / SPACE, folder / TEMPLATE
-    template_path.write_text(answer.template, encoding="utf-8")
-    space_path.write_text(answer.space, encoding="utf-8")
+    atomic_write(template_path, answer.template)
+    atomic_write(space_path, answer.space)
     try:
         merged = rewritten(
             read(plan.spec.path), parse(answer.space, space_path), space_path, TEMPLATE
         )
-        space_path.write_text(merged, encoding="utf-8")
+        atomic_write(space_path, merged)
         definition = load_definition(space_path, plan.config.operators)
         template = Template.from_text(answer.template, template_path)
         template.check(definition.space, definition.spec)
@@ -224,7 +225,7 @@ def _told(error: TunerError, folder: Path) -> str:
     text, path = _shortened(str(error), folder), error.path
     if path is None or error.line is None or not path.resolve().is_relative_to(folder.resolve()):
         return text
-    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    lines = read_text(path).split("\n") if path.is_file() else []
     return "\n".join([text, *_around(lines, error.line)])
 
 

@@ -14,6 +14,7 @@ from tuner.agent.base import Answer
 from tuner.agent.gate import drafted
 from tuner.agent.prompts import one_line, times
 from tuner.agent.tree import Node, Tree
+from tuner.model.errors import SessionError
 from tuner.model.statistics import geometric_mean
 from tuner.session.events import (
     AgentIdle,
@@ -271,7 +272,11 @@ def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
     for made in session.events(CandidateMade):
         answers = session.events(AnswerAccepted, made.round)
         # The last: an earlier one was never a candidate.
-        kept = [one for one in answers if one.attempt == made.attempt][-1]
+        kept = next((one for one in reversed(answers) if one.attempt == made.attempt), None)
+        if kept is None:
+            raise SessionError(
+                f"candidate {made.name!r} has no answer that it was made of", path=session.directory
+            )
         folder = attempt_folder(session, made.round, made.attempt)
         candidates.add(drafted(Answer(kept.template, kept.space), plan, folder, made.name))
 

@@ -20,6 +20,7 @@ from tuner.agent.replies import well_formed
 from tuner.agent.tree import Policy
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, InputError, ReplyError
 from tuner.model.trial import INITIAL
+from tuner.process.files import read_text
 from tuner.session.events import (
     AgentIdle,
     AnswerAccepted,
@@ -167,7 +168,7 @@ class Rounds:
 
     def _add(self, plan: Plan, parent: str, number: int, attempt: int, problems: list[str]) -> None:
         self._candidates.add(plan)
-        space_text = plan.spec.path.read_text(encoding="utf-8")
+        space_text = read_text(plan.spec.path)
         self._session.add_candidate(plan.candidate, plan.template.text, space_text, parent)
         # They were decided without this candidate.
         for result in self._session.results():

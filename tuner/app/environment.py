@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import Interrupted, SessionError
+from tuner.process.files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +98,9 @@ def _date(created: str) -> str:
 
 
 def _identity(recording: Path) -> str:
-    return f"{recording.name} {hashlib.sha256(recording.read_bytes()).hexdigest()[:12]}"
+    from tuner.device.recorded.recording import MAX_BYTES
+
+    return f"{recording.name} {hashlib.sha256(read_regular(recording, MAX_BYTES)).hexdigest()[:12]}"
 
 
 def _commit(folder: Path) -> str:

@@ -16,6 +16,7 @@ from tuner.app.environment import environment_of, program_name, require_same_dev
 from tuner.app.instruments import compiler_for, meter_for, watches_for
 from tuner.app.locate import look_for_space, require_kernel
 from tuner.app.plan import RunOptions, manifest_of, new_plan, new_session_folder, resumed_plan
+from tuner.app.trust import trust
 from tuner.device.select import open_device
 from tuner.model.errors import InputError, Interrupted, TunerError
 from tuner.model.settings import FILES, RunSettings
@@ -66,7 +67,9 @@ def open_run(
     if resume is not None:
         stack.push(partial(_say_how_to_resume, resume, options.resume_command))
         session = stack.enter_context(Session.open(resume))
-        plan = resumed_plan(session.directory, session.manifest, kernel, settings)
+        plan = resumed_plan(
+            *(session.directory, session.manifest, kernel, settings), may_run=options.may_run
+        )
     elif kernel is None:
         raise InputError("no kernel given; name a .cu file, or a session with --resume")
     else:
@@ -93,6 +96,7 @@ def open_run(
         if config.device == "auto":
             name = "recorded" if device.info.recorded else "cuda"
             plan = replace(plan, config=replace(config, device=name))
+        trust(plan.spec.reference)  # this user has named it
         session = _new_session(plan, device, compiler, watches, options, stack)
     author, warning = None, ""
     if authoring is not None:

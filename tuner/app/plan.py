@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.app.locate import find_space, require_kernel, require_space
+from tuner.app.trust import MayRun, nobody_asked, require_trusted
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, KernelError, SessionError
 from tuner.model.run_config import RunConfig
@@ -49,6 +50,7 @@ class RunOptions:
     to wait for an answer of the agent `files`, None for ever. `command` holds the words that
     started the run, `resume_command` those before `--resume` that would go on with it. `change`
     has its say on a plan before anything is opened, and `say` is told what a user should know.
+    `may_run` is asked before a stranger's Python runs.
     """
 
     session: Path | None = None
@@ -59,6 +61,7 @@ class RunOptions:
     resume_command: tuple[str, ...] = ()
     change: Callable[[Plan], Plan] | None = None
     say: Callable[[str], None] = logging.getLogger("tuner").warning
+    may_run: MayRun = nobody_asked
 
 
 def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> Plan:
@@ -82,14 +85,23 @@ def new_plan(kernel: Path, settings: RunSettings, *, drafted: bool = False) -> P
 
 
 def resumed_plan(
-    directory: Path, manifest: Manifest, kernel: Path | None, settings: RunSettings
+    directory: Path,
+    manifest: Manifest,
+    kernel: Path | None,
+    settings: RunSettings,
+    *,
+    may_run: MayRun = nobody_asked,
 ) -> Plan:
-    """Rebuild a session's plan; raise `SessionError` where files or settings have changed."""
+    """Rebuild a session's plan; raise `SessionError` where files or settings have changed.
+
+    `may_run` is asked before the Python of a reference that this user has not run may run.
+    """
     config = manifest.config
     if not config.space.exists():
         raise SessionError(f"its search space is gone: {config.space}", path=directory)
     definition = read_space(config.space, config.template)
     _require_unchanged(directory, manifest, definition.spec)
+    require_trusted(definition.spec.reference, directory, may_run)
     if kernel is not None:
         require_kernel(kernel)
         _require_same(kernel, definition.spec)
@@ -111,8 +123,13 @@ def resumed_plan(
     return _plan(definition, replace(config, **renewed))
 
 
-def verified_plan(directory: Path, manifest: Manifest, space: Path | None) -> Plan:
-    """Rebuild a session's plan to verify its winners, with files moved to another place."""
+def verified_plan(
+    directory: Path, manifest: Manifest, space: Path | None, *, may_run: MayRun = nobody_asked
+) -> Plan:
+    """Rebuild a session's plan to verify its winners, with files moved to another place.
+
+    `may_run` is asked as in `resumed_plan`.
+    """
     config = manifest.config
     path = space or config.space
     if not path.exists():
@@ -124,6 +141,7 @@ def verified_plan(directory: Path, manifest: Manifest, space: Path | None) -> Pl
     moved = space is not None or not config.template.exists()
     definition = read_space(path, None if moved else config.template)
     _require_unchanged(directory, manifest, definition.spec)
+    require_trusted(definition.spec.reference, directory, may_run)
     return _plan(definition, config)
 
 
@@ -305,7 +323,13 @@ def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) ->
         spec.source: manifest.source_sha,
         spec.reference: manifest.reference_sha,
     }
-    changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
+    if not manifest.config.workloads:
+        raise SessionError("is of no workload", path=directory)
+    try:
+        changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
+    except OSError as error:
+        message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
+        raise SessionError(message, path=directory) from error
     if changed:
         raise SessionError(
             f"changed since the session began: {', '.join(changed)}",

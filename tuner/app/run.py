@@ -19,6 +19,7 @@ from tuner.model.kernel import Workload
 from tuner.model.progress import Listener
 from tuner.model.settings import RunSettings
 from tuner.model.trial import Result, Variant
+from tuner.process.files import read_text
 from tuner.search.factory import preload
 from tuner.search.pool import Pool
 from tuner.session.events import CandidateMade
@@ -148,7 +149,7 @@ def tune(
 
 
 def _take_up_candidates(plan: Plan, session: Session, candidates: Candidates) -> None:
-    space_text = plan.spec.path.read_text(encoding="utf-8-sig")
+    space_text = read_text(plan.spec.path)
     session.add_candidate(plan.candidate, plan.template.text, space_text)
     if session.events(CandidateMade):
         # Imported here, as above: most runs have no agent, and need none of its modules.

@@ -10,6 +10,7 @@ from tuner.agent.gate import LARGEST_HOST_BYTES
 from tuner.agent.history import restore
 from tuner.app.instruments import compiler_for, watches_for
 from tuner.app.plan import verified_plan
+from tuner.app.trust import MayRun, nobody_asked
 from tuner.device.select import HOST, gpu_count, open_device
 from tuner.model.errors import DeviceError, SessionError
 from tuner.model.trial import Check
@@ -19,7 +20,12 @@ from tuner.tuning.verification import Verification
 
 
 def verify(
-    session: Session, *, space: Path | None = None, device: str = "auto", jobs: int | None = None
+    session: Session,
+    *,
+    space: Path | None = None,
+    device: str = "auto",
+    jobs: int | None = None,
+    may_run: MayRun = nobody_asked,
 ) -> Sequence[Check]:
     """Repeat the whole verification of a session's winners, and add the verdicts to it.
 
@@ -29,7 +35,7 @@ def verify(
     pairs = [(result.workload, result.variant) for result in session.results()]
     if not pairs:
         raise SessionError("has no winner to verify", path=session.directory)
-    plan = verified_plan(session.directory, session.manifest, space)
+    plan = verified_plan(session.directory, session.manifest, space, may_run=may_run)
     if device == "auto":
         device = "cuda" if gpu_count() else HOST
     with ExitStack() as stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -129,6 +130,9 @@ store = click.option(
     help="The store of past runs, to start from and to add to: a file, a database's URL, or none; "
     "by default $TUNE_STORE, or a file of your own.",
 )
+trust = click.option(
+    "--trust", is_flag=True, help="Run the session's reference, Python that you have read."
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 # Options that want a `help` of each command's own; `count` wants its name, too.
@@ -154,6 +158,17 @@ sources = partial(
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
+
+
+def asker(trusted: bool) -> Callable[[str], bool]:
+    """Make what asks whether a stranger's Python may run: on a terminal, unless it is trusted."""
+
+    return lambda question: trusted or (on_terminal() and click.confirm(question, err=True))
+
+
+def on_terminal() -> bool:
+    """Whether somebody is there to answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def require_one_choice(within: float | None, most: int | None) -> None:

@@ -32,6 +32,7 @@ from tuner.cli.exits import terminated_as_interrupted
 )
 @options.session(help="Folder for the session; new or empty.")
 @options.resume()
+@options.trust
 @options.jobs()
 @click.pass_context
 def command(context: click.Context, /, kernel: Path | None, **values: Any) -> None:
@@ -53,6 +54,7 @@ def command(context: click.Context, /, kernel: Path | None, **values: Any) -> No
         command=(program_name(), "record", str(kernel)),
         resume_command=("record",),
         change=recording_plan,
+        may_run=options.asker(values["trust"]),
     )
     settings = options.settings_of(context, values)
     if values["resume"] is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tuner.cli.exits import writing
+from tuner.process.files import atomic_write
 
 
 @click.command("report")
@@ -37,5 +38,5 @@ def command(session: Path, out: Path | None, csv: Path | None, as_json: bool) ->
         from tuner.report.terminal import trials_frame
 
         with writing(csv, "table", "--csv"):
-            trials_frame(data).to_csv(csv, index=False)
+            atomic_write(csv, trials_frame(data).to_csv(index=False))
     click.echo(json.dumps(json_of(data)) if as_json else str(path))

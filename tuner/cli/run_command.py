@@ -98,6 +98,7 @@ class TopLevelCommand(click.Command):
 @options.operator(help="The variant of the operator to tune, such as ACTIVATION=gelu; repeatable.")
 @options.session(help="The folder for all results; by default a new one under sessions/.")
 @options.resume()
+@options.trust
 @options.store
 @click.option(
     "--agent",
@@ -154,6 +155,7 @@ def command(context: click.Context, /, **values: Any) -> None:
         wait_s=values["wait"],
         command=(program_name(), *context.meta[WORDS]),
         say=_say,
+        may_run=options.asker(values["trust"]),
     )
     as_json, quiet = values["as_json"], values["quiet"]
     kept = stdout_kept_for_result() if as_json else nullcontext()

@@ -33,8 +33,11 @@ FAILED = 3
     help="cuda, cuda:N, host, or auto: a GPU if there is one, or the CPU.",
 )
 @options.jobs(help="Compilers at a time.")
+@options.trust
 @options.as_json
-def command(folder: Path, space: Path | None, device: str, jobs: int | None, as_json: bool) -> None:
+def command(
+    folder: Path, space: Path | None, device: str, jobs: int | None, trust: bool, as_json: bool
+) -> None:
     """Repeat the whole verification of the winners in the folder SESSION.
 
     Every fill, twice for equal bits; the edge cases; the tools that watch every access, as
@@ -44,7 +47,8 @@ def command(folder: Path, space: Path | None, device: str, jobs: int | None, as_
     from tuner.session.session import Session
 
     with Session.open(folder) as session:
-        made = verify(session, space=space, device=device, jobs=jobs)
+        asker = options.asker(trust)
+        made = verify(session, space=space, device=device, jobs=jobs, may_run=asker)
         results = session.results()
     if as_json:
         click.echo(json.dumps(as_object(folder, made)))

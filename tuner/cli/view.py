@@ -85,12 +85,10 @@ class LiveView(View):
 
     def update(self, progress: Progress) -> None:
         """Keep the snapshot and the last note; the refreshing thread draws them."""
+        if self._progress is None:
+            self._live.start()  # not before: something may be asked until then
         self._note = progress.note or self._note
         self._progress = progress
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()

@@ -12,14 +12,15 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 
 import platformdirs
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key
 from tuner.model.trial import Resources
-from tuner.process.files import atomic_write
-from tuner.process.protocol import packed, unpacked
+from tuner.process.files import atomic_write, read_regular
+from tuner.process.protocol import MAX_MESSAGE_BYTES, packed, unpacked
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Cache:
         """Return the result stored under `key`, marked as cached, or None."""
         path = self._entries / key
         try:
-            data = path.read_bytes()
+            data = read_regular(path, MAX_MESSAGE_BYTES)
         except OSError:
             return None
         result = _decoded(key, data)
@@ -87,9 +88,11 @@ class Cache:
             stamp = self.directory / "compiled.pruned"
             due = self._puts % PRUNE_EVERY_PUTS == 0
             if self._puts == 1:
-                due = not stamp.exists() or time.time() - stamp.stat().st_mtime > PRUNE_EVERY_S
+                # Of a clock that was wrong the stamp may lie ahead.
+                age_s = time.time() - stamp.stat().st_mtime if stamp.exists() else inf
+                due = not 0.0 <= age_s <= PRUNE_EVERY_S
             if due:
-                stamp.touch()
+                atomic_write(stamp, b"")
                 self.prune()
         except OSError as error:
             logger.warning("cannot write to the cache: %s", error)

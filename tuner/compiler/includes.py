@@ -10,6 +10,8 @@ from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
+from tuner.process.files import read_regular
+
 # What the compiler calls the source in its messages.
 UNIT_NAME = "kernel.cu"
 
@@ -176,5 +178,5 @@ def _content(path: Path) -> tuple[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=4096)
 def _read(path: Path, _changed_ns: int, _size: int) -> tuple[str, tuple[str, ...]]:
-    data = path.read_bytes()
+    data = read_regular(path)
     return hashlib.sha256(data).hexdigest(), tuple(_NAMED.findall(data.decode(errors="replace")))

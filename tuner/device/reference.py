@@ -17,6 +17,7 @@ from tuner.device.layout import Array
 from tuner.model.errors import DeviceError, KernelError, WorkerError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
+from tuner.process.files import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +68,8 @@ def _imported(path: Path) -> ModuleType:
         raise KernelError("is not a Python file", path=path)
     module = importlib.util.module_from_spec(module_spec)
     with blamed_on(path, "cannot be imported"):
-        module_spec.loader.exec_module(module)
+        # Not by the loader, which may take other code than the text's from __pycache__.
+        exec(compile(read_regular(path), path, "exec"), module.__dict__)  # noqa: S102
     return module
 
 
@@ -154,13 +156,13 @@ def require_gpu(device: str) -> None:
 
 def peer_program(name: str, reference: Path, workload: Workload) -> Program:
     """Make what a device runs for a peer: no cubin and no launches, only its name."""
-    text = reference.read_bytes()
+    text = read_regular(reference)
     key = hashlib.sha256(b"\0".join((b"peer", name.encode(), text))).hexdigest()
     return Program(key, workload, (), peer=name)
 
 
 def _line_of_peers(path: Path) -> int | None:
-    for node in ast.parse(path.read_bytes()).body:
+    for node in ast.parse(read_regular(path)).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
             targets = [node.target]

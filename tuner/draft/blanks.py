@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.model.errors import InputError
+from tuner.process.files import read_text
 
 # How a draft marks what it leaves to a person.
 BLANK = "FILL_IN"
@@ -42,9 +43,10 @@ def blanks(text: str) -> list[tuple[int, str]]:
 def blanks_in(path: Path) -> list[Blank]:
     """List the blanks of one file, by its name a reference or another; none of one not there."""
     # What cannot be read or decoded is told by whoever reads it next, and better.
-    if not path.is_file():
+    try:
+        text = read_text(path)
+    except OSError:
         return []
-    text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".py":
         rows, what = enumerate(text.splitlines(), start=1), "the body of reference(), in float64"
         return [Blank(path, line, what) for line, row in rows if UNWRITTEN in row]

@@ -20,6 +20,7 @@ from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
+from tuner.process.files import atomic_write
 from tuner.source.facts import KernelFunction
 
 
@@ -71,7 +72,7 @@ def write(path: Path, text: str) -> None:
     """Write one file with its folder; raise `InputError` where that is not possible."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")
+        atomic_write(path, text)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(

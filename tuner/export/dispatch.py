@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from math import log
@@ -40,6 +39,7 @@ from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, SessionError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, Argument, KernelSpec, LaunchSpec
+from tuner.process.files import atomic_write_all, read_regular
 from tuner.session.records import Manifest, file_sha
 from tuner.session.session import Session
 from tuner.source import hide_host_code, read_source
@@ -340,7 +340,11 @@ def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
         )
     spec = load_definition(path, manifest.config.operators).spec
     files = {spec.path: manifest.space_sha, spec.source: manifest.source_sha}
-    changed = [str(file) for file, before in files.items() if before and file_sha(file) != before]
+    try:
+        changed = [str(one) for one, before in files.items() if before and file_sha(one) != before]
+    except OSError as error:
+        message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
+        raise SessionError(message, path=session.directory) from error
     if changed:
         raise SessionError(
             f"changed since the session began: {', '.join(changed)}",
@@ -453,13 +457,11 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> None:
     try:
         before = _earlier(folder)
         _require_ours(folder, files, before)
-        for name, text in files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _unfinished(path).write_text(text, encoding="utf-8")
         # The table last: with it the folder is ours.
-        for name in sorted(files, key=lambda name: name == TABLE):
-            _unfinished(folder / name).replace(folder / name)
+        ordered = sorted(files, key=lambda name: name == TABLE)
+        for name in ordered:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_all({folder / name: files[name] for name in ordered})
         for name, digest in before.items():
             if name not in files and _is_ours(folder / name, digest):
                 (folder / name).unlink()
@@ -469,14 +471,6 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> None:
             path=folder,
             remedy="choose another folder with --to",
         ) from error
-    finally:
-        for name in files:
-            with suppress(OSError):
-                _unfinished(folder / name).unlink(missing_ok=True)
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_name(path.name + _SUFFIX)
 
 
 def _earlier(folder: Path) -> Mapping[str, str]:
@@ -484,7 +478,7 @@ def _earlier(folder: Path) -> Mapping[str, str]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path).decode())
     except (ValueError, RecursionError):
         return {}
     files = content.get("files") if isinstance(content, dict) else None
@@ -516,6 +510,6 @@ def _is_ours(path: Path, digest: str) -> bool:
     if path.is_symlink() or not path.is_file():
         return False
     try:
-        return _sha(path.read_text(encoding="utf-8")) == digest
+        return _sha(read_regular(path).decode()) == digest
     except UnicodeDecodeError:
         return False

@@ -93,7 +93,8 @@ def _messages(entries: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
             yield _assistant(message["content"] or "", **thought, **called)
         elif entry["type"] == "message" and message["role"] == "tool":
             # Templates of chats tell results apart by the tool's name, servers by the call's id.
-            yield {**message, "name": message.get("name") or names[message["tool_call_id"]]}
+            name = message.get("name") or names.get(message.get("tool_call_id", ""), "")
+            yield {**message, "name": name}
         elif entry["type"] == "message":
             yield {**message, **called}
 

@@ -21,7 +21,7 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import Status
 from tuner.mutation.mutants import Mutant
 from tuner.mutation.subject import MutationSubject, entry
-from tuner.process.files import atomic_write
+from tuner.process.files import atomic_write, read_text
 from tuner.session.records import file_sha
 from tuner.session.session import Session
 
@@ -221,6 +221,7 @@ class Examiner:
         return bench
 
 
+MOST_SCORE_BYTES = 1 << 20
 FILE = "mutation.json"
 
 
@@ -277,7 +278,9 @@ def score_of(
 
 
 def require_same_sources(folder: Path, subject: MutationSubject) -> None:
-    """Raise `SessionError` unless the session was made from the files that are mutated."""
+    """Raise `SessionError` unless the session is of the files that are mutated, and writable."""
+    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+        raise SessionError("cannot be written to, so the score has no place", path=folder)
     with Session.open(folder, read_only=True) as session:
         manifest = session.manifest
     files = {subject.spec.source: manifest.source_sha}
@@ -293,18 +296,22 @@ def require_same_sources(folder: Path, subject: MutationSubject) -> None:
 
 def save_score(folder: Path, score: MutationScore) -> None:
     """Write the score into a session's folder, in place of an earlier one."""
-    atomic_write(folder / FILE, score.model_dump_json(indent=1) + "\n")
+    try:
+        atomic_write(folder / FILE, score.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        message = f"the score cannot be written: {error.strerror}"
+        raise SessionError(message, path=folder / FILE) from error
 
 
 def load_score(folder: Path) -> MutationScore | None:
     """Read a session's score, None where it has none; raise `SessionError` for a damaged one."""
     path = folder / FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MOST_SCORE_BYTES, follow=False)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SessionError(f"cannot be read: {error}", path=path) from error
+    except OSError as error:
+        raise SessionError(f"cannot be read: {error.strerror}", path=path) from error
     try:
         return MutationScore.model_validate_json(text)
     except ValidationError as error:

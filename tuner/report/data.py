@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.model.energy import Objective
-from tuner.model.errors import ExpressionError, InputError, TunerError
+from tuner.model.errors import ExpressionError, InputError, SessionError, TunerError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DEVICE_NAMES, KernelSpec, Workload
 from tuner.model.trial import (
@@ -26,6 +26,7 @@ from tuner.model.trial import (
     Variant,
 )
 from tuner.model.trial import fastest as timed_trials
+from tuner.process.files import read_text
 from tuner.session.events import Event, SearchEnded
 from tuner.session.records import file_sha
 from tuner.session.session import CandidateRecord, Session
@@ -287,7 +288,7 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
     operations, workloads = spec.operations, [result.workload for result in data.results]
     return replace(
         data,
-        baseline_source=_text(spec.source),
+        baseline_source=read_text(spec.source),
         traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
         declared=Declared(
@@ -339,9 +340,13 @@ def _tuned_sources(session: Session) -> Iterator[tuple[str, str]]:
     header = (f"// {session.manifest.kernel}, tuned for ", "// config: ", "// compile with: ")
     for result in session.results():
         path = session.variant_path(result.workload)
-        if path.exists():
-            lines = _text(path).splitlines(keepends=True)
-            yield result.workload.key, "".join(dropwhile(lambda row: row.startswith(header), lines))
+        try:
+            lines = read_text(path, follow=False).splitlines(keepends=True)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise SessionError(f"cannot be read: {error.strerror}", path=path) from error
+        yield result.workload.key, "".join(dropwhile(lambda row: row.startswith(header), lines))
 
 
 def _dynamic_shared(
@@ -373,10 +378,6 @@ def _shared_sizes(candidate: CandidateRecord) -> list[Expression] | None:
     except TunerError:
         return None
     return [size for size in found if size is not None]
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _number(text: str) -> float | None:

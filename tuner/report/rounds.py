@@ -148,7 +148,7 @@ def _spent(entries: Iterable[Mapping[str, Any]]) -> Spent:
     for entry in entries:
         if (usage := entry.get("usage")) is not None:
             read, cached, written = (
-                usage[f"{kind}_tokens"] for kind in ("input", "cached", "output")
+                usage.get(f"{kind}_tokens", 0) for kind in ("input", "cached", "output")
             )
             cost = entry.get("cost")
             total += Spent(1, read, cached, written, cost, int(cost is None))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from tuner.model.kernel import Workload
 from tuner.model.run_config import RunConfig
@@ -24,12 +24,14 @@ from tuner.model.trial import (
     Result,
     Trial,
 )
+from tuner.process.files import read_regular
 from tuner.session.events import EVENTS, Event
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 State = Literal["running", "interrupted", "complete"]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,48 @@ class Manifest:
     command: tuple[str, ...]
     created: str
 
-    def to_json(self) -> str:
-        return _manifests().dump_json(self).decode()
+
+@dataclass(frozen=True, slots=True)
+class SessionHeader:
+    """What a session says of itself."""
+
+    manifest: Manifest
+    environment: Mapping[str, str]
+    state: State
+    seconds: float
+
+    def to_row(self) -> tuple[str, str, State, float]:
+        manifest = _manifests().dump_json(self.manifest).decode()
+        return manifest, json.dumps(dict(self.environment)), self.state, self.seconds
 
     @classmethod
-    def from_json(cls, text: str) -> Manifest:
-        return _manifests().validate_json(text)
+    def from_row(
+        cls, manifest: object, environment: object, state: object, seconds: object
+    ) -> SessionHeader:
+        """Read what `to_row` wrote; raise `ValueError` for what it cannot have written."""
+        if not (isinstance(manifest, str) and isinstance(environment, str)):
+            raise ValueError("a manifest or an environment is no text")
+        from pydantic_core import from_json
+
+        content = {
+            "manifest": _read(_manifests(), manifest, "the manifest"),
+            "environment": from_json(environment),  # which bounds its depth
+            "state": state,
+            "seconds": seconds,
+        }
+        return _headers().validate_python(content)
+
+
+def _read(adapter: TypeAdapter[_T], text: str, what: str) -> _T:
+    from pydantic import ValidationError
+
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        found = f" at {place}: {str(first['input'])[:40]!r}" if place else ""
+        raise ValueError(f"{what} is none{found}: {first['msg']}") from error
 
 
 @cache
@@ -59,6 +97,13 @@ def _manifests() -> TypeAdapter[Manifest]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(Manifest)
+
+
+@cache
+def _headers() -> TypeAdapter[SessionHeader]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(SessionHeader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +164,13 @@ def to_row(record: SessionRecord) -> dict[str, str]:
     return {"kind": kind, "content": json.dumps(_adapter(kind).dump_python(record))}
 
 
-def from_row(kind: str, content: str) -> SessionRecord:
+def from_row(kind: object, content: object) -> SessionRecord:
     """Read what `to_row` wrote; raise `ValueError` for what it cannot have written."""
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"a record of unknown kind {kind!r}")
-    return _adapter(kind).validate_json(content)
+    if not isinstance(content, str):
+        raise ValueError(f"a record of kind {kind!r} is no text")
+    return _read(_adapter(kind), content, f"a record of kind {kind!r}")
 
 
 @cache
@@ -134,4 +181,4 @@ def _adapter(kind: str) -> TypeAdapter[SessionRecord]:
 
 
 def file_sha(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_regular(path)).hexdigest()

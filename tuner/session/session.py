@@ -59,7 +59,7 @@ class Session:
         self.directory = directory
         self._store = store
         header = store.header()
-        self.manifest = Manifest.from_json(header.manifest)
+        self.manifest = header.manifest
         self.environment = header.environment
         self._state = header.state
         self._candidates: dict[str, CandidateRecord] = {}
@@ -70,6 +70,8 @@ class Session:
         self._results: dict[Workload, Result] = {}
         self._others: list[SessionRecord] = []
         for record in store.records():
+            if problem := self._problem(record):
+                raise store.damaged(problem)
             self._add(record)
         last = self._records[-1].elapsed_s if self._records else 0.0
         # A killed run never said how long it took: it took at least until its last trial.
@@ -83,7 +85,7 @@ class Session:
         """Start a session in a folder that holds none; make it and its parents."""
         from tuner.session.store import SessionStore
 
-        store = SessionStore.create(Path(directory), manifest.to_json(), environment)
+        store = SessionStore.create(Path(directory), manifest, environment)
         return cls(Path(directory), store)
 
     @classmethod
@@ -97,6 +99,25 @@ class Session:
         except BaseException:
             store.close()
             raise
+
+    def _problem(self, record: SessionRecord) -> str:
+        """Say what a record that was read contradicts of those before it; "" for nothing."""
+        match record:
+            case Record(trial) if _trial_key(trial) in self._trials:
+                return f"a trial of {trial.candidate!r} is there twice"
+            case Record(Trial(candidate)) | Result(candidate=candidate):
+                known = candidate in self._candidates
+                return "" if known else f"there is no candidate {candidate!r}"
+            case CandidateRecord(name, parent=parent):
+                if name in self._candidates:
+                    return f"candidate {name!r} is there twice"
+                known = parent is None or parent in self._candidates
+                return "" if known else f"there is no candidate {parent!r}"
+            case Baseline(workload) if workload in self._baselines:
+                return f"the baseline on {workload} is there twice"
+            case Withdrawal(workload) if workload not in self._results:
+                return f"there is no result on {workload} to take back"
+        return ""
 
     def _append(self, record: SessionRecord) -> None:
         self._store.append(record)

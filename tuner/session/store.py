@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sqlite3
+import stat
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from tuner.model.errors import SessionError
 from tuner.process.signals import held_back
-from tuner.session.records import SessionRecord, State, from_row, to_row
+from tuner.session.records import Manifest, SessionHeader, SessionRecord, from_row, to_row
+from tuner.session.sanity import header_problem, record_problem
 
 DATABASE = "session.db"
 LOCK = "session.lock"
@@ -35,14 +39,14 @@ CREATE TABLE records (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SessionHeader:
-    """What a session says of itself; `manifest` is its JSON text."""
-
-    manifest: str
-    environment: Mapping[str, str]
-    state: State
-    seconds: float
+# What a run puts into its folder: files, and folders of files.
+_FILES = (DATABASE, *(f"{DATABASE}-{end}" for end in ("wal", "shm", "journal")), LOCK)
+_OURS = (*_FILES, "optuna.journal", "tuned", "rounds")
+# Larger than any record of ours, in bytes.
+MOST_RECORD_BYTES = 64 << 20
+# A session of 100,000 trials is read in some seconds.
+READING_S = 120.0
+_STEPS = 100_000
 
 
 class SessionStore:
@@ -53,7 +57,9 @@ class SessionStore:
         self._closed = False
 
     @classmethod
-    def create(cls, directory: Path, manifest: str, environment: Mapping[str, str]) -> SessionStore:
+    def create(
+        cls, directory: Path, manifest: Manifest, environment: Mapping[str, str]
+    ) -> SessionStore:
         """Make the folder and the database; raise `SessionError` where there is one already."""
         path = directory / DATABASE
         if directory.is_file():
@@ -84,14 +90,17 @@ class SessionStore:
     def open(cls, directory: Path, *, read_only: bool) -> SessionStore:
         """Open the database; raise `SessionError` where it is missing, damaged, newer or in use."""
         path = directory / DATABASE
-        found = (
-            "no such session"
-            if not directory.exists()
-            else "a session is a folder, this is a file"
-            if not directory.is_dir()
-            else f"the folder holds no session: {DATABASE} is missing"
-        )
-        if not path.is_file():
+        found = ""
+        try:
+            if not directory.exists():
+                found = "no such session"
+            elif not directory.is_dir():
+                found = "a session is a folder, this is a file"
+            elif not path.is_file():
+                found = f"the folder holds no session: {DATABASE} is missing"
+        except OSError as error:
+            found = f"the folder cannot be read: {error.strerror}"
+        if found:
             remedy = "name the folder that a run printed as its session"
             raise SessionError(found, path=directory, remedy=remedy)
         if read_only:
@@ -107,15 +116,23 @@ class SessionStore:
 
     def header(self) -> SessionHeader:
         with self._reading():
-            query = "SELECT manifest, environment, state, seconds FROM session"
-            manifest, environment, state, seconds = self._raw.execute(query).fetchone()
-            return SessionHeader(manifest, json.loads(environment), state, seconds)
+            query = "SELECT manifest, environment, state, seconds FROM session LIMIT 2"
+            rows = self._raw.execute(query).fetchall()
+            if len(rows) != 1:
+                raise ValueError("it has no header, or several")
+            header = SessionHeader.from_row(*rows[0])
+            if problem := header_problem(header):
+                raise ValueError(problem)
+            return header
 
     def records(self) -> Iterator[SessionRecord]:
         """Read all records in the order in which they were appended."""
         with self._reading():
             for row in self._raw.execute("SELECT kind, content FROM records ORDER BY id"):
-                yield from_row(*row)
+                record = from_row(*row)
+                if problem := record_problem(record):
+                    raise ValueError(problem)
+                yield record
 
     def append(self, record: SessionRecord) -> None:
         self._write("INSERT INTO records (kind, content) VALUES (:kind, :content)", to_row(record))
@@ -145,12 +162,16 @@ class SessionStore:
         for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK):
             (self.path.parent / name).unlink(missing_ok=True)
 
+    def damaged(self, found: str) -> SessionError:
+        return _damaged(self.path, found)
+
     @contextmanager
     def _reading(self) -> Iterator[None]:
         try:
-            with self._reported():
+            with _bounded(self._raw), self._reported():
                 yield
-        except ValueError as error:  # pydantic's and json's, too
+        # pydantic's, too, and a record that is too long
+        except (ValueError, sqlite3.DataError) as error:
             raise _damaged(self.path, str(error).splitlines()[0]) from error
 
     def _write(self, statement: str, values: Mapping[str, str | float]) -> None:
@@ -164,6 +185,8 @@ class SessionStore:
     def _reported(self) -> Iterator[None]:
         try:
             yield
+        except sqlite3.DataError:
+            raise
         except sqlite3.Error as error:
             raise SessionError(
                 f"the database failed: {error}",
@@ -173,29 +196,40 @@ class SessionStore:
             ) from error
 
 
-def _build(path: Path, manifest: str, environment: Mapping[str, str]) -> None:
+def _build(path: Path, manifest: Manifest, environment: Mapping[str, str]) -> None:
     # Under another name first: a session that is there is complete, however early the kill.
     unfinished = path.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
-    row = (manifest, json.dumps(dict(environment)), _this_process())
+    row = (*SessionHeader(manifest, environment, "running", 0.0).to_row(), _this_process())
     with closing(_connect(unfinished, "rwc")) as raw, raw:
         raw.execute(f"PRAGMA application_id={APPLICATION_ID}")
         raw.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         raw.executescript(SCHEMA)
-        raw.execute("INSERT INTO session VALUES (1, ?, ?, 'running', 0.0, ?)", row)
+        raw.execute("INSERT INTO session VALUES (1, ?, ?, ?, ?, ?)", row)
     unfinished.replace(path)
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
+    raw = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
+    # Whoever wrote the file may have meant harm (https://sqlite.org/security.html).
+    raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_RECORD_BYTES)
+    if sys.version_info >= (3, 12):
+        raw.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+    for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "mmap_size=0"):
+        raw.execute(f"PRAGMA {pragma}")
+    # What is no UTF-8 is a `ValueError`, as what is no JSON.
+    raw.text_factory = bytes.decode
+    return raw
 
 
 def _opened(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    _require_plain(path.parent)
     with ExitStack() as undo:
         try:
             raw = _connect(path, "ro" if read_only else "rw")
             undo.callback(raw.close)
-            _check(path, raw)
+            with _bounded(raw):
+                _check(path, raw)
             if not read_only:
                 raw.execute("PRAGMA journal_mode=WAL")
                 # Enough for a killed process; a power cut may cost the last trials, no more.
@@ -215,7 +249,6 @@ def _opened(path: Path, *, read_only: bool) -> sqlite3.Connection:
 def _check(path: Path, raw: sqlite3.Connection) -> None:
     (application,) = raw.execute("PRAGMA application_id").fetchone()
     (version,) = raw.execute("PRAGMA user_version").fetchone()
-    (verdict,) = raw.execute("PRAGMA quick_check(1)").fetchone()
     if application != APPLICATION_ID:
         raise SessionError(
             "not a session of tune, though an SQLite database",
@@ -234,8 +267,51 @@ def _check(path: Path, raw: sqlite3.Connection) -> None:
             path=path,
             remedy=remedy,
         )
+    # Before anything is read: a view or a generated column can hold a query without an end.
+    listed = raw.execute("SELECT type, name, sql FROM sqlite_master").fetchmany(len(_schema()) + 1)
+    for kind, name, text in listed:
+        if (kind, name, "".join(str(text).split())) not in _schema():
+            raise _damaged(path, f"it has a {kind} {name!r} that tune does not make")
+    if len(listed) != len(_schema()):
+        raise _damaged(path, "it lacks a table")
+    (verdict,) = raw.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise _damaged(path, verdict)
+        raise _damaged(path, verdict.splitlines()[-1])
+
+
+@cache
+def _schema() -> frozenset[tuple[str, str, str]]:
+    with closing(sqlite3.connect(":memory:")) as raw:
+        raw.executescript(SCHEMA)
+        rows = raw.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    return frozenset((kind, name, "".join(text.split())) for kind, name, text in rows)
+
+
+def _require_plain(directory: Path) -> None:
+    """Refuse a folder that would have us write elsewhere, or wait for what is no file."""
+    for top in (directory / name for name in _OURS):
+        below = (Path(at, name) for at, *found in os.walk(top) for name in chain(*found))
+        for path in chain([top], below):
+            with suppress(FileNotFoundError):
+                mode = path.lstat().st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    what = "a link" if stat.S_ISLNK(mode) else "no regular file"
+                    raise SessionError(
+                        f"is {what}, which no run puts there",
+                        path=path,
+                        remedy="look where it leads; without it the session can be opened",
+                    )
+
+
+@contextmanager
+def _bounded(raw: sqlite3.Connection) -> Iterator[None]:
+    """Let a query take some time, and no more."""
+    ends_s = time.monotonic() + READING_S
+    raw.set_progress_handler(lambda: time.monotonic() > ends_s, _STEPS)
+    try:
+        yield
+    finally:
+        raw.set_progress_handler(None, 0)
 
 
 def _damaged(path: Path, found: str) -> SessionError:
@@ -249,13 +325,14 @@ def _damaged(path: Path, found: str) -> SessionError:
 
 def _locked(directory: Path) -> FileLock:
     # A lock of the kernel on an open file: it ends with its process, even a killed one.
+    _require_plain(directory)
     lock = FileLock(directory / LOCK, thread_local=False)
     try:
         with _creating(directory):
             lock.acquire(blocking=False)
     except Timeout as error:
         writer = "another process"
-        with suppress(sqlite3.DatabaseError), closing(_connect(directory / DATABASE, "ro")) as raw:
+        with suppress(SessionError), closing(_opened(directory / DATABASE, read_only=True)) as raw:
             (writer,) = raw.execute("SELECT writer FROM session").fetchone()
         raise SessionError(
             f"in use: {writer} is writing this session",

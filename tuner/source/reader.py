@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.model.errors import KernelError
+from tuner.process.files import read_regular
 from tuner.source.facts import (
     Constant,
     ConstantKind,
@@ -64,7 +65,7 @@ def source_text(path: Path) -> str:
     """Read a file as text; raise `KernelError` where it is none."""
     remedy = "give the path of a .cu file"
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except FileNotFoundError as error:
         raise KernelError("no such file", path=path, remedy=remedy) from error
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     axes = frozenset({*model.axes, *model.operator})
     names = axes | DEVICE_NAMES
     arguments = _arguments(document, model, axes)
-    folders = [(document.path.parent / folder).resolve() for folder in model.include]
+    folders = [_resolved(document.path.parent / folder) for folder in model.include]
     for i, path in enumerate(folders):
         if not path.is_dir():
             remedy = f"looked at {path}; a path starts from the folder of this file"
@@ -132,7 +133,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     held_out = _workloads(document, model, "held_out", tuned)
     return KernelSpec(
         name=model.kernel,
-        path=document.path.resolve(),
+        path=_resolved(document.path),
         source=_file(document, model.source, "source"),
         reference=_file(document, model.reference, "reference"),
         template=_file(document, model.template, "template"),
@@ -160,7 +161,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
 
 
 def _file(document: Document, text: str, key: str) -> Path:
-    path = (document.path.parent / text).resolve()
+    path = _resolved(document.path.parent / text)
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no such file"
         remedy = f"looked at {path}; a path starts from the folder of this file"
@@ -353,3 +354,8 @@ def _check_positive(amount: Expression, workload: Workload) -> None:
         message = f"`{amount.text}` gives {value} for the workload {workload}"
         remedy = "it must be 1 or more"
         raise ExpressionError(message, path=amount.path, line=amount.line, remedy=remedy)
+
+
+def _resolved(path: Path) -> Path:
+    # Unlike `Path.resolve`, for links in a circle too.
+    return Path(os.path.realpath(path))

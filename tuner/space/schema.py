@@ -337,7 +337,7 @@ def _require_same_elsewhere(original: Document, answer: Document) -> None:
 def _paths(key: str, document: Document) -> list[Path]:
     names = document.data[key]
     listed = names if isinstance(names, list) else [names]
-    return [(document.path.parent / str(name)).resolve() for name in listed]
+    return [Path(os.path.realpath(document.path.parent / str(name))) for name in listed]
 
 
 def _require_no_looser_limits(original: Document, answer: Document) -> None:

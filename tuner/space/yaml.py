@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from errno import EFBIG
 from math import isinf
 from pathlib import Path
 from typing import NoReturn
@@ -28,6 +29,7 @@ from ruamel.yaml.events import (
 )
 
 from tuner.model.errors import InputError, SpaceError
+from tuner.process.files import read_regular
 
 Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
 Location = tuple[str | int, ...]
@@ -101,15 +103,14 @@ def read(path: Path) -> Document:
 def read_text(path: Path, most_bytes: int, failure: type[InputError], what: str) -> str:
     """Read a file of UTF-8; raise `failure` where it cannot be, with the line of what is not."""
     try:
-        with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
+        content = read_regular(path, most_bytes)
     except FileNotFoundError as error:
         raise failure(f"no such {what}", path=path) from error
     except OSError as error:
+        if error.errno == EFBIG:
+            size = path.stat().st_size
+            raise failure(f"{size} bytes, over the {most_bytes} allowed", path=path) from error
         raise failure(f"cannot be read: {error.strerror}", path=path) from error
-    if len(content) > most_bytes:
-        size = path.stat().st_size
-        raise failure(f"{size} bytes, over the {most_bytes} allowed", path=path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

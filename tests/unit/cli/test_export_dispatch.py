@@ -194,3 +194,16 @@ def test_what_cannot_be_exported_is_one_message(tune, session, space, tmp_path):
         assert result.exit_code == 2
         assert all(one in result.output for one in told), result.output
     assert not out.exists()
+
+
+def test_a_link_in_the_folder_is_never_written_through(tune, session, tmp_path):
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    out.mkdir()
+    victim.write_text("mine")
+    for name in ("CMakeLists.txt.new", "CMakeLists.txt.partial", ".CMakeLists.txt"):
+        (out / name).symlink_to(victim)
+    assert tune("export", session, "--to", out).exit_code == 0
+    (out / "README.md").unlink()
+    (out / "README.md").symlink_to(victim)
+    assert "README.md: not written by tune" in tune("export", session, "--to", out).stderr
+    assert victim.read_text() == "mine"

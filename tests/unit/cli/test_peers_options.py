@@ -6,6 +6,7 @@ import click
 import pytest
 
 from tuner.app.plan import manifest_of, new_plan, resumed_plan
+from tuner.app.trust import trust
 from tuner.cli import record_command, run_command
 from tuner.model.errors import DeviceError, KernelError, SessionError
 from tuner.session.session import Session
@@ -76,6 +77,7 @@ class TestResuming:
         """The manifest of a session that was started with one peer."""
         plan = new_plan(kernel, {**space_of(kernel), "peers": ["other"], "device": "recorded"})
         manifest = manifest_of(plan, ("tune", "scale.cu"))
+        trust(plan.spec.reference)
         Session.create(tmp_path / "session", manifest, {}).close()
         with Session.open(tmp_path / "session", read_only=True) as session:
             return session.directory, session.manifest

@@ -1,5 +1,6 @@
 import logging
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,6 +109,16 @@ def test_prunes_what_was_used_longest_ago(tmp_path):
     cache.prune()
 
     assert [cache.get(key) is not None for key in keys] == [True, False, False, True, True]
+
+
+@pytest.mark.parametrize(("age_s", "pruned"), [(0, False), (90_000, True), (-90_000, True)])
+def test_it_prunes_once_a_day_by_whatever_clock(tmp_path, age_s, pruned):
+    stamp = tmp_path / "compiled.pruned"
+    stamp.touch()
+    os.utime(stamp, (time.time() - age_s,) * 2)
+    cache = Cache(tmp_path, max_bytes=1)
+    cache.put(KEY, RESULT)
+    assert (cache.get(KEY) is None) is pruned
 
 
 def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path, caplog):

@@ -166,8 +166,8 @@ class TestRoundTrip:
             session.record_baseline(HELD_OUT, MEASUREMENT)
             session.record_comparison(comparison)
             session.record_comparison(Comparison(LARGE, (), ()))
+            session.add_candidate("r2", "other", "version: 1", parent="base")
             session.record_result(RESULT)
-            session.add_candidate("second", "other", "version: 1", parent="base")
         with Session.open(tmp_path) as session:
             assert session.baselines() == {
                 LARGE: Baseline(LARGE, MEASUREMENT, CORRECTNESS, RESOURCES, OCCUPANCY),
@@ -177,7 +177,7 @@ class TestRoundTrip:
             assert session.results() == [RESULT]
             assert session.candidates() == (
                 CandidateRecord("base", "__global__ ...", "version: 1"),
-                CandidateRecord("second", "other", "version: 1", "base"),
+                CandidateRecord("r2", "other", "version: 1", "base"),
             )
 
     def test_energies_and_peers_come_back_in_order_and_the_last_word_on_a_peer_counts(
@@ -340,6 +340,7 @@ class TestRecording:
     def test_a_result_replaces_the_earlier_one_and_keeps_its_place(self, tmp_path: Path) -> None:
         better = replace(RESULT, workload=SMALL, tuned_us=20.0, isolated_us=None)
         with create(tmp_path) as session:
+            session.add_candidate("r2", "other", "version: 1", parent="base")
             session.record_result(replace(RESULT, workload=SMALL))
             session.record_result(RESULT)
             session.record_result(better)

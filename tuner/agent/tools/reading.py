@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from tuner.agent.tools.arguments import SearchSourceArguments, ToolLimits, shortened
 from tuner.agent.tools.trying import lines_of
 from tuner.model.errors import InputError
+from tuner.process.files import read_regular
 
 HEADERS = "cuda"
 # Of a folder; of one file where others may have more to say.
@@ -165,11 +166,10 @@ class SourceFolders:
     def _text(self, path: Path) -> str | None:
         most = self._limits.file_bytes
         try:
-            with path.open("rb") as file:
-                data = file.read(most + 1)
+            data = read_regular(path, most)
         except OSError:
             return None
-        if len(data) > most or b"\0" in data[:_BINARY_PREFIX]:
+        if b"\0" in data[:_BINARY_PREFIX]:
             return None
         return data.decode(errors="replace")
 

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +28,7 @@ from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value
 from tuner.model.hardware import architecture_for
 from tuner.model.trial import Status
+from tuner.process.files import open_regular, read_regular
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 
@@ -34,7 +36,7 @@ _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 def is_foreign(path: Path) -> bool:
     """Tell a file that is plain or gzip-compressed JSON; our own recordings are neither."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(64)
     except OSError:
         return False
@@ -77,13 +79,14 @@ def load_json(path: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        packed = file.read(len(_XZ))
+    packed = read_regular(path, MAX_BYTES)
     if packed.startswith(_XZ):
         raise ValueError("it is packed with xz")
-    # Asked for one byte too many, `read` unpacks no more than that of a bomb.
-    with gzip.open(path) if packed.startswith(_GZIP) else path.open("rb") as stream:
-        content = stream.read(MAX_BYTES + 1)
+    content = packed
+    if packed.startswith(_GZIP):
+        # Asked for one byte too many, `read` unpacks no more than that of a bomb.
+        with gzip.open(BytesIO(packed)) as stream:
+            content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError(f"over {MAX_BYTES} bytes when unpacked")
     return content.decode("utf-8-sig")

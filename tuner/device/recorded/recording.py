@@ -17,7 +17,7 @@ from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload
 from tuner.model.trial import Measurement, Resources, Status
-from tuner.process.files import atomic_write
+from tuner.process.files import atomic_write, read_regular
 
 VERSION = 2
 # A hundred times what the recording of a search of 10,000 configs takes.
@@ -171,8 +171,7 @@ def load_recording(path: Path) -> Recording:
 def _unpacked(path: Path) -> bytes:
     # xz packs 1 MB of zeros into 150 bytes: a stranger's file could fill the memory.
     unpacker = lzma.LZMADecompressor(memlimit=MAX_BYTES)
-    with path.open("rb") as file:
-        content = unpacker.decompress(file.read(MAX_BYTES), MAX_BYTES + 1)
+    content = unpacker.decompress(read_regular(path, MAX_BYTES), MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError(f"over {MAX_BYTES} bytes when unpacked")
     if not unpacker.eof:

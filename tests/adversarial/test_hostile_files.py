@@ -1,0 +1,161 @@
+"""Pipes, devices, folders and links in place of files: one message, and nothing elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import faults
+import pytest
+from click.testing import CliRunner
+
+from tuner.cli import cli
+
+Place = Callable[[Path], object]
+
+
+def _pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def _folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def _endless_link(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name)
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(3 << 30)
+
+
+THINGS: dict[str, Place] = {
+    "a pipe": _pipe,
+    "a device": _device,
+    "a folder": _folder,
+    "a link to itself": _endless_link,
+    "a sparse file of 3 GiB": _huge,
+}
+FILES = {
+    "scale.yaml": ("check", "scale.yaml"),
+    "scale.cu": ("scale.cu", "--space", "scale.yaml", "--device", "host", "--trials", "1"),
+    "scale.cu.j2": ("render", "scale.yaml"),
+    "scale.py": ("scale.cu", "--space", "scale.yaml", "--device", "host", "--trials", "1"),
+    "new.cu": ("init", "new.cu"),
+    "scale.json.xz": ("scale.cu", "--space", "scale.yaml", "--device", "recorded:scale.json.xz"),
+    "cache.json": ("scale.cu", "--space", "scale.yaml", "--device", "recorded:cache.json"),
+    "t4.json": ("compare", "--recording", "t4.json", "--searchers", "random"),
+    "prices.yaml": (
+        *("scale.cu", "--space", "scale.yaml", "--device", "host", "--model", "m"),
+        *("--prices", "prices.yaml"),
+    ),
+    "marks.yaml": ("mutate", "scale.yaml", "--equivalent", "marks.yaml", "--limit", "1"),
+}
+
+
+ROUND = (
+    *("scale.cu", "--space", "scale.yaml", "--device", "host", "--trials", "1"),
+    *("--agent", "files", "--exchange", "exchange", "--wait", "1s", "--rounds", "1"),
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = faults.written(tmp_path / "project")
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS)
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_file_is_one_message(project: Path, name: str, thing: Place) -> None:
+    thing(project / name)
+    result = CliRunner().invoke(cli, FILES[name], prog_name="tune")
+    told = (result.output, result.exception)
+    assert isinstance(result.exception, SystemExit), told
+    assert result.exit_code == 2, told
+    assert len(re.findall("^Error: ", result.stderr, re.MULTILINE)) == 1, told
+    assert "Traceback" not in result.output
+    assert name in result.stderr or "/dev/zero" in result.stderr
+    assert not (project / "sessions").exists()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("thing", [_pipe, _device, _folder], ids=["a pipe", "a device", "a folder"])
+def test_an_exchange_of_no_files_is_waited_for_no_longer_than_asked(
+    project: Path, thing: Place
+) -> None:
+    exchange = project / "exchange"
+    (exchange / "round-01").mkdir(parents=True)
+    for name in ("plan.json", "template.cu.j2", "space.yaml"):
+        thing(exchange / "round-01" / name)
+    result = CliRunner().invoke(cli, [*ROUND, "--quiet"], prog_name="tune")
+    assert isinstance(result.exception, SystemExit), (result.output, result.exception)
+    assert result.exit_code == 4, result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["round-01", "round-01/request.md"])
+def test_no_request_is_written_through_a_link(project: Path, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "request.md").write_text("mine")
+    place = project / "exchange" / name
+    place.parent.mkdir(parents=True)
+    place.symlink_to(outside / Path(name).name if place.suffix else outside)
+    result = CliRunner().invoke(cli, [*ROUND, "--quiet"], prog_name="tune")
+    assert result.exit_code == 4, (result.output, result.exception)
+    assert (outside / "request.md").read_text() == "mine"
+    assert [one.name for one in outside.iterdir()] == ["request.md"]
+
+
+# What a command writes in the current folder, and the command.
+WRITTEN = {
+    "search_spaces/saxpy.yaml": ("init", "saxpy.cu", "--force"),
+    "templates/saxpy.cu.j2": ("init", "saxpy.cu", "--force"),
+    "a.html": ("report", "mine", "--out", "a.html"),
+    "a.csv": ("report", "mine", "--csv", "a.csv"),
+    "mine/report.html": ("report", "mine"),
+    "mine/tuned/scale-R1-N2048.cu": ("--resume", "mine", "--quiet", "--trust"),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("partial", ["", ".partial", ".new", ".tmp"])
+def test_nothing_is_written_through_a_link(
+    project: Path, tmp_path: Path, name: str, partial: str
+) -> None:
+    shutil.copy(Path(__file__).parents[1] / "unit" / "data" / "saxpy.cu", project)
+    if "mine" in "".join(WRITTEN[name]):
+        words = ("scale.cu", "--space", "scale.yaml", "--device", "host", "--trials", "1")
+        done = CliRunner().invoke(cli, [*words, "--quiet", "--session", "mine"])
+        assert done.exit_code == 0, done.output
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    place = project / f"{name}{partial}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(victim)
+    result = CliRunner().invoke(cli, WRITTEN[name], prog_name="tune")
+    assert isinstance(result.exception, SystemExit | type(None)), (result.output, result.exception)
+    assert victim.read_text() == "mine"
+    assert result.exit_code == 0 or "is a link" in result.stderr, result.output
+    if result.exit_code == 0:
+        assert (project / name).is_file()
+        assert not (project / name).is_symlink()

@@ -1,0 +1,136 @@
+"""A reference is Python: that of a stranger's session runs only once its user has said so."""
+
+from __future__ import annotations
+
+import py_compile
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import faults
+import pytest
+from click.testing import CliRunner, Result
+
+import tuner
+from tuner.cli import cli, options
+from tuner.model.errors import SessionError
+
+Tune = Callable[..., Result]
+NEW = ("--space", "scale.yaml", "--device", "host", "--trials", "1", "--searcher", "random")
+RESUME, VERIFY = ("--resume", "mine", "--quiet"), ("verify", "mine", "--device", "host")
+MARKER = """
+from pathlib import Path
+
+with Path(__file__).with_name("ran").open("a") as file:
+    file.write("x")
+"""
+
+
+@pytest.fixture
+def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
+    """Run `tune` in a project whose reference tells that it ran; nothing is trusted yet."""
+    root = faults.written(tmp_path / "project")
+    path = root / "scale.py"
+    path.write_text(path.read_text() + MARKER)
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def run(*words: str, answer: str = "") -> Result:
+        return CliRunner().invoke(cli, words, prog_name="tune", input=answer)
+
+    return run
+
+
+@pytest.fixture
+def session(tune: Tune, tmp_path: Path) -> Path:
+    """A session as a stranger would hand it over: with its files, and nothing known of them."""
+    assert tune("scale.cu", *NEW, "--quiet", "--session", "mine").exit_code == 0
+    shutil.rmtree(tmp_path / "state")
+    Path("ran").unlink()
+    return Path("mine").absolute()
+
+
+def test_ones_own_session_asks_nothing(tune: Tune) -> None:
+    assert tune("scale.cu", *NEW, "--quiet", "--session", "mine").exit_code == 0
+    for words in (RESUME, VERIFY):
+        assert tune(*words).exit_code == 0
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("words", [RESUME, VERIFY, (*RESUME, "--peers"), ("record", *RESUME[:2])])
+def test_without_a_terminal_a_strangers_is_refused_with_what_would_do(
+    tune: Tune, words: tuple[str, ...]
+) -> None:
+    result = tune(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "mine: its reference is Python, which would run with your rights: " in result.stderr
+    assert "scale.py\n  read it first; then --trust" in result.stderr
+    assert not Path("ran").exists()
+
+
+@pytest.mark.usefixtures("session")
+def test_what_only_reads_a_session_runs_nothing(tune: Tune) -> None:
+    assert tune("report", "mine").exit_code == 0
+    for words in (("--to", "out"), ("--kernel-tuner", "files"), ("--trajectories", "a.jsonl")):
+        tune("export", "mine", *words)
+    assert not Path("ran").exists()
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("words", [RESUME, VERIFY])
+def test_trust_runs_it_and_is_remembered(tune: Tune, words: tuple[str, ...]) -> None:
+    assert tune(*words, "--trust").exit_code == 0
+    assert Path("ran").exists() or words == RESUME  # which has all that it asks for
+    assert tune(*words).exit_code == 0
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2), ("\n", 2)])
+def test_on_a_terminal_it_is_asked(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    monkeypatch.setattr(options, "on_terminal", lambda: True)
+    result = tune(*VERIFY, answer=answer)
+    assert result.exit_code == code, result.output
+    assert re.search(
+        r"mine runs the Python in \S+scale.py, with your rights. Go on\?", result.stderr
+    )
+    assert Path("ran").exists() is (code == 0)
+
+
+def test_a_program_is_refused_too(session: Path) -> None:
+    with pytest.raises(SessionError, match="its reference is Python"):
+        tuner.tune(session=session)
+    assert not Path("ran").exists()
+
+
+def test_another_text_needs_another_word(tune: Tune, session: Path) -> None:
+    assert tune(*VERIFY, "--trust").exit_code == 0
+    shutil.rmtree(session)
+    path = Path("scale.py")
+    path.write_text(path.read_text() + "# changed\n")
+    assert tune("scale.cu", *NEW, "--quiet", "--session", "mine").exit_code == 0
+    known = list(Path("../state").rglob("trusted-references/*"))
+    assert len(known) == 2
+    for one in known:
+        one.unlink()
+    assert tune(*VERIFY).exit_code == 2
+
+
+def test_a_state_folder_that_cannot_be_written_costs_a_question(tune: Tune, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    assert tune("scale.cu", *NEW, "--quiet", "--session", "mine").exit_code == 0
+    assert tune(*VERIFY).exit_code == 2
+
+
+def test_what_runs_is_the_text_and_no_bytecode_beside_it(tune: Tune) -> None:
+    path = Path("scale.py")
+    text = path.read_text()
+    path.write_text(text + "open('evil', 'w')\n")
+    py_compile.compile("scale.py", invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    path.write_text(text)
+    assert tune("scale.cu", *NEW, "--quiet", "--session", "mine").exit_code == 0
+    assert Path("ran").exists()
+    assert not Path("evil").exists()
