@@ -110,9 +110,9 @@ class DevicePatch:
             return
         self._kernel = PtxKernel(_APPLY, "apply")
         offsets = (ctypes.c_int64 * self._count)(*patch.offsets)
-        content = bytes(offsets) + b"".join(patch.values)
+        content = ctypes.create_string_buffer(bytes(offsets) + b"".join(patch.values))
         self._base = allocate(len(content))
-        call(driver.cuMemcpyHtoD, self._base, content, len(content))
+        call(driver.cuMemcpyHtoD, self._base, ctypes.addressof(content), len(content))
 
     def apply(self, variant: int, buffers: Buffers, stream: Any) -> None:
         """Enqueue writing a variant into every set."""
