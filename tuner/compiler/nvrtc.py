@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -23,31 +24,79 @@ from tuner.process.protocol import Message, receive, send
 
 MAX_LOG_CHARACTERS = 1_000_000
 MAX_CUBIN_BYTES = 256 << 20
+# Older NVRTCs bring no headers: those of a toolkit are taken.
 FIRST_WITH_BUNDLE = (13, 3)
+_VERSION = re.compile(r"#define\s+CUDART_VERSION\s+(\d+)")
 _OK = nvrtc.nvrtcResult.NVRTC_SUCCESS
 
 
 def include_dirs(version: tuple[int, int], cache_dir: Path) -> list[Path]:
-    """Return the folders of the headers that NVRTC `version` brings, extracted to the cache."""
+    """Return the include folders for NVRTC `version`; none where no header can be found."""
+    if version >= FIRST_WITH_BUNDLE and hasattr(nvrtc, "nvrtcInstallBundledHeaders"):
+        bundle = _bundled(version, cache_dir)
+        return [bundle, bundle / "cccl"]
+    toolkit = _toolkit(version)
+    if toolkit is None:
+        return []
+    cccl = toolkit / "cccl"
+    elsewhere = None if cccl.is_dir() else pathfinder.find_nvidia_header_directory("cccl")
+    return [toolkit, Path(elsewhere) if elsewhere else cccl]
+
+
+def headers_identity(folders: list[Path]) -> str:
+    """Name the headers' origin and state, for the cache key."""
+    if not folders:
+        return "no headers"
+    root = folders[0]
+    if (root / ".nvrtc_headers_version").exists():
+        return "bundled"
+    marker = root / "cuda_runtime_api.h"
+    return f"{root} {_cudart_version(root)} {marker.stat().st_mtime_ns}"
+
+
+def _bundled(version: tuple[int, int], cache_dir: Path) -> Path:
     folder = cache_dir / f"headers-{version[0]}.{version[1]}"
-    if version < FIRST_WITH_BUNDLE:
-        raise OSError(f"NVRTC {version[0]}.{version[1]} brings no headers")
-    if not folder.is_dir():
-        # Extracted beside and renamed: a killed process leaves no half-filled folder in use.
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix="headers-", dir=cache_dir))
-        try:
-            result, log = nvrtc.nvrtcInstallBundledHeaders(os.fsencode(beside), 0)
-            if result != _OK:
-                raise OSError(f"NVRTC could not extract its headers to {beside}: {result} {log}")
-            beside.chmod(0o755)
-            beside.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-    return [folder, folder / "cccl"]
+    if folder.is_dir():
+        return folder
+    # Extracted beside and renamed: a killed process leaves no half-filled folder in use.
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix="headers-", dir=cache_dir))
+    try:
+        result, log = nvrtc.nvrtcInstallBundledHeaders(os.fsencode(beside), 0)
+        if result != _OK:
+            raise OSError(f"NVRTC could not extract its headers to {beside}: {result} {log}")
+        beside.chmod(0o755)
+        beside.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return folder
+
+
+def _toolkit(version: tuple[int, int]) -> Path | None:
+    nvcc = shutil.which("nvcc")
+    named = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))
+    candidates = [
+        pathfinder.find_nvidia_header_directory("cudart"),
+        str(Path(nvcc).resolve().parents[1] / "include") if nvcc else None,
+        *(str(Path(root, "include")) for root in named if root),
+        "/usr/local/cuda/include",
+    ]
+    roots = [Path(candidate) for candidate in candidates if candidate]
+
+    def distance(root: Path) -> tuple[bool, int]:
+        found, wanted = _cudart_version(root), version[0] * 1000 + version[1] * 10
+        return found // 1000 != wanted // 1000, abs(found - wanted)
+
+    found = [root for root in roots if (root / "cuda_runtime_api.h").is_file()]
+    return min(found, key=distance, default=None)
+
+
+def _cudart_version(root: Path) -> int:
+    match = _VERSION.search((root / "cuda_runtime_api.h").read_text(errors="replace"))
+    return int(match[1]) if match else 0
 
 
 @cache
@@ -138,7 +187,7 @@ class Nvrtc:
         """Tell this build of NVRTC and its headers from others, for the cache key."""
         library = pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path
         size = Path(library).stat().st_size if library else 0
-        return f"{self.version} {size} bundled"
+        return f"{self.version} {size} {headers_identity(self._include_dirs)}"
 
     def compile(self, source: str, kernels: list[str], options: list[str], state: str) -> Message:
         """Answer with `log`, `lowered`, and whether that is `lasting`; the payload is the cubin.
@@ -146,7 +195,7 @@ class Nvrtc:
         `options` hold all but the folders of CUDA's headers, `state` names the content of the
         user's, which precompiled ones must match.
         """
-        if not self._include_dirs[0].is_dir():  # the headers were cleaned away
+        if not all(one.is_dir() for one in self._include_dirs[:1]):  # they were cleaned away
             self._include_dirs = include_dirs(self.version, self._cache_dir)
         options = [*options, *(f"-I{folder}" for folder in self._include_dirs)]
         key = self._precompiled.key(source, options, state)
