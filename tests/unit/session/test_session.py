@@ -157,6 +157,7 @@ class TestRoundTrip:
             False,
             (None, 2.5, 3.5, None),
             ("pytorch",),
+            noise_us=1.5,
         )
         assert differs_in_every_field(comparison)
         columns = (None, Variant("r2", Config.of({"n": 1})), "pytorch")

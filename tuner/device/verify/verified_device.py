@@ -239,7 +239,7 @@ class VerifiedDevice:
             self._enter(workload)
             rows: list[tuple[float, ...]] = []
             faults: dict[int, str] = {}
-            judge = self._judge(faults.setdefault)
+            judge = self._judge(faults)
             for stretch in _stretches(rounds):
                 self._ask("prepare", workload, NORMAL, fresh_seed())
                 patch = self._ask("alternate")
@@ -274,14 +274,14 @@ class VerifiedDevice:
         if not before.passed:
             return _outcome(before)
         patch: Patch = self._ask("alternate")
-        faults: list[str] = []
-        judge = self._judge(lambda index, fault: faults.append(fault))
+        faults: dict[int, str] = {}
+        judge = self._judge(faults)
         measurement = self._runner.time(program, policy, incumbent_us, patch, judge)
-        if not faults and full_verification and not patch.offsets:
-            again = self._verified_again(program)
-            faults += [] if again.passed else [again.reason]
-        if faults:
-            return Outcome(Status.INCORRECT, f"after timing, {faults[0]}")
+        fault = faults.get(0, "")
+        if not fault and full_verification and not patch.offsets:
+            fault = self._verified_again(program).reason
+        if fault:
+            return Outcome(Status.INCORRECT, f"after timing, {fault}")
         ratio = measurement.wall_ratio
         if ratio is not None and ratio > WALL_RATIO:
             reason = (
@@ -331,14 +331,15 @@ class VerifiedDevice:
             with _blamed_on_verifier():
                 self._verifier.receive(VERIFIER_TIMEOUT_S)
 
-    def _judge(self, note: Callable[[int, str], object]) -> Judge:
-        """Make what verifies a timed call's result and notes a fault of the program."""
+    def _judge(self, faults: dict[int, str]) -> Judge:
+        """Make what verifies a timed call's result and notes a fault of a program in `faults`."""
 
         def judge(index: int, variant: int, repeats: bool) -> None:
             verdict: Correctness = self._ask("check", False, variant)
             fault = verdict.reason or ("" if repeats else DIFFERS)
-            if fault:
-                note(index, fault)
+            # What is wrong says more than that something is.
+            if fault and faults.get(index, DIFFERS) == DIFFERS:
+                faults[index] = fault
 
         return judge
 
