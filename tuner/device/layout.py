@@ -130,7 +130,7 @@ class Patch:
     values: tuple[bytes, bytes] = (b"", b"")
 
     def draw(self) -> int:
-        """Choose a variant for the next call."""
+        """Choose a variant for a call."""
         return secrets.randbelow(2) if self.offsets else 0
 
 

@@ -12,25 +12,27 @@ from cuda.bindings import driver
 from tuner.device.cuda.buffers import Buffers, Graph, Scrub, SharedSpoiler, timing_events
 from tuner.device.cuda.driver import TURNS, Issuer, PtxKernel, allocate, call
 from tuner.device.layout import Layout, Patch, Slot, fill_byte
+from tuner.device.timing import MAX_CALLS
 
 _BLOCKS = 264
-# Writes one byte of the patch into one set, in turns.
+# Writes one byte of a set's variant of the patch, in turns.
 _APPLY = """
 .version 7.0
 .target sm_70
 .address_size 64
 .visible .entry apply(
   .param .u64 base, .param .u64 set_bytes, .param .u64 offsets, .param .u64 values,
-  .param .u32 count, .param .u32 total)
+  .param .u64 variants, .param .u32 count, .param .u32 total)
 {
   .reg .pred %p<2>;
-  .reg .b16 %h<2>;
+  .reg .b16 %h<3>;
   .reg .b32 %r<12>;
   .reg .b64 %d<12>;
   ld.param.u64 %d1, [base];
   ld.param.u64 %d2, [set_bytes];
   ld.param.u64 %d3, [offsets];
   ld.param.u64 %d4, [values];
+  ld.param.u64 %d9, [variants];
   ld.param.u32 %r7, [count];
   ld.param.u32 %r8, [total];
   mov.u32 %r1, %ctaid.x;
@@ -47,10 +49,14 @@ next:
   mul.wide.u32 %d5, %r10, 8;
   add.u64 %d5, %d5, %d3;
   ld.global.u64 %d6, [%d5];
-  cvt.u64.u32 %d7, %r10;
+  cvt.u64.u32 %d8, %r9;
+  add.u64 %d10, %d9, %d8;
+  ld.global.u8 %h2, [%d10];
+  cvt.u32.u16 %r11, %h2;
+  mad.lo.u32 %r11, %r11, %r7, %r10;
+  cvt.u64.u32 %d7, %r11;
   add.u64 %d7, %d7, %d4;
   ld.global.u8 %h1, [%d7];
-  cvt.u64.u32 %d8, %r9;
   mad.lo.u64 %d8, %d8, %d2, %d1;
   add.u64 %d8, %d8, %d6;
   st.global.u8 [%d8], %h1;
@@ -102,7 +108,7 @@ done:
 
 
 class DevicePatch:
-    """The two variants of a few bytes of every set's inputs, on the GPU."""
+    """The two variants of a few bytes of the inputs, on the GPU, and which of them each set has."""
 
     def __init__(self, patch: Patch) -> None:
         self.patch, self._count = patch, len(patch.offsets)
@@ -111,23 +117,29 @@ class DevicePatch:
         self._kernel = PtxKernel(_APPLY, "apply")
         offsets = (ctypes.c_int64 * self._count)(*patch.offsets)
         content = ctypes.create_string_buffer(bytes(offsets) + b"".join(patch.values))
-        self._base = allocate(len(content))
+        self._base, self._variants = allocate(len(content)), allocate(MAX_CALLS)
         call(driver.cuMemcpyHtoD, self._base, ctypes.addressof(content), len(content))
 
-    def apply(self, variant: int, buffers: Buffers, stream: Any) -> None:
-        """Enqueue writing a variant into every set."""
+    def apply(self, buffers: Buffers, stream: Any) -> bytes:
+        """Draw a variant for every set and enqueue writing them; return what was drawn."""
+        drawn = bytes(self.patch.draw() for _ in range(buffers.sets))
         if not self._count:
-            return
-        values = self._base + self._count * (8 + variant)
-        addresses = (buffers.base, buffers.set_bytes, self._base, values)
+            return drawn
+        # The driver copies so few bytes before it returns.
+        content = ctypes.create_string_buffer(drawn, len(drawn))
+        source = ctypes.addressof(content)
+        call(driver.cuMemcpyHtoDAsync, self._variants, source, len(drawn), stream)
+        values = self._base + self._count * 8
+        addresses = (buffers.base, buffers.set_bytes, self._base, values, self._variants)
         numbers = (self._count, self._count * buffers.sets)
         self._kernel.issue(
             stream, _BLOCKS, *map(ctypes.c_uint64, addresses), *map(ctypes.c_uint32, numbers)
         )
+        return drawn
 
     def close(self) -> None:
-        if self._count:
-            call(driver.cuMemFree, self._base)
+        for base in (self._base, self._variants) if self._count else ():
+            call(driver.cuMemFree, base)
 
 
 class Results:
@@ -186,9 +198,9 @@ class Replays:
     """Replay graphs over one set of buffers, for whatever purpose, in one and the same way.
 
     Before each replay all outputs, scratch and shared memory are filled with bytes of one
-    distribution, what is written in place is restored, the inputs become one of the two variants of
-    the patch, and the L2 is scrubbed of all that. So no call can tell whether it is timed, compared
-    or verified, nor find what it left behind.
+    distribution, what is written in place is restored, each set's inputs become one of the two
+    variants of the patch, and the L2 is scrubbed of all that. So no call can tell whether it is
+    timed, compared or verified, nor find what it left behind.
     """
 
     def __init__(
@@ -216,22 +228,22 @@ class Replays:
             pairs = list(zip(others[::2], others[1::2], strict=True))
             call(driver.cuEventRecord, first, self._stream)
             for position, (graph, (start, stop)) in enumerate(zip(graphs, pairs, strict=True)):
-                variant = self._patch.patch.draw()
                 self.buffers.spoil(fill_byte())
-                self._patch.apply(variant, self.buffers, self._stream)
+                variants = self._patch.apply(self.buffers, self._stream)
                 self._shared.issue(self._stream)
                 self._scrub.issue(self._stream)
                 call(driver.cuEventRecord, start, self._stream)
                 graph.launch(self._stream)
                 call(driver.cuEventRecord, stop, self._stream)
                 if kept:
-                    self._keep(graph, variant, *kept[position])
+                    self._keep(graph, variants, *kept[position])
             call(driver.cuStreamSynchronize, self._stream)
             times = [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
             return times, call(driver.cuEventElapsedTime, first, events[-1]) * 1e-3
 
-    def _keep(self, graph: Graph, variant: int, index: int, launcher: Issuer) -> None:
-        chosen = self.buffers.arguments[secrets.randbelow(min(graph.calls, self.buffers.sets))]
+    def _keep(self, graph: Graph, variants: bytes, index: int, launcher: Issuer) -> None:
+        number = secrets.randbelow(min(graph.calls, self.buffers.sets))
+        chosen, variant = self.buffers.arguments[number], variants[number]
         launcher.collect(chosen)
         # A peer need not repeat its bits.
         repeats = not launcher.relaxed
