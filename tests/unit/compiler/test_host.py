@@ -89,6 +89,7 @@ def test_the_environment_is_not_passed_on(
 READ_FILE = r".text,\"ax\"\n.incbin \"/etc/hostname\"\n#"
 EXITS = 'asm volatile("griddepcontrol.wait;\\n\\t" "exit;");'
 PREFETCH = 'asm volatile("prefetch.global.L2 [%0], 1;" ::"l"(y));'
+TELLING = ("ON_HOST_ADDRESS", "ON_HOST_UNDEFINED", "__SANITIZE_ADDRESS__", "__SANITIZE_THREAD__")
 # What is before the kernel, in it, and what the message says.
 REFUSED = [
     # What could read a file.
@@ -109,6 +110,19 @@ REFUSED = [
         '#pragma GCC system_header\n# 5 "claimed.h" 3\n__attribute__((section(R"(a"b)"))) int a;',
         *("", "a name in `section`"),
     ),
+    # What could tell that a sanitizer watches, or keep it out.
+    ('extern "C" __attribute__((weak)) void __asan_init();', "", "`__asan_init` is not allowed"),
+    (
+        '#define JOIN(a, b) a##b\nextern "C" __attribute__((weak)) int JOIN(__ubsan, _handle)();',
+        *("", "`__ubsan_handle` is not allowed"),
+    ),
+    ('extern "C" int f() __asm__("__as" "an_init");', "", "inline PTX `__asan_init`"),
+    ('extern "C" void* dlsym(void*, const char*);', "", "`dlsym` is not allowed"),
+    ('__attribute__((no_sanitize("address"))) int f();', "", "sanitizers watch all of it"),
+    (
+        '# 1 "claimed.h" 3\n__attribute__((no_sanitize_address)) int f();',
+        *("", "sanitizers watch all of it"),
+    ),
     # What only a GPU has.
     ("", "\n__cluster_barrier_arrive();\n", "kernel.cu(3): error: ", "`#ifdef __CUDA_ON_HOST__`"),
     ("", "\nnamespace cg = cooperative_groups;\n", "(3): error: ", "`#ifdef __CUDA_ON_HOST__`"),
@@ -119,6 +133,17 @@ REFUSED = [
     # All memory.
     ("char big[1ll << 33] = {1};", "y[0] = big[3];", ""),
 ]
+
+
+@pytest.mark.parametrize("sanitizers", [(), ("undefined",), ("address",)], ids=" ".join)
+def test_a_kernel_is_the_same_text_with_a_sanitizer_and_without(
+    sanitizers: tuple[str, ...], cached_runtime: Path
+) -> None:
+    known = " || ".join(f"defined({one})" for one in TELLING)
+    source = f"#include <vector>\n#if {known}\n#error seen\n#endif\n{KERNEL.format('')}"
+    with closing(HostCompiler(sanitizers=sanitizers, cache=Cache(cached_runtime))) as compiler:
+        result = by(compiler, source)
+    assert result.ok, result.error
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case[0]}{case[1]}"[:40])
