@@ -106,7 +106,10 @@ class HostWorker(ChildProcess):
         self._count = 0
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
-        """Map the verifier's memory for one workload and end the programs of the previous one."""
+        """Map the verifier's memory for one workload and end the programs of the previous one.
+
+        Its layout is one by pages, for programs cannot reach what lies between arrays.
+        """
         assert arena.host_name is not None
         self._forget()
         descriptors = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import secrets
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from cuda.bindings import driver
@@ -107,6 +108,12 @@ done:
 """
 
 
+@cache
+def _loaded(text: str, name: str) -> PtxKernel:
+    """Load a kernel once in this process, which has one context."""
+    return PtxKernel(text, name)
+
+
 class DevicePatch:
     """The two variants of a few bytes of the inputs, on the GPU, and which of them each set has."""
 
@@ -114,7 +121,6 @@ class DevicePatch:
         self.patch, self._count = patch, len(patch.offsets)
         if not self._count:
             return
-        self._kernel = PtxKernel(_APPLY, "apply")
         offsets = (ctypes.c_int64 * self._count)(*patch.offsets)
         content = ctypes.create_string_buffer(bytes(offsets) + b"".join(patch.values))
         self._base, self._variants = allocate(len(content)), allocate(MAX_CALLS)
@@ -132,7 +138,7 @@ class DevicePatch:
         values = self._base + self._count * 8
         addresses = (buffers.base, buffers.set_bytes, self._base, values, self._variants)
         numbers = (self._count, self._count * buffers.sets)
-        self._kernel.issue(
+        _loaded(_APPLY, "apply").issue(
             stream, _BLOCKS, *map(ctypes.c_uint64, addresses), *map(ctypes.c_uint32, numbers)
         )
         return drawn
@@ -149,7 +155,6 @@ class Results:
         self._layout, self.programs = layout, programs
         self._base = allocate(2 * programs * layout.total_bytes)
         self._flags = allocate(4 * programs)
-        self._kernel = PtxKernel(_DIFFER, "differ")
         outputs = layout.with_role("output", "inout")
         self._repeating: list[Slot] = [slot for slot in outputs if slot.name in repeating]
         self.renew()
@@ -165,11 +170,12 @@ class Results:
         """Enqueue comparing the set at `address` with the last one on this variant; keep it."""
         place, size_bytes = self._place(index, variant), self._layout.total_bytes
         if repeats and (index, variant) in self._kept:
+            differ = _loaded(_DIFFER, "differ")
             for slot in self._repeating:
                 ends = address + slot.offset, place + slot.offset
                 whole = -(-slot.size_bytes // 16) * 16
                 values = (*ends, whole, self._flags + 4 * index)
-                self._kernel.issue(stream, _BLOCKS, *map(ctypes.c_uint64, values))
+                differ.issue(stream, _BLOCKS, *map(ctypes.c_uint64, values))
         call(driver.cuMemcpyDtoDAsync, place, address, size_bytes, stream)
         self._kept.add((index, variant))
 
