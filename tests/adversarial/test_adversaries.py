@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from adversaries import ADVERSARIES, ON_HOST, WHILE_TIMED, Adversary
+from adversaries import ADVERSARIES, ON_HOST, PHASES, WHILE_TIMED, Adversary
 from on_trial import Build, OneDevice, check_caught
 from operators import KERNELS
+from slow import mostly_slow
 from unusual_kernels import UNUSUAL
 
+# Four of the keys will do for most runs.
+QUICK = [one for one in ON_HOST if one not in PHASES[4:]]
 
-@pytest.mark.parametrize("adversary", ON_HOST, ids=[adversary.name for adversary in ON_HOST])
+
+@pytest.mark.parametrize(
+    "adversary", mostly_slow(ON_HOST, QUICK), ids=[one.name for one in ON_HOST]
+)
 def test_it_is_caught(devices: OneDevice, build: Build, adversary: Adversary) -> None:
     device = devices.of(adversary.operator, adversary.sanitizers)
     check_caught(device, build, adversary, adversary.reason)
