@@ -129,9 +129,11 @@ class Patch:
     offsets: tuple[int, ...] = ()
     values: tuple[bytes, bytes] = (b"", b"")
 
-    def draw(self) -> int:
-        """Choose a variant for a call."""
-        return secrets.randbelow(2) if self.offsets else 0
+    def draw(self, count: int = 1) -> bytes:
+        """Choose a variant for each of so many calls."""
+        if not self.offsets:
+            return bytes(count)
+        return (np.frombuffer(secrets.token_bytes(count), np.uint8) & 1).tobytes()
 
 
 UNCHANGED = Patch()

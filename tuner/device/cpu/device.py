@@ -214,15 +214,16 @@ class _Calls:
 
     def run(self, worker: HostWorker, program: Program) -> float:
         """Run the program once and return microseconds."""
-        variant = self._patch.draw()
+        (variant,) = self._patch.draw()
         time_us, digest = worker.run(program, draw_order(), fill_byte(), variant)
         self.repeats &= self._digests.setdefault(variant, digest) == digest
+        # After every call, or the pause would tell which is the last.
         self._left[variant] = worker.take()
         return time_us
 
     def let_judge(self, worker: HostWorker, judge: Callable[[int, bool], None]) -> None:
         for variant, written in self._left.items():
-            worker.put(written, self._patch, variant)
+            worker.put(written, variant)
             judge(variant, self.repeats)
 
 

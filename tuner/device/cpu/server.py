@@ -82,7 +82,7 @@ class _Server:
         self._reading = -1
         self._attach: AttachRequest | None = None
         self._renewed: list[bytes] = []
-        self._patch, self._variants = RenewRequest((), ()), [b"", b""]
+        self._variants: list[list[tuple[int, int]]] = [[], []]  # places and bytes
         self._children: dict[int, _ForkedChild] = {}
 
     def hello(self) -> ServerHello:
@@ -141,8 +141,10 @@ class _Server:
                 assert self._attach is not None
                 assert self._memory is not None
                 self._renewed = [self._memory[start:end] for start, end in self._attach.restored]
-                self._patch = request
-                self._variants = list(map(bytes.fromhex, request.variants))
+                self._variants = [
+                    list(zip(request.offsets, bytes.fromhex(variant), strict=True))
+                    for variant in request.variants
+                ]
             case LoadRequest(program=program):
                 self._end(program)
                 assert self._attach is not None
@@ -164,7 +166,7 @@ class _Server:
             ctypes.memset(self._base + start, byte, end - start)
         for (start, end), content in zip(self._attach.restored, self._renewed, strict=False):
             self._memory[start:end] = content
-        for offset, value in zip(self._patch.offsets, self._variants[variant], strict=True):
+        for offset, value in self._variants[variant]:
             self._memory[offset] = value
 
     def _unmap(self) -> None:
@@ -173,7 +175,7 @@ class _Server:
             self._memory.close()
             os.close(self._reading)
         self._memory = self._attach = None
-        self._renewed, self._patch = [], RenewRequest((), ())
+        self._renewed, self._variants = [], [[], []]
 
     def _commanded(self, program: int, order: int, timeout_s: float) -> RunAnswer:
         """Let a child go on; one that does not answer as it should is ended."""

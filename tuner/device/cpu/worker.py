@@ -29,7 +29,7 @@ from tuner.device.cpu.child import (
     UnloadRequest,
     encoded,
 )
-from tuner.device.layout import SCALARS, Arena, Layout, Patch, Slot
+from tuner.device.layout import SCALARS, UNCHANGED, Arena, Layout, Patch, Slot
 from tuner.model.errors import TunerError, WorkerError
 from tuner.model.kernel import Launch
 from tuner.process.child import ChildProcess
@@ -102,6 +102,7 @@ class HostWorker(ChildProcess):
         self._handshake_us, self.noise_us = hello.handshake_us, hello.noise_us
         self._memory: mmap.mmap | None = None
         self._written: list[slice] = []
+        self._patch = UNCHANGED
         self._loaded: dict[_Key, int] = {}
         self._count = 0
 
@@ -139,16 +140,17 @@ class HostWorker(ChildProcess):
         assert self._memory is not None
         return [self._memory[pages] for pages in self._written]
 
-    def put(self, taken: Sequence[bytes], patch: Patch, variant: int) -> None:
+    def put(self, taken: Sequence[bytes], variant: int) -> None:
         """Put back what was taken, and this variant of the inputs, to be judged."""
         assert self._memory is not None
-        for offset, value in zip(patch.offsets, patch.values[variant], strict=True):
+        for offset, value in zip(self._patch.offsets, self._patch.values[variant], strict=True):
             self._memory[offset] = value
         for pages, content in zip(self._written, taken, strict=True):
             self._memory[pages] = content
 
     def renew(self, patch: Patch) -> None:
         """Take what the memory holds for what runs find there, but for outputs and the patch."""
+        self._patch = patch
         values = [value.hex() for value in patch.values]
         self._ask(RenewRequest(list(patch.offsets), values), GRACE_S)
 

@@ -128,7 +128,7 @@ class DevicePatch:
 
     def apply(self, buffers: Buffers, stream: Any) -> bytes:
         """Draw a variant for every set and enqueue writing them; return what was drawn."""
-        drawn = bytes(self.patch.draw() for _ in range(buffers.sets))
+        drawn = self.patch.draw(buffers.sets)
         if not self._count:
             return drawn
         # The driver copies so few bytes before it returns.

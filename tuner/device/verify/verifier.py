@@ -188,7 +188,7 @@ class Verifier:
 
         A kernel that knows its inputs by a sample of them takes these for the ones it has seen.
         """
-        self._use(self._twin(self._current)[0])
+        self._use(self._twin()[0])
 
     def alternate(self) -> Patch:
         """Spoil the outputs; tell how timed calls come to meet these inputs and slightly others.
@@ -196,15 +196,18 @@ class Verifier:
         The patch is empty where that would take more than `MOST_PATCHED` bytes. `check` then takes
         the variant that a call met.
         """
-        current = self._current
-        if current.twin is None:
-            current.twin = self._twin(current)
-        twin, patch = current.twin
+        current, (twin, patch) = self._current, self._twin()
         self._variants = (current, twin if patch.offsets else current)
         self.poison()
         return patch
 
-    def _twin(self, before: Prepared) -> tuple[Prepared, Patch]:
+    def _twin(self) -> tuple[Prepared, Patch]:
+        current = self._current
+        if current.twin is None:
+            current.twin = self._drawn_twin(current)
+        return current.twin
+
+    def _drawn_twin(self, before: Prepared) -> tuple[Prepared, Patch]:
         """Draw inputs with as few other numbers as make other outputs.
 
         Inputs that the reference file draws stay as they are, for single numbers may depend on
