@@ -27,6 +27,7 @@ from tuner.model.settings import (
     STRATEGIES,
     RunSettings,
 )
+from tuner.model.surroundings import ALONE
 
 if TYPE_CHECKING:
     from tuner.model.kernel import KernelSpec
@@ -292,9 +293,16 @@ def _agent(settings: RunSettings, *, drafted: bool) -> dict[str, Any]:
 
 def _plan(definition: Definition, config: RunConfig) -> Plan:
     from tuner.space.plan import Plan
+    from tuner.space.surroundings import check_sizes, chosen
     from tuner.space.template import Template
 
     definition = definition.chosen(config.operators)
+    # A CPU's times say nothing, with neighbours or without.
+    around = ALONE if config.device == "host" else config.surroundings
+    spec = chosen(definition.spec, around)
+    for workload in config.workloads:
+        check_sizes(spec, workload)
+    definition = replace(definition, spec=spec)
     template = Template.load(definition.spec.template)
     template.check(definition.space, definition.spec)
     check_signature(definition.spec)

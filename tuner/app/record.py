@@ -92,10 +92,16 @@ def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDevic
     known = session.environment
     facts["environment"] |= {f"recorded_{name}": known[name] for name in software if name in known}
     # The rates of programs whose buffers cannot stay in a cache: a roofline seen.
-    rates = [
-        spec.min_bytes.integer(trial.workload.values) / trial.time_us / 1e3
+    times = [
+        (trial.workload, trial.time_us)
         for trial in session.trials(INITIAL)
-        if trial.time_us is not None and spec.footprint_bytes(trial.workload) >= CACHE_FREE_BYTES
+        if trial.time_us is not None and spec.surroundings_of(trial.workload) is None
+    ]
+    times += [(one.workload, min(one.alone_us)) for one in session.comparisons() if one.alone_us]
+    rates = [
+        spec.min_bytes.integer(workload.values) / time_us / 1e3
+        for workload, time_us in times
+        if spec.footprint_bytes(workload) >= CACHE_FREE_BYTES
     ]
     best = round(max(rates, default=0.0), 1)
     facts["streaming_gbps"] = max(device.info.streaming_gbps, best)
@@ -121,7 +127,9 @@ def _workload(
             ),
             rounds=tuple(tuple(map(_ticks, row)) for row in comparison.rounds),
             isolated=tuple(None if t is None else _ticks(t) for t in comparison.isolated_us),
+            alone=tuple(map(_ticks, comparison.alone_us)),
         )
+    around = evaluator.spec.surroundings_of(workload)
     peers = {one.name: _peer(one, comparison) for one in session.peers(workload)}
     return RecordedWorkload(
         baseline=baseline,
@@ -129,6 +137,7 @@ def _workload(
         finals=finals,
         peers=peers,
         configs=tuple(trial.config.key for trial in session.trials(INITIAL, workload)),
+        surroundings=around.content if around else "",
     )
 
 

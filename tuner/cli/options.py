@@ -112,6 +112,13 @@ policy = click.option(
     help="What chooses the template that a round builds on; by default greedy, and mcts from "
     f"{MCTS_ROUNDS} rounds on.",
 )
+surroundings = click.option(
+    "--surroundings",
+    metavar="NAME",
+    default="auto",
+    help="What the kernel is timed in: auto (the neighbours that the space gives each workload, "
+    "else alone), alone, or the name of some that the space gives.",
+)
 variants_within = click.option(
     "--variants-within",
     metavar="SHARE",

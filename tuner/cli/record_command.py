@@ -24,6 +24,7 @@ from tuner.cli.exits import terminated_as_interrupted
     help="Search with N trials on each workload and measure as many again; by default every "
     "valid config is measured.",
 )
+@options.surroundings
 @options.peers("Record")
 @click.option(
     "--out",

@@ -84,6 +84,7 @@ class TopLevelCommand(click.Command):
     help="What to minimize: time, energy above idle, or edp (energy times time). The last two take "
     "minutes longer.",
 )
+@options.surroundings
 @options.peers("Compare with")
 @options.variants_within
 @options.max_variants

@@ -80,7 +80,8 @@ class ComparisonRounds:
     `isolated_us` holds, for programs launched with programmatic dependent launch, the median
     time without it, else None. `faults` says of each program what was wrong with its results
     after the rounds, "" where nothing; it is empty where they are not verified again. `noise_us`
-    is what the clock itself varies by.
+    is what the clock itself varies by. `alone_us` are the medians without neighbours, where
+    `times_us` are costs between them.
     """
 
     times_us: tuple[tuple[float, ...], ...]
@@ -88,6 +89,7 @@ class ComparisonRounds:
     isolated_us: tuple[float | None, ...] = ()
     faults: tuple[str, ...] = ()
     noise_us: float = 0.0
+    alone_us: tuple[float, ...] = ()
 
 
 class Device(Protocol):

@@ -30,6 +30,8 @@ PeerFunction = Callable[..., Mapping[str, Any] | None]
 
 _EXAMPLE = 'peers = {"pytorch": pytorch}, with def pytorch(tensors, axes, **operator)'
 
+_NEIGHBOURS = 'neighbours = {"router": router}, with def router(tensors, axes, **operator)'
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -108,22 +110,33 @@ class PeerError(WorkerError):
 
 def load_peers(path: Path) -> dict[str, PeerFunction]:
     """Import a reference file's `peers`; raise `KernelError` unless they are functions by name."""
+    return load_functions(path, "peers")
+
+
+def load_functions(path: Path, group: str) -> dict[str, PeerFunction]:
+    """Import a reference file's `peers` or `neighbours`: functions by name.
+
+    Raises `KernelError` for what is none.
+    """
     module = _imported(path)
     # torch.compile and Triton look up a function's module by its name.
     sys.modules[module.__name__] = module
-    peers = getattr(module, "peers", {})
+    found = getattr(module, group, {})
     wrong = ""
-    if not isinstance(peers, Mapping):
-        wrong, peers = f"`peers` is a {type(peers).__name__}, not a dict", {}
-    for name, function in peers.items():
+    if not isinstance(found, Mapping):
+        wrong, found = f"`{group}` is a {type(found).__name__}, not a dict", {}
+    for name, function in found.items():
         if not (isinstance(name, str) and name.split() == [name]):
-            wrong = wrong or f"`peers` has the name {name!r}: a text without spaces is needed"
+            wrong = wrong or f"`{group}` has the name {name!r}: a text without spaces is needed"
         elif not callable(function):
-            wrong = wrong or f"the peer {name!r} is a {type(function).__name__}, no function"
+            wrong = (
+                wrong or f"the {group[:-1]} {name!r} is a {type(function).__name__}, no function"
+            )
     if wrong:
-        line = _line_of_peers(path)
-        raise KernelError(wrong, path=path, line=line, remedy=f"write {_EXAMPLE}")
-    return dict(peers)
+        line = _line_of(path, group)
+        remedy = f"write {_EXAMPLE}" if group == "peers" else f"write {_NEIGHBOURS}"
+        raise KernelError(wrong, path=path, line=line, remedy=remedy)
+    return dict(found)
 
 
 def chosen_peers(path: Path, names: Iterable[str]) -> tuple[str, ...]:
@@ -139,7 +152,7 @@ def chosen_peers(path: Path, names: Iterable[str]) -> tuple[str, ...]:
         raise KernelError(
             f"has no peer named {', '.join(map(repr, unknown))}",
             path=path,
-            line=_line_of_peers(path),
+            line=_line_of(path, "peers"),
             remedy=f"its peers: {', '.join(known)}",
         )
     return wanted
@@ -161,11 +174,11 @@ def peer_program(name: str, reference: Path, workload: Workload) -> Program:
     return Program(key, workload, (), peer=name)
 
 
-def _line_of_peers(path: Path) -> int | None:
+def _line_of(path: Path, group: str) -> int | None:
     for node in ast.parse(read_regular(path)).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
             targets = [node.target]
-        if any(isinstance(one, ast.Name) and one.id == "peers" for one in targets):
+        if any(isinstance(one, ast.Name) and one.id == group for one in targets):
             return node.lineno
     return None

@@ -90,7 +90,7 @@ def _recorded(
         from tuner.device.recorded.foreign import is_foreign
 
         if not is_foreign(Path(file)):
-            return RecordedDevice(Path(file), spec.name, operators)
+            return RecordedDevice(Path(file), spec.name, operators, None, spec.surroundings_of)
         from tuner.device.recorded.foreign_recordings import recording_from
         from tuner.space.load import load_definition
 
@@ -111,4 +111,4 @@ def _recorded(
             path=spec.source,
             remedy="choose one: " + " ".join(f"--device recorded:{path}" for path in found),
         )
-    return RecordedDevice(found[0], spec.name, operators)
+    return RecordedDevice(found[0], spec.name, operators, None, spec.surroundings_of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from tuner.model.statistics import clearly_slower, enough
@@ -12,6 +12,9 @@ from tuner.model.statistics import clearly_slower, enough
 MAX_CALLS = 4096
 # Of arrays that are written in place, for a replay of fewer calls: so much takes long enough.
 IN_PLACE_BYTES = 2 << 30
+# Of differences of chains: a sample takes milliseconds, and most configs are clearly slower.
+CHAIN_MIN_SAMPLES = 4
+CHAIN_MARGIN = 0.05
 # Event time that is far below the wall time of the same replays means that work went elsewhere
 # (another stream, say). The allowance covers the launch and the wait, which events leave out.
 WALL_RATIO = 1.5
@@ -28,7 +31,8 @@ class TimingPolicy:
     times are those of a hot cache. Where that takes over `max_sets` sets, a replay uses each of so
     many only once instead. The warm-up ends when two batches agree to `steady_share`, between
     `warm_up_s` and `warm_up_most_s`. `slower_margin` ends the measurement of a config that is
-    slower than the incumbent by more than that share.
+    slower than the incumbent by more than that share. `links` is how many calls stand in a chain
+    with their neighbours, `chain_samples` and `chain_error` are what is asked of its differences.
     """
 
     min_calls: int = 20
@@ -43,6 +47,9 @@ class TimingPolicy:
     target_error: float = 0.003
     budget_s: float = 0.2
     slower_margin: float = 0.3
+    links: int = 32
+    chain_samples: int = 16
+    chain_error: float = 0.01
 
 
 SEARCH = TimingPolicy()
@@ -54,15 +61,21 @@ FINALS = TimingPolicy(
     max_samples=150,
     target_error=0.002,
     budget_s=0.5,
+    chain_samples=40,
+    chain_error=0.005,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How many buffer sets a replay rotates over; `once`: too few for the L2, each is used once."""
+    """How many buffer sets a replay rotates over; `once`: too few for the L2, each is used once.
+
+    `chain`: each is used between its neighbours.
+    """
 
     sets: int
     once: bool
+    chain: bool = False
 
 
 def rotation(
@@ -86,6 +99,23 @@ def rotation(
     affordable = max(1, free_bytes // 2 // footprint_bytes)
     sets = max(1, min(max(wanted, 2), affordable, policy.max_sets))
     return Rotation(sets, once=in_place or policy.min_calls <= sets < wanted)
+
+
+def between_neighbours(policy: TimingPolicy) -> TimingPolicy:
+    """Ask less of differences of chains, each of which takes many times as long as its operator."""
+    return replace(
+        policy,
+        min_samples=min(policy.min_samples, CHAIN_MIN_SAMPLES),
+        max_samples=min(policy.max_samples, policy.chain_samples),
+        target_error=policy.chain_error,
+        slower_margin=CHAIN_MARGIN,
+    )
+
+
+def chain_rotation(policy: TimingPolicy, footprint_bytes: int, free_bytes: int) -> Rotation:
+    """Choose the places of a chain's calls: each is used once, so that none is in the L2."""
+    affordable = max(1, free_bytes // 2 // footprint_bytes)
+    return Rotation(min(policy.links, affordable), once=True, chain=True)
 
 
 def calls_per_replay(policy: TimingPolicy, chosen: Rotation, expected_us: float) -> int:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression, Value
+from tuner.model.surroundings import Surroundings, SurroundingsSpec
 
 Role = Literal["input", "output", "inout", "scratch"]
 Dim3 = tuple[int, int, int]
@@ -188,7 +189,8 @@ class KernelSpec:
     """One kernel to tune, as its search-space file declares it; all paths are absolute.
 
     Expressions and dtypes are those of one choice of operators (tuner/space/choices.py).
-    `edge_cases` lists workloads that are verified and never timed.
+    `edge_cases` lists workloads that are verified and never timed, `surroundings` what times are
+    measured in: on each workload the first ones that hold.
     """
 
     name: str
@@ -210,6 +212,7 @@ class KernelSpec:
     include_dirs: tuple[Path, ...] = ()
     compile_options: tuple[str, ...] = ()
     edge_cases: tuple[Workload, ...] = ()
+    surroundings: tuple[SurroundingsSpec, ...] = ()
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
@@ -234,6 +237,12 @@ class KernelSpec:
     def footprint_bytes(self, workload: Workload) -> int:
         names = workload.values
         return sum(a.size_bytes(names) for a in self.arguments if not a.is_scalar)
+
+    def surroundings_of(self, workload: Workload) -> Surroundings | None:
+        """Return what the operator's time is measured in; None where it is measured alone."""
+        names = workload.values
+        found = (one.on(names) for one in self.surroundings if one.holds(names))
+        return next(found, None)
 
     def baseline_launches(self, names: Mapping[str, Value]) -> tuple[Launch, ...]:
         """Resolve the baseline's launches; `names` holds the axes and the device's numbers."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from tuner.model.energy import Objective
 from tuner.model.kernel import Workload
 from tuner.model.settings import GREEDY, LITERAL, VARIANTS_WITHIN
+from tuner.model.surroundings import BY_WORKLOAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,8 @@ class RunConfig:
     `objective` is what the winners are chosen by; the search itself goes by time. The set of
     variants is the smallest within `variants_within` of each best, or the best `max_variants`.
     `peers` names what the finals compare with besides the baseline. `surveyed` configs are measured
-    on each workload whatever the search tries.
+    on each workload whatever the search tries. `surroundings` are those that times are measured in:
+    `auto` for the file's own of each workload, `alone`, or the name of some.
     """
 
     space: Path
@@ -35,6 +37,7 @@ class RunConfig:
     time_s: float | None = None
     seed: int = 0
     objective: Objective = "time"
+    surroundings: str = BY_WORKLOAD
     variants_within: float = VARIANTS_WITHIN
     max_variants: int | None = None
     peers: tuple[str, ...] = ()

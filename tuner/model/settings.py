@@ -42,6 +42,7 @@ class RunSettings(TypedDict, total=False):
     workloads: Sequence[str]
     operators: Mapping[str, str]
     objective: Objective
+    surroundings: str
     variants_within: float
     max_variants: int | None
     peers: bool | Sequence[str]

@@ -177,7 +177,8 @@ class Comparison:
 
     Column 0 is the baseline, column k the k-th finalist; the columns of `peers` come last. `paired`
     is False where the columns were not measured in the same rounds, so that only an unpaired
-    interval is honest. A difference of less than `noise_us` is the clock's.
+    interval is honest. A difference of less than `noise_us` is the clock's. Where `surroundings`
+    are named the rounds hold costs between these neighbours, and `alone_us` the times without.
     """
 
     workload: Workload
@@ -187,9 +188,17 @@ class Comparison:
     isolated_us: tuple[float | None, ...] = ()
     peers: tuple[str, ...] = ()
     noise_us: float = 0.0
+    surroundings: str = ""
+    alone_us: tuple[float, ...] = ()
 
     def column(self, program: Variant | str | None) -> int:
         return (None, *self.finalists, *self.peers).index(program)
+
+    @property
+    def fastest_alone(self) -> Variant | str | None:
+        """Who is the fastest without neighbours, None for the baseline."""
+        names = (None, *self.finalists, *self.peers)
+        return names[self.alone_us.index(min(self.alone_us))] if self.alone_us else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +261,11 @@ class Energy:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What is reported for one workload: the tuned config against the baseline."""
+    """What is reported for one workload: the tuned config against the baseline.
+
+    Where `surroundings` are named the times are costs between these neighbours, and `alone_us`
+    and `alone_baseline_us` the times without them.
+    """
 
     workload: Workload
     baseline_us: float
@@ -268,6 +281,9 @@ class Result:
     isolated_us: float | None = None
     isolated_baseline_us: float | None = None
     candidate: str = INITIAL
+    surroundings: str = ""
+    alone_us: float | None = None
+    alone_baseline_us: float | None = None
 
     @property
     def variant(self) -> Variant:
@@ -284,6 +300,13 @@ class Result:
         if self.isolated_us is None:
             return None
         return (self.isolated_baseline_us or self.baseline_us) / self.isolated_us
+
+    @property
+    def alone_speedup(self) -> float | None:
+        """The speedup without neighbours, None where it was measured without them anyway."""
+        if self.alone_us is None or self.alone_baseline_us is None:
+            return None
+        return self.alone_baseline_us / self.alone_us
 
 
 # More are not read: an agent does worse with a table of counters than with none at all

@@ -14,6 +14,7 @@ from tuner.model.config import RESERVED_NAMES, Config, Parameter, SearchSpace, f
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import DEVICE_NAMES, Argument, KernelSpec, LaunchSpec
+from tuner.model.surroundings import LinkSpec, SurroundingsSpec
 from tuner.space.schema import SpaceModel
 from tuner.space.yaml import Document
 
@@ -196,8 +197,22 @@ def bound(
         operations=spec.operations and spec.operations.bind(operators),
         baseline=tuple(_launch(launch, operators) for launch in spec.baseline),
         launch=tuple(_launch(launch, operators) for launch in spec.launch),
+        surroundings=tuple(_surroundings(one, operators) for one in spec.surroundings),
     )
     return bound_spec, replace(space, constraints=_all(space.constraints, operators))
+
+
+def _surroundings(one: SurroundingsSpec, operators: Mapping[str, str]) -> SurroundingsSpec:
+    links = (
+        LinkSpec(
+            *(
+                tuple(replace(other, sizes=_all(other.sizes, operators)) for other in side)
+                for side in (link.before, link.after)
+            )
+        )
+        for link in one.links
+    )
+    return replace(one, links=tuple(links), when=one.when and one.when.bind(operators))
 
 
 def _argument(argument: Argument, operators: Mapping[str, str]) -> Argument:

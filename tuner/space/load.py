@@ -37,6 +37,7 @@ from tuner.space.choices import (
     search_space,
 )
 from tuner.space.schema import LARGEST, ArgumentModel, LaunchModel, SpaceModel, validated
+from tuner.space.surroundings import check_sizes, surroundings
 from tuner.space.yaml import Document, read
 
 Names = frozenset[str]
@@ -79,6 +80,8 @@ def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> D
     for key, group in groups.items():
         for index, workload in enumerate(group):
             _check_sizes(spec, workload)
+            if key != "edge_cases":
+                check_sizes(spec, workload)
             for limit in space.constraints:
                 if limit.names <= set(spec.axes) and not limit.evaluate(workload.values):
                     message = f"the workload {workload} breaks the constraint `{limit.text}`"
@@ -157,6 +160,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         operators=tuple(Operator(n, tuple(values)) for n, values in model.operator.items()),
         include_dirs=tuple(folders),
         compile_options=tuple(model.options),
+        surroundings=surroundings(document, model, arguments, axes),
     )
 
 

@@ -109,6 +109,36 @@ class BaselineModel(StrictModel):
     )
 
 
+class NeighbourModel(StrictModel):
+    gemm: Sizes | None = Field(
+        default=None, min_length=3, description="M, N and K of a bf16 product, `[T, H, 14336]`"
+    )
+    stream: Scalar = Field(default=None, description="bytes through the L2, `16777216`")
+    function: str | None = Field(
+        default=None, description="one of the reference file's `neighbours`, `router`"
+    )
+    writes: str | None = Field(default=None, description="the argument that it writes, `x`")
+    reads: str | None = Field(default=None, description="the argument that it reads, `out`")
+    pdl: bool = Field(
+        default=False, description="true where it takes part in programmatic dependent launch"
+    )
+
+
+_NEIGHBOURS = "a list of neighbours, `[{stream: 16777216, %s}]`"
+
+
+class LinkModel(StrictModel):
+    before: list[NeighbourModel] = Field(min_length=1, description=_NEIGHBOURS % "writes: x")
+    after: list[NeighbourModel] = Field(default=[], description=_NEIGHBOURS % "reads: out")
+
+
+class SurroundingsModel(StrictModel):
+    when: Scalar = Field(default=None, description="an expression over the axes, `T <= 256`")
+    chain: list[LinkModel] = Field(
+        min_length=1, description="a list of places, `[{before: [...], after: [...]}]`"
+    )
+
+
 class LimitsModel(StrictModel):
     max_registers: int | None = Field(
         default=None, ge=1, le=255, description="registers per thread, 1 to 255"
@@ -144,6 +174,11 @@ class SpaceModel(StrictModel):
     )
     workloads: WorkloadsModel = Field(
         description="`tuned`, `held_out` and `edge_cases` lists of workloads"
+    )
+    surroundings: dict[str, SurroundingsModel] = Field(
+        default={},
+        description="names, each with what runs before and after, "
+        "`{decode: {chain: [{before: [{stream: 16777216, writes: x}]}]}}`",
     )
     min_bytes: Scalar = Field(description="an expression: the fewest bytes to move, `T * K * 4`")
     operations: Scalar = Field(

@@ -284,6 +284,8 @@ class Evaluator:
     def _impossible(self, workload: Workload, measurement: Measurement | None) -> bool:
         if measurement is None or measurement.buffer_sets < 2:
             return False  # a hot cache may well be faster than memory
+        if self.spec.surroundings_of(workload) is not None:
+            return False  # what the neighbour before has written is in the L2
         traffic = self.spec.min_bytes.integer(workload.values)
         rate = self.device.info.streaming_gbps
         return below_floor(measurement.median_us, traffic, rate, FLOOR_SLACK)

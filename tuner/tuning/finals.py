@@ -297,9 +297,12 @@ class Finals:
             if fault:
                 self._peers.note(workload, name, Status.INCORRECT, fault)
         found, times_us = tuple(programs), timed.times_us
+        around = self._plan.spec.surroundings_of(workload)
         comparison = Comparison(
             *(workload, found, times_us, timed.paired, timed.isolated_us, names),
             noise_us=timed.noise_us,
+            surroundings=around.name if around else "",
+            alone_us=timed.alone_us,
         )
         right = list(self._peers.programs(workload))
         return _of_some(comparison, found, right), timed.faults[1:]
@@ -312,7 +315,10 @@ class Finals:
         found = compared(comparison, winner + 1, self._plan.config.seed)
         workload, trial = comparison.workload, finalists[winner]
         traffic = self._plan.spec.min_bytes.integer(workload.values)
-        isolated = comparison.isolated_us
+        isolated, alone = comparison.isolated_us, comparison.alone_us
+        rate = self._device.info.streaming_gbps
+        # Between neighbours it finds its inputs in the L2: no rate of the memory bounds that.
+        time_us = alone[winner + 1] if alone else found.time_us
         return Result(
             workload=workload,
             baseline_us=found.baseline_us,
@@ -320,7 +326,7 @@ class Finals:
             speedup=found.speedup,
             interval=found.interval,
             paired=found.paired,
-            roofline_share=roofline_share(traffic, found.time_us, self._device.info.streaming_gbps),
+            roofline_share=roofline_share(traffic, time_us, rate),
             config=trial.config,
             resources=trial.resources,
             occupancy=trial.occupancy,
@@ -328,6 +334,9 @@ class Finals:
             isolated_us=isolated[winner + 1] if isolated else None,
             isolated_baseline_us=isolated[0] if isolated else None,
             candidate=trial.candidate,
+            surroundings=comparison.surroundings,
+            alone_us=alone[winner + 1] if alone else None,
+            alone_baseline_us=alone[0] if alone else None,
         )
 
     def _baseline_wins(self, found: Compared) -> bool:
@@ -350,4 +359,5 @@ def _of_some(
         peers=tuple(right),
         rounds=tuple(tuple(row[k] for k in columns) for row in comparison.rounds),
         isolated_us=tuple(comparison.isolated_us[k] for k in columns if comparison.isolated_us),
+        alone_us=tuple(comparison.alone_us[k] for k in columns if comparison.alone_us),
     )

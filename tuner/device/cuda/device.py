@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from shutil import which
+from statistics import median
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -25,7 +26,7 @@ from tuner.device.cuda.sanitizer import (
 )
 from tuner.device.cuda.worker import CudaWorker
 from tuner.device.inputs import NORMAL
-from tuner.device.layout import Arena, Patch
+from tuner.device.layout import UNCHANGED, Arena, Patch
 from tuner.device.reference import PeerError
 from tuner.device.timing import FINALS, TimingPolicy
 from tuner.device.verify.verified_device import (
@@ -47,6 +48,8 @@ from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
 RUN_TIMEOUT_S = 10.0
 TIMING_TIMEOUT_S = 60.0
+# Neighbours fill gigabytes, and their functions may import PyTorch.
+ATTACH_TIMEOUT_S = 120.0
 # A comparison takes long where calls do: 20 of 100 ms make a replay of 2 s.
 REPLAY_TIMEOUT_S = 2.0
 # Beside the window itself: to settle, to wait for two ticks, and for calls of seconds to end.
@@ -54,6 +57,8 @@ ENERGY_TIMEOUT_S = 60.0
 # What a peer's first call in a process may take on top: PyTorch is imported, torch.compile and
 # Triton compile, FlashInfer builds an extension with nvcc where its cache has none.
 PEER_WARM_UP_S = 300.0
+# Without neighbours, for the second column of a comparison between them.
+ALONE_ROUNDS = 15
 # For a worker process that ends by itself.
 LEAVING_S = 2.0
 # Said where a kernel failed in a run that began before its inputs were written.
@@ -75,7 +80,7 @@ class CudaDevice(VerifiedDevice):
             try:
                 verifier = Child(cuda_verifier, (ordinal, spec, dict(operators)), "tune-verifier")
                 undo.callback(verifier.kill)
-                home = PeerHome(spec.reference, dict(operators))
+                home = PeerHome(spec.reference, dict(operators), spec.path)
                 runner = CudaRunner(ordinal, home, spec.deterministic)
                 undo.callback(runner.close)
                 facts = runner.describe()
@@ -205,6 +210,15 @@ class CudaRunner(RestartingWorker[Child]):
             raise
         return [tuple(row) for row in rows]
 
+    def alone_us(self, programs: Sequence[Program]) -> tuple[float, ...]:
+        with self._blamed_on_the_program():
+            rows: Sequence[Sequence[float]] = self._ready_worker().call(
+                *("compare", programs, FINALS, ALONE_ROUNDS, UNCHANGED),
+                alone=True,
+                timeout_s=_limit_s(TIMING_TIMEOUT_S, *programs),
+            )
+        return tuple(median(column) for column in zip(*rows, strict=True))
+
     def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
         with self._blamed_on_the_program():
             found: Sequence[float | None] = self._ready_worker().call(
@@ -240,7 +254,7 @@ class CudaRunner(RestartingWorker[Child]):
     def _map(self, worker: Child, arena: Arena) -> None:
         try:
             with unless_killed("the verifier's memory cannot be mapped", CudaError):
-                worker.call("attach", arena, timeout_s=RUN_TIMEOUT_S)
+                worker.call("attach", arena, self._surroundings, timeout_s=ATTACH_TIMEOUT_S)
         except (ChildDiedError, WorkerError):
             self._drop_worker()
             raise

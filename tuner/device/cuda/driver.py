@@ -212,8 +212,24 @@ class PtxKernel:
         module = call(driver.cuModuleLoadData, text.encode() + b"\0")
         self.function = call(driver.cuModuleGetFunction, module, name.encode())
 
-    def issue(self, stream: Any, blocks: int, *values: Any, shared_bytes: int = 0) -> None:
-        """Enqueue a launch with the `ctypes` numbers that it takes; they are copied at once."""
+    def issue(
+        self,
+        stream: Any,
+        blocks: int,
+        *values: Any,
+        shared_bytes: int = 0,
+        programmatic: bool = False,
+    ) -> None:
+        """Enqueue a launch with the `ctypes` numbers that it takes; they are copied at once.
+
+        A `programmatic` one may begin before the launch in front of it has ended.
+        """
         arguments = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        address = ctypes.addressof(arguments)
+        if programmatic:
+            launch = Launch("", (blocks, 1, 1), (THREADS, 1, 1), shared_bytes, pdl=True)
+            config = _launch_config(launch, stream, isolated=False)
+            call(driver.cuLaunchKernelEx, config, self.function, address, 0)
+            return
         shape = (blocks, 1, 1, THREADS, 1, 1, shared_bytes)
-        call(driver.cuLaunchKernel, self.function, *shape, stream, ctypes.addressof(arguments), 0)
+        call(driver.cuLaunchKernel, self.function, *shape, stream, address, 0)

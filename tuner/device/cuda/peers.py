@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import signature
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,14 @@ from cuda.bindings import driver
 from tuner.device.base import Program
 from tuner.device.cuda.buffers import Graph, MappedArena
 from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
-from tuner.device.layout import Slot
-from tuner.device.reference import PeerError, PeerFunction, line_in, load_peers
+from tuner.device.layout import STORAGE, Slot
+from tuner.device.reference import (
+    PeerError,
+    PeerFunction,
+    line_in,
+    load_functions,
+    load_peers,
+)
 from tuner.model.errors import KernelError, WorkerError
 from tuner.model.trial import Status
 
@@ -33,10 +40,14 @@ _LONGEST_REASON = 2000
 
 @dataclass(frozen=True, slots=True)
 class PeerHome:
-    """Where a kernel's peers come from, and what they are called with besides the tensors."""
+    """Where a kernel's peers come from, and what they are called with besides the tensors.
+
+    `space` is the file that names its neighbours.
+    """
 
     reference: Path
     operators: Mapping[str, str] = field(default_factory=dict)
+    space: Path | None = None
 
 
 class PeerLaunchers:
@@ -136,6 +147,44 @@ class PeerLauncher:
                     for slot in arguments.layout.slots
                 }
             yield self.tensors[base]
+
+
+def neighbour(
+    home: PeerHome, name: str, stream: Any, axes: Mapping[str, int]
+) -> Callable[[LaunchArguments], None]:
+    """Make what enqueues one of the reference file's `neighbours`.
+
+    One whose first parameter is called `arrays` gets CuPy arrays, any other PyTorch's tensors.
+    Raises `KernelError` for one that there isn't.
+    """
+    functions = load_functions(home.reference, "neighbours")
+    if name not in functions:
+        known = ", ".join(functions) or "none"
+        message = f"has no neighbour named {name!r}"
+        raise KernelError(message, path=home.reference, remedy=f"its `neighbours`: {known}")
+    function = functions[name]
+    if next(iter(signature(function).parameters), "") == "arrays":
+        return lambda arguments: _call_on_arrays(home, function, arguments, stream, axes)
+    torch: Any = import_module("torch")
+    launcher = PeerLauncher(torch, torch.cuda.ExternalStream(int(stream)), home, function, axes)
+    return launcher.issue
+
+
+def _call_on_arrays(
+    home: PeerHome,
+    function: PeerFunction,
+    arguments: LaunchArguments,
+    stream: Any,
+    axes: Mapping[str, int],
+) -> None:
+    cupy: Any = import_module("cupy")
+    arrays = {}
+    for slot in arguments.layout.slots:
+        memory = cupy.cuda.UnownedMemory(arguments.base + slot.offset, slot.size_bytes, None)
+        pointer = cupy.cuda.MemoryPointer(memory, 0)
+        arrays[slot.name] = cupy.ndarray(slot.shape, STORAGE.get(slot.dtype, slot.dtype), pointer)
+    with _blamed_on_peer(home.reference), cupy.cuda.ExternalStream(int(stream)):
+        function(arrays, dict(axes), **home.operators)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from cuda.bindings import driver
 
 from tuner.device.cuda.buffers import Buffers, Graph, Scrub, SharedSpoiler, timing_events
 from tuner.device.cuda.driver import TURNS, Issuer, PtxKernel, allocate, call
+from tuner.device.cuda.neighbours import Neighbours
 from tuner.device.layout import Layout, Patch, Slot, fill_byte
 from tuner.device.timing import MAX_CALLS
 
@@ -217,17 +218,18 @@ class Replays:
         shared: SharedSpoiler,
         patch: DevicePatch,
         results: Results,
+        neighbours: Neighbours | None = None,
     ) -> None:
-        self.buffers, self._stream = buffers, stream
+        self.buffers, self._stream, self._neighbours = buffers, stream, neighbours
         self._scrub, self._shared, self._patch, self._results = scrub, shared, patch, results
 
     def run(
-        self, graphs: Sequence[Graph], kept: Sequence[tuple[int, Issuer]] = ()
+        self, graphs: Sequence[Graph], kept: Sequence[tuple[int, Issuer] | None] = ()
     ) -> tuple[list[float], float]:
         """Replay back to back: each one's time in microseconds, and seconds for all.
 
         `kept` says for each graph which program it is of, and what collects its results: one of
-        those, of a set that nobody can foresee, is kept.
+        those, of a set that nobody can foresee, is kept. It is None for a graph of no program.
         """
         with timing_events(1 + 2 * len(graphs)) as events:
             first, *others = events
@@ -236,13 +238,15 @@ class Replays:
             for position, (graph, (start, stop)) in enumerate(zip(graphs, pairs, strict=True)):
                 self.buffers.spoil(fill_byte())
                 variants = self._patch.apply(self.buffers, self._stream)
+                if self._neighbours is not None:
+                    self._neighbours.plant(self.buffers.arguments)
                 self._shared.issue(self._stream)
                 self._scrub.issue(self._stream)
                 call(driver.cuEventRecord, start, self._stream)
                 graph.launch(self._stream)
                 call(driver.cuEventRecord, stop, self._stream)
-                if kept:
-                    self._keep(graph, variants, *kept[position])
+                if kept and (of := kept[position]) is not None:
+                    self._keep(graph, variants, *of)
             call(driver.cuStreamSynchronize, self._stream)
             times = [call(driver.cuEventElapsedTime, start, stop) * 1e3 for start, stop in pairs]
             return times, call(driver.cuEventElapsedTime, first, events[-1]) * 1e-3

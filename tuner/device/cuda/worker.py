@@ -38,14 +38,18 @@ from tuner.device.cuda.energy import (
     QueuedReplays,
     Window,
 )
+from tuner.device.cuda.neighbours import Neighbours, Surrounded
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
 from tuner.device.cuda.replays import DevicePatch, Replays, Results
 from tuner.device.layout import UNCHANGED, Arena, Patch
 from tuner.device.timing import (
+    FINALS,
     SECOND_LOOKS,
     Rotation,
     TimingPolicy,
+    between_neighbours,
     calls_per_replay,
+    chain_rotation,
     finished,
     hopeless,
     rotation,
@@ -53,6 +57,7 @@ from tuner.device.timing import (
     suspicious,
     wall_ratio,
 )
+from tuner.model.surroundings import Surroundings
 from tuner.model.trial import EnergyWindow, Measurement
 
 LOADED_PROGRAMS = 16
@@ -60,6 +65,10 @@ ISOLATED_REPLAYS = 15
 WARM_UP_REPLAYS = 4
 # What stands for timed calls is replayed up to so many times.
 RERUN_REPLAYS = 4
+# A chain's turn without the operator.
+_EMPTY = -1
+# A difference of two chains may come out below zero by noise; a time may not.
+LEAST_US = 1e-3
 # Long beside the pauses in which this process looks at the energy counter.
 BATCH_US = 60e3
 
@@ -91,6 +100,10 @@ class CudaWorker:
         self._patch: DevicePatch | None = None
         self._timed: tuple[str, Buffers, Graph] | None = None
         self._counter: NvmlCounter | None = None
+        self._home = home
+        self._neighbours: Neighbours | None = None
+        # Chains of neighbours without the operator.
+        self._empty: dict[Rotation, Graph] = {}
         self._peers = None if home is None else PeerLaunchers(ordinal, self._stream, home)
         self._shared = SharedSpoiler(
             self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
@@ -111,16 +124,24 @@ class CudaWorker:
         full = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(call(driver.cuDeviceGetAttribute, full, self._device))
 
-    def attach(self, arena: Arena) -> None:
+    def attach(self, arena: Arena, surroundings: Surroundings | None = None) -> None:
+        """Map the verifier's memory, and make ready what runs beside the operator."""
         self.detach()
         self._arena = MappedArena(arena)
+        if surroundings is not None:
+            around = (surroundings, arena.layout, self._stream)
+            count = self._attribute("MULTIPROCESSOR_COUNT")
+            self._neighbours = Neighbours(*around, count, self._home, FINALS.links)
 
     def detach(self) -> None:
         self._forget_graph()
-        for one in (self._results, self._patch):
+        for empty in self._empty.values():
+            empty.close()
+        self._empty.clear()
+        for one in (self._results, self._patch, self._neighbours):
             if one is not None:
                 one.close()
-        self._results = self._patch = None
+        self._results = self._patch = self._neighbours = None
         if self._peers is not None:
             self._peers.clear()
         for buffers in self._buffers.values():
@@ -160,6 +181,8 @@ class CudaWorker:
     ) -> Measurement:
         """Time the program over rotating buffers; `show` then gives what its last calls left."""
         replays = self._renewed(policy, patch)
+        if self._neighbours is not None:
+            policy = between_neighbours(policy)
         launcher = self._launcher(program)
         reset_persisting_l2()
         graph = self._graph(launcher, policy, replays, incumbent_us)
@@ -183,41 +206,69 @@ class CudaWorker:
         while not finished(policy, times, time.perf_counter() - started, incumbent_us) or (
             suspicious(ratios) and len(ratios) < SECOND_LOOKS
         ):
-            wanted = 1 + (3 if not times else max(2, policy.min_samples - len(times)))
+            wanted = 3 if not times else max(2, policy.min_samples - len(times))
             batch_started = time.perf_counter()
-            # The first finds the stream idle, so that its events enclose the launch as well.
-            (_, *sample), event_s = replays.run([graph] * wanted, [(0, launcher)] * wanted)
+            sample, event_s = self._take([graph], [launcher], replays, wanted)
             wall_s = time.perf_counter() - batch_started
             ratios.append(wall_ratio(event_s, wall_s))
-            times += [total / graph.calls for total in sample]
+            times += [row[0] for row in sample]
         return times, min(ratios)
 
+    def _take(
+        self,
+        graphs: Sequence[Graph],
+        launchers: Sequence[Issuer],
+        replays: Replays,
+        rounds: int,
+    ) -> tuple[list[list[float]], float]:
+        """Replay all graphs in each round, in an order drawn for it; times per call, and seconds.
+
+        Between neighbours a time is what the chain takes longer than without the operator, which
+        is replayed twice a round.
+        """
+        empty = self._empty.get(replays.buffers.rotation)
+        # What is wrong with it is wrong with all of a round: it is worth a second look.
+        empties = (1 if len(graphs) == 1 else 2) if empty else 0
+        competitors = [*range(len(graphs)), *[_EMPTY] * empties]
+        turns = []
+        for _ in range(rounds):
+            secrets.SystemRandom().shuffle(competitors)
+            turns += competitors
+        # Once more in front, not counted: events that find the stream idle enclose the launch too.
+        turns.insert(0, turns[0])
+        kept = [None if turn == _EMPTY else (turn, launchers[turn]) for turn in turns]
+        chosen = [empty if turn == _EMPTY else graphs[turn] for turn in turns]
+        (_, *sample), event_s = replays.run([one for one in chosen if one], kept)
+        rows, count = [], len(competitors)
+        for first in range(0, len(sample), count):
+            found = list(zip(turns[1 + first :], sample[first : first + count], strict=False))
+            without = [total for turn, total in found if turn == _EMPTY]
+            less = sum(without) / max(len(without), 1)
+            totals = {turn: total - less for turn, total in found if turn != _EMPTY}
+            rows.append([max(totals[k] / g.calls, LEAST_US) for k, g in enumerate(graphs)])
+        return rows, event_s
+
     def compare(
-        self, programs: Sequence[Program], policy: TimingPolicy, rounds: int, patch: Patch
+        self,
+        programs: Sequence[Program],
+        policy: TimingPolicy,
+        rounds: int,
+        patch: Patch,
+        *,
+        alone: bool = False,
     ) -> list[list[float]]:
-        """Time programs interleaved: rows in us, in their order.
+        """Time programs interleaved: rows in us, in their order; `alone` without neighbours.
 
         `show` then gives what one of each program's last calls left.
         """
-        replays = self._renewed(policy, patch, len(programs))
+        replays = self._renewed(policy, patch, len(programs), alone=alone)
         reset_persisting_l2()
         # All first: what a peer allocates to stay may not lie where a captured one works.
         launchers = list(map(self._launcher, programs))
         graphs = [self._graph(launcher, policy, replays, None) for launcher in launchers]
         self._warm_up(graphs[0], policy, replays)
         replays.run(graphs)
-        order = list(range(len(graphs)))
-        rows = []
-        for _ in range(rounds):
-            secrets.SystemRandom().shuffle(order)
-            # Once more in front, not counted: the stream is idle before the first.
-            turns = (order[0], *order)
-            kept = [(turn, launchers[turn]) for turn in turns]
-            (_, *sample), _ = replays.run([graphs[turn] for turn in turns], kept)
-            row = [0.0] * len(graphs)
-            for index, total in zip(order, sample, strict=True):
-                row[index] = total / graphs[index].calls
-            rows.append(row)
+        rows = [self._take(graphs, launchers, replays, 1)[0][0] for _ in range(rounds)]
         for graph in graphs:
             graph.close()
         return rows
@@ -231,7 +282,7 @@ class CudaWorker:
 
     def isolated_us(self, programs: Sequence[Program], policy: TimingPolicy) -> list[float | None]:
         """Time those with programmatic dependent launch without it; the medians, in us."""
-        replays = self._renewed(policy)
+        replays = self._renewed(policy, alone=True)
         return [self._isolated(program, policy, replays) for program in programs]
 
     def rerun(self, program: Program, policy: TimingPolicy) -> None:
@@ -258,7 +309,7 @@ class CudaWorker:
     def energy(self, program: Program, policy: TimingPolicy, seconds: float) -> EnergyWindow:
         """Read the energy of replays without a pause; spoiling or scrubbing would cost some too."""
         self._unload_oldest()
-        replays = self._renewed(policy)
+        replays = self._renewed(policy, alone=True)
         reset_persisting_l2()
         launcher = Launcher(self._load(program), program.launches, self._stream)
         with closing(self._graph(launcher, policy, replays, None)) as graph:
@@ -320,9 +371,18 @@ class CudaWorker:
             self._loaded.popitem(last=False)[1].unload()
 
     def _renewed(
-        self, policy: TimingPolicy, patch: Patch = UNCHANGED, programs: int = 1
+        self,
+        policy: TimingPolicy,
+        patch: Patch = UNCHANGED,
+        programs: int = 1,
+        *,
+        alone: bool = False,
     ) -> Replays:
-        """Fill the buffers from the arena, and make ready to keep results of `programs`."""
+        """Fill the buffers from the arena, and make ready to keep results of `programs`.
+
+        Between neighbours, unless `alone`, each of a chain's calls has a place of its own.
+        """
+        neighbours = None if alone else self._neighbours
         if self._scrub is None:
             size_bytes = int(policy.l2_multiple * self._attribute("L2_CACHE_SIZE"))
             self._scrub = Scrub(size_bytes, self._attribute("MULTIPROCESSOR_COUNT"))
@@ -337,29 +397,41 @@ class CudaWorker:
                 self._patch.close()
                 self._patch = None
             self._patch = DevicePatch(patch)
-        chosen = self._rotation(policy)
+        chosen = self._rotation(policy, chain=neighbours is not None)
         if chosen not in self._buffers:
             self._buffers[chosen] = Buffers(self._mapped, chosen, self._stream)
         self._mapped.pull()
-        self._buffers[chosen].renew()
+        buffers = self._buffers[chosen]
+        buffers.renew()
+        if neighbours is not None and chosen not in self._empty:
+            neighbours.check(buffers.arguments, self._mapped.base)
+            buffers.renew()
+            alone_there = Surrounded(neighbours, None)
+            self._empty[chosen] = Graph(alone_there, buffers, buffers.sets, self._stream)
         return Replays(
-            *(self._buffers[chosen], self._stream, self._scrub, self._shared),
-            *(self._patch, self._results),
+            *(buffers, self._stream, self._scrub, self._shared),
+            *(self._patch, self._results, neighbours),
         )
 
-    def _rotation(self, policy: TimingPolicy) -> Rotation:
+    def _rotation(self, policy: TimingPolicy, *, chain: bool) -> Rotation:
         layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")
         free_bytes, _ = call(driver.cuMemGetInfo)
         free_bytes += sum(buffers.held_bytes for buffers in self._buffers.values())
         in_place = bool(layout.with_role("inout"))
         if in_place:
             free_bytes //= 2  # they are kept twice
+        if chain:
+            return chain_rotation(policy, layout.footprint_bytes, free_bytes)
         return rotation(policy, layout.footprint_bytes, l2_bytes, free_bytes, in_place=in_place)
 
     def _graph(
         self, launcher: Issuer, policy: TimingPolicy, replays: Replays, guess_us: float | None
     ) -> Graph:
         buffers = replays.buffers
+        if buffers.rotation.chain:
+            assert self._neighbours is not None
+            surrounded = Surrounded(self._neighbours, launcher)
+            return Graph(surrounded, buffers, buffers.sets, self._stream)
         if guess_us is None:
             first = Graph(launcher, buffers, max(buffers.sets, policy.min_calls), self._stream)
             guess_us = replays.run([first, first])[0][1] / first.calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload
+from tuner.model.surroundings import Surroundings
 from tuner.model.trial import Measurement, Resources, Status
 from tuner.process.files import atomic_write, read_regular
 
@@ -52,19 +53,22 @@ class RecordedProgram(Kept):
 class RecordedFinals(Kept):
     """Interleaved rounds of the baseline (first), the best programs of one workload, and peers.
 
-    `programs` names the columns: keys of programs, and `peer_key` of each peer.
+    `programs` names the columns: keys of programs, and `peer_key` of each peer. `alone` are the
+    times without neighbours, where the rounds hold costs between them.
     """
 
     programs: tuple[str, ...]
     rounds: tuple[tuple[int, ...], ...]
     isolated: tuple[int | None, ...]
+    alone: tuple[int, ...] = ()
 
 
 class RecordedWorkload(Kept):
     """All that was measured for one workload, by program key; `peers` by their own names.
 
     `configs` holds the `Config.key` of every config that was tried, what never ran included; it
-    is None in older recordings, for which all valid ones were.
+    is None in older recordings, for which all valid ones were. `surroundings` is what the times
+    were measured in (`Surroundings.content`), "" for alone.
     """
 
     baseline: str
@@ -72,6 +76,7 @@ class RecordedWorkload(Kept):
     finals: RecordedFinals | None = None
     configs: tuple[str, ...] | None = None
     peers: dict[str, RecordedProgram] = Field(default_factory=dict)
+    surroundings: str = ""
 
     def tried(self) -> list[Config] | None:
         configs = self.configs
@@ -195,7 +200,8 @@ def recordings_of(source: Path) -> list[Path]:
 class RecordedDevice:
     """Answer for the programs of one recording; see `Device` for the contract.
 
-    `recording` is what was read from `path` already: a foreign file.
+    `recording` is what was read from `path` already: a foreign file. `surroundings` tells what a
+    workload's times are wanted in.
     """
 
     def __init__(
@@ -204,8 +210,9 @@ class RecordedDevice:
         kernel: str,
         operators: Mapping[str, str],
         recording: Recording | None = None,
+        surroundings: Callable[[Workload], Surroundings | None] = lambda workload: None,
     ) -> None:
-        self.path = path
+        self.path, self._surroundings = path, surroundings
         self._recording = recording or load_recording(path)
         if self._recording.kernel != kernel:
             raise DeviceError(
@@ -265,7 +272,10 @@ class RecordedDevice:
             rows = [tuple(row[k] * TICK_US for k in columns) for row in finals.rounds[:rounds]]
             alone = [finals.isolated[k] for k in columns]
             isolated_us = tuple(None if one is None else one * TICK_US for one in alone)
-            return ComparisonRounds(tuple(rows), paired=True, isolated_us=isolated_us)
+            alone_us = tuple(finals.alone[k] * TICK_US for k in columns if finals.alone)
+            return ComparisonRounds(
+                tuple(rows), paired=True, isolated_us=isolated_us, alone_us=alone_us
+            )
         known = workload.programs | {peer_key(n): peer for n, peer in workload.peers.items()}
         samples = [known[key].ticks for key in keys if key in known and known[key].ticks]
         if len(samples) != len(keys):
@@ -294,6 +304,15 @@ class RecordedDevice:
                 f"has no measurements for workload {workload.key}",
                 path=self.path,
                 remedy="recorded workloads: " + " ".join(self._recording.workloads),
+            )
+        wanted = self._surroundings(workload)
+        if found.surroundings != (wanted.content if wanted else ""):
+            was = found.surroundings.partition(":")[0]
+            raise DeviceError(
+                f"was measured {f'between other neighbours ({was})' if was else 'alone'} on "
+                f"{workload.key}, not {f'between those of {wanted.name}' if wanted else 'alone'}",
+                path=self.path,
+                remedy=f"ask for what it holds (--surroundings {was or 'alone'}), or use a GPU",
             )
         return found
 

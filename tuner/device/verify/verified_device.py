@@ -16,6 +16,7 @@ from tuner.device.layout import Arena, Patch, lay_out
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.surroundings import Surroundings
 from tuner.model.trial import Correctness, Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
@@ -68,6 +69,7 @@ class RestartingWorker(ABC, Generic[_W]):
     def __init__(self) -> None:
         self._worker: _W | None = None
         self._arena: Arena | None = None
+        self._surroundings: Surroundings | None = None
         self._attached = False
         self._closed = False
 
@@ -109,15 +111,22 @@ class RestartingWorker(ABC, Generic[_W]):
         Then let the results of each program be judged.
         """
 
+    def alone_us(self, programs: Sequence[Program]) -> tuple[float, ...]:
+        """Time programs without their neighbours, interleaved; medians, or () where none differ."""
+        return ()
+
     def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
         """Time those with programmatic dependent launch without it; None for the others."""
         return tuple(None for _ in programs)
 
-    def attach(self, arena: Arena) -> None:
-        """Map the verifier's memory, unless it is mapped already; what was mapped is let go."""
+    def attach(self, arena: Arena, surroundings: Surroundings | None = None) -> None:
+        """Map the verifier's memory, unless it is mapped already; what was mapped is let go.
+
+        `surroundings` are those of the workload whose memory it is.
+        """
         if self._arena is not arena:
             self.detach()
-            self._arena = arena
+            self._arena, self._surroundings = arena, surroundings
         with self._blamed_on_the_program():
             self._ready_worker()
 
@@ -244,9 +253,15 @@ class VerifiedDevice:
                 self._ask("prepare", workload, NORMAL, fresh_seed())
                 patch = self._ask("alternate")
                 rows += self._runner.compare(programs, stretch, patch, judge)
-            isolated = self._runner.isolated_us(programs)
-            found = tuple(faults.get(index, "") for index in range(len(programs)))
-            return ComparisonRounds(tuple(rows), True, isolated, found, self._runner.noise_us)
+            around = self._spec.surroundings_of(workload)
+            return ComparisonRounds(
+                times_us=tuple(rows),
+                paired=True,
+                isolated_us=self._runner.isolated_us(programs),
+                faults=tuple(faults.get(index, "") for index in range(len(programs))),
+                noise_us=self._runner.noise_us,
+                alone_us=self._runner.alone_us(programs) if around else (),
+            )
 
         try:
             return _once_more_if_killed(workload, attempt)
@@ -364,7 +379,7 @@ class VerifiedDevice:
             self._ask("prepare", workload, NORMAL, fresh_seed())
             self._opened = workload
         assert self._arena is not None
-        self._runner.attach(self._arena)
+        self._runner.attach(self._arena, self._spec.surroundings_of(workload))
 
 
 def fresh_seed() -> int:

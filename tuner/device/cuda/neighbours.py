@@ -1,0 +1,492 @@
+"""What runs before and after an operator while it is timed: products, stand-ins, functions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from tuner.device.cuda.cublas import Cublas, CublasError
+from tuner.device.cuda.driver import (
+    THREADS,
+    TURNS,
+    CudaError,
+    Issuer,
+    LaunchArguments,
+    PtxKernel,
+    allocate,
+    call,
+)
+from tuner.device.cuda.peers import PeerHome, neighbour
+from tuner.device.layout import Layout
+from tuner.device.reference import PeerError
+from tuner.model.errors import KernelError
+from tuner.model.surroundings import Link, Neighbour, Surroundings
+
+# What streams by stands for weights: so much that nothing of it is in the L2 when it comes again.
+POOL_BYTES = 1 << 30
+_TILE_BYTES = 16 << 20
+_BLOCKS_PER_MULTIPROCESSOR = 8
+_ONE = 0x3F80  # in bf16
+_ARRAY_FIRST, _WRITE, _WAIT, _TRIGGER = 1, 2, 4, 8
+# Rows of an input that a thread plants side by side: 16 bytes.
+_ROWS = 8
+# Reads an array, and writes the same bits back where it stands for a producer; reads what stands
+# for weights, and at last what a consumer without an operator will find in the L2.
+_STAND_IN = f"""
+.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry stand_in(
+  .param .u64 array, .param .u64 array_bytes, .param .u64 weights, .param .u64 weight_bytes,
+  .param .u64 hot, .param .u64 hot_bytes, .param .u64 sink, .param .u32 mode)
+{{
+  .reg .pred %p<8>;
+  .reg .b32 %r<20>;
+  .reg .b64 %d<16>;
+  ld.param.u32 %r15, [mode];
+  and.b32 %r16, %r15, {_TRIGGER};
+  setp.eq.u32 %p1, %r16, 0;
+  @%p1 bra triggered;
+  griddepcontrol.launch_dependents;
+triggered:
+  and.b32 %r16, %r15, {_WAIT};
+  setp.eq.u32 %p1, %r16, 0;
+  @%p1 bra waited;
+  griddepcontrol.wait;
+waited:
+{TURNS}  mov.u32 %r7, 0;
+  and.b32 %r16, %r15, {_ARRAY_FIRST};
+  setp.ne.u32 %p2, %r16, 0;
+  and.b32 %r17, %r15, {_WRITE};
+  setp.ne.u32 %p3, %r17, 0;
+  @%p2 bra touch;
+stream:
+  mov.u64 %d6, %d3;
+  ld.param.u64 %d1, [weights];
+  ld.param.u64 %d2, [weight_bytes];
+streaming:
+  setp.ge.u64 %p1, %d6, %d2;
+  @%p1 bra streamed;
+  add.u64 %d5, %d1, %d6;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
+  xor.b32 %r8, %r8, %r9;
+  xor.b32 %r10, %r10, %r11;
+  xor.b32 %r7, %r7, %r8;
+  xor.b32 %r7, %r7, %r10;
+  add.u64 %d6, %d6, %d4;
+  bra streaming;
+streamed:
+  @%p2 bra heat;
+touch:
+  mov.u64 %d6, %d3;
+  ld.param.u64 %d1, [array];
+  ld.param.u64 %d2, [array_bytes];
+touching:
+  setp.ge.u64 %p1, %d6, %d2;
+  @%p1 bra touched;
+  add.u64 %d5, %d1, %d6;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
+  @%p3 st.global.v4.u32 [%d5], {{%r8, %r9, %r10, %r11}};
+  xor.b32 %r8, %r8, %r9;
+  xor.b32 %r10, %r10, %r11;
+  xor.b32 %r7, %r7, %r8;
+  xor.b32 %r7, %r7, %r10;
+  add.u64 %d6, %d6, %d4;
+  bra touching;
+touched:
+  @%p2 bra stream;
+heat:
+  mov.u64 %d6, %d3;
+  ld.param.u64 %d1, [hot];
+  ld.param.u64 %d2, [hot_bytes];
+heating:
+  setp.ge.u64 %p1, %d6, %d2;
+  @%p1 bra done;
+  add.u64 %d5, %d1, %d6;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
+  xor.b32 %r8, %r8, %r9;
+  xor.b32 %r10, %r10, %r11;
+  xor.b32 %r7, %r7, %r8;
+  xor.b32 %r7, %r7, %r10;
+  add.u64 %d6, %d6, %d4;
+  bra heating;
+done:
+  setp.ne.u32 %p4, %r7, 0x5ca1ab1e;
+  @%p4 ret;
+  ld.param.u64 %d1, [sink];
+  st.global.u32 [%d1], %r7;
+  ret;
+}}
+"""
+# Writes an input's rows into the first columns of the weights that a product will make it of.
+_GATHER = "".join(
+    f"""  mov.u16 %h{row + 1}, 0;
+  setp.ge.u32 %p2, %r16, %r8;
+  @!%p2 ld.global.u16 %h{row + 1}, [%d6];
+  add.u32 %r16, %r16, 1;
+  add.u64 %d6, %d6, %d7;
+"""
+    for row in range(_ROWS)
+)
+_PLANT = f"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry plant(
+  .param .u64 array, .param .u64 array_stride, .param .u64 weights, .param .u64 weight_stride,
+  .param .u32 m, .param .u32 n, .param .u32 k, .param .u32 groups, .param .u32 total)
+{{
+  .reg .pred %p<3>;
+  .reg .b16 %h<9>;
+  .reg .b32 %r<24>;
+  .reg .b64 %d<12>;
+  ld.param.u64 %d1, [array];
+  ld.param.u64 %d2, [array_stride];
+  ld.param.u64 %d3, [weights];
+  ld.param.u64 %d4, [weight_stride];
+  ld.param.u32 %r8, [m];
+  ld.param.u32 %r9, [n];
+  ld.param.u32 %r10, [k];
+  ld.param.u32 %r11, [groups];
+  ld.param.u32 %r12, [total];
+  mov.u32 %r1, %ctaid.x;
+  mov.u32 %r2, %ntid.x;
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r4, %nctaid.x;
+  mad.lo.u32 %r5, %r1, %r2, %r3;
+  mul.lo.u32 %r6, %r4, %r2;
+  mul.wide.u32 %d7, %r9, 2;
+next:
+  setp.ge.u32 %p1, %r5, %r12;
+  @%p1 ret;
+  rem.u32 %r13, %r5, %r9;
+  div.u32 %r14, %r5, %r9;
+  rem.u32 %r15, %r14, %r11;
+  div.u32 %r14, %r14, %r11;
+  shl.b32 %r16, %r15, 3;
+  cvt.u64.u32 %d8, %r14;
+  mad.lo.u64 %d5, %d8, %d4, %d3;
+  mad.lo.u64 %d6, %d8, %d2, %d1;
+  mad.lo.u32 %r17, %r13, %r10, %r16;
+  mul.wide.u32 %d9, %r17, 2;
+  add.u64 %d5, %d5, %d9;
+  mad.lo.u32 %r17, %r16, %r9, %r13;
+  mul.wide.u32 %d9, %r17, 2;
+  add.u64 %d6, %d6, %d9;
+{_GATHER}  mov.b32 %r18, {{%h1, %h2}};
+  mov.b32 %r19, {{%h3, %h4}};
+  mov.b32 %r20, {{%h5, %h6}};
+  mov.b32 %r21, {{%h7, %h8}};
+  st.global.v4.u32 [%d5], {{%r18, %r19, %r20, %r21}};
+  add.u32 %r5, %r5, %r6;
+  bra next;
+}}
+"""
+
+
+class Neighbours:
+    """One workload's surroundings, ready to be enqueued around calls of its operator.
+
+    Each call has weights of its own, which are in no cache. What runs before leaves every bit of
+    the arrays as it was: a product's first factor is the identity, and the second holds its result.
+    Where there is no operator, what runs after reads what the launch before has left in the L2.
+    `places` is how many calls a chain has at most.
+    """
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        layout: Layout,
+        stream: Any,
+        multiprocessors: int,
+        home: PeerHome | None,
+        places: int,
+    ) -> None:
+        self.surroundings, self._layout, self._stream = surroundings, layout, stream
+        self._home, self._places = home, places
+        self._slots = {slot.name: slot for slot in layout.slots}
+        self._numbers: dict[int, int] = {}
+        self._blocks = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
+        self._stand_in, self._planter = PtxKernel(_STAND_IN, "stand_in"), PtxKernel(_PLANT, "plant")
+        self._held: list[int] = []
+        everything = surroundings.neighbours
+        planted = [one for link in surroundings.links for one in link.before if one.kind == "gemm"]
+        streamed = [_aligned(_weight_bytes(one)) for one in everything if one not in planted]
+        self._pool_bytes = POOL_BYTES + max(streamed, default=0)
+        self._pool = self._filled(self._pool_bytes)
+        self._sink = self._allocated(
+            max((2 * prod(_results(one)) for one in everything), default=4)
+        )
+        per_link = -(-places // len(surroundings.links))
+        self._planted = {
+            one: self._filled(per_link * _aligned(_weight_bytes(one))) for one in planted
+        }
+        self._identity = {one: self._identity_of(one) for one in planted}
+        products = [one for one in everything if one.kind == "gemm"]
+        with self._blamed(products[0] if products else None):
+            self._cublas = Cublas(stream) if products else None
+        self._functions = {one: self._function(one) for one in everything if one.kind == "function"}
+
+    def before(self, arguments: LaunchArguments) -> None:
+        """Enqueue what runs before the operator's call on these arrays."""
+        number = self._number(arguments)
+        for one in self._link(number).before:
+            if one.kind == "gemm":
+                self._write_product(one, arguments, number)
+            elif one.kind == "stream":
+                self._stream_before(one, arguments, number)
+            else:
+                self._functions[one](arguments)
+
+    def after(self, arguments: LaunchArguments, *, operator: bool) -> None:
+        """Enqueue what runs after it; without an `operator` it reads what is in the L2."""
+        number = self._number(arguments)
+        for one in self._link(number).after:
+            address = 0
+            if one.array:
+                slot = self._slots[one.array]
+                address = arguments.base + slot.offset
+                if not operator:
+                    address = self._in_l2(arguments, number, _read_bytes(one, slot.size_bytes))
+            if one.kind == "gemm":
+                places = address, self._weights(one, number), self._sink
+                assert self._cublas is not None
+                self._cublas.product(one.sizes, places)
+            elif one.kind == "stream":
+                self._stream_after(one, address, number, programmatic=one.pdl and operator)
+            else:
+                self._functions[one](arguments)
+
+    def plant(self, everywhere: Sequence[LaunchArguments]) -> None:
+        """Enqueue writing what the arrays hold into the weights that products make them of."""
+        for index, link in enumerate(self.surroundings.links):
+            of_link = everywhere[index :: len(self.surroundings.links)]
+            for one in link.before if of_link else ():
+                if one.kind == "gemm":
+                    self._plant(one, of_link)
+
+    def check(self, everywhere: Sequence[LaunchArguments], content: int) -> None:
+        """Run all once at the places of a chain; raise `KernelError` for what changes there.
+
+        `content` is what the arrays hold. Nothing may change an array or what lies between them:
+        that would be the operator's fault.
+        """
+        self._numbers |= {arguments.base: number for number, arguments in enumerate(everywhere)}
+        for arguments in everywhere[: len(self.surroundings.links)]:
+            size_bytes = self._layout.total_bytes
+            call(driver.cuMemcpyDtoDAsync, arguments.base, content, size_bytes, self._stream)
+        self.plant(everywhere[: len(self.surroundings.links)])
+        for arguments, link in zip(everywhere, self.surroundings.links, strict=False):
+            with self._blamed(link.before[0]):
+                self.before(arguments)
+                self._require_same(arguments, content, link.before[0])
+            if link.after:
+                with self._blamed(link.after[0]):
+                    self.after(arguments, operator=True)
+                    self._require_same(arguments, content, link.after[0])
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self._cublas is not None:
+            self._cublas.close()
+        for base in self._held:
+            call(driver.cuMemFree, base)
+
+    def _number(self, arguments: LaunchArguments) -> int:
+        return self._numbers[arguments.base]
+
+    def _link(self, number: int) -> Link:
+        return self.surroundings.links[number % len(self.surroundings.links)]
+
+    def _write_product(self, one: Neighbour, arguments: LaunchArguments, number: int) -> None:
+        slot = self._slots[one.array]
+        places = self._identity[one], self._weights(one, number), arguments.base + slot.offset
+        assert self._cublas is not None
+        self._cublas.product(one.sizes, places)
+
+    def _stream_before(self, one: Neighbour, arguments: LaunchArguments, number: int) -> None:
+        weights, weight_bytes = self._weights(one, number), one.sizes[0]
+        array, array_bytes = 0, 0
+        if one.array:
+            slot = self._slots[one.array]
+            array, array_bytes = arguments.base + slot.offset, slot.size_bytes
+        wanted = max(
+            (_read_bytes(n, self._slots[n.array].size_bytes) for n in self._readers(number)),
+            default=0,
+        )
+        hot_bytes = min(wanted, weight_bytes) if wanted > array_bytes else 0
+        if not one.pdl:
+            numbers = (array, array_bytes, weights, weight_bytes, weights, hot_bytes)
+            self._issue(self._blocks, _WRITE, *numbers)
+            return
+        # As a split product does it: the sums of the parts come from a launch of their own.
+        self._issue(self._blocks, 0, 0, 0, weights, weight_bytes, weights, hot_bytes)
+        blocks = min(self._blocks, -(-array_bytes // (16 * THREADS)) or 1)
+        numbers = (array, array_bytes, 0, 0, 0, 0)
+        self._issue(blocks, _WRITE | _TRIGGER | _WAIT, *numbers, programmatic=True)
+
+    def _stream_after(
+        self, one: Neighbour, address: int, number: int, *, programmatic: bool
+    ) -> None:
+        size_bytes = self._slots[one.array].size_bytes if one.array else 0
+        numbers = (address, size_bytes, self._weights(one, number), one.sizes[0], 0, 0)
+        mode = _ARRAY_FIRST | (_WAIT if programmatic else 0)
+        self._issue(self._blocks, mode, *numbers, programmatic=programmatic)
+
+    def _issue(self, blocks: int, mode: int, *numbers: int, programmatic: bool = False) -> None:
+        values = (*map(ctypes.c_uint64, (*numbers, self._sink)), ctypes.c_uint32(mode))
+        self._stand_in.issue(self._stream, blocks, *values, programmatic=programmatic)
+
+    def _plant(self, one: Neighbour, everywhere: Sequence[LaunchArguments]) -> None:
+        m, n, k = one.sizes
+        first = everywhere[0].base
+        stride = everywhere[1].base - first if len(everywhere) > 1 else 0
+        addresses = (first + self._slots[one.array].offset, stride, self._planted[one])
+        groups = -(-m // _ROWS)
+        numbers = (m, n, k, groups, len(everywhere) * n * groups)
+        self._planter.issue(
+            self._stream,
+            self._blocks,
+            *map(ctypes.c_uint64, (*addresses, _aligned(_weight_bytes(one)))),
+            *map(ctypes.c_uint32, numbers),
+        )
+
+    def _readers(self, number: int) -> Sequence[Neighbour]:
+        return [one for one in self._link(number).after if one.array]
+
+    def _in_l2(self, arguments: LaunchArguments, number: int, size_bytes: int) -> int:
+        """Return where the launch before has left so many bytes in the L2."""
+        last = self._link(number).before[-1]
+        if last.array and self._slots[last.array].size_bytes >= size_bytes:
+            return arguments.base + self._slots[last.array].offset
+        return self._weights(last, number)
+
+    def _weights(self, one: Neighbour, number: int) -> int:
+        size_bytes = _aligned(_weight_bytes(one))
+        if one in self._planted:
+            return self._planted[one] + number // len(self.surroundings.links) * size_bytes
+        # One after the other, so that none is what another has just left in the L2.
+        everything = [n for n in self.surroundings.neighbours if n not in self._planted]
+        sizes = [_aligned(_weight_bytes(other)) for other in everything]
+        offset = number * sum(sizes) + sum(sizes[: everything.index(one)])
+        return self._pool + offset % (self._pool_bytes - size_bytes + 256)
+
+    def _allocated(self, size_bytes: int) -> int:
+        self._held.append(allocate(size_bytes))
+        return self._held[-1]
+
+    def _filled(self, size_bytes: int) -> int:
+        """Allocate memory with numbers as weights have them."""
+        base = self._allocated(size_bytes)
+        numbers = np.random.default_rng(0).standard_normal(_TILE_BYTES // 2, dtype=np.float32)
+        bits = ((numbers * np.float32(0.02)).view(np.uint32) >> 16).astype(np.uint16)
+        made = min(_TILE_BYTES, size_bytes)
+        call(driver.cuMemcpyHtoD, base, bits.ctypes.data, made)
+        while made < size_bytes:
+            count = min(made, size_bytes - made)
+            call(driver.cuMemcpyDtoD, base + made, base, count)
+            made += count
+        return base
+
+    def _identity_of(self, one: Neighbour) -> int:
+        m, _, k = one.sizes
+        rows = np.zeros((m, k), np.uint16)
+        np.fill_diagonal(rows, _ONE)
+        base = self._allocated(rows.nbytes)
+        call(driver.cuMemcpyHtoD, base, rows.ctypes.data, rows.nbytes)
+        return base
+
+    def _function(self, one: Neighbour) -> Callable[[LaunchArguments], None]:
+        assert self._home is not None
+        axes = dict(self.surroundings.axes)
+        with self._blamed(one):
+            return neighbour(self._home, one.function, self._stream, axes)
+
+    def _require_same(self, arguments: LaunchArguments, content: int, one: Neighbour) -> None:
+        call(driver.cuStreamSynchronize, self._stream)
+        size_bytes = self._layout.total_bytes
+        found, wanted = (_bytes_at(base, size_bytes) for base in (arguments.base, content))
+        different = np.flatnonzero(found != wanted)
+        if different.size:
+            raise self._error(one, f"changes {self._what(int(different[0]))}")
+
+    def _what(self, offset: int) -> str:
+        for slot in self._layout.slots:
+            if slot.offset <= offset < slot.offset + slot.size_bytes:
+                return f"`{slot.name}` at byte {offset - slot.offset}: it may only read it"
+        return "memory beside the arrays: it writes out of bounds"
+
+    def _error(self, one: Neighbour | None, what: str) -> KernelError:
+        assert self._home is not None
+        return KernelError(
+            f"the neighbour {one} {what}",
+            path=self._home.space,
+            line=None if one is None else one.line,
+            remedy="mend it, or measure without it: --surroundings alone",
+        )
+
+    def _blamed(self, one: Neighbour | None) -> _Blame:
+        return _Blame(lambda what: self._error(one, what))
+
+
+class _Blame:
+    """Turn a failure of a neighbour into one error at its line."""
+
+    def __init__(self, error: Callable[[str], KernelError]) -> None:
+        self._error = error
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
+        if isinstance(failure, CudaError | CublasError | PeerError):
+            raise self._error(f"fails: {failure.message}") from failure
+
+
+class Surrounded:
+    """A launcher whose calls stand between the operator's neighbours; None for them alone."""
+
+    def __init__(self, neighbours: Neighbours, launcher: Issuer | None) -> None:
+        self._neighbours, self._launcher = neighbours, launcher
+        self.relaxed = True
+
+    def issue(self, arguments: LaunchArguments) -> None:
+        """Enqueue the neighbours, with the operator's call between them."""
+        self._neighbours.before(arguments)
+        if self._launcher is not None:
+            self._launcher.issue(arguments)
+        self._neighbours.after(arguments, operator=self._launcher is not None)
+
+    def collect(self, arguments: LaunchArguments) -> None:
+        """Put the operator's results into its outputs."""
+        if self._launcher is not None:
+            self._launcher.collect(arguments)
+
+
+def _weight_bytes(one: Neighbour) -> int:
+    if one.kind == "gemm":
+        return 2 * prod(one.sizes[1:])
+    return one.sizes[0] if one.sizes else 0
+
+
+def _results(one: Neighbour) -> tuple[int, ...]:
+    return one.sizes[:2] if one.kind == "gemm" else (2,)
+
+
+def _read_bytes(one: Neighbour, array_bytes: int) -> int:
+    return 2 * one.sizes[0] * one.sizes[2] if one.kind == "gemm" else array_bytes
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // 256) * 256
+
+
+def _bytes_at(address: int, size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    content = np.empty(size_bytes, np.uint8)
+    call(driver.cuMemcpyDtoH, content.ctypes.data, address, size_bytes)
+    return content
