@@ -13,6 +13,8 @@ MAX_CALLS = 4096
 # Of arrays that are written in place, for a replay of fewer calls: so much takes long enough.
 IN_PLACE_BYTES = 2 << 30
 # Of differences of chains: a sample takes milliseconds, and most configs are clearly slower.
+FEWEST_LINKS = 8
+CHAIN_BYTES = 1 << 30
 CHAIN_MIN_SAMPLES = 4
 CHAIN_MARGIN = 0.05
 # Event time that is far below the wall time of the same replays means that work went elsewhere
@@ -113,9 +115,13 @@ def between_neighbours(policy: TimingPolicy) -> TimingPolicy:
 
 
 def chain_rotation(policy: TimingPolicy, footprint_bytes: int, free_bytes: int) -> Rotation:
-    """Choose the places of a chain's calls: each is used once, so that none is in the L2."""
+    """Choose the places of a chain's calls: each is used once, so that none is in the L2.
+
+    Large arrays take few: their calls are long beside what a chain varies by.
+    """
     affordable = max(1, free_bytes // 2 // footprint_bytes)
-    return Rotation(min(policy.links, affordable), once=True, chain=True)
+    wanted = max(FEWEST_LINKS, CHAIN_BYTES // footprint_bytes)
+    return Rotation(min(policy.links, wanted, affordable), once=True, chain=True)
 
 
 def calls_per_replay(policy: TimingPolicy, chosen: Rotation, expected_us: float) -> int:
