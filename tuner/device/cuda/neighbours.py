@@ -32,6 +32,8 @@ POOL_BYTES = 1 << 30
 _TILE_BYTES = 16 << 20
 _BLOCKS_PER_MULTIPROCESSOR = 8
 _ONE = 0x3F80  # in bf16
+# Bytes of the sums of a split product for each byte of bf16: four parts in float32.
+_PARTS = 8
 _ARRAY_FIRST, _WRITE, _WAIT, _TRIGGER = 1, 2, 4, 8
 # Rows of an input that a thread plants side by side: 16 bytes.
 _ROWS = 8
@@ -324,10 +326,11 @@ class Neighbours:
             numbers = (array, array_bytes, weights, weight_bytes, weights, hot_bytes)
             self._issue(self._blocks, _WRITE, *numbers)
             return
-        # As a split product does it: the sums of the parts come from a launch of their own.
-        self._issue(self._blocks, 0, 0, 0, weights, weight_bytes, weights, hot_bytes)
-        blocks = min(self._blocks, -(-array_bytes // (16 * THREADS)) or 1)
-        numbers = (array, array_bytes, 0, 0, 0, 0)
+        # As a split product does it: a launch of its own adds the parts, which are in the L2.
+        part_bytes = min(_PARTS * array_bytes, weight_bytes)
+        self._issue(self._blocks, 0, 0, 0, weights, weight_bytes, weights, part_bytes)
+        blocks = max(1, min(self._blocks, part_bytes // (16 * THREADS)))
+        numbers = (array, array_bytes, weights, part_bytes, weights, hot_bytes)
         self._issue(blocks, _WRITE | _TRIGGER | _WAIT, *numbers, programmatic=True)
 
     def _stream_after(
