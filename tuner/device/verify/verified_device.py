@@ -364,7 +364,7 @@ class VerifiedDevice:
         """Verify what calls like timed ones leave of slightly other inputs: results may be kept."""
         self._ask("touch")
         self._runner.rerun(program)
-        verdict: Correctness = self._ask("check")
+        verdict: Correctness = self._ask("check", False, None, bool(program.peer))
         return verdict
 
     def _ask(self, method: str, *arguments: Any) -> Any:
