@@ -83,14 +83,28 @@ def compiled(tensors, axes, DTYPE="float16"):
     return {"out": compiled_plain()(tensors["qweight"], tensors["scales"], tensors["zeros"])}
 
 
-def sgl_kernel(tensors, axes, DTYPE="float16"):
+def sgl_aot(tensors, axes, DTYPE="float16"):
     """SGLang's prebuilt operator, which takes its group size from the shapes."""
-    import sgl_kernel
+    from tuner.device.reference import torch_operators
 
+    require_whole_groups(axes)
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
+    arguments = (tensors["qweight"], tensors["scales"], tensors["zeros"])
+    return {"out": operators.awq_dequantize.default(*arguments)}
+
+
+def sgl_jit(tensors, axes, DTYPE="float16"):
+    """SGLang's operator that is compiled when it is first called."""
+    from sglang.kernels.ops.quantization.awq_dequantize import awq_dequantize
+
+    require_whole_groups(axes)
+    return {"out": awq_dequantize(tensors["qweight"], tensors["scales"], tensors["zeros"])}
+
+
+def require_whole_groups(axes):
     if axes["R"] % GROUP:
         raise NotImplementedError("whole groups only")
-    out = sgl_kernel.awq_dequantize(tensors["qweight"], tensors["scales"], tensors["zeros"])
-    return {"out": out}
 
 
-peers = {"torch.compile": compiled, "sgl-kernel": sgl_kernel}
+production = "sgl-jit"
+peers = {"torch.compile": compiled, "sgl-aot": sgl_aot, "sgl-jit": sgl_jit}

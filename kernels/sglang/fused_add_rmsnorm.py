@@ -94,34 +94,62 @@ def torch_compile(tensors, axes, GEMMA="false", ROUNDED="false"):
     compiled()(tensors["x"], tensors["residual"], tensors["w"], bias, ROUNDED == "true")
 
 
-# Both normalize the sum before it is rounded, so they have no counterpart of ROUNDED=true.
+def require_unrounded(ROUNDED):
+    if ROUNDED == "true":
+        raise NotImplementedError("it normalizes the sum before it is rounded")
 
 
 def flashinfer(tensors, axes, GEMMA="false", ROUNDED="false"):
-    """FlashInfer's operator, which SGLang calls; it launches programmatically where it can."""
+    """FlashInfer's CUDA operator; with its CuTe DSL installed, `flashinfer.norm` has another."""
     from flashinfer import norm
 
-    if ROUNDED == "true":
-        raise NotImplementedError("FlashInfer has no operator that normalizes the rounded sum")
-    operator = norm.gemma_fused_add_rmsnorm if GEMMA == "true" else norm.fused_add_rmsnorm
-    operator(tensors["x"], tensors["residual"], tensors["w"], EPS)
+    require_unrounded(ROUNDED)
+    module = norm.get_norm_module()
+    operator = module.gemma_fused_add_rmsnorm if GEMMA == "true" else module.fused_add_rmsnorm
+    operator(tensors["x"], tensors["residual"], tensors["w"], EPS, True)
 
 
-def sgl_kernel(tensors, axes, GEMMA="false", ROUNDED="false"):
+def flashinfer_cute(tensors, axes, GEMMA="false", ROUNDED="false"):
+    """FlashInfer's operator in the CuTe DSL, which SGLang calls."""
+    require_unrounded(ROUNDED)
+    from flashinfer.norm.kernels import fused_add_rmsnorm_cute
+
+    bias = 1.0 if GEMMA == "true" else 0.0
+    arguments = (tensors["x"], tensors["residual"], tensors["w"])
+    fused_add_rmsnorm_cute(*arguments, EPS, weight_bias=bias, enable_pdl=True)
+
+
+def sgl_aot(tensors, axes, GEMMA="false", ROUNDED="false"):
     """SGLang's prebuilt operator, which its Python calls only where FlashInfer is missing."""
-    import sgl_kernel  # noqa: F401  registers the operators
-    import torch
+    from tuner.device.reference import torch_operators
 
-    if ROUNDED == "true":
-        raise NotImplementedError("sgl-kernel has no operator that normalizes the rounded sum")
-    operators = torch.ops.sgl_kernel
+    require_unrounded(ROUNDED)
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
     operator = operators.gemma_fused_add_rmsnorm if GEMMA == "true" else operators.fused_add_rmsnorm
     operator.default(tensors["x"], tensors["residual"], tensors["w"], EPS, True)
+
+
+def sgl_jit(tensors, axes, GEMMA="false", ROUNDED="false"):
+    """SGLang's operator that is compiled when it is first called; it has no programmatic launch."""
+    from sglang.kernels.ops.layernorm import norm
+
+    if GEMMA == "true":
+        raise NotImplementedError("no such operator with weights 1 + w")
+    if not norm.is_supported_jit_fused_add_rmsnorm_hidden_size(axes["H"]):
+        raise NotImplementedError(f"no such operator for width {axes['H']}")
+    # What it multiplies is rounded, what it takes the mean of is not: as with ROUNDED=true.
+    norm.fused_add_rmsnorm(tensors["x"], tensors["residual"], tensors["w"], EPS)
+
+
+def production(axes, GEMMA="false", ROUNDED="false"):
+    return "flashinfer-cute" if ROUNDED == "false" else None
 
 
 peers = {
     "pytorch": pytorch,
     "torch.compile": torch_compile,
     "flashinfer": flashinfer,
-    "sgl-kernel": sgl_kernel,
+    "flashinfer-cute": flashinfer_cute,
+    "sgl-aot": sgl_aot,
+    "sgl-jit": sgl_jit,
 }

@@ -89,27 +89,28 @@ def compiled(tensors, axes, STYLE="neox", THETA="theta_1e6"):
     compiled_plain()(*arrays, sizes, STYLE == "neox", THETAS[THETA])
 
 
-def sgl_kernel(tensors, axes, STYLE="neox", THETA="theta_1e6"):
-    """SGLang's prebuilt operator, in place; a yarn factor of 1 turns yarn off."""
-    import sgl_kernel
-
-    sgl_kernel.fused_qk_norm_rope(
-        tensors["qkv"],
-        axes["Q"],
-        axes["G"],
-        axes["G"],
-        axes["D"],
-        EPS,
-        tensors["wq"],
-        tensors["wk"],
-        THETAS[THETA],
-        STYLE == "neox",
-        tensors["positions"],
-        1.0,
-        0.0,
-        0.0,
-        1.0,
-    )
+def sgl_arguments(tensors, axes, STYLE, THETA):
+    """List what both of SGLang's operators take, in place; a yarn factor of 1 turns yarn off."""
+    sizes = (axes["Q"], axes["G"], axes["G"], axes["D"])
+    weights = (tensors["wq"], tensors["wk"])
+    rope = (THETAS[THETA], STYLE == "neox", tensors["positions"], 1.0, 0.0, 0.0, 1.0, axes["D"])
+    return (tensors["qkv"], *sizes, EPS, *weights, *rope)
 
 
-peers = {"torch.compile": compiled, "sgl-kernel": sgl_kernel}
+def sgl_aot(tensors, axes, STYLE="neox", THETA="theta_1e6"):
+    """SGLang's prebuilt operator."""
+    from tuner.device.reference import torch_operators
+
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
+    operators.fused_qk_norm_rope.default(*sgl_arguments(tensors, axes, STYLE, THETA))
+
+
+def sgl_jit(tensors, axes, STYLE="neox", THETA="theta_1e6"):
+    """SGLang's operator that is compiled when it is first called."""
+    from sglang.kernels.ops.attention.fused_qknorm_rope import fused_qk_norm_rope
+
+    fused_qk_norm_rope(*sgl_arguments(tensors, axes, STYLE, THETA))
+
+
+production = "sgl-jit"
+peers = {"torch.compile": compiled, "sgl-aot": sgl_aot, "sgl-jit": sgl_jit}

@@ -59,18 +59,23 @@ def picks(xp, rng, shape, count):
     return xp.minimum(drawn, count - 1)
 
 
-def sgl_kernel(tensors, axes):
-    """SGLang's prebuilt operator."""
-    import sgl_kernel
+STATES = ("v_a", "s_a", "v_b", "s_b")
+RESULTS = ("v_merged", "s_merged")
 
-    sgl_kernel.merge_state_v2(
-        tensors["v_a"],
-        tensors["s_a"],
-        tensors["v_b"],
-        tensors["s_b"],
-        tensors["v_merged"],
-        tensors["s_merged"],
-    )
+
+def sgl_aot(tensors, axes):
+    """SGLang's prebuilt operator."""
+    from tuner.device.reference import torch_operators
+
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
+    operators.merge_state_v2.default(*(tensors[name] for name in (*STATES, *RESULTS)))
+
+
+def triton(tensors, axes):
+    """SGLang's Triton kernel, which it calls for heads of odd sizes."""
+    from sglang.kernels.ops.attention.merge_state import merge_state_triton
+
+    merge_state_triton(*(tensors[name] for name in (*STATES, *RESULTS)))
 
 
 @cache
@@ -93,9 +98,10 @@ def compiled():
 def torch_compile(tensors, axes):
     """What PyTorch's compiler makes of it."""
     merge = compiled()
-    v_merged, s_merged = merge(*(tensors[name] for name in ("v_a", "s_a", "v_b", "s_b")))
+    v_merged, s_merged = merge(*(tensors[name] for name in STATES))
     return {"v_merged": v_merged, "s_merged": s_merged}
 
 
 # Not flashinfer.merge_state: its logarithms are binary, so the same s gives another v_merged.
-peers = {"sgl-kernel": sgl_kernel, "torch.compile": torch_compile}
+production = "sgl-aot"
+peers = {"sgl-aot": sgl_aot, "triton": triton, "torch.compile": torch_compile}

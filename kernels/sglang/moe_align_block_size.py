@@ -1,5 +1,7 @@
 """moe_align_block_size: the routes of an MoE layer, sorted by expert and padded, and its inputs."""
 
+from functools import cache
+
 
 def tiles_in_all(routes, experts, tile):
     """Give the tiles that suffice for any routing, which is what the outputs have room for."""
@@ -59,13 +61,19 @@ def inputs(xp, rng, axes, fill):
     return {"topk_ids": xp.argsort(noise, axis=1)[:, :k]}
 
 
-def pytorch(tensors, axes):
-    """PyTorch's operators, eager."""
+def unread(xp, outputs, axes):
+    """Forget the experts of tiles that nobody has: their number tells where to stop reading."""
+    tiles = xp.arange(len(outputs["expert_ids"]))
+    beyond = tiles * axes["B"] >= outputs["num_tokens_post_pad"]
+    return {"expert_ids": xp.where(beyond, -1, outputs["expert_ids"]).astype(xp.int32)}
+
+
+def plain(ids, places, experts, tile):
+    """Write the operator in PyTorch."""
     import torch
 
-    ids = tensors["topk_ids"].view(-1)
-    routes, experts, tile = ids.numel(), axes["E"], axes["B"]
-    places = tensors["sorted_ids"].numel()
+    ids = ids.view(-1)
+    routes = ids.numel()
     of_routes, order = torch.sort(ids, stable=True)
     of_routes = of_routes.long()
     every = torch.arange(experts, device=ids.device)
@@ -86,23 +94,53 @@ def pytorch(tensors, axes):
     }
 
 
-def sgl_kernel(tensors, axes):
-    """SGLang's prebuilt operator, which counts one expert more than there are: for -1."""
-    import sgl_kernel
+def pytorch(tensors, axes):
+    """PyTorch's operators, eager."""
+    return plain(tensors["topk_ids"], tensors["sorted_ids"].numel(), axes["E"], axes["B"])
+
+
+@cache
+def compiled_plain():
+    import torch
+
+    return torch.compile(plain, dynamic=False)
+
+
+def torch_compile(tensors, axes):
+    """The same, compiled."""
+    places = tensors["sorted_ids"].numel()
+    return compiled_plain()(tensors["topk_ids"], places, axes["E"], axes["B"])
+
+
+def sgl_arguments(tensors, axes):
+    """List what both of SGLang's operators take: one expert more than there are, for -1."""
     import torch
 
     ids, experts = tensors["topk_ids"], axes["E"]
     scratch = torch.empty(experts + 2, dtype=torch.int32, device=ids.device)
-    sgl_kernel.moe_align_block_size(
-        ids,
-        experts + 1,
-        axes["B"],
-        tensors["sorted_ids"],
-        tensors["expert_ids"],
-        tensors["num_tokens_post_pad"],
-        scratch,
-        True,  # padded by the operator
-    )
+    outputs = (tensors[name] for name in ("sorted_ids", "expert_ids", "num_tokens_post_pad"))
+    return (ids, experts + 1, axes["B"], *outputs, scratch, True)  # padded by the operator
 
 
-peers = {"pytorch": pytorch, "sgl-kernel": sgl_kernel}
+def sgl_aot(tensors, axes):
+    """SGLang's prebuilt operator, all experts valid."""
+    from tuner.device.reference import torch_operators
+
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
+    operators.moe_align_block_size.default(*sgl_arguments(tensors, axes), False)
+
+
+def sgl_jit(tensors, axes):
+    """SGLang's operator that is compiled when it is first called."""
+    from sglang.kernels.ops.moe.moe_align import moe_align_block_size
+
+    moe_align_block_size(*sgl_arguments(tensors, axes))
+
+
+production = "sgl-aot"
+peers = {
+    "pytorch": pytorch,
+    "torch.compile": torch_compile,
+    "sgl-aot": sgl_aot,
+    "sgl-jit": sgl_jit,
+}

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+MOST_COMPILED = 32  # tokens
 SCALE = 2.5  # as in search_spaces/sglang/moe_sum_reduce.yaml; DeepSeek-V3's
 # Of the columns of `extreme`: denormals, and sums that are infinite once they are scaled.
 COLUMN_SCALES = (2.0**-130, 2.0**-60, -1.0, 2.0**60, -(2.0**125))
@@ -26,11 +27,19 @@ def inputs(xp, rng, axes, fill):
     return {"x": x * scales[xp.minimum(drawn.astype(xp.int32), len(COLUMN_SCALES) - 1)]}
 
 
-def sgl_kernel(tensors, axes):
+def sgl_aot(tensors, axes):
     """SGLang's prebuilt operator."""
-    import sgl_kernel
+    from tuner.device.reference import torch_operators
 
-    sgl_kernel.moe_sum_reduce(tensors["x"], tensors["y"], SCALE)
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
+    operators.moe_sum_reduce.default(tensors["x"], tensors["y"], SCALE)
+
+
+def triton(tensors, axes):
+    """SGLang's Triton kernel, which it calls on GPUs of other makers."""
+    from sglang.kernels.ops.moe.fused_moe_triton_kernels import moe_sum_reduce_triton
+
+    moe_sum_reduce_triton(tensors["x"], tensors["y"], SCALE)
 
 
 @cache
@@ -46,4 +55,25 @@ def torch_compile(tensors, axes):
     return {"y": compiled()(tensors["x"])}
 
 
-peers = {"sgl-kernel": sgl_kernel, "torch.compile": torch_compile}
+@cache
+def compiled_in_place():
+    import torch
+
+    return torch.compile(lambda x, y: torch.sum(x, dim=1, out=y).mul_(SCALE), dynamic=False)
+
+
+def torch_compile_in_place(tensors, axes):
+    """What it makes of the operator as SGLang writes it for up to `MOST_COMPILED` tokens."""
+    compiled_in_place()(tensors["x"], tensors["y"])
+
+
+def production(axes):
+    return "torch.compile-out" if axes["T"] <= MOST_COMPILED else "sgl-aot"
+
+
+peers = {
+    "sgl-aot": sgl_aot,
+    "triton": triton,
+    "torch.compile": torch_compile,
+    "torch.compile-out": torch_compile_in_place,
+}

@@ -84,26 +84,43 @@ def padded_scales(address, columns, height):
     return next(zeros(columns, height))
 
 
-def sgl_kernel(tensors, axes, QUANT="fp8", SCALES="column", FUSED="false"):
-    """SGLang's prebuilt operator.
+def scales_for(tensors, axes, SCALES):
+    """Give the scales and a view of them by rows; a peer leaves the padding as it was."""
+    rows, scale = axes["T"], tensors["scale"]
+    if SCALES != "column":
+        return scale, scale
+    if rows % 4:
+        scale = padded_scales(scale.data_ptr(), *scale.shape)
+    return scale, scale.t()[:rows]
 
-    Only with fp8 and without silu_and_mul: whether it rounds to nearest in int8, and the product
-    to bf16, isn't documented.
-    """
-    import sgl_kernel
 
-    if QUANT != "fp8" or FUSED != "false":
-        raise NotImplementedError("compared with fp8 and without silu_and_mul only")
-    rows, q, scale = axes["T"], tensors["q"], tensors["scale"]
-    into = scale
-    if SCALES == "column":
-        if rows % 4:  # it leaves the padding as it was
-            scale = padded_scales(scale.data_ptr(), *scale.shape)
-        into = scale.t()[:rows]
-    sgl_kernel.sgl_per_token_group_quant_8bit(
-        tensors["x"], q, into, GROUP, LEAST, -LARGEST[QUANT], LARGEST[QUANT]
-    )
+def sgl_aot(tensors, axes, QUANT="fp8", SCALES="column", FUSED="false"):
+    """SGLang's prebuilt operator."""
+    from tuner.device.reference import torch_operators
+
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
+    q, largest = tensors["q"], LARGEST[QUANT]
+    scale, into = scales_for(tensors, axes, SCALES)
+    least = -largest if QUANT == "fp8" else -largest - 1.0
+    choices = (GROUP, LEAST, least, largest, False, FUSED == "true", None)
+    operators.sgl_per_token_group_quant_8bit_v2.default(tensors["x"], q, into, *choices)
     return {"q": q, "scale": scale}
 
 
-peers = {"pytorch": pytorch, "torch.compile": torch_compile, "sgl-kernel": sgl_kernel}
+def sgl_jit(tensors, axes, QUANT="fp8", SCALES="column", FUSED="false"):
+    """SGLang's operator that is compiled when it is first called."""
+    from sglang.kernels.ops.quantization.per_token_group_quant import per_token_group_quant
+
+    q = tensors["q"]
+    scale, into = scales_for(tensors, axes, SCALES)
+    per_token_group_quant(tensors["x"], q, into, GROUP, fuse_silu_and_mul=FUSED == "true")
+    return {"q": q, "scale": scale}
+
+
+production = "sgl-jit"
+peers = {
+    "pytorch": pytorch,
+    "torch.compile": torch_compile,
+    "sgl-aot": sgl_aot,
+    "sgl-jit": sgl_jit,
+}

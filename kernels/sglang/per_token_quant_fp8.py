@@ -46,12 +46,14 @@ def torch_compile(tensors, axes):
     return {"q": q, "scale": scale}
 
 
-def sgl_kernel(tensors, axes):
+def sgl_aot(tensors, axes):
     """SGLang's prebuilt operator, which has a scale a row as a column."""
-    import sgl_kernel
+    from tuner.device.reference import torch_operators
 
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
     scale = tensors["scale"].unsqueeze(1)
-    sgl_kernel.sgl_per_token_quant_fp8(tensors["x"], tensors["q"], scale)
+    operators.sgl_per_token_quant_fp8.default(tensors["x"], tensors["q"], scale)
 
 
-peers = {"pytorch": pytorch, "torch.compile": torch_compile, "sgl-kernel": sgl_kernel}
+production = "sgl-aot"
+peers = {"pytorch": pytorch, "torch.compile": torch_compile, "sgl-aot": sgl_aot}

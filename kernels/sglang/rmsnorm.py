@@ -55,26 +55,49 @@ def torch_compile(tensors, axes, GEMMA="false"):
 
 
 def flashinfer(tensors, axes, GEMMA="false"):
-    """FlashInfer's operator, which SGLang calls; it launches programmatically where it can."""
+    """FlashInfer's CUDA operator; with its CuTe DSL installed, `flashinfer.rmsnorm` is another."""
     from flashinfer import norm
 
-    operator = norm.gemma_rmsnorm if GEMMA == "true" else norm.rmsnorm
-    operator(tensors["x"], tensors["w"], EPS, out=tensors["out"])
+    module = norm.get_norm_module()
+    operator = module.gemma_rmsnorm if GEMMA == "true" else module.rmsnorm
+    operator(tensors["out"], tensors["x"], tensors["w"], EPS, True)
 
 
-def sgl_kernel(tensors, axes, GEMMA="false"):
+def flashinfer_cute(tensors, axes, GEMMA="false"):
+    """FlashInfer's operator in the CuTe DSL, which SGLang calls."""
+    from flashinfer.norm.kernels import rmsnorm_cute
+
+    bias = 1.0 if GEMMA == "true" else 0.0
+    arguments = (tensors["x"], tensors["w"], tensors["out"])
+    rmsnorm_cute(*arguments, EPS, weight_bias=bias, enable_pdl=True)
+
+
+def sgl_aot(tensors, axes, GEMMA="false"):
     """SGLang's prebuilt operator, which its Python calls only where FlashInfer is missing."""
-    import sgl_kernel  # noqa: F401  registers the operators
-    import torch
+    from tuner.device.reference import torch_operators
 
-    operators = torch.ops.sgl_kernel
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
     operator = operators.gemma_rmsnorm if GEMMA == "true" else operators.rmsnorm
     operator.default(tensors["out"], tensors["x"], tensors["w"], EPS, True)
 
 
+def sgl_jit(tensors, axes, GEMMA="false"):
+    """SGLang's operator that is compiled for each width when it is first called."""
+    from sglang.kernels.ops.layernorm import norm
+
+    if GEMMA == "true":
+        raise NotImplementedError("no such operator with weights 1 + w")
+    if not norm._is_supported_rmsnorm_hidden_size(axes["H"]):
+        raise NotImplementedError(f"no such operator for width {axes['H']}")
+    norm.rmsnorm(tensors["x"], tensors["w"], tensors["out"], EPS)
+
+
+production = "flashinfer-cute"
 peers = {
     "pytorch": pytorch,
     "torch.compile": torch_compile,
     "flashinfer": flashinfer,
-    "sgl-kernel": sgl_kernel,
+    "flashinfer-cute": flashinfer_cute,
+    "sgl-aot": sgl_aot,
+    "sgl-jit": sgl_jit,
 }

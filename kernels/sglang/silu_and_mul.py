@@ -63,15 +63,27 @@ def flashinfer(tensors, axes, ACTIVATION="silu"):
     operator(tensors["input"], out=tensors["out"], enable_pdl=True)
 
 
-def sgl_kernel(tensors, axes, ACTIVATION="silu"):
-    import sgl_kernel
+def sgl_aot(tensors, axes, ACTIVATION="silu"):
+    """SGLang's prebuilt operator."""
+    from tuner.device.reference import torch_operators
 
-    getattr(sgl_kernel, f"{ACTIVATION}_and_mul")(tensors["input"], out=tensors["out"])
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
+    operator = getattr(operators, f"{ACTIVATION}_and_mul")
+    operator.default(tensors["out"], tensors["input"])
 
 
+def sgl_jit(tensors, axes, ACTIVATION="silu"):
+    """SGLang's operator that is compiled when it is first called."""
+    from sglang.kernels.ops.activation import activation
+
+    getattr(activation, f"{ACTIVATION}_and_mul")(tensors["input"], tensors["out"])
+
+
+production = "sgl-jit"
 peers = {
     "pytorch": pytorch,
     "torch.compile": torch_compile,
     "flashinfer": flashinfer,
-    "sgl-kernel": sgl_kernel,
+    "sgl-aot": sgl_aot,
+    "sgl-jit": sgl_jit,
 }

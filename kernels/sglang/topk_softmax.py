@@ -59,16 +59,43 @@ def torch_compile(tensors, axes, RENORMALIZE="false"):
     return compiled_plain()(tensors["logits"], axes["k"], RENORMALIZE)
 
 
-def sgl_kernel(tensors, axes, RENORMALIZE="false"):
+def sgl_aot(tensors, axes, RENORMALIZE="false"):
     """SGLang's prebuilt operator.
 
     It ranks rounded probabilities: where most are 0, as for the fill `extreme`, by id alone.
     """
-    import sgl_kernel
+    from tuner.device.reference import torch_operators
 
-    sgl_kernel.topk_softmax(
-        tensors["weights"], tensors["ids"], tensors["logits"], renormalize=RENORMALIZE == "true"
+    operators = torch_operators("sgl_kernel", "sm90/common_ops.*")
+    arrays = (tensors["weights"], tensors["ids"], tensors["logits"])
+    operators.topk_softmax.default(*arrays, RENORMALIZE == "true", 0.0, None)
+
+
+@cache
+def no_bias(experts):
+    import torch
+
+    return torch.zeros(experts, dtype=torch.float32, device="cuda")
+
+
+def triton(tensors, axes, RENORMALIZE="false"):
+    """SGLang's Triton router, without the zeros that SGLang fills for it at every call."""
+    from sglang.kernels.ops.moe.moe_fused_gate import moe_fused_gate
+
+    weights, ids = moe_fused_gate(
+        tensors["logits"],
+        no_bias(axes["E"]),
+        axes["k"],
+        scoring_func="softmax",
+        renormalize=RENORMALIZE == "true",
     )
+    return {"weights": weights, "ids": ids}
 
 
-peers = {"pytorch": pytorch, "torch.compile": torch_compile, "sgl-kernel": sgl_kernel}
+production = "triton"
+peers = {
+    "pytorch": pytorch,
+    "torch.compile": torch_compile,
+    "triton": triton,
+    "sgl-aot": sgl_aot,
+}

@@ -13,6 +13,8 @@ from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec, Workload
 NORMAL, NONFINITE = "normal", "nonfinite"
 # Each must leave a correct kernel correct; `extreme` mixes in the ends of the dtype's range.
 INPUT_KINDS = (NORMAL, "x3", "x0.01", "negated", "zeros", "extreme")
+# What a model gives its kernels: the argument's own fill, larger, smaller and of the other sign.
+ORDINARY = (NORMAL, "x3", "x0.01", "negated")
 # Rows of an array that get NaN or infinities, and elements of such a row: the others must stay
 # as right as before.
 NONFINITE_SHARE = 0.25

@@ -10,6 +10,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.device.base import Program
@@ -20,7 +23,6 @@ from tuner.model.trial import Status
 from tuner.process.files import read_regular
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import ModuleType
 
 ReferenceFunction = Callable[..., Mapping[str, Array]]
@@ -37,20 +39,23 @@ _NEIGHBOURS = 'neighbours = {"router": router}, with def router(tensors, axes, *
 class Reference:
     """The independent float64 reference and, where the operator needs them, its own inputs.
 
-    `canonical` brings outputs of which several are right into the form that the reference gives.
+    `canonical` brings outputs of which several are right into the form that the reference gives;
+    `unread` sets what production never reads of a peer's outputs to what the reference gives.
     """
 
     compute: ReferenceFunction
     inputs: InputsFunction | None = None
     canonical: CanonicalFunction | None = None
+    unread: CanonicalFunction | None = None
 
 
 def load_reference(path: Path) -> Reference:
     """Import a kernel's reference file; raise `KernelError`, with the line, where it cannot serve.
 
     The file defines `reference(xp, inputs, axes, **operator)` and may define
-    `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names, and
-    `canonical(xp, outputs, axes)`, which returns stored outputs in the reference's order.
+    `inputs(xp, rng, axes, fill)`, which returns values for the arguments it names,
+    `canonical(xp, outputs, axes)`, which returns stored outputs in the reference's order, and
+    `unread(xp, outputs, axes)`, the same for what production never reads of a peer's outputs.
     """
     module = _imported(path)
     compute = getattr(module, "reference", None)
@@ -60,7 +65,7 @@ def load_reference(path: Path) -> Reference:
             path=path,
             remedy="define reference(xp, inputs, axes, **operator) -> {output name: array}",
         )
-    own = (getattr(module, name, None) for name in ("inputs", "canonical"))
+    own = (getattr(module, name, None) for name in ("inputs", "canonical", "unread"))
     return Reference(compute, *own)
 
 
@@ -158,6 +163,53 @@ def chosen_peers(path: Path, names: Iterable[str]) -> tuple[str, ...]:
     return wanted
 
 
+def load_production(
+    path: Path, axes: Mapping[str, int], operators: Mapping[str, str]
+) -> str | None:
+    """Name the peer that production calls for these axes; None where the file does not say.
+
+    `production` is a peer's name, or a function `production(axes, **operator)` that returns one, or
+    None where production has nothing for this choice. Raises `KernelError` for anything else.
+    """
+    module = _imported(path)
+    named = getattr(module, "production", None)
+    if callable(named):
+        with blamed_on(path, "`production` fails"):
+            named = named(dict(axes), **operators)
+    if named is None or (isinstance(named, str) and named in getattr(module, "peers", {})):
+        return named
+    known = ", ".join(map(str, getattr(module, "peers", {}))) or "none"
+    raise KernelError(
+        f"`production` is {named!r}, which is none of its peers",
+        path=path,
+        line=_line_of(path, "production"),
+        remedy=f'write production = "NAME" or def production(axes, **operator); peers: {known}',
+    )
+
+
+@cache
+def torch_operators(package: str, libraries: str) -> Any:
+    """Register a package's operators with PyTorch and return them (`torch.ops.PACKAGE`).
+
+    For peers. Where importing the package fails, though it is there, its library is loaded by
+    itself: the first file in its folder that `libraries` matches. Raises `ImportError`.
+    """
+    torch: Any = import_module("torch")
+    try:
+        import_module(package)
+    except ImportError as error:
+        found = importlib.util.find_spec(package)
+        folders = (found and found.submodule_search_locations) or ()
+        files = [file for folder in folders for file in sorted(Path(folder).glob(libraries))]
+        if not files:
+            raise
+        try:
+            torch.ops.load_library(files[0])
+        except OSError as failed:
+            raise ImportError(f"{error}; {files[0].name}: {failed}") from failed
+    return getattr(torch.ops, package)
+
+
 def require_gpu(device: str) -> None:
     if device == "host":
         raise DeviceError(
@@ -174,11 +226,13 @@ def peer_program(name: str, reference: Path, workload: Workload) -> Program:
     return Program(key, workload, (), peer=name)
 
 
-def _line_of(path: Path, group: str) -> int | None:
+def _line_of(path: Path, name: str) -> int | None:
+    """Find where a file assigns a name, or defines a function of that name."""
     for node in ast.parse(read_regular(path)).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
             targets = [node.target]
-        if any(isinstance(one, ast.Name) and one.id == group for one in targets):
+        named = [one.id for one in targets if isinstance(one, ast.Name)]
+        if name in named or (isinstance(node, ast.FunctionDef) and node.name == name):
             return node.lineno
     return None

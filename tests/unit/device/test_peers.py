@@ -18,7 +18,15 @@ from tuner.device.cuda import peers
 from tuner.device.cuda.driver import CudaError, LaunchArguments
 from tuner.device.cuda.peers import WARM_UP_CALLS, PeerHome, PeerLauncher, PeerLaunchers
 from tuner.device.layout import lay_out
-from tuner.device.reference import PeerError, chosen_peers, load_peers, peer_program, require_gpu
+from tuner.device.reference import (
+    PeerError,
+    chosen_peers,
+    load_peers,
+    load_production,
+    peer_program,
+    require_gpu,
+    torch_operators,
+)
 from tuner.model.errors import DeviceError, KernelError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status
@@ -314,3 +322,56 @@ def view(place: SimpleNamespace, name: str, dtype: type) -> np.ndarray:
     slot = next(one for one in place.layout.slots if one.name == name)
     block = (ctypes.c_uint8 * slot.size_bytes).from_address(place.base + slot.offset)
     return np.ctypeslib.as_array(block).view(dtype).reshape(slot.shape)
+
+
+PRODUCTION = "peers = {'a': print, 'b': print}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("", None),
+        ("production = 'b'", "b"),
+        ("def production(axes): return 'a' if axes['T'] <= 32 else 'b'", "a"),
+        ("def production(axes): return None", None),
+    ],
+)
+def test_a_file_names_what_production_calls(
+    file: Callable[[str], Path], text: str, name: str | None
+) -> None:
+    assert load_production(file(PRODUCTION + text), {"T": 8}, {}) == name
+
+
+def test_what_production_calls_may_depend_on_the_choices(file: Callable[[str], Path]) -> None:
+    path = file(PRODUCTION + "def production(axes, KIND='x'): return {'x': 'a', 'y': 'b'}[KIND]")
+    assert load_production(path, {}, {"KIND": "y"}) == "b"
+    with pytest.raises(KernelError, match=r"example.py:2: `production` fails: KeyError"):
+        load_production(path, {}, {"KIND": "z"})
+
+
+@pytest.mark.parametrize("text", ["production = 'c'", "production = 3", "def production(a): 'c'\n"])
+def test_production_is_one_of_the_peers(file: Callable[[str], Path], text: str) -> None:
+    path = file(PRODUCTION + text.replace(": 'c'", ": return 'c'"))
+    with pytest.raises(KernelError, match=r"example.py:2: `production` is .*\n.*peers: a, b"):
+        load_production(path, {}, {})
+
+
+def test_operators_are_found_by_import_or_else_in_the_packages_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Path] = []
+    fake = SimpleNamespace(ops=SimpleNamespace(whole="w", harmed="h", load_library=loaded.append))
+    monkeypatch.setitem(sys.modules, "torch", fake)  # type: ignore[arg-type]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in {"whole": "", "harmed": "import no_such_package"}.items():
+        (tmp_path / name / "sm90").mkdir(parents=True)
+        (tmp_path / name / "__init__.py").write_text(text)
+        (tmp_path / name / "sm90/common_ops.abi3.so").touch()
+    assert torch_operators("whole", "sm90/common_ops.*") == "w"
+    assert loaded == []
+    assert torch_operators("harmed", "sm90/common_ops.*") == "h"
+    assert loaded == [tmp_path / "harmed/sm90/common_ops.abi3.so"]
+    with pytest.raises(ImportError, match="no_such_package"):
+        torch_operators("harmed", "sm100/common_ops.*")
+    with pytest.raises(ImportError, match="absent_package"):
+        torch_operators("absent_package", "*")

@@ -10,7 +10,7 @@ import pytest
 
 from tuner.device.inputs import INPUT_KINDS
 from tuner.device.layout import decode, encode, lay_out, storage_dtype
-from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.device.verify.verifier import PEER_TOLERANCES, HostMemory, Verifier
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Tolerance, Workload
 from tuner.model.trial import Correctness
@@ -267,3 +267,35 @@ def test_a_new_workload_gets_memory_of_its_own(make_spec: MakeSpec) -> None:
     assert bench.verifier.check().passed
     bench.verifier.close_arena()
     assert bench.memory.data is None
+
+
+def test_a_peer_may_round_a_little_otherwise_and_nobody_else(bench: Bench) -> None:
+    def scaled(factor: float) -> Callable[[], None]:
+        def kernel() -> None:
+            values = factor * 2 * decode(np, bench.stored("x"), "bfloat16")
+            bench.stored("y")[...] = encode(np, values, "bfloat16")
+
+        return kernel
+
+    near, far = scaled(1.02), scaled(1.1)
+    assert not bench.checked(near).passed
+    near_verdict = bench.verifier.check(peer=True)
+    assert near_verdict.passed
+    assert 1.0 < near_verdict.errors[0][1] <= PEER_TOLERANCES
+    assert not bench.checked(far).passed
+    assert not bench.verifier.check(peer=True).passed
+
+
+def test_what_production_never_reads_counts_for_kernels_only(make_spec: MakeSpec) -> None:
+    unread = """
+def unread(xp, outputs, axes):
+    values = outputs["y"].copy()
+    values[-1] = 0
+    return {"y": values}
+"""
+    doubled = 'def reference(xp, inputs, axes):\n    y = 2.0 * inputs["x"]\n    y[-1] = 0.0\n'
+    bench = Bench(make_spec(*ARGUMENTS, reference=doubled + '    return {"y": y}\n' + unread))
+    assert not bench.checked(bench.double).passed
+    assert bench.verifier.check(peer=True).passed
+    bench.stored("y")[0] = 0
+    assert not bench.verifier.check(peer=True).passed

@@ -51,6 +51,15 @@ def test_any_order_within_an_expert_is_right_and_none_across_experts() -> None:
         assert ordered([1, 5, 0, 2, 4, strange, 3, 6, 6, 6]) != right
 
 
+def test_production_reads_no_expert_of_a_tile_that_nobody_has() -> None:
+    unread = KERNEL.reference.unread
+    assert unread is not None
+    experts = np.array([0, 2, 2, 3, 99], dtype=np.int32)
+    outputs = {"expert_ids": experts, "num_tokens_post_pad": np.array([6], dtype=np.int32)}
+    found = unread(np, outputs, {"B": 2})["expert_ids"]
+    assert (found.tolist(), found.dtype) == ([0, 2, 2, -1, -1], np.int32)
+
+
 def test_a_tile_a_route_is_room_enough_for_fewer_routes_than_experts() -> None:
     outputs = referred([[6, 1]], experts=8, tile=4)
     assert outputs["sorted_ids"] == [1, 2, 2, 2, 0, 2, 2, 2]

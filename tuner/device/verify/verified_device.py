@@ -11,7 +11,7 @@ from itertools import count, pairwise
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tuner.device.base import ComparisonRounds, DeviceInfo, Outcome, Program
-from tuner.device.inputs import NONFINITE, NORMAL, input_kinds_for
+from tuner.device.inputs import NONFINITE, NORMAL, ORDINARY, input_kinds_for
 from tuner.device.layout import Arena, Patch, lay_out
 from tuner.device.timing import FINALS, SEARCH, WALL_RATIO, TimingPolicy
 from tuner.model.errors import DeviceError, WorkerError
@@ -248,7 +248,7 @@ class VerifiedDevice:
             self._enter(workload)
             rows: list[tuple[float, ...]] = []
             faults: dict[int, str] = {}
-            judge = self._judge(faults)
+            judge = self._judge(faults, programs)
             for stretch in _stretches(rounds):
                 self._ask("prepare", workload, NORMAL, fresh_seed())
                 patch = self._ask("alternate")
@@ -290,7 +290,7 @@ class VerifiedDevice:
             return _outcome(before)
         patch: Patch = self._ask("alternate")
         faults: dict[int, str] = {}
-        judge = self._judge(faults)
+        judge = self._judge(faults, (program,))
         measurement = self._runner.time(program, policy, incumbent_us, patch, judge)
         fault = faults.get(0, "")
         if not fault and full_verification and not patch.offsets:
@@ -308,10 +308,11 @@ class VerifiedDevice:
 
     def _verdict(self, program: Program, full_verification: bool) -> Correctness:
         """Check kinds of input, `normal` last so that its inputs are the ones that are timed."""
+        if program.peer:
+            return self._peer_verdict(program)
         others = self._input_kinds[1:]
         others = others if full_verification else (secrets.choice(others),)
-        # Peers are not out to deceive: they may share inputs, and need not repeat their bits.
-        workload, cached = program.workload, not full_verification or bool(program.peer)
+        workload, cached = program.workload, not full_verification
         orders = self._runner.orders()
         known: bool = self._ask("prepare", workload, others[0], fresh_seed(), cached)
         verdict: Correctness
@@ -326,12 +327,27 @@ class VerifiedDevice:
                 return replace(verdict, reason=verdict.reason + said)
         said = self._run_with_reference(program, next(orders), known)
         verdicts.append(self._ask("check", full_verification))
-        if full_verification and verdicts[-1].passed and not program.peer:
+        if full_verification and verdicts[-1].passed:
             self._ask("poison")
             said = self._runner.run_once(program, next(orders))
             verdicts.append(self._ask("check_again"))
         last: Correctness = verdicts[-1]
         return _merged(verdicts) if last.passed else replace(last, reason=last.reason + said)
+
+    def _peer_verdict(self, program: Program) -> Correctness:
+        """Check a peer with every kind of input; only ordinary ones decide, the rest is told.
+
+        Peers are not out to deceive: they may share inputs, and need not repeat their bits.
+        """
+        verdicts: list[Correctness] = []
+        for order, kind in enumerate((*self._input_kinds[1:], NORMAL)):
+            known = self._ask("prepare", program.workload, kind, fresh_seed(), True)
+            said = self._run_with_reference(program, order, known, nan=kind != NONFINITE)
+            verdict: Correctness = self._ask("check", False, None, True)
+            if not verdict.passed and kind in ORDINARY:
+                return replace(verdict, reason=verdict.reason + said)
+            verdicts.append(verdict)
+        return _told(verdicts)
 
     def _run_with_reference(
         self, program: Program, order: int, known: bool, *, nan: bool = True
@@ -346,11 +362,12 @@ class VerifiedDevice:
             with _blamed_on_verifier():
                 self._verifier.receive(VERIFIER_TIMEOUT_S)
 
-    def _judge(self, faults: dict[int, str]) -> Judge:
+    def _judge(self, faults: dict[int, str], programs: Sequence[Program]) -> Judge:
         """Make what verifies a timed call's result and notes a fault of a program in `faults`."""
 
         def judge(index: int, variant: int, repeats: bool) -> None:
-            verdict: Correctness = self._ask("check", False, variant)
+            peer = bool(programs[index].peer)
+            verdict: Correctness = self._ask("check", False, variant, peer)
             fault = verdict.reason or ("" if repeats else DIFFERS)
             # What is wrong says more than that something is.
             if fault and faults.get(index, DIFFERS) == DIFFERS:
@@ -362,7 +379,7 @@ class VerifiedDevice:
         """Verify what calls like timed ones leave of slightly other inputs: results may be kept."""
         self._ask("touch")
         self._runner.rerun(program)
-        verdict: Correctness = self._ask("check")
+        verdict: Correctness = self._ask("check", False, None, bool(program.peer))
         return verdict
 
     def _ask(self, method: str, *arguments: Any) -> Any:
@@ -425,6 +442,18 @@ def _merged(verdicts: Sequence[Correctness]) -> Correctness:
         kinds |= dict.fromkeys(verdict.input_kinds)
         worst |= {name: max(error, worst.get(name, 0.0)) for name, error in verdict.errors}
     return Correctness(True, tuple(kinds), tuple(worst.items()))
+
+
+def _told(verdicts: Sequence[Correctness]) -> Correctness:
+    """Merge what a peer did on all kinds of input; the reason says what it fails besides."""
+    passed, failed = ([v for v in verdicts if v.passed is which] for which in (True, False))
+    merged = _merged(passed)
+    worst = max((error for _, error in merged.errors), default=0.0)
+    notes = [f"is off by up to {worst:.2f} times the tolerance"] * (worst > 1.0)
+    if failed:
+        kinds = ", ".join(kind for one in failed for kind in one.input_kinds)
+        notes.append(f"fails {kinds}: {failed[0].reason}")
+    return replace(merged, reason="; ".join(notes))
 
 
 def _stretches(rounds: int) -> Sequence[int]:

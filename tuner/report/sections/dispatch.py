@@ -63,7 +63,9 @@ class Against:
         return self.faster or (self.interval is not None and self.interval[0] > 1.0 + RESOLUTION)
 
     def trouble(self, *, recorded: bool) -> str:
-        """Say in a few words why it was not compared."""
+        """Say in a few words why it was not compared, or with what it is not right."""
+        if self.status is Status.CORRECT and self.reason:
+            return "right on ordinary inputs, not on all"
         if self.status is Status.NOT_RECORDED:
             return "not in the recording" if recorded else "not installed"
         words = {
@@ -163,11 +165,11 @@ def peers_summary(found: Sequence[PeersOn]) -> str:
 
 
 def peers_troubles(found: Sequence[PeersOn], *, recorded: bool) -> list[str]:
-    """Say of each peer that was not compared everywhere what stood against it, and where."""
+    """Say of each peer that was not compared everywhere, or is not always right, why and where."""
     groups: dict[tuple[str, Status], list[tuple[Workload, Against]]] = {}
     for one in found:
         for peer in one.peers:
-            if peer.status is not Status.CORRECT:
+            if peer.status is not Status.CORRECT or peer.reason:
                 groups.setdefault((peer.name, peer.status), []).append((one.workload, peer))
     lines = []
     for where in groups.values():

@@ -189,6 +189,21 @@ def test_what_stood_against_a_peer_is_told_once(found):
     assert second == "               flashinfer not installed: No module"
 
 
+def test_what_a_peer_fails_beside_ordinary_inputs_is_told_with_its_time(data):
+    told = with_peers(data)
+    noted = [
+        replace(one, reason="fails extreme: out[0] is 0") if one.name == "sgl-kernel" else one
+        for one in told.peers
+    ]
+    told = replace(told, peers=tuple(noted))
+    found = section.peers_on(told)
+    assert all(one.best.name == "sgl-kernel" for one in found)
+    line = "sgl-kernel right on ordinary inputs, not on all: fails extreme: out[0] is 0"
+    assert line in section.peers_troubles(found, recorded=False)
+    page = shown(render_report(told), "Peers")
+    assert page.count("not right on all inputs") == len(found)
+
+
 def test_the_terminal_names_the_best_peer(data, found):
     text = printed(results_table(data.results, found))
     assert "best peer" in text
