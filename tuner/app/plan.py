@@ -296,13 +296,15 @@ def _plan(definition: Definition, config: RunConfig) -> Plan:
 
     definition = definition.chosen(config.operators)
     template = Template.load(definition.spec.template)
-    template.check(definition.space, definition.spec)
+    space = definition.space
+    template.check(space, definition.spec)
     check_signature(definition.spec)
-    if definition.space.default is not None:
+    if space.default is not None:
         # Some mistakes show only in what comes out: found here, they cost no measurement.
         for workload in config.workloads:
-            template.render({**workload.values, **config.operators, **definition.space.default})
-    return Plan(config, definition.spec, definition.space, template)
+            names = {**workload.values, **config.operators, **space.default}
+            template.render(names, space.derived)
+    return Plan(config, definition.spec, space if config.prune else space.unpruned, template)
 
 
 def _require_same(kernel: Path, spec: KernelSpec) -> None:

@@ -22,7 +22,8 @@ class RunConfig:
     `objective` is what the winners are chosen by; the search itself goes by time. The set of
     variants is the smallest within `variants_within` of each best, or the best `max_variants`.
     `peers` names what the finals compare with besides the baseline. `surveyed` configs are measured
-    on each workload whatever the search tries.
+    on each workload whatever the search tries. Without `prune` the search tries configs that the
+    space's `prune` leaves out as slow.
     """
 
     space: Path
@@ -50,3 +51,4 @@ class RunConfig:
     finalists: int = 5
     comparison_rounds: int = 40
     surveyed: int | None = None
+    prune: bool = True
