@@ -39,7 +39,12 @@ LITERAL_ROUNDS = 2
 # What a resumed run may be given anew; the session keeps what it began with.
 RENEWABLE = frozenset({"rounds", "max_tokens", "max_cost", "prices", "exchange", "sources"})
 OWNERS = {OPENAI: ("model", "max_tokens", "max_cost", "prices"), FILES: ("exchange",)}
-_OPTIONS = {"time_s": "time", "workloads": "workload", "operators": "operator"}
+_OPTIONS = {
+    "time_s": "time",
+    "workloads": "workload",
+    "operators": "operator",
+    "prune": "no-prune",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
