@@ -16,7 +16,7 @@ from tuner.model.hardware import limits_for
 from tuner.model.kernel import Launch, LaunchSpec, Workload
 from tuner.model.trial import Variant
 from tuner.session.records import CandidateRecord
-from tuner.space.choices import search_space
+from tuner.space.choices import bound_space, search_space
 from tuner.space.schema import LaunchModel, validated
 from tuner.space.template import Template
 from tuner.space.yaml import parse
@@ -142,7 +142,9 @@ class VariantRenderer:
             written=written,
             shapes=tuple(dict.fromkeys(shapes)),
             conditions=tuple(substitute(one, config) for one in read.space.constraints),
-            launches=tuple(_launch(model, read.space, config) for model in read.launches),
+            launches=tuple(
+                _launch(model, read.space, {**self._operators, **config}) for model in read.launches
+            ),
             static_bytes=static_bytes,
         )
 
@@ -177,7 +179,7 @@ class VariantRenderer:
             model = validated(document)
             self._read[name] = _Read(
                 template=Template.from_text(text.template_text, path),
-                space=search_space(document, model),
+                space=bound_space(search_space(document, model), self._operators),
                 launches=tuple(model.launch),
             )
         return self._read[name]

@@ -252,7 +252,12 @@ def bound(
         baseline=tuple(_launch(launch, operators) for launch in spec.baseline),
         launch=tuple(_launch(launch, operators) for launch in spec.launch),
     )
-    bound_space = replace(
+    return bound_spec, bound_space(space, operators)
+
+
+def bound_space(space: SearchSpace, operators: Mapping[str, str]) -> SearchSpace:
+    """Put a choice of operators into every expression of a space."""
+    return replace(
         space,
         constraints=_all(space.constraints, operators),
         prune=_all(space.prune, operators),
@@ -260,7 +265,6 @@ def bound(
             replace(one, expression=one.expression.bind(operators)) for one in space.derived
         ),
     )
-    return bound_spec, bound_space
 
 
 def _argument(argument: Argument, operators: Mapping[str, str]) -> Argument:
