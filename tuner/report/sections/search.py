@@ -183,8 +183,8 @@ def space_lines(data: ReportData) -> tuple[str, ...]:
     if searched == valid:
         return ()
     return (
-        f"`prune` left out {valid - searched:,} of {valid:,} valid configs as slow, in "
-        f"{len(data.pruned)} searches; with --no-prune they are tried too",
+        f"`prune` left out {valid - searched:,} of {valid:,} valid configs as slow, over all "
+        "searches; with --no-prune they are tried too",
     )
 
 

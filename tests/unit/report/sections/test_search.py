@@ -208,8 +208,8 @@ ENOUGH = SearchEnded(0, "initial", "T=1", 31, 0.0041), SearchEnded(0, "initial",
         (
             (SpacePruned(0, "initial", "T=1", 50, 20), SpacePruned(0, "initial", "T=2", 1000, 80)),
             (
-                "`prune` left out 950 of 1,050 valid configs as slow, in 2 searches; with "
-                "--no-prune they are tried too",
+                "`prune` left out 950 of 1,050 valid configs as slow, over all searches; "
+                "with --no-prune they are tried too",
             ),
         ),
         (None, ("with --no-prune, configs that `prune` leaves out as slow were searched too",)),
