@@ -26,6 +26,16 @@ def test_check_prints_the_same_as_json(project, tune) -> None:
     assert found["sample"][0]["limiter"] == "warps"
 
 
+def test_check_counts_what_constraints_and_what_prune_leave(project, tune) -> None:
+    project.edit(project.space, "tolerance:", "prune: [per_thread <= 2]\ntolerance:")
+    done = tune("check", project.space)
+    assert done.exit_code == 0, done.output
+    assert "valid configs  prune leaves" in done.stdout
+    assert all("per_thread=4" not in line for line in done.stdout.splitlines())
+    found = json.loads(tune("check", project.space, "--json", "--sample", "2").stdout)
+    assert [(w["valid"], w["searched"]) for w in found["workloads"]] == [(11, 6)] * 3
+
+
 def test_check_counts_what_a_limit_rejects(project, tune) -> None:
     project.edit(project.space, "tolerance:", "limits: {max_registers: 11}\ntolerance:")
     done = tune("check", project.space)

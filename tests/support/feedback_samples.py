@@ -75,7 +75,7 @@ def draw_configs(
         for parameter in draw.sample(space.parameters, draw.randint(1, 5)):
             values[parameter.name] = draw.choice(parameter.values)
         config = Config.of(values)
-        if space.violated(config, names) is None:
+        if space.allows(config, names):
             found[config] = None
     return list(found)
 

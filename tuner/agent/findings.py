@@ -31,7 +31,7 @@ Names = Mapping[Workload, Mapping[str, Value]]
 
 
 def constrained(space: SearchSpace, names: Names) -> Iterator[Finding]:
-    """Find the constraint that alone rules out most combinations, where that is half or more.
+    """Find the condition that alone rules out most combinations, where that is half or more.
 
     `names` has the axes and the device's numbers of every tuned workload.
     """
@@ -42,7 +42,7 @@ def constrained(space: SearchSpace, names: Names) -> Iterator[Finding]:
             / len(configs)
             for w, values in names.items()
         }
-        for constraint in space.constraints
+        for constraint in space.conditions
     }
     if not shares or not names:
         return
@@ -52,9 +52,10 @@ def constrained(space: SearchSpace, names: Names) -> Iterator[Finding]:
         return
     most = [w for w, own in shares[strictest].items() if own == max(shares[strictest].values())]
     about = "" if len(configs) == space.size else f" (of {len(configs)} looked at)"
+    what = "condition of `prune`" if strictest in space.prune else "constraint"
     yield Finding(
         topic="constraint",
-        text=f"The constraint `{one_line(strictest.text)}` alone rules out {percent(share)} of "
+        text=f"The {what} `{one_line(strictest.text)}` alone rules out {percent(share)} of "
         f"the {space.size:,} combinations{about}, most on {keys(most)}; it costs no trial.",
         advice="See that what it rules out could not be fast; if some of it could, loosen the "
         "constraint, or else drop the values that it never lets through.",

@@ -72,9 +72,8 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
         template = Template.from_text(answer.template, template_path)
         template.check(definition.space, definition.spec)
         _require_searchable(definition.space, space_path)
-        return replace(
-            plan, spec=definition.spec, space=definition.space, template=template, candidate=name
-        )
+        space = definition.space if plan.config.prune else definition.space.unpruned
+        return replace(plan, spec=definition.spec, space=space, template=template, candidate=name)
     except InputError as error:
         raise RefusedError(_told(error, folder)) from error
 
@@ -99,9 +98,9 @@ def require_as_wide(plan: Plan, evaluator: Evaluator, user: Plan) -> None:
     """
     for workload in (*user.spec.held_out, *user.spec.edge_cases):
         names = evaluator.names(workload)
-        pool = valid_configs(plan.space, names)
-        if not len(pool) and len(valid_configs(user.space, names)):
-            error = no_valid_config(plan.spec, workload, pool)
+        pool = valid_configs(plan.space.unpruned, names)
+        if not len(pool) and len(valid_configs(user.space.unpruned, names)):
+            error = no_valid_config(plan.spec, plan.space.unpruned, workload, pool)
             raise RefusedError(_told(error, plan.template.path.parent)) from error
 
 
@@ -116,7 +115,7 @@ def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: 
         pools = {w: valid_configs(plan.space, evaluator.names(w)) for w in plan.tuned}
         for one, pool in pools.items():
             if not len(pool):
-                raise no_valid_config(plan.spec, one, pool)
+                raise no_valid_config(plan.spec, plan.space, one, pool)
         workload = min(plan.tuned, key=plan.spec.footprint_bytes)
         configs = _sample(plan, pools, seed)
         for one, config in configs:
@@ -157,9 +156,10 @@ def _sample(
     else:
         names = ", ".join(str(workload) for workload in pools)
         raise SpaceError(
-            "the default config breaks a constraint on every tuned workload",
+            "the default config breaks a constraint, or a condition of `prune`, on every tuned "
+            "workload",
             path=plan.spec.path,
-            remedy=f"it must be valid on one of {names}",
+            remedy=f"both must allow it on one of {names}",
         )
     workloads = list(pools)
     last = pools[workloads[-1]]

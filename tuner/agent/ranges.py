@@ -223,7 +223,7 @@ def _edge(
 
 
 def _forbids(space: SearchSpace, name: str, value: Value, won: Sequence[Observed]) -> str | None:
-    for constraint in space.constraints:
+    for constraint in space.conditions:
         if name in constraint.names and all(_breaks(constraint, name, value, o) for o in won):
             return constraint.text
     return None

@@ -115,10 +115,11 @@ def makes_sense(space: DeclaredSpace, name: str, value: int) -> bool:
         return False
     choices = {p.name: p.values for p in space.choices.parameters} | {name: (value,)}
     sizes = space.model.workloads.tuned
-    asked = [one for one in space.choices.constraints if name in one.names]
+    defined = {one.name: one.expression for one in space.choices.derived}
+    asked = [one for one in space.choices.conditions if name in one.names]
     for launch in space.model.launch:
         threads = " * ".join(f"({extent})" for extent in launch.block)
-        asked.append(Expression.parse(f"0 < {threads} <= {MAX_THREADS}"))
+        asked.append(Expression.parse(f"0 < {threads} <= {MAX_THREADS}").define(defined))
     return all(_can_hold(one, choices, sizes) for one in asked)
 
 

@@ -34,7 +34,9 @@ _TARGET = re.compile(r"(?:sm_)?(\d{1,2})(\d)[af]?")
 
 @dataclass(frozen=True, slots=True)
 class SpaceCheck:
-    """What a check learned; `valid` counts configs per workload, `sample` holds compiled ones.
+    """What a check learned; `valid` counts what constraints leave of a workload's configs.
+
+    `searched` counts what `prune` leaves of them, and `sample` holds compiled ones of those.
 
     `estimated` are the workloads with so many that their number was estimated from random draws.
     A sampled trial is `not_recorded` where the config compiles within the limits: only a device
@@ -46,6 +48,7 @@ class SpaceCheck:
     compiler: str
     combinations: int
     valid: Mapping[Workload, int]
+    searched: Mapping[Workload, int]
     sample: tuple[Trial, ...]
     estimated: frozenset[Workload] = frozenset()
 
@@ -130,17 +133,23 @@ def _check(
     candidate = Candidate("checked", space, template)
     evaluator = Evaluator(spec, candidate, operators, compiler, device)
     pools = {w: valid_configs(space, evaluator.names(w)) for w in spec.workloads}
+    allowed = pools
+    if space.prune:
+        allowed = {w: valid_configs(space.unpruned, evaluator.names(w)) for w in spec.workloads}
     for workload in spec.tuned:
         if not len(pools[workload]):
-            raise no_valid_config(spec, workload, pools[workload])
+            raise no_valid_config(spec, space, workload, pools[workload])
     for workload in spec.workloads:
         evaluator.baseline_program(workload)
     pending = [evaluator.start(*chosen) for chosen in _spread(spec, space, pools, sample)]
     trials = tuple(evaluator.finish(each) for each in pending)
     require_one_compiles(trials, template)
-    valid = {workload: pool.estimated_size for workload, pool in pools.items()}
-    estimated = frozenset(w for w, pool in pools.items() if not pool.size_is_exact)
-    return SpaceCheck(spec, target, compiler.version, space.size, valid, trials, estimated)
+    valid, searched = ({w: p.estimated_size for w, p in each.items()} for each in (allowed, pools))
+    estimated = frozenset(
+        w for each in (allowed, pools) for w, pool in each.items() if not pool.size_is_exact
+    )
+    version = compiler.version
+    return SpaceCheck(spec, target, version, space.size, valid, searched, trials, estimated)
 
 
 def _spread(

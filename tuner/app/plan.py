@@ -40,7 +40,12 @@ LITERAL_ROUNDS = 2
 # What a resumed run may be given anew; the session keeps what it began with.
 RENEWABLE = frozenset({"rounds", "max_tokens", "max_cost", "prices", "exchange", "sources"})
 OWNERS = {OPENAI: ("model", "max_tokens", "max_cost", "prices"), FILES: ("exchange",)}
-_OPTIONS = {"time_s": "time", "workloads": "workload", "operators": "operator"}
+_OPTIONS = {
+    "time_s": "time",
+    "workloads": "workload",
+    "operators": "operator",
+    "prune": "no-prune",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,13 +309,15 @@ def _plan(definition: Definition, config: RunConfig) -> Plan:
         check_sizes(spec, workload)
     definition = replace(definition, spec=spec)
     template = Template.load(definition.spec.template)
-    template.check(definition.space, definition.spec)
+    space = definition.space
+    template.check(space, definition.spec)
     check_signature(definition.spec)
-    if definition.space.default is not None:
+    if space.default is not None:
         # Some mistakes show only in what comes out: found here, they cost no measurement.
         for workload in config.workloads:
-            template.render({**workload.values, **config.operators, **definition.space.default})
-    return Plan(config, definition.spec, definition.space, template)
+            names = {**workload.values, **config.operators, **space.default}
+            template.render(names, space.derived)
+    return Plan(config, definition.spec, space if config.prune else space.unpruned, template)
 
 
 def _require_same(kernel: Path, spec: KernelSpec) -> None:

@@ -33,7 +33,8 @@ def render(
     texts = {name: format_value(value) for name, value in (config or {}).items()}
     values = chosen_config(spec, definition.space, texts)
     problem = spec.tuned[0] if workload is None else workload_from_text(spec, workload)
-    return template.render({**problem.values, **chosen, **values}).source
+    names = {**problem.values, **chosen, **values}
+    return template.render(names, definition.space.derived).source
 
 
 def chosen_config(spec: KernelSpec, space: SearchSpace, given: Mapping[str, str]) -> Config:

@@ -66,6 +66,7 @@ def as_object(found: SpaceCheck) -> dict[str, object]:
                 "workload": workload.values,
                 "held_out": workload.held_out,
                 "valid": valid,
+                "searched": found.searched[workload],
                 **({"valid_is_estimate": True} if workload in found.estimated else {}),
             }
             for workload, valid in found.valid.items()
@@ -83,10 +84,14 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
     yield f"{found.spec.name}: {found.combinations:,} combinations"
     valid = Table("workload", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     valid.add_column("valid configs", justify="right")
+    pruned = found.searched != found.valid
+    if pruned:
+        valid.add_column("prune leaves", justify="right")
     for workload, count in found.valid.items():
         held_out = " (held out)" if workload.held_out else ""
         about = "about " if workload in found.estimated else ""
-        valid.add_row(f"{workload}{held_out}", f"{about}{count:,}")
+        left = [f"{about}{found.searched[workload]:,}"] if pruned else []
+        valid.add_row(f"{workload}{held_out}", f"{about}{count:,}", *left)
     yield valid
     yield (
         f"\nThe baseline compiles, and of {len(found.sample)} sampled configs "

@@ -31,6 +31,7 @@ WAIT = "45s"
     "--device", metavar="DEVICE", default="auto", help="auto, cuda, cuda:N or host, as for a run."
 )
 @options.count("--trials", help="Configs to try for each workload.")
+@options.prune
 @options.time(help="Stop searching after it.")
 @options.count("--rounds", help=f"Rounds at most; {DEFAULT_ROUNDS}.")
 @options.policy

@@ -131,6 +131,13 @@ max_variants = click.option(
     type=click.IntRange(min=1),
     help="Keep the best N variants, instead of --variants-within.",
 )
+prune = click.option(
+    "--no-prune",
+    "prune",
+    flag_value=False,
+    default=True,
+    help="Try configs too that the space's `prune` leaves out as slow.",
+)
 store = click.option(
     "--store",
     metavar="URL|FILE|none",

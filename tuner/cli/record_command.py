@@ -22,9 +22,10 @@ from tuner.cli.exits import terminated_as_interrupted
 @options.count(
     "--trials",
     help="Search with N trials on each workload and measure as many again; by default every "
-    "valid config is measured.",
+    "config is measured that constraints and `prune` allow.",
 )
 @options.surroundings
+@options.prune
 @options.peers("Record")
 @click.option(
     "--out",

@@ -77,6 +77,7 @@ class TopLevelCommand(click.Command):
     "valid.",
 )
 @options.time(help="Stop searching after this time in all: 90s, 5m, 1h30m.")
+@options.prune
 @click.option(
     "--objective",
     type=click.Choice(["time", "energy", "edp"]),

@@ -299,7 +299,7 @@ def write_report(data: ReportData, folder: Path) -> None:
 
 def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
     """Print the results, what an agent tried, and where everything is."""
-    from tuner.report.sections.search import early_end_lines
+    from tuner.report.sections.search import early_end_lines, space_lines
     from tuner.report.sections.summary import headline
     from tuner.report.terminal import results_table
 
@@ -324,6 +324,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         headline(data).headline,
         f"{missing} trials had no answer in the recording" if missing else "",
         *(() if data.results else why_none),
+        *space_lines(data),
         *early_end_lines(data),
         *round_lines(data),
         *others,

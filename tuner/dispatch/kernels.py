@@ -9,12 +9,14 @@ from math import inf, log
 from pathlib import Path
 from typing import TypeVar
 
+from tuner.model.config import SearchSpace
 from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Expression, Value, substitute
 from tuner.model.hardware import limits_for
 from tuner.model.kernel import Launch, LaunchSpec, Workload
 from tuner.model.trial import Variant
 from tuner.session.records import CandidateRecord
+from tuner.space.choices import bound_space, search_space
 from tuner.space.schema import LaunchModel, validated
 from tuner.space.template import Template
 from tuner.space.yaml import parse
@@ -91,7 +93,7 @@ class VariantKernel:
 @dataclass(frozen=True, slots=True)
 class _Read:
     template: Template
-    constraints: tuple[Expression, ...]
+    space: SearchSpace
     launches: tuple[LaunchModel, ...]
 
 
@@ -139,16 +141,17 @@ class VariantRenderer:
         return Applicability(
             written=written,
             shapes=tuple(dict.fromkeys(shapes)),
-            conditions=tuple(substitute(one, config) for one in read.constraints),
-            launches=tuple(_launch(model, config) for model in read.launches),
+            conditions=tuple(substitute(one, config) for one in read.space.constraints),
+            launches=tuple(
+                _launch(model, read.space, {**self._operators, **config}) for model in read.launches
+            ),
             static_bytes=static_bytes,
         )
 
     def _allows(self, workload: Workload, variant: Variant) -> bool:
-        names = {**self.names(workload), **variant.config}
         try:
-            constraints = self._candidate(variant.candidate).constraints
-            return all(one.evaluate(names) for one in constraints)
+            space = self._candidate(variant.candidate).space
+            return space.violated(variant.config, self.names(workload)) is None
         except InputError:
             return False
 
@@ -162,19 +165,21 @@ class VariantRenderer:
         return written if suffices(written) else tuple(axes)
 
     def _source(self, variant: Variant, axes: Mapping[str, int]) -> str | None:
-        template = self._candidate(variant.candidate).template
+        read = self._candidate(variant.candidate)
+        names = {**axes, **self._operators, **variant.config}
         try:
-            return template.render({**axes, **self._operators, **variant.config}).source
+            return read.template.render(names, read.space.derived).source
         except InputError:
             return None
 
     def _candidate(self, name: str) -> _Read:
         if name not in self._read:
             text, path = self._texts[name], Path(name)
-            model = validated(parse(text.space_text, path))
+            document = parse(text.space_text, path)
+            model = validated(document)
             self._read[name] = _Read(
                 template=Template.from_text(text.template_text, path),
-                constraints=tuple(map(_expression, model.constraints)),
+                space=bound_space(search_space(document, model), self._operators),
                 launches=tuple(model.launch),
             )
         return self._read[name]
@@ -198,12 +203,17 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
     }
 
 
-def _launch(model: LaunchModel, config: Mapping[str, Value]) -> LaunchSpec:
+def _launch(model: LaunchModel, space: SearchSpace, config: Mapping[str, Value]) -> LaunchSpec:
+    defined = {one.name: one.expression for one in space.derived}
+
+    def chosen(value: object) -> Expression:
+        return substitute(_expression(value).define(defined), config)
+
     def single(value: object) -> Expression | None:
-        return None if value is None else substitute(_expression(value), config)
+        return None if value is None else chosen(value)
 
     def sizes(values: Sequence[object] | None) -> tuple[Expression, ...]:
-        return tuple(substitute(_expression(value), config) for value in values or ())
+        return tuple(map(chosen, values or ()))
 
     return LaunchSpec(
         kernel=model.kernel,

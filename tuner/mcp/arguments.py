@@ -78,6 +78,11 @@ class StartArguments(ToolArguments):
     rounds: int | None = Field(
         None, ge=1, description="How many rounds there are at most. Default: the server's."
     )
+    prune: bool | None = Field(
+        None,
+        description="false: try configs too that the search space's `prune` leaves out as slow. "
+        "Default: the server's.",
+    )
     workloads: list[str] = Field(
         default_factory=list,
         description="Problem sizes to tune for instead of those in the search space, such as "

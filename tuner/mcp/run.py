@@ -91,6 +91,8 @@ def _words(kernel: Path | None, settings: RunSettings) -> tuple[str, ...]:
     for name in ("space", "device", "trials", "rounds"):
         if settings.get(name) is not None:
             words += [option_of(name), str(settings.get(name))]
+    if not settings.get("prune", True):
+        words.append(option_of("prune"))
     for text in settings.get("workloads", ()):
         words += ["--workload", text]
     for name, value in settings.get("operators", {}).items():

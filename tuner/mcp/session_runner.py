@@ -164,6 +164,8 @@ class SessionRunner:
             settings["trials"] = asked.trials
         if asked.rounds is not None:
             settings["rounds"] = asked.rounds
+        if asked.prune is not None:
+            settings["prune"] = asked.prune
         if asked.workloads:
             settings["workloads"] = tuple(asked.workloads)
         wish = Wish(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import keyword
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
+from tuner.model.errors import ExpressionError
 from tuner.model.expressions import FUNCTIONS, Expression, Value
 from tuner.model.kernel import DEVICE_NAMES
 
@@ -59,14 +60,27 @@ class Config(Mapping[str, Value]):
 
 
 @dataclass(frozen=True, slots=True)
+class Derived:
+    """A name for an expression; `used` says whether another expression of the space uses it."""
+
+    name: str
+    expression: Expression
+    used: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SearchSpace:
     """Parameters, the constraints between them (and the axes), and what to start from.
 
-    `suggestions` are configs that are tried early, after the default.
+    A config that breaks a constraint cannot run. One that only breaks a condition of `prune` can,
+    but it is thought to be slow, and no search proposes it. `derived` names are written out in all
+    expressions. `suggestions` are configs that are tried early, after the default.
     """
 
     parameters: tuple[Parameter, ...]
     constraints: tuple[Expression, ...] = ()
+    prune: tuple[Expression, ...] = ()
+    derived: tuple[Derived, ...] = ()
     default: Config | None = None
     suggestions: tuple[Config, ...] = ()
 
@@ -79,10 +93,38 @@ class SearchSpace:
         """The number of combinations before any constraint."""
         return prod(len(parameter.values) for parameter in self.parameters)
 
+    @property
+    def conditions(self) -> tuple[Expression, ...]:
+        """All that a search keeps to: the constraints, and what leaves slow configs out."""
+        return *self.constraints, *self.prune
+
+    @property
+    def unpruned(self) -> SearchSpace:
+        """The same space, where configs that are thought to be slow are tried too."""
+        return replace(self, prune=())
+
+    @property
+    def asked_for(self) -> tuple[Config, ...]:
+        """The configs that the space itself names, the default first."""
+        default = () if self.default is None else (self.default,)
+        return tuple(dict.fromkeys((*default, *self.suggestions)))
+
     def violated(self, config: Config, axes: Mapping[str, Value]) -> Expression | None:
         """Return the first constraint that `config` breaks for `axes`, or None."""
         names = {**axes, **config}
         return next((one for one in self.constraints if not one.evaluate(names)), None)
+
+    def left_out(self, config: Config, axes: Mapping[str, Value]) -> Expression | None:
+        """Return the first condition of `prune` that `config` breaks for `axes`, or None."""
+        names = {**axes, **config}
+        return next((one for one in self.prune if not one.evaluate(names)), None)
+
+    def allows(self, config: Config, axes: Mapping[str, Value]) -> bool:
+        """Whether `config` keeps to all conditions; one that cannot be evaluated is broken."""
+        try:
+            return self.violated(config, axes) is None and self.left_out(config, axes) is None
+        except ExpressionError:
+            return False
 
 
 def format_value(value: Value) -> str:

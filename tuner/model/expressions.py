@@ -20,6 +20,8 @@ MAX_DEPTH = 60
 # No size needs more; the bound keeps `9**9**9` from filling the memory.
 MAX_EXPONENT = 64
 MAX_BITS = 2048
+# Of an expression with its derived names written out: names of names grow without bound.
+MAX_PARTS = 4000
 SYNTAX = (
     "an expression has names, numbers, strings, + - * / // % ** << >> & | ^, comparisons, "
     "`in (...)`, and, or, not, `a if c else b`, and calls to abs, ceil_div, max, min"
@@ -95,6 +97,8 @@ class Expression:
     tree: ast.expr = field(repr=False, compare=False, hash=False)
     path: Path | None = field(default=None, compare=False, hash=False)
     line: int | None = field(default=None, compare=False, hash=False)
+    # Before any name got a value.
+    unbound: ast.expr | None = field(default=None, repr=False, compare=False, hash=False)
 
     @classmethod
     def parse(
@@ -123,7 +127,24 @@ class Expression:
         """Give some names their values for good; what was bound before is bound anew."""
         if not values:
             return self
-        tree = _Folded(values).visit(_parsed(self.text))
+        unbound = self.unbound or self.tree
+        tree = _Folded(values).visit(deepcopy(unbound))
+        return replace(self, names=free_names(tree), tree=tree, unbound=unbound)
+
+    def define(self, definitions: Mapping[str, Expression]) -> Expression:
+        """Put definitions in the place of their names; raise `ExpressionError` for too much."""
+        if not self.names & definitions.keys():
+            return self
+        trees = {name: one.tree for name, one in definitions.items()}
+        sizes = {name: sum(1 for _ in ast.walk(trees[name])) for name in self.names & trees.keys()}
+        found = (sizes.get(n.id, 1) if isinstance(n, ast.Name) else 1 for n in ast.walk(self.tree))
+        if sum(found) > MAX_PARTS:
+            raise self._error(f"has over {MAX_PARTS} parts with its derived names written out")
+        tree = _Defined(trees).visit(deepcopy(self.tree))
+        try:
+            _check(tree, 0)
+        except ExpressionError as error:
+            raise self._error(f"with its derived names written out: {error.message}") from error
         return replace(self, names=free_names(tree), tree=tree)
 
     def evaluate(self, names: Mapping[str, Value]) -> Value:
@@ -183,6 +204,14 @@ def _literal(value: Value) -> ast.expr:
     if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
         return ast.UnaryOp(ast.USub(), ast.Constant(-value))
     return ast.Constant(value)
+
+
+class _Defined(ast.NodeTransformer):
+    def __init__(self, trees: Mapping[str, ast.expr]) -> None:
+        self._trees = trees
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return deepcopy(self._trees[node.id]) if node.id in self._trees else node
 
 
 class _Folded(ast.NodeTransformer):

@@ -25,6 +25,8 @@ class RunConfig:
     `peers` names what the finals compare with besides the baseline. `surveyed` configs are measured
     on each workload whatever the search tries. `surroundings` are those that times are measured in:
     `auto` for the file's own of each workload, `alone`, or the name of some.
+    on each workload whatever the search tries. Without `prune` the search tries configs that the
+    space's `prune` leaves out as slow.
     """
 
     space: Path
@@ -53,3 +55,4 @@ class RunConfig:
     finalists: int = 5
     comparison_rounds: int = 40
     surveyed: int | None = None
+    prune: bool = True

@@ -55,3 +55,4 @@ class RunSettings(TypedDict, total=False):
     prices: Path | str | None
     exchange: Path | str | None
     sources: Sequence[Path | str]
+    prune: bool

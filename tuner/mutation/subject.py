@@ -160,7 +160,7 @@ class MutationSubject:
     def _rendered(self, workload: Workload) -> Rendered:
         assert self.config is not None
         names = {**workload.values, **self.operators, **self.config}
-        return self._template.render(names)
+        return self._template.render(names, self.space.derived)
 
     def _compiled(self, text: str) -> str:
         return text if self.config is not None else hide_host_code(parse_source(text, self.path))

@@ -27,10 +27,10 @@ from tuner.model.trial import (
 )
 from tuner.model.trial import fastest as timed_trials
 from tuner.process.files import read_text
-from tuner.session.events import Event, SearchEnded
+from tuner.session.events import Event, SearchEnded, SpacePruned
 from tuner.session.records import file_sha
 from tuner.session.session import CandidateRecord, Session
-from tuner.space.choices import optional
+from tuner.space.choices import definitions, optional
 from tuner.space.load import load_definition
 from tuner.space.schema import validated
 from tuner.space.yaml import parse
@@ -90,7 +90,8 @@ class ReportData:
     left there, and `declared` None where the search space is not what it was. `author`,
     `candidates`, `rounds` and `profiles` say what an agent did. `energies` are windows of the GPU's
     energy counter, and `objective` is what the winners were chosen by. `early_ends` are searches
-    that did not use their budget up. `dispatch` says which variant serves which shape, `peers`
+    that did not use their budget up. `pruned` says what each search left out as slow, None that
+    nothing was to be left out. `dispatch` says which variant serves which shape, `peers`
     what became of each peer on each workload.
     """
 
@@ -128,6 +129,7 @@ class ReportData:
     energies: tuple[Energy, ...] = ()
     objective: Objective = "time"
     early_ends: tuple[SearchEnded, ...] = ()
+    pruned: tuple[SpacePruned, ...] | None = ()
     dispatch: Dispatch | None = None
     peers: tuple[PeerTrial, ...] = ()
 
@@ -267,6 +269,7 @@ def from_session(
         energies=tuple(session.energies()),
         objective=config.objective,
         early_ends=tuple(session.events(SearchEnded)),
+        pruned=tuple(session.events(SpacePruned)) if config.prune else None,
         dispatch=_dispatch(session),
         peers=tuple(session.peers()),
     )
@@ -370,14 +373,15 @@ def _shared_sizes(candidate: CandidateRecord) -> list[Expression] | None:
     try:
         document = parse(candidate.space_text, Path(candidate.name))
         model = validated(document)
-        names = {*model.axes, *DEVICE_NAMES, *model.parameters}
+        defined = definitions(document, model)
+        names = {*model.axes, *model.operator, *DEVICE_NAMES, *model.parameters, *defined}
         found = [
             optional(document, one.shared_memory, names, "launch", i, "shared_memory")
             for i, one in enumerate(model.launch)
         ]
     except TunerError:
         return None
-    return [size for size in found if size is not None]
+    return [size.define(defined) for size in found if size is not None]
 
 
 def _number(text: str) -> float | None:

@@ -39,7 +39,7 @@ def render_report(data: ReportData) -> str:
         verification_facts=summary.verification_facts(data),
         verification_notes=summary.verification_notes(data),
         convergence=search.convergences(data),
-        early_ends=search.early_end_lines(data),
+        search_lines=(*search.space_lines(data), *search.early_end_lines(data)),
         importance=search.importances(data),
         rejected=search.rejections(data),
         reasons_shown=search.REASONS_SHOWN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -160,6 +160,13 @@ class Pool:
             self._add(rows[self._positions(rows) < 0])
         return self._size - before
 
+    def with_also(self, configs: Iterable[Mapping[str, Value]]) -> Pool:
+        """Hold further configs at the end, whose constraints somebody has looked at."""
+        rows = [row for config in configs if (row := self._row(config)) is not None]
+        for row in rows:
+            self._add(row[self._positions(row) < 0])
+        return self
+
     def restricted(self, configs: Iterable[Mapping[str, Value]]) -> Pool:
         return Pool.of(self.parameters, [config for config in configs if config in self])
 
@@ -217,9 +224,10 @@ def _one_changed(parameters: tuple[Parameter, ...], row: Rows) -> Rows:
 
 
 def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int = 0) -> Pool:
-    """Enumerate the configs that satisfy every constraint for the axes and limits in `names`.
+    """Enumerate the configs that satisfy every condition for the axes and limits in `names`.
 
-    More than `MOST_HELD` are sampled, the same for the same `seed`.
+    A config that the space itself names is among them too where only conditions of `prune` over
+    parameters alone leave it out. More than `MOST_HELD` are sampled, the same for the same `seed`.
     A constraint that cannot be evaluated for a config is an `ExpressionError`, unless another
     constraint excludes that config; the order of the constraints does not matter.
     """
@@ -227,7 +235,7 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
     own = set(space.names)
     outer = {name: value for name, value in names.items() if name not in own}
     residuals = []
-    for constraint in space.constraints:
+    for constraint in space.conditions:
         constraint.require(own | outer.keys())
         residual = substitute(constraint, outer)
         try:
@@ -248,16 +256,26 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
             config = {parameter.name: parameter.values[i] for parameter, i in values}
             raise _failure_of(residuals[error.constraint][0], outer, config) from error
 
+    asked_for = _asked_for(space, outer)
     with told():
         found = enumerate_rows(Domains.of(space.parameters), tuple(r for _, r in residuals))
         rows = found.partial if found.listed else first_rows(found, SAMPLE, seed)
     if not found.listed:
         # not the sample's own stream: what is drawn later should be new
-        return Pool(
-            space.parameters, rows, source=Source(found, np.random.default_rng([seed, 1]), told)
-        )
+        source = Source(found, np.random.default_rng([seed, 1]), told)
+        return Pool(space.parameters, rows, source=source).with_also(asked_for)
     emptied_by = None if found.emptied_by is None else residuals[found.emptied_by][0]
-    return Pool(space.parameters, rows, emptied_by)
+    return Pool(space.parameters, rows, emptied_by).with_also(asked_for)
+
+
+def _asked_for(space: SearchSpace, names: Mapping[str, Value]) -> list[Config]:
+    own = {one for one in space.prune if one.names <= set(space.names)}
+    there = replace(space, prune=tuple(one for one in space.prune if one not in own))
+    return [
+        config
+        for config in (space.asked_for if own else ())
+        if not all(one.evaluate(config) for one in own) and there.allows(config, names)
+    ]
 
 
 def _check_values(parameters: tuple[Parameter, ...]) -> None:

@@ -167,7 +167,8 @@ def _rendered(
     trials = {}
     for config in pool:
         launches = spec.candidate_launches({**names, **config})
-        source = template.render({**workload.values, **operators, **config}).source
+        written = {**workload.values, **operators, **config}
+        source = template.render(written, definition.space.derived).source
         program = recorded.programs.get(target.key(source, workload, launches))
         unrecorded = Outcome(Status.RESOURCE_LIMIT, _UNRECORDED)
         found = program.outcome() if program else unrecorded

@@ -160,6 +160,16 @@ class SearchEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SpacePruned(Event):
+    """How many `valid` configs a workload has, and how many of them `prune` leaves to search."""
+
+    candidate: str
+    workload: str
+    valid: int
+    searched: int
+
+
+@dataclass(frozen=True, slots=True)
 class WarmSeed:
     """A config that was fast before, on a device and a workload by its key."""
 
@@ -187,5 +197,6 @@ EVENTS: Mapping[str, type[Event]] = {
     "idle": AgentIdle,
     "profile": Profiled,
     "search ended": SearchEnded,
+    "space pruned": SpacePruned,
     "warm start": WarmStarted,
 }

@@ -7,10 +7,18 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal
 
 from ruamel.yaml import YAML
 
-from tuner.model.config import RESERVED_NAMES, Config, Parameter, SearchSpace, format_value
+from tuner.model.config import (
+    RESERVED_NAMES,
+    Config,
+    Derived,
+    Parameter,
+    SearchSpace,
+    format_value,
+)
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import DEVICE_NAMES, Argument, KernelSpec, LaunchSpec
@@ -83,20 +91,67 @@ def _declared(model: SpaceModel) -> Iterator[tuple[str, str, tuple[str | int, ..
         yield name, "an operator macro", ("operator", name)
     for name in model.parameters:
         yield name, "a parameter", ("parameters", name)
+    for name in model.derived:
+        yield name, "a derived name", ("derived", name)
+
+
+def definitions(document: Document, model: SpaceModel) -> Mapping[str, Expression]:
+    """Read the derived names, each written out in parameters, axes and numbers of the device.
+
+    Raises `ExpressionError` for a name that is unknown, and `SpaceError` for one that stands
+    further down or depends on itself.
+    """
+    known = {*model.axes, *model.operator, *model.parameters, *DEVICE_NAMES}
+    found: dict[str, Expression] = {}
+    for name, text in model.derived.items():
+        own = expression(document, text, {*known, *model.derived}, "derived", name)
+        if later := [other for other in model.derived if other in own.names - found.keys()]:
+            circle = _leads_to(model, later, name)
+            message = f"`{name}` is derived from `{later[0]}`, which stands further down"
+            remedy = f"move `{later[0]}` above `{name}`"
+            if circle:
+                message = f"`{name}` is derived from itself"
+                remedy = "write one of the names in the circle out"
+            raise document.error(message, "derived", name, remedy=remedy)
+        found[name] = own.define(found)
+    return found
+
+
+def _leads_to(model: SpaceModel, names: Collection[str], wanted: str) -> bool:
+    seen, waiting = set[str](), [*names]
+    while waiting and wanted not in seen:
+        name = waiting.pop()
+        if name in model.derived and name not in seen:
+            seen.add(name)
+            waiting += _IDENTIFIER.findall(str(model.derived[name]))
+    return wanted in seen
+
+
+def _derived(model: SpaceModel, defined: Mapping[str, Expression]) -> tuple[Derived, ...]:
+    written = (model.derived.values(), model.constraints, model.prune)
+    texts = [*(str(text) for group in written for text in group)]
+    texts += (str(launch.model_dump()) for launch in model.launch)
+    words = set(_IDENTIFIER.findall("\n".join(texts)))
+    return tuple(Derived(name, one, name in words) for name, one in defined.items())
 
 
 def search_space(document: Document, model: SpaceModel) -> SearchSpace:
-    """Build the search space from parameters, constraints, the default and the suggestions."""
-    known = {*model.axes, *model.operator, *model.parameters, *DEVICE_NAMES}
+    """Build the search space from parameters, conditions, the default and the suggestions."""
+    defined = definitions(document, model)
+    known = {*model.axes, *model.operator, *model.parameters, *DEVICE_NAMES, *defined}
+
+    def conditions(key: Literal["constraints", "prune"]) -> tuple[Expression, ...]:
+        texts = enumerate(getattr(model, key))
+        return tuple(expression(document, t, known, key, i).define(defined) for i, t in texts)
+
     space = SearchSpace(
         parameters=tuple(
             Parameter(name, _values(document, name, values), document.line("parameters", name))
             for name, values in model.parameters.items()
         ),
-        constraints=tuple(
-            expression(document, text, known, "constraints", i)
-            for i, text in enumerate(model.constraints)
-        ),
+        constraints=conditions("constraints"),
+        prune=conditions("prune"),
+        derived=_derived(model, defined),
     )
     default = None
     if model.default is not None:
@@ -199,7 +254,19 @@ def bound(
         launch=tuple(_launch(launch, operators) for launch in spec.launch),
         surroundings=tuple(_surroundings(one, operators) for one in spec.surroundings),
     )
-    return bound_spec, replace(space, constraints=_all(space.constraints, operators))
+    return bound_spec, bound_space(space, operators)
+
+
+def bound_space(space: SearchSpace, operators: Mapping[str, str]) -> SearchSpace:
+    """Put a choice of operators into every expression of a space."""
+    return replace(
+        space,
+        constraints=_all(space.constraints, operators),
+        prune=_all(space.prune, operators),
+        derived=tuple(
+            replace(one, expression=one.expression.bind(operators)) for one in space.derived
+        ),
+    )
 
 
 def _surroundings(one: SurroundingsSpec, operators: Mapping[str, str]) -> SurroundingsSpec:

@@ -122,6 +122,7 @@ def workload_from_text(spec: KernelSpec, text: str) -> Workload:
 def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSpec:
     axes = frozenset({*model.axes, *model.operator})
     names = axes | DEVICE_NAMES
+    defined = {one.name: one.expression for one in space.derived}
     arguments = _arguments(document, model, axes)
     folders = [_resolved(document.path.parent / folder) for folder in model.include]
     for i, path in enumerate(folders):
@@ -148,11 +149,11 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         min_bytes=expression(document, model.min_bytes, axes, "min_bytes"),
         operations=optional(document, model.operations, axes, "operations"),
         baseline=tuple(
-            _launch(document, item, names, "baseline", "launch", i)
+            _launch(document, item, names, {}, "baseline", "launch", i)
             for i, item in enumerate(model.baseline.launch)
         ),
         launch=tuple(
-            _launch(document, item, names | set(space.names), "launch", i)
+            _launch(document, item, names | set(space.names), defined, "launch", i)
             for i, item in enumerate(model.launch)
         ),
         tolerances=_tolerances(document, model, arguments),
@@ -288,13 +289,21 @@ def _workloads(
     return tuple(workloads)
 
 
-def _launch(document: Document, item: LaunchModel, names: Names, *here: str | int) -> LaunchSpec:
+def _launch(
+    document: Document,
+    item: LaunchModel,
+    names: Names,
+    defined: Mapping[str, Expression],
+    *here: str | int,
+) -> LaunchSpec:
+    def written(value: object, *place: str | int) -> Expression:
+        return expression(document, value, {*names, *defined}, *here, *place).define(defined)
+
     def sizes(values: Sequence[object] | None, key: str) -> tuple[Expression, ...]:
-        values = values or ()
-        return tuple(expression(document, v, names, *here, key, i) for i, v in enumerate(values))
+        return tuple(written(value, key, i) for i, value in enumerate(values or ()))
 
     def single(value: object, key: str) -> Expression | None:
-        return optional(document, value, names, *here, key)
+        return None if value is None else written(value, key)
 
     if not _FUNCTION.fullmatch(item.kernel):
         remedy = "write a function, `scale_rows`, or an instantiation, `scale_rows<8>`"

@@ -188,7 +188,13 @@ class SpaceModel(StrictModel):
     parameters: dict[str, list[Scalar]] = Field(
         min_length=1, description="names, each with a list of values, `block_size: [128, 256]`"
     )
+    derived: dict[str, Scalar] = Field(
+        default={}, description="names, each with an expression, `threads: 32 * warps`"
+    )
     constraints: list[Scalar] = Field(default=[], description="a list of expressions")
+    prune: list[Scalar] = Field(
+        default=[], description="a list of expressions; no search tries what breaks one"
+    )
     default: dict[str, Scalar] | None = Field(
         default=None, description="one value for every parameter, `{block_size: 128}`"
     )
@@ -315,7 +321,10 @@ def _found(value: object, plain: str | None) -> str:
 
 
 # What belongs to the refactoring. All else says what the kernel is and how it is judged.
-OWN_SECTIONS = ("parameters", "constraints", "default", "suggestions", "launch", "limits")
+OWN_SECTIONS = (
+    *("parameters", "derived", "constraints", "prune", "default", "suggestions", "launch"),
+    "limits",
+)
 # The default is what the refactoring is worth without a search.
 NEEDED_SECTIONS = ("parameters", "default", "launch")
 _FILES = ("source", "reference", "template")

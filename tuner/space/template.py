@@ -26,10 +26,10 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from tuner.model.config import SearchSpace
+from tuner.model.config import Derived, SearchSpace
 from tuner.model.errors import ExpressionError, TemplateError
 from tuner.model.expressions import FUNCTIONS, Value, power
-from tuner.model.kernel import KernelSpec
+from tuner.model.kernel import DEVICE_NAMES, KernelSpec
 from tuner.space.yaml import read_text
 
 MAX_OUTPUT = 1_000_000
@@ -122,10 +122,12 @@ class Template:
     def check(self, space: SearchSpace, spec: KernelSpec) -> None:
         """Raise `TemplateError` unless the template uses exactly the declared parameters.
 
-        It may use axes and operator macros too. A parameter may also be used by a launch only.
+        It may use axes, operator macros and derived names too. A parameter may also be used by a
+        launch only.
         """
         operators = {operator.name for operator in spec.operators}
-        known = {*space.names, *spec.axes, *operators}
+        derived = {one.name: one.expression for one in space.derived}
+        known = {*space.names, *spec.axes, *operators, *derived}
         for name in sorted(self.uses - known, key=lambda name: self._places[name]):
             remedy = f"declare it under `parameters` in {spec.path.name}; "
             remedy += f"declared: {', '.join(sorted(known))}"
@@ -135,20 +137,44 @@ class Template:
             remedy = "choose another name for the variable or macro"
             message = f"`{name}` is declared in {spec.path.name} and set again here"
             raise TemplateError(message, path=self.path, line=self._assigned[name], remedy=remedy)
-        launched = {n for launch in spec.launch for e in launch.expressions() for n in e.names}
+        used = {n for launch in spec.launch for e in launch.expressions() for n in e.names}
+        used |= self._check_derived(space, spec) | self.uses
         for parameter in space.parameters:
-            if parameter.name not in self.uses | launched:
+            if parameter.name not in used:
                 message = f"the parameter `{parameter.name}` changes nothing: "
                 message += f"neither {self.path.name} nor a launch uses it"
                 remedy = f"write @{{ {parameter.name} }}@ in the template, or delete it here"
                 raise TemplateError(message, path=spec.path, line=parameter.line, remedy=remedy)
 
+    def _check_derived(self, space: SearchSpace, spec: KernelSpec) -> set[str]:
+        """Return what the derived names depend on that the template uses."""
+        needed = set[str]()
+        for one in space.derived:
+            if one.name in self.uses:
+                needed |= one.expression.names
+                if asked := sorted(one.expression.names & DEVICE_NAMES):
+                    message = f"`{one.name}` depends on `{asked[0]}`, a number of the device"
+                    remedy = "write only what is the same on every device into the source"
+                    place = self._places[one.name]
+                    raise TemplateError(message, path=self.path, line=place, remedy=remedy)
+            elif not one.used:
+                message = f"the derived name `{one.name}` changes nothing: nothing uses it"
+                line, remedy = one.expression.line, "use it, or delete it here"
+                raise TemplateError(message, path=spec.path, line=line, remedy=remedy)
+        return needed
+
     def line_of(self, name: str) -> int | None:
         """Find the first line that uses a name; None where the template doesn't use it."""
         return self._places.get(name) if name in self.uses else None
 
-    def render(self, names: Mapping[str, Value]) -> Rendered:
-        """Render for one config; raise `TemplateError` with the template's line."""
+    def render(self, names: Mapping[str, Value], derived: Iterable[Derived] = ()) -> Rendered:
+        """Render for one config; raise `TemplateError` with the template's line.
+
+        Of the `derived` names those get a value that the template uses; raises `ExpressionError`
+        for one that has none here.
+        """
+        used = {one.name: one.expression for one in derived if one.name in self.uses}
+        names = {**names, **{name: one.evaluate(names) for name, one in used.items()}}
         for name, value in names.items():
             if isinstance(value, str) and set(value) & set(_MARKS):
                 raise TemplateError(f"the value of `{name}` has a control character")

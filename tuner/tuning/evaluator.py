@@ -74,7 +74,7 @@ class Evaluator:
 
     def render(self, workload: Workload, config: Config) -> Rendered:
         names = {**workload.values, **self._target.operators, **config}
-        return self.candidate.template.render(names)
+        return self.candidate.template.render(names, self.candidate.space.derived)
 
     def start(self, workload: Workload, config: Config) -> Pending:
         """Check the constraints, render, and start compiling; returns at once."""
@@ -82,7 +82,9 @@ class Evaluator:
         name, names = self.candidate.name, self.names(workload)
         broken = self.candidate.space.violated(config, names)
         if broken is not None:
-            trial = Trial(name, workload, config, Status.CONSTRAINT, f"breaks `{broken.text}`")
+            trial = Trial(
+                name, workload, config, Status.CONSTRAINT, f"invalid: constraint `{broken.text}`"
+            )
             return Pending(workload, config, started_s, trial)
         launches = self.spec.candidate_launches({**names, **config})
         if not launches:

@@ -9,14 +9,14 @@ from itertools import islice
 
 import numpy as np
 
-from tuner.model.config import Config
+from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import SpaceError, TemplateError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import INITIAL, Status, Trial, fastest
 from tuner.search.base import Features, StaticFeatureAware
 from tuner.search.factory import default_budget, learns_from_others, make_searcher, require_listed
 from tuner.search.pool import Pool, valid_configs
-from tuner.session.events import SearchEnded
+from tuner.session.events import SearchEnded, SpacePruned
 from tuner.session.session import Session
 from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
@@ -53,7 +53,7 @@ def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
     for workload in plan.tuned:
         pool = valid_configs(plan.space, evaluator.names(workload))
         if not len(pool):
-            raise no_valid_config(plan.spec, workload, pool)
+            raise no_valid_config(plan.spec, plan.space, workload, pool)
         answered = evaluator.answered(workload)
         if answered is not None:
             # Where nothing is left the space has changed: then the trials say so.
@@ -64,16 +64,33 @@ def pools_of(plan: Plan, evaluator: Evaluator) -> dict[Workload, Pool]:
     return pools
 
 
-def no_valid_config(spec: KernelSpec, workload: Workload, pool: Pool) -> SpaceError:
-    """Say which constraint leaves a workload without any config."""
-    constraint = pool.emptied_by
-    which = "all constraints" if constraint is None else f"`{constraint.text}`"
-    return SpaceError(
-        f"no config satisfies {which} for workload {workload}",
-        path=spec.path,
-        line=None if constraint is None else constraint.line,
-        remedy="change the workload, the parameters' values or the constraints",
-    )
+def no_valid_config(
+    spec: KernelSpec, space: SearchSpace, workload: Workload, pool: Pool
+) -> SpaceError:
+    """Say which condition leaves a workload without any config."""
+    condition, constraints = pool.emptied_by, "constraints"
+    if space.prune:
+        constraints = "constraints, or `prune`"
+    which = f"all {constraints}" if condition is None else f"`{condition.text}`"
+    message = f"no config satisfies {which} for workload {workload}"
+    remedy = f"change the workload, the parameters' values or the {constraints}"
+    if condition in space.prune:
+        message = f"every config is left out as slow for workload {workload}: prune {which}"
+        remedy = "loosen it, or try them all the same with --no-prune"
+    line = None if condition is None else condition.line
+    return SpaceError(message, path=spec.path, line=line, remedy=remedy)
+
+
+def note_space(plan: Plan, session: Session, evaluator: Evaluator) -> None:
+    """Record for every tuned workload how many configs `prune` leaves, where there is one."""
+    noted = {(one.candidate, one.workload) for one in session.events(SpacePruned)}
+    for workload in plan.tuned if plan.space.prune else ():
+        if (plan.candidate, workload.key) not in noted:
+            names = evaluator.names(workload)
+            pools = (valid_configs(space, names) for space in (plan.space.unpruned, plan.space))
+            valid, searched = (pool.estimated_size for pool in pools)
+            told = SpacePruned(0, plan.candidate, workload.key, valid, searched)
+            session.record_event(told)
 
 
 def cross_workload_transfer(
@@ -205,6 +222,7 @@ def search_all(
         # An earlier run has gone on to what follows the search of this candidate.
         progress.recount(plan.candidate)
     else:
+        note_space(plan, session, evaluator)
         Search(plan, session, evaluator, progress, pools, warm or {}).run(searches_left)
 
 
@@ -357,7 +375,12 @@ class Search:
     def _seeds(self, workload: Workload) -> tuple[Config, ...]:
         """Start from the space's own configs, what past runs found, and what is best near by."""
         pool, space = self.pools[workload], self.plan.space
-        wanted = [space.default, *space.suggestions, *self.warm.get(workload, ())]
+        warm = self.warm.get(workload, ())
+        if self.evaluator.answered(workload) is None:
+            # What was fast before is no less so for being thought slow.
+            names, unpruned = self.evaluator.names(workload), space.unpruned
+            pool.with_also(config for config in warm if unpruned.allows(config, names))
+        wanted: list[Config | None] = [*space.asked_for, *warm]
         if not self._learns_from_others(pool):
             before = [search.workload for search in self._scheduler.searches]
             near = sorted(before, key=lambda other: distance(workload, other))

@@ -49,7 +49,7 @@ def test_a_name_assigned_twice_is_refused_by_name() -> None:
         options.unique((("a", "1"), ("a", "1")), "parameter")
 
 
-SHARED = ["policy", "workload", "operator", "session", "resume", "sources", "jobs"]
+SHARED = ["policy", "workload", "operator", "session", "resume", "sources", "jobs", "prune"]
 
 
 @pytest.mark.parametrize("name", SHARED)

@@ -93,6 +93,19 @@ class TestResuming:
         with pytest.raises(SessionError, match="--peers: not what the session was started with"):
             resumed_plan(*kept, None, {"peers": True})
 
+    def test_keeps_to_what_the_session_thinks_slow(self, kept):
+        assert resumed_plan(*kept, None, {}).config.prune
+        with pytest.raises(SessionError, match="--no-prune: not what the session was started with"):
+            resumed_plan(*kept, None, {"prune": False})
+
+
+def test_without_prune_the_plan_has_all_that_the_constraints_allow(kernel):
+    space = kernel.with_suffix(".yaml")
+    space.write_text(f"{space.read_text()}prune: [N > 0]\n")
+    slow = new_plan(kernel, {**space_of(kernel), "prune": False, "device": "recorded"})
+    assert (slow.config.prune, slow.space.prune) == (False, ())
+    assert len(new_plan(kernel, {**space_of(kernel), "device": "recorded"}).space.prune) == 1
+
 
 def test_a_user_sees_one_message_and_exit_code_2(kernel, tune, monkeypatch):
     monkeypatch.chdir(kernel.parent)

@@ -100,3 +100,27 @@ def test_the_nearest_in_logarithms_serves_and_the_first_of_equally_near_ones():
     ]
     assert at(1, lambda served: served != "one") == "some"
     assert nearest(points, {"T": 1, "D": 1}, lambda served: False) is None
+
+
+NAMED = (
+    SPACE.replace(
+        "constraints:\n", "derived: {width: \"block if MAP == 'twice' else D\"}\nconstraints:\n"
+    )
+    .replace("  - D % block == 0", "  - D % width == 0")
+    .replace("block: [block]", "block: [width]")
+)
+
+
+@pytest.mark.parametrize(("D", "holds"), [(256, True), (200, False)])
+def test_derived_names_are_written_out_where_a_variant_is_sent(D, holds):  # noqa: N803
+    reach, axes = reach_of(kernels(space=NAMED), variant(128)), {"T": 77, "D": D}
+    assert reach.holds(names(kernels(), **axes)) is holds
+    assert [size.evaluate(axes) for launch in reach.launches for size in launch.block] == [
+        *(128, 64, 2),
+    ]
+
+
+def test_a_shape_where_a_variant_is_thought_slow_is_served_all_the_same():
+    made = kernels(space=f"{SPACE}prune: [D < 100]\n")
+    assert made.of(MANY, variant(128)) is not None
+    assert reach_of(made, variant(128)).holds(names(made, T=77, D=256))

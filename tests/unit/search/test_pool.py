@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -11,7 +12,7 @@ from searches import make_space
 
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import ExpressionError, SpaceError
-from tuner.model.expressions import Value
+from tuner.model.expressions import Expression, Value
 from tuner.search import enumeration
 from tuner.search.pool import Pool, valid_configs
 
@@ -242,3 +243,58 @@ class TestNeighbours:
         pool = valid_configs(make_space({"a": [1, 2], "b": [1, 2]}, "a == b"), {})
         assert pool.neighbours(0).tolist() == []
         assert valid_configs(make_space({}), {}).neighbours(0).tolist() == []
+
+
+class TestPrune:
+    SPACE = replace(
+        make_space({"a": [1, 2, 4], "b": [1, 2]}, "a != 4 or b == 1"),
+        prune=(Expression.parse("a > 1"), Expression.parse("b == 1 or T > 8")),
+    )
+
+    def test_no_search_proposes_what_it_leaves_out(self) -> None:
+        assert [str(c) for c in valid_configs(self.SPACE, {"T": 1})] == ["a=2 b=1", "a=4 b=1"]
+        assert len(valid_configs(self.SPACE, {"T": 9})) == 3
+
+    def test_without_it_all_that_the_constraints_allow_is_there(self) -> None:
+        assert len(valid_configs(self.SPACE.unpruned, {"T": 1})) == 5
+
+    @pytest.mark.parametrize(
+        ("named", "found"),
+        [({"a": 1, "b": 1}, True), ({"a": 2, "b": 2}, False), ({"a": 1, "b": 2}, False)],
+        ids=["by its parameters", "by the workload", "by both"],
+    )
+    def test_a_config_that_the_space_names_is_there_unless_the_workload_forbids(
+        self, named: dict[str, Value], found: bool
+    ) -> None:
+        for space in (
+            replace(self.SPACE, default=Config.of(named)),
+            replace(self.SPACE, suggestions=(Config.of(named),)),
+        ):
+            pool = valid_configs(space, {"T": 1})
+            assert (named in pool) is found
+            assert len(pool) == 2 + found
+
+    def test_a_named_config_that_breaks_a_constraint_is_not(self) -> None:
+        space = replace(self.SPACE, default=Config.of({"a": 4, "b": 2}))
+        assert space.default not in valid_configs(space, {"T": 9})
+
+    def test_what_leaves_nothing_is_told(self) -> None:
+        space = replace(self.SPACE, prune=(Expression.parse("a > 4"),))
+        pool = valid_configs(space, {"T": 1})
+        assert not len(pool)
+        assert pool.emptied_by is space.prune[0]
+
+    def test_a_sampled_pool_keeps_to_it_and_takes_up_what_is_named(self) -> None:
+        many = make_space({f"p{i}": range(10) for i in range(12)})
+        named = Config.of({f"p{i}": 0 for i in range(12)})
+        space = replace(many, prune=(Expression.parse("p0 > 0"),), default=named)
+        pool = valid_configs(space, {})
+        assert pool.sampled
+        assert [config for config in pool if config["p0"] == 0] == [named]
+
+
+def test_a_pool_takes_up_what_somebody_vouches_for_once() -> None:
+    pool = valid_configs(make_space({"a": [1, 2, 4]}, "a == 2"), {})
+    pool.with_also([{"a": 4}, {"a": 2}, {"a": 4}, {"a": 3}])
+    assert [str(config) for config in pool] == ["a=2", "a=4"]
+    assert pool.index({"a": 4}) == 1

@@ -137,3 +137,10 @@ def test_a_missing_section_is_named(merged, key):
     left = "".join(line for line in OWN.splitlines(keepends=True) if not line.startswith(key))
     with pytest.raises(SpaceError, match=f"the section `{key}` is missing"):
         merged(left)
+
+
+def test_derived_names_and_prune_go_with_the_template_that_they_were_written_for(merged):
+    own = "derived: {wide: 2 * threads}\nprune: [wide > 64]\n"
+    made = merged(OWN + own, USER + "derived: {half: block // 2}\nprune: [half > 8]\n")
+    assert (made["derived"], made["prune"]) == ({"wide": "2 * threads"}, ["wide > 64"])
+    assert not {"derived", "prune"} & merged(OWN, USER + "prune: [block > 8]\n").keys()

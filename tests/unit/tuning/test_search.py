@@ -10,17 +10,22 @@ from searches import make_trial
 from tuner.app.run import tune
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config, SearchSpace
+from tuner.model.errors import SpaceError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Status, Trial
 from tuner.report.data import from_session
 from tuner.search.pool import Pool, valid_configs
-from tuner.session.events import SearchEnded
+from tuner.session.events import SearchEnded, SpacePruned
 from tuner.space.load import load_definition
+from tuner.tuning.evaluator import evaluator_of
+from tuner.tuning.progress import ProgressTracker
 from tuner.tuning.search import (
     FIRST_TURN_TRIALS,
     FURTHER_TRIALS,
     TRANSFERRED_CONFIGS,
     cross_workload_transfer,
+    pools_of,
+    search_all,
 )
 
 PLAIN = "  block: [32, 64, 128, 256, 512]\n  items: [1, 2, 4, 8]\n"
@@ -182,3 +187,67 @@ def test_only_what_won_elsewhere_is_valid_here_and_was_not_tried_is_named(space,
     assert list(cross_workload_transfer(told[:2], {workload(2048): few})) == [(workload(2048), a)]
     assert list(cross_workload_transfer(told[:1], {workload(1024): pool})) == []
     assert list(cross_workload_transfer([trial(1024, a, None)], {workload(2048): pool})) == []
+
+
+@pytest.fixture
+def pruned(project):
+    """Think blocks of under 128 slow, and more than 2 items on the small workload."""
+    space = project / "scale.yaml"
+    space.write_text(f"{space.read_text()}prune: [block >= 128, N > 9999 or items <= 2]\n")
+
+
+def test_what_prune_leaves_out_is_not_tried_and_counted(
+    pruned, make_plan, make_session, compiler, listener
+):
+    plan = make_plan()
+    with make_session(plan) as session:
+        found = searched(plan, session, compiler, listener)
+        assert [len(trials) for trials in found.values()] == [6, 11]
+        assert all(t.config["block"] >= 128 for trials in found.values() for t in trials)
+        counts = [(one.valid, one.searched) for one in session.events(SpacePruned)]
+        assert counts == [(19, 6), (19, 11)]
+        assert len(from_session(session).pruned) == 2
+
+
+def test_a_suggestion_that_prune_leaves_out_is_tried(
+    pruned, project, make_plan, make_session, compiler, listener
+):
+    space = project / "scale.yaml"
+    space.write_text(f"{space.read_text()}suggestions: [{{block: 32}}, {{items: 8}}]\n")
+    plan = make_plan()
+    with make_session(plan) as session:
+        small, large = searched(plan, session, compiler, listener).values()
+    assert [t.config["items"] for t in small if t.config["block"] == 32] == [1]
+    assert {t.status for t in (*small, *large)} == {Status.CORRECT}
+    assert not [t for t in small if t.config["items"] == 8], "slow on this workload"
+    assert [t for t in large if t.config["items"] == 8]
+
+
+def test_a_config_of_a_past_run_is_tried_where_prune_leaves_it_out(
+    pruned, make_plan, make_session, compiler, listener
+):
+    plan = make_plan(searcher="random", trials=4)
+    slow, invalid = (Config.of({"block": block, "items": 8}) for block in (64, 512))
+    with make_session(plan) as session:
+        evaluator = evaluator_of(plan, compiler, SimulatedDevice(smooth))
+        warm = dict.fromkeys(plan.tuned, (invalid, slow))
+        session.add_candidate(plan.candidate, plan.template.text, "")
+        tracker = ProgressTracker(plan, session, "simulated", listener)
+        pools = pools_of(plan, evaluator)
+        search_all(plan, session, evaluator, tracker, pools, warm=warm)
+        for workload in plan.tuned:
+            tried = {trial.config for trial in session.trials(INITIAL, workload)}
+            assert slow in tried
+            assert invalid not in tried
+
+
+def test_what_leaves_a_workload_without_a_config_is_named(project, make_plan, compiler):
+    space = project / "scale.yaml"
+    space.write_text(f"{space.read_text()}prune: [N > 9999]\n")
+    plan = make_plan()
+    with pytest.raises(SpaceError) as caught:
+        pools_of(plan, evaluator_of(plan, compiler, SimulatedDevice(smooth)))
+    assert "every config is left out as slow for workload N=1000: prune `N > 9999`" in str(
+        caught.value
+    )
+    assert "--no-prune" in str(caught.value)

@@ -113,7 +113,7 @@ class DraftArguments(ToolArguments):
     space: str = Field(
         "",
         description="A whole search space in YAML to try instead of the candidate's: parameters, "
-        "constraints, default, launch. Default: the candidate's.",
+        "derived, constraints, prune, default, launch. Default: the candidate's.",
     )
 
 

@@ -182,7 +182,9 @@ def _config(draft: CandidateDraft, workload: Workload, given: Mapping[str, Value
     if not default and len(given) < len(space.names):
         pool = valid_configs(space, draft.evaluator.names(workload))
         if not len(pool):
-            raise SpaceError(f"no config is valid on {workload}", remedy="loosen the constraints")
+            raise SpaceError(
+                f"no config is valid on {workload}", remedy="loosen the constraints, or `prune`"
+            )
         default = pool[0]
     return Config.of(
         (p.name, _value(p, given[p.name]) if p.name in given else default[p.name])
@@ -336,8 +338,14 @@ def measured(
     baseline = baseline_us(choice.workload)
     return (
         f"{choice}: {trial.time_us:.4g} us; the baseline {baseline:.4g} us: "
-        f"{baseline / trial.time_us:.3g}x\n{_taken(trial.measurement, info)}"
+        f"{baseline / trial.time_us:.3g}x\n{_taken(trial.measurement, info)}{_unsearched(choice)}"
     )
+
+
+def _unsearched(choice: DraftConfig) -> str:
+    draft = choice.draft
+    broken = draft.plan.space.left_out(choice.config, draft.evaluator.names(choice.workload))
+    return f"\nno search tries it; left out as slow: prune `{broken.text}`" if broken else ""
 
 
 def profiled(choice: DraftConfig, profiling: Profiling, info: DeviceInfo) -> str:
@@ -374,7 +382,7 @@ def search(
     space, evaluator = draft.plan.space, draft.evaluator
     pool = valid_configs(space, evaluator.names(workload))
     if not len(pool):
-        raise no_valid_config(draft.plan.spec, workload, pool)
+        raise no_valid_config(draft.plan.spec, space, workload, pool)
     default = space.default
     chooser = make_searcher(
         searcher,

@@ -175,6 +175,19 @@ def convergences(data: ReportData) -> tuple[tuple[str, Markup], ...]:
     return tuple(found)
 
 
+def space_lines(data: ReportData) -> tuple[str, ...]:
+    """Say how much of the space was left out as slow."""
+    if data.pruned is None:
+        return ("with --no-prune, configs that `prune` leaves out as slow were searched too",)
+    valid, searched = (sum(getattr(one, n) for one in data.pruned) for n in ("valid", "searched"))
+    if searched == valid:
+        return ()
+    return (
+        f"`prune` left out {valid - searched:,} of {valid:,} valid configs as slow, over all "
+        "searches; with --no-prune they are tried too",
+    )
+
+
 def early_end_lines(data: ReportData) -> tuple[str, ...]:
     gains = [one.expected_gain for one in data.early_ends if one.expected_gain is not None]
     trials = sum(one.trials for one in data.early_ends if one.expected_gain is not None)

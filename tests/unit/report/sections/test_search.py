@@ -24,8 +24,9 @@ from tuner.report.sections.search import (
     importances,
     rejections,
     source_diffs,
+    space_lines,
 )
-from tuner.session.events import SearchEnded
+from tuner.session.events import SearchEnded, SpacePruned
 
 HERE = Workload.of({"T": 1, "D": 64})
 
@@ -197,6 +198,25 @@ def test_a_name_that_would_run_into_the_last_is_left_out():
 
 
 ENOUGH = SearchEnded(0, "initial", "T=1", 31, 0.0041), SearchEnded(0, "initial", "T=2", 1012, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("pruned", "lines"),
+    [
+        ((), ()),
+        ((SpacePruned(0, "initial", "T=1", 50, 50),), ()),
+        (
+            (SpacePruned(0, "initial", "T=1", 50, 20), SpacePruned(0, "initial", "T=2", 1000, 80)),
+            (
+                "`prune` left out 950 of 1,050 valid configs as slow, over all searches; "
+                "with --no-prune they are tried too",
+            ),
+        ),
+        (None, ("with --no-prune, configs that `prune` leaves out as slow were searched too",)),
+    ],
+)
+def test_how_much_of_the_space_is_left_out_is_told(pruned, lines):
+    assert space_lines(ReportData("scale", "H200", recorded=False, pruned=pruned)) == lines
 
 
 @pytest.mark.parametrize(
