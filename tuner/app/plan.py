@@ -295,7 +295,7 @@ def _plan(definition: Definition, config: RunConfig) -> Plan:
     from tuner.space.template import Template
 
     definition = definition.chosen(config.operators)
-    template = Template.load(definition.spec.template)
+    template = Template.load(definition.spec.template, definition.spec.include_dirs)
     template.check(definition.space, definition.spec)
     check_signature(definition.spec)
     if definition.space.default is not None:

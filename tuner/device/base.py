@@ -267,6 +267,8 @@ class CompileTarget:
             "max_shared_bytes": self.limits.shared_bytes_per_block,
             "multiprocessors": self.device.multiprocessors,
             "warp_size": self.limits.threads_per_warp,
+            # nobody has said that it does
+            "successor_waits": False,
         }
 
     def request(self, source: str, launches: tuple[Launch, ...]) -> CompileRequest:

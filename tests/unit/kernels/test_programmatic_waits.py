@@ -42,7 +42,7 @@ OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 def requests(name: str) -> list[tuple[CompileRequest, tuple[Launch, ...], str]]:
     """Some programmatic configs on the smallest and the largest workload."""
     definition = load_definition(SPACES / f"{name}.yaml")
-    spec, template = definition.spec, Template.load(definition.spec.template)
+    spec, template = definition.spec, Template.load(definition.spec.template, definition.spec.include_dirs)
     operators = chosen_operators(spec, {})
     target = CompileTarget(spec, operators, target_info("sm_90a"))
     chance = random.Random(name)  # noqa: S311 - the same configs every time
