@@ -21,10 +21,10 @@ from tuner.model.trial import Status
 from tuner.process.files import atomic_write, read_text
 from tuner.search.pool import Pool, valid_configs
 from tuner.source import check_arguments, parse_source
+from tuner.space.inclusion import put_together
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
 from tuner.space.schema import rewritten
-from tuner.space.inclusion import put_together
 from tuner.space.template import Template
 from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending

@@ -16,7 +16,10 @@ WAIT = "ACQBULK"  # griddepcontrol.wait
 TRIGGER = "PREEXIT"  # griddepcontrol.launch_dependents
 # A prefetch (CCTL, UBLKPF) is none: it goes through the L2, as all writers do.
 _ACCESSES = frozenset(
-    "global_load global_store generic_load generic_store async_copy bulk_copy atomic texture".split()
+    [
+        *("global_load", "global_store", "generic_load", "generic_store"),
+        *("async_copy", "bulk_copy", "atomic", "texture"),
+    ]
 )
 _NEVER = frozenset({"!PT", "!UPT"})
 _ALWAYS = frozenset({"", "PT", "UPT"})
@@ -46,10 +49,11 @@ class BeforeWait:
             return ""
         named = ", ".join(f"{one.opcode} at {one.offset:#x}" for one in self.accesses[:_MOST_NAMED])
         more = len(self.accesses) - _MOST_NAMED
+        named += f" and {more} more" if more > 0 else ""
         return (
-            f"its machine code touches global memory before griddepcontrol.wait: {named}"
-            f"{f' and {more} more' if more > 0 else ''}; use what `launder_after_wait` returns after "
-            "the wait, and store nothing before it (docs/templates.md)"
+            f"its machine code touches global memory before griddepcontrol.wait: {named}; use what "
+            "`launder_after_wait` returns after the wait, and store nothing before it "
+            "(docs/templates.md)"
         )
 
 
@@ -79,7 +83,9 @@ def unread_because(cubin: bytes) -> str:
     """Say why machine code cannot be read here, "" where it can."""
     if not cubin:
         return "not read: there is no machine code here"
-    return "" if find_nvdisasm() else "not read: nvdisasm was not found (pip install nvidia-cuda-nvdisasm)"
+    if find_nvdisasm() is None:
+        return "not read: nvdisasm was not found (pip install nvidia-cuda-nvdisasm)"
+    return ""
 
 
 def _reached(functions: Mapping[str, Function], symbol: str) -> Iterator[tuple[str, Instruction]]:

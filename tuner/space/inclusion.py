@@ -17,7 +17,7 @@ _NAME = re.compile(r'[ \t]+"([^"]+)"\s*')
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A template with all that it includes; `places[i]` is the file and line that line i + 1 has."""
+    """A template with all that it includes; `places[i]` is the file and line of line i + 1."""
 
     text: str
     path: Path
@@ -58,7 +58,9 @@ def _found(rest: str, place: tuple[Path, int], folders: Sequence[Path]) -> Path:
     name = _NAME.fullmatch(rest)
     if name is None:
         remedy = 'write //% include "words.cuh"'
-        raise TemplateError("an `include` needs a name in quotes", path=path, line=line, remedy=remedy)
+        raise TemplateError(
+            "an `include` needs a name in quotes", path=path, line=line, remedy=remedy
+        )
     for folder in (one.resolve() for one in folders):
         file = (folder / name[1]).resolve()
         if file.is_file() and file.is_relative_to(folder):

@@ -212,8 +212,17 @@ class PtxKernel:
         module = call(driver.cuModuleLoadData, text.encode() + b"\0")
         self.function = call(driver.cuModuleGetFunction, module, name.encode())
 
-    def issue(self, stream: Any, blocks: int, *values: Any, shared_bytes: int = 0) -> None:
+    def issue(
+        self,
+        stream: Any,
+        blocks: int,
+        *values: Any,
+        shared_bytes: int = 0,
+        programmatic: bool = False,
+    ) -> None:
         """Enqueue a launch with the `ctypes` numbers that it takes; they are copied at once."""
         arguments = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        shape = (blocks, 1, 1, THREADS, 1, 1, shared_bytes)
-        call(driver.cuLaunchKernel, self.function, *shape, stream, ctypes.addressof(arguments), 0)
+        shape = (blocks, 1, 1), (THREADS, 1, 1)
+        launch = Launch("", *shape, shared_bytes=shared_bytes, pdl=programmatic)
+        config = _launch_config(launch, stream, isolated=False)
+        call(driver.cuLaunchKernelEx, config, self.function, ctypes.addressof(arguments), 0)
