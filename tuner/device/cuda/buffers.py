@@ -405,7 +405,7 @@ class EagerSuccessor:
         """Enqueue what overwrites the inputs, a launch for each."""
         for _, address, size_bytes in self._inputs:
             numbers = ctypes.c_uint64(address), ctypes.c_uint64(size_bytes)
-            self._kernel.issue(stream, self._blocks, *numbers, programmatic=True)
+            self._kernel.issue_programmatic(stream, self._blocks, *numbers)
 
     def tidy(self, stream: Any) -> None:
         """Bring the inputs back, which the judge compares with its own."""

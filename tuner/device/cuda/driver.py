@@ -212,17 +212,15 @@ class PtxKernel:
         module = call(driver.cuModuleLoadData, text.encode() + b"\0")
         self.function = call(driver.cuModuleGetFunction, module, name.encode())
 
-    def issue(
-        self,
-        stream: Any,
-        blocks: int,
-        *values: Any,
-        shared_bytes: int = 0,
-        programmatic: bool = False,
-    ) -> None:
+    def issue(self, stream: Any, blocks: int, *values: Any, shared_bytes: int = 0) -> None:
         """Enqueue a launch with the `ctypes` numbers that it takes; they are copied at once."""
         arguments = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        shape = (blocks, 1, 1), (THREADS, 1, 1)
-        launch = Launch("", *shape, shared_bytes=shared_bytes, pdl=programmatic)
+        shape = (blocks, 1, 1, THREADS, 1, 1, shared_bytes)
+        call(driver.cuLaunchKernel, self.function, *shape, stream, ctypes.addressof(arguments), 0)
+
+    def issue_programmatic(self, stream: Any, blocks: int, *values: Any) -> None:
+        """Enqueue a launch that may begin as soon as the one before it allows."""
+        arguments = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        launch = Launch("", (blocks, 1, 1), (THREADS, 1, 1), pdl=True)
         config = _launch_config(launch, stream, isolated=False)
         call(driver.cuLaunchKernelEx, config, self.function, ctypes.addressof(arguments), 0)
