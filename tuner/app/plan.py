@@ -161,7 +161,16 @@ def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
         tuner_version=TUNER_VERSION,
         command=tuple(map(without_password, command)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        headers_sha=_headers_sha(spec),
     )
+
+
+def _headers_sha(spec: KernelSpec) -> str:
+    from tuner.compiler.includes import header_digest
+    from tuner.process.files import read_regular
+
+    texts = (read_regular(path).decode(errors="replace") for path in (spec.template, spec.source))
+    return header_digest("\n".join(texts), spec.include_dirs)
 
 
 def read_space(space: Path, template: Path | None = None) -> Definition:
@@ -327,6 +336,9 @@ def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) ->
         raise SessionError("is of no workload", path=directory)
     try:
         changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
+        # Sessions of earlier versions don't say.
+        if manifest.headers_sha not in ("", _headers_sha(spec)):
+            changed.append("what they include from " + ", ".join(map(str, spec.include_dirs)))
     except OSError as error:
         message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
         raise SessionError(message, path=directory) from error

@@ -277,7 +277,7 @@ class CompileTarget:
             kernels=tuple(dict.fromkeys(launch.kernel for launch in launches)),
             architecture=self.device.architecture,
             options=self.options,
-            include_dirs=tuple(str(folder) for folder in self.spec.include_dirs),
+            include_dirs=self._include_dirs,
         )
 
     def program(
@@ -297,4 +297,8 @@ class CompileTarget:
         return Program(self._source_key(source), workload, launches).key
 
     def _source_key(self, source: str) -> str:
-        return source_key(source, self.options, self.device.architecture)
+        return source_key(source, self.options, self.device.architecture, self._include_dirs)
+
+    @property
+    def _include_dirs(self) -> tuple[str, ...]:
+        return tuple(map(str, self.spec.include_dirs))
