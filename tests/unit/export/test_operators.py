@@ -1,4 +1,4 @@
-"""Exported sources of our own kernels, built by nvcc as their README says: they compile and wait."""
+"""Exported sources of our own kernels, built by nvcc as their README says, compile and wait."""
 
 from __future__ import annotations
 
