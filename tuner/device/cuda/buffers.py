@@ -390,16 +390,17 @@ class EagerSuccessor:
         self._inputs: list[tuple[int, int, int]] = []
 
     def before(self, arena: MappedArena, stream: Any) -> bool:
-        """Keep the inputs and enqueue a launch that lasts; False where there is no room."""
-        if not (copy := self._spare.of(arena.layout.total_bytes)):
-            return False
+        """Keep the inputs and enqueue a launch that lasts; False without inputs, or room."""
         # The largest first: a kernel reads it for the longest time.
         slots = sorted(arena.layout.with_role("input"), key=lambda slot: -slot.size_bytes)
+        copy = self._spare.of(arena.layout.total_bytes) if slots else 0
+        if not copy:
+            return False
         self._inputs = [(copy + s.offset, arena.base + s.offset, s.size_bytes) for s in slots]
         for kept, address, size_bytes in self._inputs:
             call(driver.cuMemcpyDtoDAsync, kept, address, size_bytes, stream)
         self._before.issue(stream, 0, 0, 0)
-        return bool(slots)
+        return True
 
     def after(self, stream: Any) -> None:
         """Enqueue what overwrites the inputs, a launch for each."""
