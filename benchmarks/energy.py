@@ -162,7 +162,7 @@ def main() -> None:
     meter = open_meter(device)
     ticks = tick_ms()
     print(f"the counter ticks every {ticks[len(ticks) // 2]:.1f} ms", file=sys.stderr)
-    template = Template.load(spec.template)
+    template = Template.load(spec.template, spec.include_dirs)
     with NvrtcPool() as compiler:
         candidate = Candidate(INITIAL, space, template)
         evaluator = Evaluator(spec, candidate, OPERATORS, compiler, device)

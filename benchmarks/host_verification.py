@@ -59,7 +59,7 @@ def main() -> None:
     device = HostDevice(spec, OPERATORS)
     with tempfile.TemporaryDirectory() as folder:
         compiler = HostCompiler(cache=Cache(Path(folder)))
-        candidate = Candidate("measured", space, Template.load(spec.template))
+        candidate = Candidate("measured", space, Template.load(spec.template, spec.include_dirs))
         evaluator = Evaluator(spec, candidate, OPERATORS, compiler, device)
         first, *configs = spread(valid_configs(space, evaluator.names(WORKLOAD)))
         measured(evaluator, device, first)  # compiles the runtime, opens the workload

@@ -173,7 +173,7 @@ def plan_of(spaces, asked, seed):
         workloads=tuple(space.workload for space in spaces),
         operators={operator.name: operator.values[0] for operator in spec.operators},
     )
-    return Plan(config, spec, spaces[0].space, Template.load(spec.template))
+    return Plan(config, spec, spaces[0].space, Template.load(spec.template, spec.include_dirs))
 
 
 def alone(spaces, asked, names):

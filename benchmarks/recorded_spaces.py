@@ -82,7 +82,9 @@ def evaluator_of(space, compiler=None):
     operators = {operator.name: operator.values[0] for operator in spec.operators}
     (path,) = recordings_of(spec.source)
     device = RecordedDevice(path, spec.name, operators)
-    candidate = Candidate(INITIAL, definition.space, Template.load(spec.template))
+    candidate = Candidate(
+        INITIAL, definition.space, Template.load(spec.template, spec.include_dirs)
+    )
     return Evaluator(spec, candidate, operators, compiler, device)
 
 

@@ -165,7 +165,7 @@ def main():
     from tuner.space.template import Template
 
     definition = load_definition(SPACE)
-    template = Template.load(definition.spec.template)
+    template = Template.load(definition.spec.template, definition.spec.include_dirs)
     if asked.kernel_tuner:
         with tempfile.TemporaryDirectory() as folder:
             verified = asked.kernel_tuner == "checked"

@@ -90,7 +90,7 @@ def main() -> None:
     device = CudaDevice(0, spec, OPERATORS)
     rows = []
     with NvrtcPool() as compiler:
-        candidate = Candidate("measured", space, Template.load(spec.template))
+        candidate = Candidate("measured", space, Template.load(spec.template, spec.include_dirs))
         evaluator = Evaluator(spec, candidate, OPERATORS, compiler, device)
         for workload in spec.tuned:
             rows.append(measure(device, evaluator, space, workload, options.configs))

@@ -75,7 +75,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     project = Project(copytree(SCALE, tmp_path_factory.mktemp("recorded") / "project"))
     definition = load_definition(project.space)
     spec, target = definition.spec, target_info("sm_90a")
-    candidate = Candidate("any", definition.space, Template.load(spec.template))
+    candidate = Candidate("any", definition.space, Template.load(spec.template, spec.include_dirs))
     compiler = NvrtcPool(cache=Cache())
     evaluator = Evaluator(spec, candidate, {}, compiler, UnavailableDevice(target))
     recorded = {}

@@ -268,6 +268,22 @@ def test_a_file_that_changed_since_the_session_began(project, session, tune, nam
     assert_refused(tune("--resume", session), "changed since the session began", path.name)
 
 
+@pytest.mark.parametrize("directive", ["#include", "//% include"])
+def test_a_header_that_changed_since_the_session_began(project, tune, directive: str) -> None:
+    headers = project.root / "headers"
+    headers.mkdir()
+    (headers / "two.cuh").write_text("constexpr float kTwo = 2.0f;\n", encoding="utf-8")
+    space, text = project.space, project.template.read_text(encoding="utf-8")
+    project.template.write_text(f'{directive} "two.cuh"\n{text}', encoding="utf-8")
+    named = space.read_text(encoding="utf-8") + "\ninclude: [../headers]\n"
+    space.write_text(named, encoding="utf-8")
+    result = tune(project.kernel, "--trials", "1", "--quiet", "--session", "mine")
+    assert result.exit_code == 0, result.output
+    assert tune("--resume", "mine", "--quiet").exit_code == 0
+    (headers / "two.cuh").write_text("constexpr float kTwo = 3.0f;\n", encoding="utf-8")
+    assert_refused(tune("--resume", "mine"), "changed since the session began", "headers")
+
+
 def test_an_option_that_the_session_was_not_started_with(session: Path, tune) -> None:
     result = tune("--resume", session, "--trials", "7", "--seed", "3", "--quiet")
     assert_refused(result, "--trials, --seed: not what the session was started with")

@@ -89,6 +89,6 @@ def test_the_literal_agent_widens_a_drafted_space_that_still_loads(here: Path) -
     spec.template.write_text(answer.template)
     wider = load_definition(made.space)
     assert {p.name: p.values for p in wider.space.parameters}["block_rows"] == (4, 8, 16, 32)
-    Template.load(spec.template).check(wider.space, wider.spec)
+    Template.load(spec.template, spec.include_dirs).check(wider.space, wider.spec)
     checked = run("check", made.space, "--sample", "2")
     assert checked.exit_code == 0, checked.output

@@ -42,7 +42,9 @@ def evaluator_of(definition: Definition, choice: dict[str, str], stack: ExitStac
         pytest.skip(str(error))
     spec, operators = definition.spec, chosen_operators(definition.spec, choice)
     compiler, device = sanitized_host(spec, operators, environment, stack)
-    candidate = Candidate("initial", definition.space, Template.load(spec.template))
+    candidate = Candidate(
+        "initial", definition.space, Template.load(spec.template, spec.include_dirs)
+    )
     return Evaluator(spec, candidate, operators, compiler, device)
 
 

@@ -24,10 +24,8 @@ from tuner.space.load import Definition
 Build = Callable[..., Program]
 
 OPERATORS = {"ACTIVATION": "silu"}
-DEPENDENT = (
-    'asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'
-    'asm volatile("griddepcontrol.wait;" ::: "memory");'
-)
+WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+TRIGGER = 'asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'
 # Right only where the hardware says that the block is one of a cluster of SIZE.
 IN_CLUSTER = """
   unsigned blocks;
@@ -172,7 +170,7 @@ def test_programmatic_launches_overlap_and_have_an_isolated_time(
     device: CudaDevice, honest: Program, build: Build
 ) -> None:
     launch = replace(LAUNCH, pdl=True)
-    dependent = build(silu(before=DEPENDENT), WORKLOAD, launch)
+    dependent = build(silu(before=WAIT), WORKLOAD, launch)
     assert device.run(dependent, full_verification=True).status is Status.CORRECT
     rounds = device.compare([honest, dependent], rounds=15)
     overlapped = statistics.median(row[1] for row in rounds.times_us)
@@ -189,13 +187,23 @@ def test_a_programmatic_launch_that_reads_before_its_wait_is_wrong(
 ) -> None:
     launch = replace(LAUNCH, pdl=True)
     hasty = build(
-        silu(before='asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'),
+        silu(before=TRIGGER),
         WORKLOAD,
         launch,
     )
     outcome = device.run(hasty, full_verification=full_verification)
     assert outcome.status is Status.INCORRECT
     assert "griddepcontrol.wait" in outcome.reason
+
+
+@pytest.mark.usefixtures("newer_than_8")
+def test_a_programmatic_launch_whose_successor_may_begin_before_it_has_read_is_wrong(
+    device: CudaDevice, build: Build
+) -> None:
+    early = build(silu(before=TRIGGER + WAIT), WORKLOAD, replace(LAUNCH, pdl=True))
+    outcome = device.run(early, full_verification=True)
+    assert outcome.status is Status.INCORRECT
+    assert "griddepcontrol.launch_dependents" in outcome.reason
 
 
 def test_more_programs_are_compared_than_stay_loaded(device: CudaDevice, honest: Program) -> None:

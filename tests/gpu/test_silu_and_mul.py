@@ -35,7 +35,9 @@ def evaluator(
 ) -> Iterator[Evaluator]:
     """One evaluator, and so one device, for each activation."""
     spec, operators = definition.spec, {"ACTIVATION": request.param}
-    candidate = Candidate("template", definition.space, Template.load(spec.template))
+    candidate = Candidate(
+        "template", definition.space, Template.load(spec.template, spec.include_dirs)
+    )
     device = CudaDevice(0, spec, operators)
     yield Evaluator(spec, candidate, operators, compiler, device)
     device.close()

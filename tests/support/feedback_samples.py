@@ -22,7 +22,13 @@ from tuner.space.template import Template
 
 ROOT = Path(__file__).parents[2]
 INFO = DeviceInfo("NVIDIA H200", "sm_90a", (9, 0), 132, 60 << 20, 4283.0, recorded=False)
-DEVICE = {"max_threads": 1024, "max_shared_bytes": 232448, "multiprocessors": 132, "warp_size": 32}
+DEVICE = {
+    "max_threads": 1024,
+    "max_shared_bytes": 232448,
+    "multiprocessors": 132,
+    "warp_size": 32,
+    "successor_waits": False,
+}
 TEMPLATE = """\
 constexpr int kBlock = @{ block }@;
 constexpr int kItems = @{ items }@;
@@ -61,7 +67,9 @@ def silu_project() -> Project:
         configs = draw_configs(space, {**workload.values, **DEVICE}, draw, 80)
         trials[workload] = [silu_trial(workload, config) for config in configs]
     baselines_us = {w: 2.7 + 1.06 * silu_floor_us(w) for w in spec.tuned}
-    return Project(task, space, Template.load(spec.template), trials, baselines_us)
+    return Project(
+        task, space, Template.load(spec.template, spec.include_dirs), trials, baselines_us
+    )
 
 
 def draw_configs(

@@ -46,4 +46,4 @@ def plan_of(space: Path, **changes: Any) -> Plan:
         template=spec.template,
         **{"workloads": spec.workloads, "searcher": "exhaustive", **changes},
     )
-    return Plan(config, spec, definition.space, Template.load(spec.template))
+    return Plan(config, spec, definition.space, Template.load(spec.template, spec.include_dirs))

@@ -21,6 +21,7 @@ from tuner.model.trial import Status
 from tuner.process.files import atomic_write, read_text
 from tuner.search.pool import Pool, valid_configs
 from tuner.source import check_arguments, parse_source
+from tuner.space.inclusion import put_together
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
 from tuner.space.schema import rewritten
@@ -69,7 +70,9 @@ def drafted(answer: Answer, plan: Plan, folder: Path, name: str) -> Plan:
         )
         atomic_write(space_path, merged)
         definition = load_definition(space_path, plan.config.operators)
-        template = Template.from_text(answer.template, template_path)
+        whole = put_together(answer.template, template_path, definition.spec.include_dirs)
+        atomic_write(template_path, whole.text)
+        template = Template.from_text(whole.text, template_path)
         template.check(definition.space, definition.spec)
         _require_searchable(definition.space, space_path)
         space = definition.space if plan.config.prune else definition.space.unpruned

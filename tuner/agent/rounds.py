@@ -161,7 +161,7 @@ class Rounds:
         evaluator = self._candidates.of(plan)
         require_as_wide(plan, evaluator, self._plan)
         validate_candidate(plan, evaluator, verify=self._author.verifies, seed=number)
-        accepted = AnswerAccepted(number, attempt, answer.template, answer.space)
+        accepted = AnswerAccepted(number, attempt, plan.template.text, answer.space)
         if accepted not in self._session.events(AnswerAccepted, number):
             self._session.record_event(accepted)
         return plan

@@ -125,7 +125,7 @@ def _check(
     sample: int,
 ) -> SpaceCheck:
     spec, space = definition.spec, definition.space
-    template = Template.load(spec.template)
+    template = Template.load(spec.template, spec.include_dirs)
     template.check(space, spec)
     check_signature(spec)
     _check_reference(spec, operators)

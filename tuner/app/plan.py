@@ -167,7 +167,16 @@ def manifest_of(plan: Plan, command: tuple[str, ...]) -> Manifest:
         tuner_version=TUNER_VERSION,
         command=tuple(map(without_password, command)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        headers_sha=_headers_sha(spec),
     )
+
+
+def _headers_sha(spec: KernelSpec) -> str:
+    from tuner.compiler.includes import header_digest
+    from tuner.process.files import read_regular
+
+    texts = (read_regular(path).decode(errors="replace") for path in (spec.template, spec.source))
+    return header_digest("\n".join(texts), spec.include_dirs)
 
 
 def read_space(space: Path, template: Path | None = None) -> Definition:
@@ -308,7 +317,7 @@ def _plan(definition: Definition, config: RunConfig) -> Plan:
     for workload in config.workloads:
         check_sizes(spec, workload)
     definition = replace(definition, spec=spec)
-    template = Template.load(definition.spec.template)
+    template = Template.load(spec.template, spec.include_dirs)
     space = definition.space
     template.check(space, definition.spec)
     check_signature(definition.spec)
@@ -342,6 +351,9 @@ def _require_unchanged(directory: Path, manifest: Manifest, spec: KernelSpec) ->
         raise SessionError("is of no workload", path=directory)
     try:
         changed = [str(path) for path, sha in files.items() if file_sha(path) != sha]
+        # Sessions of earlier versions don't say.
+        if manifest.headers_sha not in ("", _headers_sha(spec)):
+            changed.append("what they include from " + ", ".join(map(str, spec.include_dirs)))
     except OSError as error:
         message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
         raise SessionError(message, path=directory) from error

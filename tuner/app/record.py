@@ -151,7 +151,7 @@ def _compiled(
         tried = session.trials(INITIAL, workload)
         asked += [evaluator.request(workload, trial.config) for trial in tried]
     for one in asked:
-        key = source_key(one.source, one.options, one.architecture)
+        key = source_key(one.source, one.options, one.architecture, one.include_dirs)
         # Which kernels of a source are launched may depend on the workload.
         kernels = dict.fromkeys((*requests.get(key, one).kernels, *one.kernels))
         requests[key] = replace(one, kernels=tuple(kernels))

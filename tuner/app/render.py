@@ -28,7 +28,7 @@ def render(
     """
     definition, chosen = read_chosen(space, operators)
     spec = definition.spec
-    template = Template.load(spec.template)
+    template = Template.load(spec.template, spec.include_dirs)
     template.check(definition.space, spec)
     texts = {name: format_value(value) for name, value in (config or {}).items()}
     values = chosen_config(spec, definition.space, texts)

@@ -55,5 +55,6 @@ def verify(
             candidates.evaluator(plan.candidate).verify_baseline(workload)
         verification.verify(pairs)
         verification.on_edge_cases(variant for _, variant in pairs)
+        verification.read_machine_code(pairs)
         verification.watch(pairs)
         return verification.made

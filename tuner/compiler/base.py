@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tuner.compiler.includes import UNIT_NAME
+from tuner.compiler.includes import UNIT_NAME, header_digest
 from tuner.model.trial import Resources
 
 
@@ -82,9 +82,20 @@ def normalized(source: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def source_key(source: str, options: tuple[str, ...], architecture: str) -> str:
-    """Hash what decides the machine code apart from the compiler: code, options, architecture."""
-    content = json.dumps([normalized(source), list(options), architecture])
+def source_key(
+    source: str,
+    options: tuple[str, ...],
+    architecture: str,
+    include_dirs: tuple[str, ...] = (),
+) -> str:
+    """Hash what decides the machine code apart from the compiler: code, options, architecture.
+
+    The code is also that of the headers which the source can reach in `include_dirs`.
+    """
+    headers = header_digest(source, include_dirs)
+    content = json.dumps(
+        [normalized(source), list(options), architecture, *filter(None, [headers])]
+    )
     return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -152,7 +152,8 @@ class AnsweringCompiler:
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
         """Answer at once where all kernels of the request are known, else start compiling."""
-        key = source_key(request.source, request.options, request.architecture)
+        asked = request.source, request.options, request.architecture, request.include_dirs
+        key = source_key(*asked)
         known = self._results.get(key)
         if known is None or (known.ok and not set(request.kernels) <= known.resources.keys()):
             return self._fallback.submit(request)

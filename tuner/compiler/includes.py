@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -169,6 +169,19 @@ def include_digest(source: str, include_dirs: tuple[str, ...]) -> str:
     found = {str(path): _content(path)[0] for _, path in _reached(source, include_dirs)}
     content = "\n".join(f"{digest} {path}" for path, digest in sorted(found.items()))
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def header_digest(source: str, include_dirs: Iterable[Path | str]) -> str:
+    """Hash the same files by what they hold and what they are called, wherever they lie.
+
+    "" where there is none. Directives of templates (`//% include "words.cuh"`) count as well.
+    """
+    folders = tuple(map(str, include_dirs))
+    found = set()
+    for _, path in _reached(source, folders):
+        name = next(path.relative_to(one) for one in folders if path.is_relative_to(one))
+        found.add(f"{_content(path)[0]} {name.as_posix()}")
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest() if found else ""
 
 
 def _content(path: Path) -> tuple[str, tuple[str, ...]]:

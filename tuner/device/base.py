@@ -263,12 +263,15 @@ class CompileTarget:
 
     def names(self, workload: Workload) -> dict[str, Value]:
         """Collect what constraints and launches may use besides parameters."""
+        around = self.spec.surroundings_of(workload)
         return {
             **workload.values,
             "max_threads": self.limits.threads_per_block,
             "max_shared_bytes": self.limits.shared_bytes_per_block,
             "multiprocessors": self.device.multiprocessors,
             "warp_size": self.limits.threads_per_warp,
+            # Unless somebody has said so, it doesn't.
+            "successor_waits": around is not None and around.successor_waits,
         }
 
     def request(self, source: str, launches: tuple[Launch, ...]) -> CompileRequest:
@@ -277,7 +280,7 @@ class CompileTarget:
             kernels=tuple(dict.fromkeys(launch.kernel for launch in launches)),
             architecture=self.device.architecture,
             options=self.options,
-            include_dirs=tuple(str(folder) for folder in self.spec.include_dirs),
+            include_dirs=self._include_dirs,
         )
 
     def program(
@@ -297,4 +300,8 @@ class CompileTarget:
         return Program(self._source_key(source), workload, launches).key
 
     def _source_key(self, source: str) -> str:
-        return source_key(source, self.options, self.device.architecture)
+        return source_key(source, self.options, self.device.architecture, self._include_dirs)
+
+    @property
+    def _include_dirs(self) -> tuple[str, ...]:
+        return tuple(map(str, self.spec.include_dirs))

@@ -200,6 +200,7 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
         "max_shared_bytes": limits.shared_bytes_per_block,
         "multiprocessors": int(multiprocessors),
         "warp_size": limits.threads_per_warp,
+        "successor_waits": False,
     }
 
 

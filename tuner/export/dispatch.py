@@ -14,6 +14,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from tuner.compiler.includes import header_digest
 from tuner.dispatch.kernels import Applicability, VariantKernel
 from tuner.dispatch.table import (
     Compared,
@@ -307,7 +308,9 @@ def _files(
     files |= {name: sources.variant(one) for name, one in units.items()}
     # The compiler options and include folders that the kernel was tuned with.
     options = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
-    options += [f"-I{folder}" for folder in spec.include_dirs]
+    texts = files.values()
+    used = (one for one in spec.include_dirs if any(header_digest(text, (one,)) for text in texts))
+    options += [f"-I{folder}" for folder in used]
     files["CMakeLists.txt"] = template("CMakeLists.txt.j2").render(
         kernel=spec.name,
         architecture=measured.architecture.removeprefix("sm_"),

@@ -35,8 +35,11 @@ DTYPE_BYTES: dict[str, int] = {
 }
 FLOAT_DTYPES = frozenset(name for name in DTYPE_BYTES if "float" in name)
 
-# what constraints and launches may ask of the device; whoever evaluates them supplies the values
-DEVICE_NAMES = frozenset({"max_threads", "max_shared_bytes", "multiprocessors", "warp_size"})
+# what constraints and launches may ask of the device and of the launch after the kernel's; whoever
+# evaluates them supplies the values
+DEVICE_NAMES = frozenset(
+    {"max_threads", "max_shared_bytes", "multiprocessors", "warp_size", "successor_waits"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,9 +152,9 @@ class Check:
     """One further check of a config that may win.
 
     `kind` is `verify` (every kind of input, twice), `edge_cases` (the same on an edge case),
-    `compare` (once more after the final comparison) or a tool's name, such as `memcheck`. `passed`
-    is None where it could not be run, and `reason` says why. `device` is what it was run on,
-    `created` when (ISO 8601).
+    `compare` (once more after the final comparison), `machine_code` (what programmatic launches do
+    before their wait) or a tool's name, such as `memcheck`. `passed` is None where it could not be
+    run, and `reason` says why. `device` is what it was run on, `created` when (ISO 8601).
     """
 
     kind: str

@@ -135,7 +135,7 @@ class MutationSubject:
 
     @cached_property
     def _template(self) -> Template:
-        template = Template.load(self.spec.template)
+        template = Template.load(self.spec.template, self.spec.include_dirs)
         template.check(self.space, self.spec)
         return template
 

@@ -129,7 +129,7 @@ def load_spaces(
             path=path,
             remedy="name the right search space with --space",
         )
-    template = Template.load(definition.spec.template)
+    template = Template.load(definition.spec.template, definition.spec.include_dirs)
     chosen = _workloads(path, recording, definition.spec, workloads)
     return tuple(_rendered(path, recording, definition, template, one) for one in chosen)
 

@@ -36,7 +36,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a session was asked to do, of files with these hashes; `created` is in ISO 8601."""
+    """What a session was asked to do, of files with these hashes; `created` is in ISO 8601.
+
+    `headers_sha` is of all that template and source include from the folders of the kernel.
+    """
 
     kernel: str
     config: RunConfig
@@ -47,6 +50,7 @@ class Manifest:
     tuner_version: str
     command: tuple[str, ...]
     created: str
+    headers_sha: str = ""
 
 
 @dataclass(frozen=True, slots=True)

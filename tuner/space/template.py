@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import reprlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -30,6 +30,7 @@ from tuner.model.config import Derived, SearchSpace
 from tuner.model.errors import ExpressionError, TemplateError
 from tuner.model.expressions import FUNCTIONS, Value, power
 from tuner.model.kernel import DEVICE_NAMES, KernelSpec
+from tuner.space.inclusion import Whole, put_together
 from tuner.space.yaml import read_text
 
 MAX_OUTPUT = 1_000_000
@@ -72,19 +73,32 @@ _FAILURES = (
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """CUDA source; line i + 1 of it came from line `lines[i]` of the template."""
+    """CUDA source; line i + 1 of it came from line `lines[i]` of the template.
+
+    `whole` says which file each of those was read from, where there are several.
+    """
 
     source: str
     lines: tuple[int, ...]
+    whole: Whole | None = field(default=None, repr=False, compare=False)
 
     def template_line(self, line: int) -> int:
         """Find the template's line for a line of `source`; compilers also name the one after."""
         return self.lines[min(max(line, 1), len(self.lines)) - 1] if self.lines else 1
 
+    def place(self, line: int, path: Path) -> str:
+        """Name the file and line for a line of `source`; `path` is the template's."""
+        found = path, self.template_line(line)
+        return "{}:{}".format(*(self.whole.place(found[1]) if self.whole else found))
+
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A parsed template. `uses` are the names it needs, with the line of each in `_places`."""
+    """A parsed template. `uses` are the names it needs, with the line of each in `_places`.
+
+    `text` holds what the template includes in its place: it needs no other file, and lines count
+    in it. `_whole` knows the files for errors.
+    """
 
     path: Path
     text: str
@@ -92,15 +106,26 @@ class Template:
     _places: Mapping[str, int] = field(repr=False, compare=False)
     _assigned: Mapping[str, int] = field(repr=False, compare=False)
     _compiled: jinja2.Template = field(repr=False, compare=False)
+    _whole: Whole | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def load(cls, path: Path) -> Template:
-        """Read and parse a file; raise `TemplateError` with the line of a mistake."""
-        return cls.from_text(read_text(path, 4 * MAX_OUTPUT, TemplateError, "template"), path)
+    def load(cls, path: Path, folders: Sequence[Path] = ()) -> Template:
+        """Read and parse a file with what it includes from `folders`.
+
+        Raises `TemplateError` with the file and line of a mistake.
+        """
+        text = read_text(path, 4 * MAX_OUTPUT, TemplateError, "template")
+        whole = put_together(text, path, folders)
+        try:
+            template = cls.from_text(whole.text, path)
+        except TemplateError as error:
+            _tell_file(error, whole)
+            raise
+        return replace(template, _whole=whole) if whole.text != text else template
 
     @classmethod
     def from_text(cls, text: str, path: Path) -> Template:
-        """Parse `text`; `path` is where errors say it stands."""
+        """Parse a text that includes nothing; `path` is where errors say it stands."""
         tree = _parsed(text, path)
         names = meta.find_undeclared_variables(tree)
         loaded: dict[str, int] = {}
@@ -125,6 +150,13 @@ class Template:
         It may use axes, operator macros and derived names too. A parameter may also be used by a
         launch only.
         """
+        try:
+            self._check(space, spec)
+        except TemplateError as error:
+            _tell_file(error, self._whole)
+            raise
+
+    def _check(self, space: SearchSpace, spec: KernelSpec) -> None:
         operators = {operator.name for operator in spec.operators}
         derived = {one.name: one.expression for one in space.derived}
         known = {*space.names, *spec.axes, *operators, *derived}
@@ -181,8 +213,10 @@ class Template:
         try:
             marked = self._compiled.render(names)
         except _FAILURES as error:
-            raise self._failure(error, names) from error
-        rendered = _unmarked(marked)
+            failure = self._failure(error, names)
+            _tell_file(failure, self._whole)
+            raise failure from error
+        rendered = replace(_unmarked(marked), whole=self._whole)
         if len(rendered.source) > MAX_OUTPUT:
             message = f"renders to {len(rendered.source)} characters, over {MAX_OUTPUT}"
             raise TemplateError(message, path=self.path, line=1)
@@ -202,6 +236,11 @@ class Template:
         return TemplateError(message, path=self.path, line=line, remedy=remedy)
 
 
+def _tell_file(error: TemplateError, whole: Whole | None) -> None:
+    if whole is not None and error.line is not None and error.path == whole.path:
+        error.path, error.line = whole.place(error.line)
+
+
 def map_errors(text: str, rendered: Rendered, path: Path, *, unit: str) -> str:
     """Rewrite a compiler's messages about `unit` to lines of the template at `path`."""
     name = re.escape(unit)
@@ -214,13 +253,13 @@ def map_errors(text: str, rendered: Rendered, path: Path, *, unit: str) -> str:
         changed = line
         if match := own.match(line):
             in_unit = True
-            place = rendered.template_line(int(match[1] or match[2]))
-            changed = f"{path}:{place}{line[match.end() :]}"
+            place = rendered.place(int(match[1] or match[2]), path)
+            changed = f"{place}{line[match.end() :]}"
         elif other.match(line):
             in_unit = False
         elif (match := trace.search(line)) and (in_unit or match[2]):
-            place = rendered.template_line(int(match[1]))
-            changed = f"{line[: match.start()]}at {path}:{place}"
+            place = rendered.place(int(match[1]), path)
+            changed = f"{line[: match.start()]}at {place}"
         mapped.append(changed.replace(f'"{unit}"', f'"{path}"'))
     return "\n".join(mapped)
 

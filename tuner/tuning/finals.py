@@ -212,6 +212,7 @@ class Finals:
             return
         finalists = self._verified(workload, self._finalists.of(workload))
         self._verification.on_edge_cases(trial.variant for trial in finalists)
+        self._verification.read_machine_code((workload, trial.variant) for trial in finalists)
         finalists = [trial for trial in finalists if not self._verification.failed(trial.variant)]
         if workload in self._ranked:
             finalists = finalists[:1]

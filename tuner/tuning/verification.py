@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from tuner.analysis.sass import disassemble
+from tuner.analysis.waits import before_wait, unread_because
 from tuner.device.base import Device, Outcome, Program, Watcher
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload
@@ -15,7 +17,7 @@ from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator, Pending
 
-VERIFY, EDGE_CASES, COMPARE = "verify", "edge_cases", "compare"
+VERIFY, EDGE_CASES, COMPARE, MACHINE_CODE = "verify", "edge_cases", "compare", "machine_code"
 # What says nothing of a kernel: the config is not for this workload, or it cannot be had here.
 _NOT_MEANT = frozenset({Status.CONSTRAINT, Status.RESOURCE_LIMIT})
 _NOT_RUN = frozenset({Status.COMPILE, Status.NOT_RECORDED})
@@ -104,6 +106,18 @@ class Verification:
                     watch.watcher.close()
                 raise
 
+    def read_machine_code(self, pairs: Iterable[Pair]) -> None:
+        """Follow what is launched programmatically up to its wait, where it is for a GPU."""
+        if self.device.info.recorded or self.device.info.on_cpu:
+            return
+        wanted = [one for one in dict.fromkeys(pairs) if (MACHINE_CODE, *one) not in self._known]
+        for pair, made in [(pair, self._started(*pair)) for pair in wanted]:
+            evaluator = self.candidates.evaluator(pair[1].candidate)
+            ready = evaluator.ready(made) if isinstance(made, Pending) else made
+            outcome = _waits(ready) if isinstance(ready, Program) else None
+            if outcome is not None:
+                self._keep(MACHINE_CODE, *pair, outcome)
+
     def _edge_case_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
         return ((w, one) for one in variants for w in self.plan.spec.edge_cases)
 
@@ -143,3 +157,21 @@ class Verification:
         self.made.append(check)
         if passed is False:
             self._failed.add(variant)
+
+
+def _waits(program: Program) -> Outcome | None:
+    """Judge the machine code of programmatic launches; None where there are none."""
+    kernels = dict.fromkeys(launch.kernel for launch in program.launches if launch.pdl)
+    if not kernels:
+        return None
+    unread = unread_because(program.cubin)
+    text = "" if unread else disassemble(program.cubin)
+    for kernel in () if unread else kernels:
+        found = before_wait(text, program.lowered[kernel])
+        if found is None:
+            unread = "not read: nvdisasm gave no text"
+        elif found.problem:
+            return Outcome(Status.INCORRECT, f"{kernel}: {found.problem}")
+        elif found.unclear:
+            unread = f"not read to the end: {found.unclear[0].opcode} jumps to an unknown place"
+    return Outcome(Status.NOT_RECORDED, unread) if unread else Outcome(Status.CORRECT)

@@ -378,6 +378,6 @@ def test_the_example_that_every_model_reads_is_right(tmp_path: Path) -> None:
     (tmp_path / "add_one.cu.j2").write_text(example.template)
     (tmp_path / "add_one.yaml").write_text(example.space)
     definition = load_definition(tmp_path / "add_one.yaml")
-    template = Template.load(definition.spec.template)
+    template = Template.load(definition.spec.template, definition.spec.include_dirs)
     template.render({"block": 128, "items": 2})
     assert definition.space.names == ("block", "items")

@@ -1,8 +1,10 @@
 import time
+from pathlib import Path
 
 import pytest
 
-from tuner.compiler.includes import include_digest, refused_include
+from tuner.compiler.base import source_key
+from tuner.compiler.includes import header_digest, include_digest, refused_include
 
 
 @pytest.mark.parametrize(
@@ -161,3 +163,28 @@ def test_a_link_from_one_include_folder_to_another_is_followed(folder, secret):
     folders = (str(folder), str(secret.parent))
 
     assert refused_include('#include "link.cuh"\n', folders) is None
+
+
+def test_a_header_digest_is_of_what_files_hold_and_are_called(tmp_path: Path) -> None:
+    source = '#include "kit/a.h"\n'
+    digests = []
+    for place, text in (("here", "int a;"), ("there", "int a;"), ("there", "int b;")):
+        folder = tmp_path / place
+        (folder / "kit").mkdir(parents=True, exist_ok=True)
+        (folder / "kit/a.h").write_text(text)
+        digests.append(header_digest(source, [folder]))
+        assert header_digest(f"//% {source[1:]}", [folder]) == digests[-1]
+    assert digests[0] == digests[1] != digests[2]
+    assert header_digest("int a;", [tmp_path / "here"]) == ""
+    assert header_digest(source, []) == ""
+
+
+def test_a_source_key_holds_the_headers(tmp_path: Path) -> None:
+    source, header = '#include "a.h"\n', tmp_path / "a.h"
+    asked = source, (), "sm_90a", (str(tmp_path),)
+    plain = source_key(*asked[:3])
+    assert source_key(*asked) == plain
+    header.write_text("int a;")
+    first = source_key(*asked)
+    header.write_text("int b; ")
+    assert len({plain, first, source_key(*asked)}) == 3

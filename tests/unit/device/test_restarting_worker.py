@@ -37,7 +37,7 @@ class Workers:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.planned: dict[str, Exception] = {}
-        self.late: list[bool] = []
+        self.neighbours: list[str] = []
 
     def note(self, what: str, detail: str = "") -> None:
         self.asked.append(f"{what} {detail}".strip())
@@ -64,10 +64,11 @@ class FakeWorker:
             return self.attach(*arguments)
         if method == "detach":
             return self.detach()
-        if "late" in options:
-            self._workers.late.append(options["late"])
+        neighbour = arguments[1] if method == "run_once" else ""
+        if neighbour:
+            self._workers.neighbours.append(neighbour)
         self._workers.note("run")
-        return options.get("late", [])
+        return neighbour != "none" if neighbour else []
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
         self._workers.note("map", arena.key)
@@ -233,20 +234,33 @@ def test_a_gpus_worker_is_kept_unless_its_context_is_lost(
     assert workers.since().count("kill") == kills
 
 
-def test_inputs_are_written_late_for_programmatic_launches_but_the_first_time(
+def test_programmatic_launches_have_a_neighbour_but_the_first_time(
     cuda: CudaRunner, workers: Workers
 ) -> None:
     cuda.attach(ARENA)
     launches = (Launch("kernel", (1, 1, 1), (32, 1, 1), pdl=True),)
-    said = [cuda.run_once(replace(PROGRAM, launches=launches), order) for order in (0, 1, 7)]
-    plain = [cuda.run_once(PROGRAM, order) for order in (0, 1)]
-    assert workers.late == [False, True, True, False, False]
-    assert ["griddepcontrol.wait" in text for text in said] == [False, True, True]
-    assert plain == ["", ""]
+    said = [cuda.run_once(replace(PROGRAM, launches=launches), order) for order in (0, 1, 2, 7)]
+    plain = [cuda.run_once(PROGRAM, order) for order in (0, 1, 2)]
+    beside = ["none", "late writer", "eager successor", "late writer"]
+    assert workers.neighbours == [*beside, *["none"] * 3]
+    assert ["griddepcontrol.wait" in text for text in said] == [False, True, False, True]
+    assert "griddepcontrol.launch_dependents" in said[2]
+    assert plain == ["", "", ""]
     workers.planned["run"] = REFUSED
     failed = failure(lambda: cuda.run_once(replace(PROGRAM, launches=launches), 1))
     assert failed.status is Status.LAUNCH
     assert "griddepcontrol.wait" in str(failed)
+
+
+def test_the_first_launch_is_a_successor_and_the_last_one_a_predecessor(
+    cuda: CudaRunner, workers: Workers
+) -> None:
+    cuda.attach(ARENA)
+    plain = Launch("kernel", (1, 1, 1), (32, 1, 1))
+    for launches in ((plain, replace(plain, pdl=True)), (replace(plain, pdl=True), plain)):
+        for order in (1, 2):
+            cuda.run_once(replace(PROGRAM, launches=launches), order)
+    assert workers.neighbours == ["none", "eager successor", "late writer", "none"]
 
 
 def test_a_comparison_on_a_gpu_that_fails_ends_the_worker(

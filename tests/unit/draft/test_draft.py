@@ -81,7 +81,7 @@ def test_a_filled_draft_fits_its_template_and_its_kernel_and_launches_as_the_sou
     definition = written(tmp_path, name)
     spec, default = definition.spec, definition.space.default
     assert blanks(spec.path.read_text()) == []
-    template = Template.load(spec.template)
+    template = Template.load(spec.template, spec.include_dirs)
     template.check(definition.space, spec)
     source = read_source(spec.source)
     check_arguments(spec, source.kernel(spec.baseline[0].kernel))
@@ -105,7 +105,7 @@ def test_baseline_and_template_compile_to_the_same_resources(
     definition = written(tmp_path, name)
     spec, default = definition.spec, definition.space.default
     assert default is not None
-    rendered = Template.load(spec.template).render(default).source
+    rendered = Template.load(spec.template, spec.include_dirs).render(default).source
     baseline = hide_host_code(read_source(spec.source))
     results = [
         compile_one(compiler, baseline, spec.baseline[0].kernel),

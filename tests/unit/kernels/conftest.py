@@ -34,7 +34,11 @@ def evaluator(
 ) -> Iterator[Evaluator]:
     definition = request.cls.kernel.definition.chosen(operators)
     operators = chosen_operators(definition.spec, operators)
-    candidate = Candidate("template", definition.space, Template.load(definition.spec.template))
+    candidate = Candidate(
+        "template",
+        definition.space,
+        Template.load(definition.spec.template, definition.spec.include_dirs),
+    )
     device = HostDevice(definition.spec, operators)
     yield Evaluator(definition.spec, candidate, operators, compiler, device)
     device.close()

@@ -14,7 +14,7 @@ from tuner.model.errors import KernelError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Status, Variant
 from tuner.tuning.evaluator import Candidates, evaluator_of
-from tuner.tuning.verification import COMPARE, EDGE_CASES, Verification, Watch
+from tuner.tuning.verification import COMPARE, EDGE_CASES, MACHINE_CODE, Verification, Watch
 
 EDGE_CASES_WORKLOAD = Workload.of({"N": 127})
 
@@ -177,3 +177,60 @@ def test_a_recording_is_asked_for_nothing(plan, make_session, compiler):
         verification = Verification(plan, session, device, Candidates(plan, compiler, device))
         verification.on_edge_cases([Variant(INITIAL, plan.space.default)])
         assert not session.checks()
+
+
+PROGRAMMATIC = """
+extern "C" __global__ void scale(float* out, const float* in, int N) {
+  const int i = blockIdx.x * @{ block }@ + threadIdx.x;
+//% if block < 64
+  const float x = i < N ? in[i] : 0.0f;
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+//% else
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  const float x = i < N ? in[i] : 0.0f;
+//% endif
+  if (i < N) out[i] = (@{ items }@ / @{ items }@) * 2.0f * x;
+}
+"""
+
+
+@pytest.fixture
+def programmatic(plan, make_plan, project):
+    (project / "scale.cu.j2").write_text(PROGRAMMATIC)
+    space = project / "scale.yaml"
+    space.write_text(space.read_text().replace("block: [block]}]", "block: [block], pdl: true}]"))
+    return make_plan()
+
+
+def test_a_config_that_reads_before_its_wait_does_not_win(
+    programmatic, compiler, listener, make_session
+):
+    options = {"compiler": compiler, "listener": listener, "device": SimulatedDevice(by_block)}
+    with make_session(programmatic) as session:
+        results = tune(programmatic, session=session, **options)
+        checks = [check for check in session.checks() if check.kind == MACHINE_CODE]
+    assert {result.config["block"] for result in results} == {64}
+    failed = {check.config["block"]: check.reason for check in checks if check.passed is False}
+    assert failed.keys() == {32}
+    assert "LDG" in failed[32]
+    assert {check.config["block"] for check in checks if check.passed} >= {64}
+
+
+def test_machine_code_that_cannot_be_read_is_not_called_right(
+    programmatic, compiler, listener, make_session, monkeypatch
+):
+    monkeypatch.setattr("tuner.analysis.waits.find_nvdisasm", lambda: None)
+    options = {"compiler": compiler, "listener": listener, "device": SimulatedDevice(by_block)}
+    with make_session(programmatic) as session:
+        tune(programmatic, session=session, **options)
+        checks = [check for check in session.checks() if check.kind == MACHINE_CODE]
+    assert {check.passed for check in checks} == {None}
+    assert {check.reason for check in checks} == {
+        "not read: nvdisasm was not found (pip install nvidia-cuda-nvdisasm)"
+    }
+
+
+def test_launches_that_are_not_programmatic_have_no_machine_code_read(plan, make_session, run):
+    with make_session(plan) as session:
+        run(session, OddDevice())
+        assert MACHINE_CODE not in {check.kind for check in session.checks()}

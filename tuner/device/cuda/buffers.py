@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker, shared_memory
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from cuda.bindings import driver
 
@@ -112,6 +112,37 @@ still:
   add.u64 %d10, %d1, %d3;
   ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d9];
   st.global.v4.u32 [%d10], {{%r8, %r9, %r10, %r11}};
+  add.u64 %d3, %d3, %d4;
+  bra more;
+}}
+"""
+
+# Without waiting for anything: 16 bytes a turn, byte by byte, for an array may end anywhere.
+_OVERWRITE_EARLY = f"""
+.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry overwrite_early(.param .u64 at, .param .u64 size_bytes)
+{{
+  .reg .pred %p<3>;
+  .reg .b32 %r<8>;
+  .reg .b64 %d<9>;
+  ld.param.u64 %d1, [at];
+  ld.param.u64 %d2, [size_bytes];
+  cvta.to.global.u64 %d1, %d1;
+  mov.u32 %r7, {_STALE};
+{TURNS}more:
+  setp.ge.u64 %p1, %d3, %d2;
+  @%p1 ret;
+  mov.u64 %d5, %d3;
+  add.u64 %d6, %d3, 16;
+  min.u64 %d6, %d6, %d2;
+each:
+  add.u64 %d7, %d1, %d5;
+  st.global.u8 [%d7], %r7;
+  add.u64 %d5, %d5, 1;
+  setp.lt.u64 %p2, %d5, %d6;
+  @%p2 bra each;
   add.u64 %d3, %d3, %d4;
   bra more;
 }}
@@ -301,6 +332,9 @@ class SharedSpoiler:
         self._kernel.issue(stream, self._blocks, *values, shared_bytes=self._shared_bytes)
 
 
+Probe = Literal["none", "late writer", "eager successor"]
+
+
 class LateWriter:
     """Stand for the launch that makes a kernel's inputs while the kernel may already run.
 
@@ -309,28 +343,100 @@ class LateWriter:
     """
 
     def __init__(self, multiprocessors: int) -> None:
+        self.multiprocessors = multiprocessors
         # On the others a block starts at once, even one that needs a multiprocessor to itself.
         self._blocks = max(1, multiprocessors // 4)
         self._kernel = PtxKernel(_WRITE_LATE, "write_late")
-        self._copy, self._held_bytes = 0, 0
+        self._spare = _Spare()
 
-    def issue(self, address: int, size_bytes: int, stream: Any) -> bool:
+    def before(self, arena: MappedArena, stream: Any) -> bool:
         """Enqueue making the memory stale and writing it late; False where there is no room."""
-        if size_bytes > MOST_BYTES:
+        address, size_bytes = arena.base, arena.layout.total_bytes
+        if not (copy := self._spare.of(size_bytes)):
             return False
+        call(driver.cuMemcpyDtoDAsync, copy, address, size_bytes, stream)
+        call(driver.cuMemsetD8Async, address, _STALE, size_bytes, stream)
+        self.issue(stream, address, copy, size_bytes)
+        return True
+
+    def issue(self, stream: Any, to: int, source: int, size_bytes: int) -> None:
+        """Enqueue a launch that copies late; the next one may begin with it."""
+        numbers = to, source, size_bytes, DELAY_NS
+        self._kernel.issue(stream, self._blocks, *map(ctypes.c_uint64, numbers))
+
+    def after(self, stream: Any) -> None:
+        """Nobody comes after the kernel."""
+
+    def tidy(self, stream: Any) -> None:
+        """All is as it was."""
+
+    def close(self) -> None:
+        self._spare.close()
+
+
+class EagerSuccessor:
+    """Stand for the launch after a kernel, which uses the memory of the inputs for its own.
+
+    It is programmatic and overwrites them as soon as it may begin, without waiting: what a kernel
+    leaves to the hardware begins when all its blocks have ended, and needs its inputs no more. A
+    kernel that lets it begin sooner loses them: what comes before the kernel is made to last.
+    """
+
+    def __init__(self, before: LateWriter) -> None:
+        self._before, self._blocks = before, before.multiprocessors
+        self._kernel = PtxKernel(_OVERWRITE_EARLY, "overwrite_early")
+        self._spare = _Spare()
+        # From, to, and how many bytes: what brings the inputs back.
+        self._inputs: list[tuple[int, int, int]] = []
+
+    def before(self, arena: MappedArena, stream: Any) -> bool:
+        """Keep the inputs and enqueue a launch that lasts; False without inputs, or room."""
+        # The largest first: a kernel reads it for the longest time.
+        slots = sorted(arena.layout.with_role("input"), key=lambda slot: -slot.size_bytes)
+        copy = self._spare.of(arena.layout.total_bytes) if slots else 0
+        if not copy:
+            return False
+        self._inputs = [(copy + s.offset, arena.base + s.offset, s.size_bytes) for s in slots]
+        for kept, address, size_bytes in self._inputs:
+            call(driver.cuMemcpyDtoDAsync, kept, address, size_bytes, stream)
+        self._before.issue(stream, 0, 0, 0)
+        return True
+
+    def after(self, stream: Any) -> None:
+        """Enqueue what overwrites the inputs, a launch for each."""
+        for _, address, size_bytes in self._inputs:
+            numbers = ctypes.c_uint64(address), ctypes.c_uint64(size_bytes)
+            self._kernel.issue(stream, self._blocks, *numbers, programmatic=True)
+
+    def tidy(self, stream: Any) -> None:
+        """Bring the inputs back, which the judge compares with its own."""
+        for kept, address, size_bytes in self._inputs:
+            call(driver.cuMemcpyDtoDAsync, address, kept, size_bytes, stream)
+        call(driver.cuStreamSynchronize, stream)
+
+    def close(self) -> None:
+        self._spare.close()
+
+
+class _Spare:
+    """Memory for a copy, kept for the next one; there is none for large arrays."""
+
+    def __init__(self) -> None:
+        self._address, self._held_bytes = 0, 0
+
+    def of(self, size_bytes: int) -> int:
+        """Return an address with room for so many bytes, 0 where there is no room."""
+        if size_bytes > MOST_BYTES:
+            return 0
         if size_bytes > self._held_bytes:
             self.close()
             try:
-                self._copy, self._held_bytes = allocate(size_bytes), size_bytes
+                self._address, self._held_bytes = allocate(size_bytes), size_bytes
             except MemoryError:  # a check less is better than a session less
-                return False
-        call(driver.cuMemcpyDtoDAsync, self._copy, address, size_bytes, stream)
-        call(driver.cuMemsetD8Async, address, _STALE, size_bytes, stream)
-        numbers = (address, self._copy, size_bytes, DELAY_NS)
-        self._kernel.issue(stream, self._blocks, *map(ctypes.c_uint64, numbers))
-        return True
+                return 0
+        return self._address
 
     def close(self) -> None:
         if self._held_bytes:
-            call(driver.cuMemFree, self._copy)
-        self._copy, self._held_bytes = 0, 0
+            call(driver.cuMemFree, self._address)
+        self._address, self._held_bytes = 0, 0

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from tuner.device.base import DeviceInfo, Outcome, Program, Watchers
+from tuner.device.cuda.buffers import Probe
 from tuner.device.cuda.counters import NsightCompute
 from tuner.device.cuda.driver import CudaError, gpu_uuid
 from tuner.device.cuda.energy import ENERGY
@@ -61,11 +62,14 @@ PEER_WARM_UP_S = 300.0
 ALONE_ROUNDS = 15
 # For a worker process that ends by itself.
 LEAVING_S = 2.0
-# Said where a kernel failed in a run that began before its inputs were written.
-EARLY = (
-    "; in this run the launch before had not ended: reading or writing before griddepcontrol.wait "
-    "would explain it (docs/trust.md)"
-)
+# Said where a kernel failed in a run beside such a neighbour.
+SAID: Mapping[Probe, str] = {
+    "none": "",
+    "late writer": "; in this run the launch before had not ended: reading or writing before "
+    "griddepcontrol.wait would explain it (docs/trust.md)",
+    "eager successor": "; in this run the launch after overwrote the inputs as soon as it might "
+    "begin: griddepcontrol.launch_dependents before the last read would explain it (docs/trust.md)",
+}
 
 
 class CudaDevice(VerifiedDevice):
@@ -158,19 +162,20 @@ class CudaRunner(RestartingWorker[Child]):
         return facts
 
     def run_once(self, program: Program, order: int, *, nan: bool = True) -> str:
-        """Launch once; all but the first time a pdl launch begins before its inputs are written."""
-        # The GPU alone decides on the order: here it only says whether this is the first run.
-        late = order > 0 and any(launch.pdl for launch in program.launches[:1])
+        """Launch once; all but the first time a pdl launch has a neighbour that overlaps it."""
+        # The GPU alone decides on the order: here it only says which run this is.
+        neighbour = _neighbour(program, order)
+        said = SAID[neighbour]
         try:
             with self._blamed_on_the_program():
                 limit_s = _limit_s(RUN_TIMEOUT_S, program)
                 worker = self._ready_worker()
-                overlapped = worker.call("run_once", program, late=late, timeout_s=limit_s)
+                overlapped = worker.call("run_once", program, neighbour, timeout_s=limit_s)
         except RunFailedError as error:
-            if not late:
+            if not said:
                 raise
-            raise RunFailedError(error.status, f"{error}{EARLY}", killed=error.killed) from error
-        return EARLY if overlapped else ""
+            raise RunFailedError(error.status, f"{error}{said}", killed=error.killed) from error
+        return said if overlapped else ""
 
     def time(
         self,
@@ -271,6 +276,18 @@ class CudaRunner(RestartingWorker[Child]):
                 self._drop_worker()
             status = error.status if isinstance(error, PeerError) else Status.LAUNCH
             raise RunFailedError(status, error.message) from error
+
+
+def _neighbour(program: Program, order: int) -> Probe:
+    """Choose who stands before or after a program in one of its runs; the first is alone.
+
+    Who comes after may begin early only where the last launch lets it.
+    """
+    if order == 0 or not program.launches:
+        return "none"
+    if order % 2:
+        return "late writer" if program.launches[0].pdl else "none"
+    return "eager successor" if program.launches[-1].pdl else "none"
 
 
 def _let_judge(worker: Child, index: int, judge: Judge) -> None:

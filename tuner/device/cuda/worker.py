@@ -16,9 +16,11 @@ from cuda.bindings import driver
 from tuner.device.base import Program
 from tuner.device.cuda.buffers import (
     Buffers,
+    EagerSuccessor,
     Graph,
     LateWriter,
     MappedArena,
+    Probe,
     Scrub,
     SharedSpoiler,
 )
@@ -95,7 +97,7 @@ class CudaWorker:
         self._buffers: dict[Rotation, Buffers] = {}
         self._loaded: OrderedDict[str, LoadedProgram] = OrderedDict()
         self._scrub: Scrub | None = None
-        self._late: LateWriter | None = None
+        self._probes: dict[Probe, LateWriter | EagerSuccessor] | None = None
         self._results: Results | None = None
         self._patch: DevicePatch | None = None
         self._timed: tuple[str, Buffers, Graph] | None = None
@@ -147,30 +149,41 @@ class CudaWorker:
         for buffers in self._buffers.values():
             buffers.close()
         self._buffers.clear()
-        if self._late is not None:
-            self._late.close()
+        for neighbour in (self._probes or {}).values():
+            neighbour.close()
         if self._arena is not None:
             self._arena.close()
             self._arena = None
 
-    def run_once(self, program: Program, *, late: bool = False) -> bool:
-        """Launch it once and wait; tell whether that was after a launch that writes inputs late."""
+    def run_once(self, program: Program, neighbour: Probe = "none") -> bool:
+        """Launch it once, beside a neighbour, and wait; tell whether there was room for that."""
         arena = self._mapped
         self._unload_oldest()
         arena.pull()
         launcher, arguments = self._launcher(program), LaunchArguments(arena.layout, arena.base)
         self._shared.issue(self._stream)
-        overlaps = False
-        if late:
-            self._late = self._late or LateWriter(self._attribute("MULTIPROCESSOR_COUNT"))
-            overlaps = self._late.issue(arena.base, arena.layout.total_bytes, self._stream)
+        beside = self._neighbour(neighbour)
+        overlaps = beside is not None and beside.before(self._mapped, self._stream)
         try:
             launcher.issue(arguments)
+            if beside is not None and overlaps:
+                beside.after(self._stream)
             launcher.collect(arguments)
-        finally:  # who writes late has ended, whatever became of the program
+        finally:  # the neighbour has ended, whatever became of the program
             call(driver.cuStreamSynchronize, self._stream)
+            if beside is not None and overlaps:
+                beside.tidy(self._stream)
         arena.push()
         return overlaps
+
+    def _neighbour(self, name: Probe) -> LateWriter | EagerSuccessor | None:
+        if name == "none":
+            return None
+        if self._probes is None:
+            multiprocessors = self._attribute("MULTIPROCESSOR_COUNT")
+            late = LateWriter(multiprocessors)
+            self._probes = {"late writer": late, "eager successor": EagerSuccessor(late)}
+        return self._probes[name]
 
     def time(
         self,

@@ -1,0 +1,121 @@
+"""The launches beside a checked one, as the driver is asked for them: no GPU is needed."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tuner.device.cuda import buffers
+from tuner.device.cuda import driver as ptx
+from tuner.device.cuda.buffers import DELAY_NS, MOST_BYTES, EagerSuccessor, LateWriter
+from tuner.device.layout import Layout, Slot
+
+FIRST_COPY = 1 << 40
+BASE = 4096
+
+
+class Driver:
+    """Notes the driver's calls, and what a launch is given."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.launched: list[tuple[tuple[int, ...], list[int]]] = []
+        self.overwritten: list[list[int]] = []
+        self.copied: list[tuple[int, ...]] = []
+        self.full = False
+
+    def call(self, function: Any, *arguments: Any) -> int:
+        self.asked.append(function.__name__)
+        if function.__name__ == "cuLaunchKernel":
+            self.launched.append((arguments[1:8], numbers_at(arguments[9], 4)))
+        elif function.__name__ == "cuLaunchKernelEx":
+            self.overwritten.append(numbers_at(arguments[2], 2))
+        elif function.__name__ == "cuMemcpyDtoDAsync":
+            self.copied.append(arguments[:3])
+        return 1
+
+    def allocate(self, size_bytes: int) -> int:
+        if self.full:
+            raise MemoryError
+        self.asked.append(f"allocate {size_bytes}")
+        return FIRST_COPY
+
+
+def numbers_at(address: int, count: int) -> list[int]:
+    pointers = (ctypes.c_void_p * count).from_address(address)
+    return [ctypes.c_uint64.from_address(pointer).value for pointer in pointers]
+
+
+def arena(size_bytes: int) -> Any:
+    slots = (
+        Slot("out", "float32", (8,), "output", 256, 32),
+        Slot("w", "float32", (1,), "input", 512, 4),
+        Slot("x", "float32", (8,), "input", 768, 32),
+    )
+    return SimpleNamespace(base=BASE, layout=Layout(slots, (), size_bytes))
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    fake = Driver()
+    monkeypatch.setattr(ptx, "call", fake.call)
+    monkeypatch.setattr(ptx, "_launch_config", lambda *_, **__: None)
+    monkeypatch.setattr(buffers, "call", fake.call)
+    monkeypatch.setattr(buffers, "allocate", fake.allocate)
+    return fake
+
+
+def test_what_the_memory_holds_is_copied_made_stale_and_written_late(driver: Driver) -> None:
+    writer = LateWriter(132)
+    driver.asked.clear()
+    assert writer.before(arena(1 << 20), "stream")
+    assert driver.asked == [
+        f"allocate {1 << 20}",
+        "cuMemcpyDtoDAsync",
+        "cuMemsetD8Async",
+        "cuLaunchKernel",
+    ]
+    values = [BASE, FIRST_COPY, 1 << 20, DELAY_NS]
+    assert driver.launched == [((33, 1, 1, ptx.THREADS, 1, 1, 0), values)]
+
+
+def test_the_copy_is_kept_until_it_is_too_small_or_closed(driver: Driver) -> None:
+    writer = LateWriter(2)
+    assert writer.before(arena(1 << 20), "stream")
+    driver.asked.clear()
+    assert writer.before(arena(1 << 10), "stream")
+    assert driver.asked[0] == "cuMemcpyDtoDAsync"
+    driver.asked.clear()
+    assert writer.before(arena(1 << 21), "stream")
+    assert driver.asked[:2] == ["cuMemFree", f"allocate {1 << 21}"]
+    driver.asked.clear()
+    writer.close()
+    writer.close()
+    assert driver.asked == ["cuMemFree"]
+
+
+def test_an_eager_successor_overwrites_inputs_alone_and_brings_them_back(driver: Driver) -> None:
+    successor = EagerSuccessor(LateWriter(132))
+    driver.asked.clear()
+    assert successor.before(arena(1 << 20), "stream")
+    assert driver.launched == [((33, 1, 1, ptx.THREADS, 1, 1, 0), [0, 0, 0, DELAY_NS])]
+    successor.after("stream")
+    assert driver.overwritten == [[BASE + 768, 32], [BASE + 512, 4]]
+    driver.copied.clear()
+    successor.tidy("stream")
+    back = [(BASE + 768, FIRST_COPY + 768, 32), (BASE + 512, FIRST_COPY + 512, 4)]
+    assert driver.copied == back
+    assert driver.asked[-1] == "cuStreamSynchronize"
+
+
+@pytest.mark.parametrize("kind", [LateWriter, lambda count: EagerSuccessor(LateWriter(count))])
+def test_without_room_nothing_is_touched(driver: Driver, kind: Any) -> None:
+    neighbour = kind(132)
+    driver.asked.clear()
+    assert not neighbour.before(arena(MOST_BYTES + 16), "stream")
+    driver.full = True
+    assert not neighbour.before(arena(1 << 20), "stream")
+    assert driver.asked == []

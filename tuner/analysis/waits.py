@@ -1,0 +1,124 @@
+"""What a kernel's machine code does before it waits for the launches before it.
+
+A programmatic launch may begin while they run: until `griddepcontrol.wait` it has to keep its hands
+off global memory. The compiler moves loads across the wait where nothing holds them back, which no
+source shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tuner.analysis.sass import Function, Instruction, class_of, find_nvdisasm, read
+
+WAIT = "ACQBULK"  # griddepcontrol.wait
+TRIGGER = "PREEXIT"  # griddepcontrol.launch_dependents
+# A prefetch (CCTL, UBLKPF) is none: it goes through the L2, as all writers do.
+_ACCESSES = frozenset(
+    [
+        *("global_load", "global_store", "generic_load", "generic_store"),
+        *("async_copy", "bulk_copy", "atomic", "texture"),
+    ]
+)
+_NEVER = frozenset({"!PT", "!UPT"})
+_ALWAYS = frozenset({"", "PT", "UPT"})
+_ENDS = frozenset({"EXIT", "RET", "KILL"})
+_INDIRECT = frozenset({"BRX", "BRXU", "JMX", "JMXU", "CALL"})
+# These name a place without going there.
+_NAMES_ONLY = frozenset({"BSSY", "RET", "LEPC", "MOV", "UMOV", "R2UR"})
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeWait:
+    """What can be reached from a kernel's start without passing its wait.
+
+    `accesses` touch global memory; behind `unclear` anything may come: jumps to an address that a
+    register holds. `triggers` tells whether the kernel has a trigger anywhere.
+    """
+
+    accesses: tuple[Instruction, ...]
+    unclear: tuple[Instruction, ...]
+    triggers: bool
+
+    @property
+    def problem(self) -> str:
+        """Word what is wrong, with the first of the accesses; "" where nothing is."""
+        if not self.accesses:
+            return ""
+        named = ", ".join(f"{one.opcode} at {one.offset:#x}" for one in self.accesses[:_MOST_NAMED])
+        more = len(self.accesses) - _MOST_NAMED
+        named += f" and {more} more" if more > 0 else ""
+        return (
+            f"its machine code touches global memory before griddepcontrol.wait: {named}; use what "
+            "`launder_after_wait` returns after the wait, and store nothing before it "
+            "(docs/templates.md)"
+        )
+
+
+def before_wait(text: str, symbol: str) -> BeforeWait | None:
+    """Follow a kernel of a disassembler's text along all ways up to its waits.
+
+    None where the text does not have the kernel. A wait that only some threads come to, under a
+    predicate, ends no way.
+    """
+    functions = read(text)
+    if symbol not in functions or not functions[symbol].instructions:
+        return None
+    reached = {
+        (name, one.offset): one
+        for name, one in _reached(functions, symbol)
+        if one.predicate not in _NEVER
+    }
+    ordered = [one for _, one in sorted(reached.items(), key=lambda item: item[0])]
+    return BeforeWait(
+        tuple(one for one in ordered if class_of(one) in _ACCESSES),
+        tuple(one for one in ordered if one.family in _INDIRECT and not one.targets),
+        any(one.family == TRIGGER for one in functions[symbol].instructions),
+    )
+
+
+def unread_because(cubin: bytes) -> str:
+    """Say why machine code cannot be read here, "" where it can."""
+    if not cubin:
+        return "not read: there is no machine code here"
+    if find_nvdisasm() is None:
+        return "not read: nvdisasm was not found (pip install nvidia-cuda-nvdisasm)"
+    return ""
+
+
+def _reached(functions: Mapping[str, Function], symbol: str) -> Iterator[tuple[str, Instruction]]:
+    waiting, seen = [(symbol, 0)], set()
+    places = {
+        name: {one.offset: index for index, one in enumerate(function.instructions)}
+        for name, function in functions.items()
+    }
+    while waiting:
+        name, index = waiting.pop()
+        code = functions[name].instructions
+        if (name, index) in seen or index >= len(code):
+            continue
+        seen.add((name, index))
+        one = code[index]
+        yield name, one
+        if one.family == WAIT and one.predicate in _ALWAYS:
+            continue
+        if _goes_on(one):
+            waiting.append((name, index + 1))
+        for target in () if one.family in _NAMES_ONLY else one.targets:
+            if target in functions[name].labels:
+                offset = functions[name].labels[target]
+                waiting.append((name, places[name][offset]))
+            elif target in functions:
+                waiting.append((target, 0))
+
+
+def _goes_on(one: Instruction) -> bool:
+    """Whether the next instruction may follow; what jumps on a condition may have it as operand."""
+    if one.predicate not in _ALWAYS:
+        return True
+    if one.family in ("BRA", "JMP"):
+        # `BRA !P2, label`, `BRA.U UP0, label` and `BRA.DIV UR4, label` go both ways.
+        return bool(one.operands.partition("`")[0].strip(" ,"))
+    return one.family not in _ENDS | {"BRX", "BRXU", "JMX", "JMXU"}
