@@ -16,7 +16,7 @@
 #include <cuda_bf16.h>
 
 #ifndef RENORMALIZE
-#define RENORMALIZE false  // true: the k weights of a row add up to 1
+#define RENORMALIZE true  // the k weights of a row add up to 1
 #endif
 
 constexpr int kWarp = 32;

@@ -3,7 +3,7 @@
 from functools import cache
 
 
-def reference(xp, inputs, axes, RENORMALIZE="false"):
+def reference(xp, inputs, axes, RENORMALIZE="true"):
     """Compute weights and ids in float64; `xp` is NumPy or CuPy.
 
     Ranked by logit, so that nothing depends on how a probability rounds.
@@ -51,15 +51,15 @@ def compiled_plain():
     return torch.compile(plain, dynamic=False)
 
 
-def pytorch(tensors, axes, RENORMALIZE="false"):
+def pytorch(tensors, axes, RENORMALIZE="true"):
     return plain(tensors["logits"], axes["k"], RENORMALIZE)
 
 
-def torch_compile(tensors, axes, RENORMALIZE="false"):
+def torch_compile(tensors, axes, RENORMALIZE="true"):
     return compiled_plain()(tensors["logits"], axes["k"], RENORMALIZE)
 
 
-def sgl_aot(tensors, axes, RENORMALIZE="false"):
+def sgl_aot(tensors, axes, RENORMALIZE="true"):
     """SGLang's prebuilt operator.
 
     It ranks rounded probabilities: where most are 0, as for the fill `extreme`, by id alone.
@@ -78,7 +78,7 @@ def no_bias(experts):
     return torch.zeros(experts, dtype=torch.float32, device="cuda")
 
 
-def triton(tensors, axes, RENORMALIZE="false"):
+def triton(tensors, axes, RENORMALIZE="true"):
     """SGLang's Triton router, without the zeros that SGLang fills for it at every call."""
     from sglang.kernels.ops.moe.moe_fused_gate import moe_fused_gate
 
