@@ -20,6 +20,8 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from environment import write_result
+
 from tuner.compiler.base import CompileRequest, source_key
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
@@ -138,7 +140,7 @@ def main() -> None:
     if options.raw:
         options.raw.write_text(json.dumps(raw))
     if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_result(options.out, result)
     print(json.dumps({k: v for k, v in result.items() if k != "environment"}, indent=1))
 
 

@@ -20,6 +20,8 @@ from statistics import mean, median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from environment import write_result
+
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.timing import SEARCH
@@ -110,7 +112,7 @@ def main() -> None:
         "environment": environment,
     }
     if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_result(options.out, result)
     print(json.dumps({k: v for k, v in result.items() if k != "environment"}, indent=1))
 
 
