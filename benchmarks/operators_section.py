@@ -51,7 +51,8 @@ class Cell:
     @property
     def ours(self) -> Json:
         """The winner of the search."""
-        return self.content["programs"][self.content["winner"]]
+        winner: Json = self.content["programs"][self.content["winner"]]
+        return winner
 
     @property
     def peers(self) -> list[Json]:
@@ -61,7 +62,7 @@ class Cell:
     @property
     def best(self) -> Json:
         """The fastest peer; only of a cell that has one."""
-        return min(self.peers, key=lambda one: one["us"])
+        return min(self.peers, key=cost_us)
 
     @property
     def production(self) -> Json:
@@ -72,7 +73,7 @@ class Cell:
     @property
     def ratio(self) -> float:
         """How many times the winner's cost the best peer's is."""
-        return self.best["over_winner"]
+        return float(self.best["over_winner"])
 
     @property
     def behind(self) -> bool:
@@ -95,6 +96,11 @@ class Cell:
             return 0.0
         fastest = min(configs, key=lambda one: one["alone_us"])
         return 0.0 if fastest is self.ours else fastest["over_winner"] - 1.0
+
+
+def cost_us(program: Json) -> float:
+    """Return the median cost."""
+    return float(program["us"])
 
 
 def cells(results: Iterable[Json]) -> list[Cell]:
