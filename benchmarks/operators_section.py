@@ -133,7 +133,10 @@ def figures(found: list[Cell], seeds: Json | None, runs: Json | None, rank: Json
     measured = [cell for cell in found if cell.peers]
     behind = sum(cell.behind for cell in measured)
     name = "cells behind the best peer by more than 2 %"
-    yield Figure(name, "0", f"{behind} of {len(measured)}", behind == 0)
+    if measured:
+        yield Figure(name, "0", f"{behind} of {len(measured)}", behind == 0)
+    else:
+        yield Figure(name, "0")
     rest = [cell for cell in measured if cell.operator not in ROUTING]
     without = f"without {' and '.join(sorted(ROUTING))}"
     for what, asked, some in (("all operators", ALL, measured), (without, REST, rest)):
@@ -215,6 +218,8 @@ def _correlation(content: Json | None) -> Figure:
 def in_short(results: list[Json]) -> str:
     """Say it in the few sentences that README.md has room for."""
     found = [cell for cell in cells(results) if cell.peers]
+    if not found:
+        return f"{len(results)} operators were measured, without any peer."
     rest = [cell for cell in found if cell.operator not in ROUTING]
     apart = " and ".join(f"`{name}`" for name in sorted(ROUTING))
     behind = sum(cell.behind for cell in found)
@@ -229,7 +234,7 @@ def in_short(results: list[Json]) -> str:
 
 
 def _mean_of(some: list[Cell]) -> str:
-    return f"{geometric_mean(cell.ratio for cell in some):.2f}x" if some else "no measured"
+    return f"{geometric_mean(cell.ratio for cell in some):.2f}x" if some else "not measured"
 
 
 def section(
@@ -252,12 +257,16 @@ def section(
         "*Dispatch* says what serves the shape: nothing of ours where it is not proved faster.\n"
     )
     yield from _behind(found)
-    yield from _misled(found)
+    yield from _alone(found)
     for one in results:
         yield from _operator(one)
     commits = sorted({one["environment"]["commit"] for one in results})
+    minutes = sum(one["seconds"] for one in results) / 60
+    packages = {name: known for one in results for name, known in one["peer_packages"].items()}
+    versions = ", ".join(f"{name} {known}" for name, known in packages.items())
     yield (
-        f"Measured at {', '.join(commits)}. `benchmarks/record_all.py`, "
+        f"Measured at {', '.join(commits)}{f' with {versions}' if versions else ''}, "
+        f"{minutes:.0f} min in all. `benchmarks/record_all.py`, "
         "`benchmarks/results/h200/<operator>.json`.\n"
     )
 
@@ -269,7 +278,8 @@ def _behind(found: list[Cell]) -> Iterator[str]:
     for cell in listed:
         served = cell.content["dispatch"]
         note = f"; the dispatch takes {served}" if served.startswith("production's") else ""
-        yield f"- {cell.name}: {_ratio(cell.best)} {cell.best['name']}{note}"
+        far = " **(over 2 %)**" if cell.behind else ""
+        yield f"- {cell.name}: {_ratio(cell.best)} {cell.best['name']}{far}{note}"
     without = [cell.name for cell in found if not cell.peers]
     if without:
         yield f"\nWithout any peer, and in no mean: {'; '.join(without)}."
@@ -280,7 +290,17 @@ def _by_ratio(cell: Cell) -> float:
     return cell.ratio
 
 
-def _misled(found: list[Cell]) -> Iterator[str]:
+def _alone(found: list[Cell]) -> Iterator[str]:
+    """Say what a tuner that measures alone would have said and chosen."""
+    measured = [cell for cell in found if cell.peers and cell.alone]
+    rest = [cell for cell in measured if cell.operator not in ROUTING]
+    if measured:
+        means = (
+            f"{geometric_mean(cell.alone or 1.0 for cell in of):.2f}x"
+            for of in (measured, rest)
+            if of
+        )
+        yield f"Alone, over the best peer (all; without those two): {', '.join(means)}.\n"
     around = [cell for cell in found if cell.content["surroundings"]]
     losses = [cell.misled_by for cell in around if cell.misled_by > 0.0]
     if losses:
@@ -292,7 +312,12 @@ def _misled(found: list[Cell]) -> Iterator[str]:
 
 def _operator(result: Json) -> Iterator[str]:
     found = cells([result])
+    used = {cell.content["surroundings"] for cell in found}
     yield f"### {result['kernel']}\n"
+    for name, what in result["surroundings"].items():
+        if name in used:
+            yield f"- `{name}`: {what}"
+    yield ""
     yield (
         "| workload | in | baseline | ours | production's | best peer | over it "
         "| 95 % interval | alone | dispatch |"

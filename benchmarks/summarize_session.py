@@ -48,6 +48,8 @@ def summary(folder: Path) -> dict[str, Any]:
     from tuner.session.session import Session
 
     with Session.open(folder, read_only=True) as session:
+        if session.state != "complete":
+            raise SystemExit(f"{folder}: the session is {session.state}, not complete: resume it")
         manifest, table = session.manifest, SessionDispatch(session, SetSelection()).table
         # Of a workload that was compared twice the later comparison counts.
         compared = {
@@ -59,9 +61,9 @@ def summary(folder: Path) -> dict[str, Any]:
         return {
             "kernel": manifest.kernel,
             "created": manifest.created,
-            "state": session.state,
             "seconds": round(session.seconds, 1),
             "seed": manifest.config.seed,
+            "surroundings": _surroundings(manifest.config.space),
             "trials": _trials(session),
             "checks": _checks(session),
             "peer_packages": versions(PACKAGES),
@@ -144,6 +146,14 @@ def _served(table: DispatchTable, workload: Workload) -> str:
         if one.workload == workload and one.kernel is not None and not one.refuted:
             return str(one.kernel.variant)
     return ""
+
+
+def _surroundings(space: Path) -> dict[str, str]:
+    """Describe all that the search space declares, by name."""
+    from tuner.space.load import load_definition
+
+    declared = load_definition(space).spec.surroundings
+    return {one.name: str(one).removeprefix(f"{one.name}: ") for one in declared}
 
 
 def _trials(session: Session) -> dict[str, int]:
