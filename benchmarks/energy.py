@@ -30,8 +30,10 @@ from tuner.device.cuda.energy import NvmlCounter
 from tuner.model.config import Config
 from tuner.model.energy import accounts
 from tuner.model.kernel import Workload
+from tuner.model.surroundings import ALONE
 from tuner.model.trial import INITIAL, Energy, EnergyWindow, Status, Variant
 from tuner.space.load import load_definition
+from tuner.space.surroundings import chosen
 from tuner.space.template import Template
 from tuner.tuning.evaluator import BASELINE, Candidate, Evaluator
 
@@ -159,7 +161,7 @@ def main() -> None:
     parser.add_argument("--short", type=float, default=0.5)
     options = parser.parse_args()
     definition = load_definition(SPACE)
-    spec, space = definition.spec, definition.space
+    spec, space = chosen(definition.spec, ALONE), definition.space
     device = CudaDevice(0, spec, OPERATORS)
     meter = open_meter(device)
     ticks = tick_ms()
