@@ -14,6 +14,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -75,12 +76,13 @@ def sampled(plan: Plan, evaluator: Evaluator, workload: Workload, count: int) ->
 
 
 def programs(plan: Plan, evaluator: Evaluator, workload: Workload, count: int) -> list[Program]:
-    """Compile the baseline and a sample of configs."""
+    """Compile the baseline and a sample of configs that can run."""
     from tuner.device.base import Program
 
-    pending = [evaluator.start(workload, c) for c in sampled(plan, evaluator, workload, count)]
-    ready = map(evaluator.ready, pending)
-    return [evaluator.baseline_program(workload), *(p for p in ready if isinstance(p, Program))]
+    # Some spill, which the space forbids.
+    pending = [evaluator.start(workload, c) for c in sampled(plan, evaluator, workload, 2 * count)]
+    ready = (one for one in map(evaluator.ready, pending) if isinstance(one, Program))
+    return [evaluator.baseline_program(workload), *islice(ready, count)]
 
 
 def costs_us(device: Device, everything: Sequence[Program], rounds: int) -> list[float]:
