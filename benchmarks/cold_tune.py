@@ -1,13 +1,13 @@
-"""How long `tune` takes from nothing, how busy the device is meanwhile, and how good what it finds.
+"""How long `tune` takes from nothing, in the surroundings and alone, and how busy the device is.
 
-    python benchmarks/cold_tune.py [--kernel silu_and_mul] [--seed 0] [--trials N] [--out FILE]
+    python benchmarks/cold_tune.py [--kernel NAME] [--workloads N] [--surroundings auto,alone]
+                                   [--seed 0] [--trials N] [--out FILE]
                                                             (needs an NVIDIA GPU and CuPy)
 
 Runs the whole command in a process of its own, with empty caches for compiled kernels (`tune`'s and
-CuPy's) and without a store of past runs. *Busy* is the share of the search's wall time in which the
-device has a trial; `nvml` is the mean of NVML's own utilization over the same time. The share of
-the optimum compares, by the times of the recording of the whole space (in `recorded/`), the config
-that the search found and the best of all valid ones.
+CuPy's) and without a store of past runs, once for each of the surroundings. *Busy* is the share of
+the search's wall time in which the device has a trial; `nvml` is the mean of NVML's own utilization
+over the same time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
+from environment import write_result
+
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_MS = 100
+RUNS = ("auto", "alone")
 
 
 class Stopwatch:
@@ -111,9 +113,48 @@ def sample(used):
             used.append((time.perf_counter(), float(line)))
 
 
+def run(space, workloads, surroundings, asked, folder):
+    """Tune once with empty caches and no store; give what was seen of it."""
+    session, seen = Path(folder, "session"), Path(folder, "seen.json")
+    words = [str(ROOT / f"kernels/sglang/{asked.kernel}.cu"), "--space", str(space)]
+    words += ["--device", "cuda", "--quiet", "--seed", str(asked.seed), "--json"]
+    words += ["--session", str(session), "--surroundings", surroundings]
+    words += ["--trials", str(asked.trials)] if asked.trials else []
+    for workload in workloads:
+        words += ["--workload", workload.key]
+    empty = {"TUNER_CACHE_DIR": f"{folder}/tune", "CUPY_CACHE_DIR": f"{folder}/cupy"}
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", str(seen), *words],
+        env={**os.environ, **empty, "TUNE_STORE": "none"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    wall_s = time.perf_counter() - start
+    result = json.loads(done.stdout)
+    return result["device"], {
+        "wall_s": round(wall_s, 1),
+        **json.loads(seen.read_text()),
+        "speedups": {
+            ",".join(f"{k}={v}" for k, v in one["workload"].items()): one["speedup"]
+            for one in result["workloads"]
+        },
+        "checks": result["checks"],
+    }
+
+
+def spread(spec, count):
+    """Choose workloads of all sizes."""
+    by_size = sorted(spec.tuned, key=lambda workload: spec.min_bytes.integer(workload.values))
+    count = min(count, len(by_size))
+    return [by_size[k * len(by_size) // count] for k in range(count)]
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernel", default="silu_and_mul")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kernel", default="fused_add_rmsnorm")
+    parser.add_argument("--workloads", type=int, default=10, help="how many")
+    parser.add_argument("--surroundings", type=lambda text: text.split(","), default=RUNS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trials", type=int)
     parser.add_argument("--child", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -122,42 +163,24 @@ def main():
     if asked.child:
         child(asked.child[1:], asked.child[0])
         return
-    from recorded_spaces import WHOLE, shares_of_optimum
+    from tuner.space.load import load_definition
 
-    with tempfile.TemporaryDirectory() as folder:
-        session, seen = Path(folder, "session"), Path(folder, "seen.json")
-        space = WHOLE[asked.kernel]
-        words = [str(space.with_suffix(".cu")), "--space", str(space), "--device", "cuda"]
-        words += ["--quiet", "--seed", str(asked.seed), "--session", str(session), "--json"]
-        words += ["--trials", str(asked.trials)] if asked.trials else []
-        empty = {"TUNER_CACHE_DIR": f"{folder}/tune", "CUPY_CACHE_DIR": f"{folder}/cupy"}
-        start = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, __file__, "--child", str(seen), *words],
-            env={**os.environ, **empty, "TUNE_STORE": "none"},
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        wall_s = time.perf_counter() - start
-        result = json.loads(done.stdout)
-        content = {
-            "kernel": asked.kernel,
-            "device": result["device"],
-            "date": datetime.now(UTC).date().isoformat(),
-            "seed": asked.seed,
-            "wall_s": round(wall_s, 1),
-            **json.loads(seen.read_text()),
-            "workloads": shares_of_optimum(space, session),
-            "speedups": {
-                ",".join(f"{k}={v}" for k, v in one["workload"].items()): one["speedup"]
-                for one in result["workloads"]
-            },
-            "checks": result["checks"],
-            "cores": os.cpu_count(),
-        }
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(content, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in content.items() if k != "speedups"}, indent=1))
+    space = ROOT / f"search_spaces/sglang/{asked.kernel}.yaml"
+    workloads = spread(load_definition(space).spec, asked.workloads)
+    runs = {}
+    for name in asked.surroundings:
+        with tempfile.TemporaryDirectory() as folder:
+            device, runs[name] = run(space, workloads, name, asked, folder)
+    content = {
+        "kernel": asked.kernel,
+        "seed": asked.seed,
+        "workloads": [workload.key for workload in workloads],
+        "cores": os.cpu_count(),
+        "runs": runs,
+        "environment": {"device": device},
+    }
+    write_result(asked.out, content)
+    print(json.dumps({name: run["wall_s"] for name, run in runs.items()}))
 
 
 if __name__ == "__main__":

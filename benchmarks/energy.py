@@ -20,6 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from environment import write_result
+
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import open_meter
 from tuner.device.cuda.device import CudaDevice
@@ -28,8 +30,10 @@ from tuner.device.cuda.energy import NvmlCounter
 from tuner.model.config import Config
 from tuner.model.energy import accounts
 from tuner.model.kernel import Workload
+from tuner.model.surroundings import ALONE
 from tuner.model.trial import INITIAL, Energy, EnergyWindow, Status, Variant
 from tuner.space.load import load_definition
+from tuner.space.surroundings import chosen
 from tuner.space.template import Template
 from tuner.tuning.evaluator import BASELINE, Candidate, Evaluator
 
@@ -157,7 +161,7 @@ def main() -> None:
     parser.add_argument("--short", type=float, default=0.5)
     options = parser.parse_args()
     definition = load_definition(SPACE)
-    spec, space = definition.spec, definition.space
+    spec, space = chosen(definition.spec, ALONE), definition.space
     device = CudaDevice(0, spec, OPERATORS)
     meter = open_meter(device)
     ticks = tick_ms()
@@ -193,7 +197,7 @@ def main() -> None:
         "environment": environment,
     }
     if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_result(options.out, result)
     print(json.dumps({k: v for k, v in result.items() if k != "workloads"}, indent=1))
 
 

@@ -1,28 +1,80 @@
-"""What a benchmark ran on, and where its results go."""
+"""What a benchmark ran on, with which commit of the code, and where its results go."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
+import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "cpu"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks/results/cpu"
 PACKAGES = ("kernel-tune", "kernel_tuner", "numpy", "optuna", "python-constraint2", "scikit-learn")
+# What benchmarks write themselves leaves the code what it was.
+OUTPUTS = ("benchmarks/results", "kernels/*/recordings", "docs/results.md")
+CLEAN = re.compile(r"(?:.+-g)?[0-9a-f]{7,40}")
 
 
 def environment() -> dict[str, object]:
-    """Describe the interpreter, packages and processor."""
+    """Describe the code, the interpreter, packages and the processor."""
     return {
-        "date": datetime.now(UTC).date().isoformat(),
+        **provenance(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": versions(PACKAGES),
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 2),
     }
+
+
+def provenance() -> dict[str, str]:
+    """Name the code's commit, `-dirty` where a file was changed, and the day."""
+    return {"commit": commit(), "date": datetime.now(UTC).date().isoformat()}
+
+
+def commit() -> str:
+    """Name the commit: what `TUNE_COMMIT` says, or else git; "" where neither knows."""
+    if stated := os.environ.get("TUNE_COMMIT"):
+        return stated
+    changed = [f":(exclude,glob){path}{'/**' * (not path.endswith('.md'))}" for path in OUTPUTS]
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        dirty = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *changed)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"{head}-dirty" if dirty else head
+
+
+def is_clean(name: object) -> bool:
+    """Tell whether this is the name of a commit, and not of a changed tree."""
+    return isinstance(name, str) and CLEAN.fullmatch(name) is not None
+
+
+def require_clean() -> str:
+    """Return the commit; exit where results would not name a clean one."""
+    known = commit()
+    if not is_clean(known):
+        raise SystemExit(
+            f"the code's commit is {known or 'unknown'}: commit what was changed, or, in a copy "
+            "without .git, set TUNE_COMMIT to the commit that was copied"
+        )
+    return known
+
+
+def versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """Name the version of each package that is installed."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def cpu_model() -> str:
@@ -35,9 +87,15 @@ def cpu_model() -> str:
     return platform.processor()
 
 
-def write_result(name: str | Path, content: dict[str, object]) -> None:
-    """Write JSON to the results of this folder, or to the path given."""
+def write_result(name: str | Path, content: dict[str, Any]) -> None:
+    """Write JSON to the results of this folder, or to the path given, and say of which commit."""
     path = name if isinstance(name, Path) else RESULTS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    stated = {"environment": {**provenance(), **content.get("environment", {})}}
+    path.write_text(json.dumps({**content, **stated}, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {path.name}")
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

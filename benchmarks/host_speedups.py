@@ -131,10 +131,10 @@ def main() -> None:
         "no_difference": sum(low <= 1.0 <= high for _, (low, high), _ in found),
         "noise_us_of_long": round(noise_us, 2),
         "noise_us_highest": round(max(noise for *_, noise in found), 2),
-        **environment(),
+        "environment": environment(),
     }
     print(result)
-    write_result("cpu/host_speedups", result)
+    write_result("host_speedups", result)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ Tunes benchmarks/spaces/launch_floor.cu, whose two configs differ in that alone.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
+from environment import write_result
 from running import tuned
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +24,7 @@ def main() -> None:
     asked = parser.parse_args()
     result = tuned(str(KERNEL), "--space", str(KERNEL.with_suffix(".yaml")))
     result["session"] = KERNEL.stem  # where it lay is nobody's concern
-    asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_result(asked.out, result)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 NAME is an operator, or a benchmark whose result lies in results/h200/; all, unless some are named.
 What ended well is noted in FOLDER/done.json with a hash of its files: started again, the script
 goes on with what is left, and a recording goes on from its last trial. A job that fails is told;
-the others are done all the same.
+the others are done all the same. All of it must come from one clean commit: in a copy without .git
+`TUNE_COMMIT` names it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
+
+from environment import provenance, require_clean, write_result
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results/h200"
@@ -35,14 +37,15 @@ TRIALS = 20
 MORE_TRIALS = {"silu_and_mul": 60}
 BENCHMARKS = (
     "energy",
-    "peers",
+    "two_seeds",
+    "stand_ins",
     "launch_floor",
     "same_kernel",
     "verification_cost",
     "throughput",
     "cold_tune",
 )
-LONGEST = frozenset({"energy", "peers", *MORE_TRIALS})
+LONGEST = frozenset({"energy", "two_seeds", *MORE_TRIALS})
 # What depends on the compilers' speed has the machine to itself.
 ALONE = frozenset({"verification_cost", "throughput", "cold_tune"})
 
@@ -149,11 +152,19 @@ def operators() -> list[str]:
 
 
 def recording_job(name: str, folder: Path, trials: int) -> Job:
-    """Make the job that measures an operator, and writes its recording and its result."""
+    """Make the job that measures an operator beside its peers; writes its recording and result."""
     kernel, session = ROOT / f"kernels/sglang/{name}.cu", folder / name
 
     def run(gpu: int) -> None:
-        words = ["record", str(kernel), "--device", f"cuda:{gpu}", "--trials", str(trials)]
+        words = [
+            "record",
+            str(kernel),
+            "--device",
+            f"cuda:{gpu}",
+            "--trials",
+            str(trials),
+            "--peers",
+        ]
         known = (session / "session.db").exists()
         resumed = ["record", "--resume", str(session)]
         # A session of other files can't go on: it makes room.
@@ -163,42 +174,25 @@ def recording_job(name: str, folder: Path, trials: int) -> Job:
             _tune(*words, "--session", str(session))
 
     def finish() -> None:
-        _summarize(name, kernel, session.with_name(f"{name}-recorded-{time.time_ns()}"))
+        script = ROOT / "benchmarks/summarize_session.py"
+        out = RESULTS / f"{name}.json"
+        command = [sys.executable, str(script), str(session), "--out", str(out)]
+        subprocess.run(command, check=True)
 
     return Job(name, run, _files(name), finish=finish)
 
 
-def benchmark_job(name: str, trials: int | None = None) -> Job:
+def benchmark_job(name: str) -> Job:
     """Make the job that runs one of the benchmarks beside this file."""
     script = ROOT / f"benchmarks/{name}.py"
     inputs = [script, *(ROOT / "benchmarks/spaces").glob(f"{name}.*")]
-    options = []
-    if name == "peers":
-        inputs += [path for operator in operators() for path in _files(operator)]
-        options += ["--trials", str(trials)] if trials else []
 
     def run(gpu: int) -> None:
         out = RESULTS / f"{name}.json"
-        command = [sys.executable, str(script), "--out", str(out), *options]
+        command = [sys.executable, str(script), "--out", str(out)]
         subprocess.run(command, check=True, env=_environment(gpu))
 
     return Job(name, run, inputs, alone=name in ALONE)
-
-
-def missing_for(name: str) -> str:
-    """Name the package that a benchmark is nothing without and that isn't installed; else ''."""
-    return "torch" if name == "peers" and find_spec("torch") is None else ""
-
-
-def _summarize(name: str, kernel: Path, session: Path) -> None:
-    """Tune on the recording as a user without a GPU does, and keep what comes out."""
-    recording = next(kernel.parent.glob(f"recordings/*/{name}.json.xz"))
-    words = (str(kernel), "--device", f"recorded:{recording}", "--session", str(session))
-    _tune(*words, "--quiet")
-    script = ROOT / "benchmarks/summarize_session.py"
-    out = RESULTS / f"{name}.json"
-    command = [sys.executable, str(script), str(session), "--out", str(out)]
-    subprocess.run(command, check=True)
 
 
 def _tune(*words: str, check: bool = True) -> int:
@@ -216,7 +210,8 @@ def _files(operator: str) -> list[Path]:
     """List what an operator's measurements depend on."""
     kernel = ROOT / f"kernels/sglang/{operator}.cu"
     template = ROOT / f"templates/sglang/{operator}.cu.j2"
-    return [kernel, kernel.with_suffix(".py"), template, _spaces() / f"{operator}.yaml"]
+    shared = [path for path in (ROOT / "templates/include").rglob("*") if path.is_file()]
+    return [kernel, kernel.with_suffix(".py"), template, _spaces() / f"{operator}.yaml", *shared]
 
 
 def _spaces() -> Path:
@@ -253,18 +248,14 @@ def main() -> None:
     gpus = gpu_count()
     if not gpus:
         parser.exit(2, "no NVIDIA GPU was found\n")
-    jobs = []
-    for name in BENCHMARKS:
-        if package := missing_for(name):
-            print(f"{name}: {package} isn't installed; {RESULTS.name}/{name}.json stays as it is")
-        else:
-            jobs.append(benchmark_job(name, asked.trials))
+    os.environ["TUNE_COMMIT"] = require_clean()
+    jobs = [benchmark_job(name) for name in BENCHMARKS]
     for name in operators():
         trials = asked.trials or MORE_TRIALS.get(name, TRIALS)
         jobs.append(recording_job(name, asked.folder, trials))
     # The longest first, so that no GPU waits for one at the end.
     jobs.sort(key=lambda job: job.name not in LONGEST)
-    unknown = set(asked.names) - {job.name for job in jobs} - set(BENCHMARKS)
+    unknown = set(asked.names) - {job.name for job in jobs}
     if unknown:
         parser.error(f"no job named {min(unknown)}: {', '.join(job.name for job in jobs)}")
     jobs = [job for job in jobs if not asked.names or job.name in asked.names]
@@ -289,13 +280,12 @@ def _write_times(campaign: Campaign, gpus: int) -> None:
     content = {
         "gpus": gpus,
         "cores": os.cpu_count(),
-        "date": datetime.now(UTC).date().isoformat(),
+        "environment": provenance(),
         "runs": campaign.runs,
         "wall_s": campaign.wall_s,
         "seconds": {name: one["seconds"] for name, one in sorted(campaign.done.items())},
     }
-    path = RESULTS / "record_all.json"
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_result(RESULTS / "record_all.json", content)
 
 
 if __name__ == "__main__":

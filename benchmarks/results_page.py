@@ -1,6 +1,9 @@
-"""Write docs/results.md from the result files beside this: every figure has a file behind it.
+"""Write docs/results.md, and README's figures, from the result files beside this.
 
 python benchmarks/results_page.py [--check]
+
+Every figure has a file behind it. A section whose file is missing is left out. A file that does
+not name a clean commit of the code that made it is refused.
 """
 
 from __future__ import annotations
@@ -9,45 +12,82 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from statistics import median
+from textwrap import fill
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from production_section import campaign, peers_in_the_same_run, production  # noqa: E402
+import operators_section  # noqa: E402
+from environment import is_clean  # noqa: E402
 
-PAGE = ROOT / "docs/results.md"
+PAGE, README = ROOT / "docs/results.md", ROOT / "README.md"
+MARKS = "<!-- results -->\n", "<!-- end of results -->\n"
 RESULTS = ROOT / "benchmarks/results"
 
 
-def page():
-    """Compose the whole page."""
+def page(results=RESULTS):
+    """Compose the whole page from a folder of results."""
     parts = [
         "# Results\n",
-        "Made by `python benchmarks/results_page.py` from the files under `benchmarks/results/`; "
-        "a test keeps the two equal.\n",
-        *production(),
-        *peers_in_the_same_run(_json("results/h200/peers.json")),
-        *campaign(_json("results/h200/record_all.json")),
-        *_cold(_json("results/h200/cold_tune.json")),
-        *_search(_json("results/cpu/recorded_search.json")),
-        *_features(_json("results/cpu/code_features.json")),
-        *_methods(_json_if_there("results/cpu/search.json")),
-        *_cost(_json("results/cpu/searcher_cost.json")),
-        *_energy(_json("results/h200/energy.json")),
-        *_worth(_json_if_there("results/h200/search_worth.json")),
-        *_throughput(_json("results/h200/throughput.json")),
-        *_same_kernel(_json("results/h200/same_kernel.json")),
-        *_verification(
-            _json("results/h200/verification_cost.json"),
-            _json("results/cpu/host_verification.json"),
-        ),
-        *_mutants(_json("results/cpu/mutation_score.json")),
-        *_filter(_json("results/cpu/filter_space.json")),
-        *_start(_json("results/cpu/start_time.json")),
+        "Made by `python benchmarks/results_page.py` from the files under `benchmarks/results/`, "
+        "each of which names the commit of the code that made it; a test keeps the two equal.\n",
+        *_operators(results),
     ]
+    for section, name in SECTIONS:
+        content = read(results / f"{name}.json")
+        if content is not None:
+            parts += section(content)
     return "\n".join(parts)
 
 
+def read(path):
+    """Read a result; None where there is none. Exits where its commit is dirty or unknown."""
+    if not path.exists():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    known = content.get("environment", {})
+    commit, recorded = known.get("commit"), known.get("recorded") == "true"
+    if not is_clean(commit) or recorded:
+        what = "is a replay of a recording" if recorded else f"is of commit {commit or 'unknown'}"
+        raise SystemExit(
+            f"{path}: {what}; measure it again from a clean commit (in a copy without .git, "
+            "TUNE_COMMIT names it), or delete the file: the page then has no such section"
+        )
+    return content
+
+
+def readme(text, results=RESULTS):
+    """Put the figures between the marks of README.md."""
+    before, _, rest = text.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    found = operator_results(results)
+    said = operators_section.in_short(found) if found else ANEW
+    return f"{before}{MARKS[0]}{fill(said, 118, break_on_hyphens=False)}\n{MARKS[1]}{after}"
+
+
+ANEW = "The figures of SGLang's operators follow: they are being measured anew."
+
+
+def operator_results(results):
+    """Read the results that recordings' sessions left, by operator."""
+    files = sorted((results / "h200").glob("*.json"))
+    return [one for one in map(read, files) if "created" in one]
+
+
+def _operators(results):
+    found = operator_results(results)
+    if not found:
+        yield f"{ANEW}\n"
+        return
+    also = (read(results / f"h200/{name}.json") for name in ("two_seeds", "cold_tune", "stand_ins"))
+    yield from operators_section.section(found, *also)
+
+
+_GROUPS = {
+    "chosen_on": "On spaces that the constants of `auto` were chosen on",
+    "unseen": "On spaces that were kept out of every choice",
+}
 _WAYS = {
     "with_features": "with what the compiler says, to its own end",
     "without_features": "without it, to its own end",
@@ -57,24 +97,98 @@ _WAYS = {
 
 
 def _cold(content):
-    shares = [one["share"] for one in content["workloads"].values()]
-    phases = ", ".join(f"{name} {s:.1f} s" for name, s in content["phases_s"].items() if s >= 0.1)
-    running = content["nvml_share"]
     yield "## A whole run from nothing\n"
     yield (
-        f"`tune benchmarks/recorded/{content['kernel']}.cu`, which keeps the space that was "
-        f"recorded in full, with its {len(shares)} tuned workloads on an {content['device']} with "
-        f"{content['cores']} cores, caches and store empty: "
-        f"{content['wall_s']:.1f} s in all ({phases}), {content['trials']} trials. What the search "
-        f"found reaches {min(shares):.1%} or more of the best of all valid configs on each "
-        "workload, by the recording's times. While it searched, the device had a trial "
-        f"{content['busy_share']:.1%} of the time"
-        + (
-            f" ({running:.0%} of it with a kernel running, as NVML counts)"
-            if running is not None
-            else ""
+        f"`tune kernels/sglang/{content['kernel']}.cu` on {len(content['workloads'])} workloads, "
+        f"on a GPU with {content['cores']} cores, caches and store empty. *Busy* is the share of "
+        "the search in which the device had a trial, *running* that with a kernel running, as NVML "
+        "counts.\n"
+    )
+    yield "| surroundings | in all | of it | trials | busy | running | mean speedup |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, run in content["runs"].items():
+        phases = ", ".join(f"{of} {s:.1f} s" for of, s in run["phases_s"].items() if s >= 0.1)
+        mean = operators_section.geometric_mean(run["speedups"].values())
+        yield (
+            f"| {name} | {run['wall_s']:.1f} s | {phases} | {run['trials']} "
+            f"| {run['busy_share']:.1%} | {run['nvml_share']:.0%} | {mean:.2f}x |"
         )
-        + ". `benchmarks/cold_tune.py`, `benchmarks/results/h200/cold_tune.json`.\n"
+    yield "\n`benchmarks/cold_tune.py`, `benchmarks/results/h200/cold_tune.json`.\n"
+
+
+def _stand_ins(content):
+    yield "## Stand-ins for real neighbours\n"
+    yield (
+        f"{content['configs']} configs of {content['kernel']} at H {content['H']} between the "
+        f"products of a model's layer (`{content['real']}`) and between stand-ins "
+        f"(`{content['stand_in']}`): how alike both rank them, and how much slower the stand-ins' "
+        "best config is than the best between the products.\n"
+    )
+    yield "| T | configs | rank correlation | regret |\n|---|---|---|---|"
+    for row in content["rows"]:
+        figures = f"{row['rank_correlation']:.3f} | {row['regret']:.2%}"
+        yield f"| {row['T']} | {row['configs']} | {figures} |"
+    yield "\n`benchmarks/stand_ins.py`, `benchmarks/results/h200/stand_ins.json`.\n"
+
+
+def _two_seeds(content):
+    yield "## Two seeds\n"
+    yield (
+        "Each operator searched twice, with seeds 0 and 1, and the two winners compared in the "
+        f"same {content['rounds']} rounds: how much slower the slower one is.\n"
+    )
+    yield "| operator | workloads | same winner | median | worst | seconds of the searches |"
+    yield "|---|---|---|---|---|---|"
+    for one in content["operators"]:
+        rows = one["workloads"]
+        regrets = [row["regret"] for row in rows]
+        yield (
+            f"| {one['kernel']} | {len(rows)} | {sum(row['same'] for row in rows)} "
+            f"| {median(regrets):.2%} | {max(regrets):.2%} "
+            f"| {', '.join(f'{s:.0f}' for s in one['seconds'])} |"
+        )
+    yield "\n`benchmarks/two_seeds.py`, `benchmarks/results/h200/two_seeds.json`.\n"
+
+
+def _floor(content):
+    (one,) = content["workloads"]
+    yield "## The least that a call takes\n"
+    yield (
+        f"Alone, a kernel that writes one number takes {one['baseline_us']:.2f} us a call, "
+        f"{one['tuned_us']:.2f} us with programmatic launch: nothing is faster. "
+        "`benchmarks/launch_floor.py`, `benchmarks/results/h200/launch_floor.json`.\n"
+    )
+
+
+def _campaign(content):
+    seconds, gpus = content["seconds"], content["gpus"]
+    runs = "one go" if content["runs"] == 1 else f"{content['runs']} runs that resume one another"
+    longest = sorted(seconds, key=seconds.get, reverse=True)[:3]
+    yield "## Renewing all of it\n"
+    yield (
+        f"`scripts/record`, {len(seconds)} recordings and benchmarks: "
+        f"{content['wall_s'] / 60:.1f} min on {gpus} GPUs with {content['cores']} cores, in "
+        f"{runs}. "
+        f"One after the other the jobs are {sum(seconds.values()) / 60:.0f} min; the longest are "
+        + ", ".join(f"{name} ({seconds[name] / 60:.1f} min)" for name in longest)
+        + ". `benchmarks/record_all.py`, `benchmarks/results/h200/record_all.json`.\n"
+    )
+
+
+def _without_a_gpu(content):
+    operators = content["operators"].values()
+    least = min(min(one["shares"].values()) for one in operators)
+    halved = [x for one in operators for x in one["shares_with_half_the_trials"].values()]
+    configs = sorted(one["configs"] for one in operators)
+    yield "## On the recordings, without a GPU\n"
+    yield (
+        f"`tune` on the {len(operators)} recordings takes {content['seconds']:.0f} s in all on "
+        f"{content['environment']['cores']} cores, and finds at least {least:.1%} of the best "
+        f"recorded on each workload. They hold {configs[0]} to {configs[-1]} configs of each, so "
+        "that says little of the search. With trials for half of them it reaches "
+        f"{operators_section.geometric_mean(halved):.1%} (geometric mean over {len(halved)} "
+        f"workloads; at least {min(halved):.1%}). `benchmarks/recorded_operators.py`, "
+        "`benchmarks/results/cpu/recorded_operators.json`.\n"
     )
 
 
@@ -133,26 +247,27 @@ def _features(content):
 
 
 def _methods(content):
-    if content is None:
-        return
     yield "## Search methods on recorded spaces\n"
     yield (
         f"{content['seeds']} seeds, {content['trials']} trials, one space after the other. "
         "0 is random search, 1 the optimum from the first trial; see "
         "[comparing.md](comparing.md).\n"
     )
-    yield (
-        "| searcher | spaces | score | share at half | share at the end | worst space "
-        "| within 95 % | s a run |"
-    )
-    yield "|---|---|---|---|---|---|---|---|"
-    for name, row in content["summary"].items():
+    for group, summary in content["summary"].items():
+        yield f"{_GROUPS[group]}:\n"
         yield (
-            f"| {name} | {row['recordings']} | {row['score']:.3f} | {row['share_50']:.3f} "
-            f"| {row['share_100']:.3f} | {row['worst_share_100']:.3f} | {row['within_95']:.0%} "
-            f"| {row['seconds_per_run']:.2f} |"
+            "| searcher | spaces | score | share at half | share at the end | worst space "
+            "| within 95 % | s a run |"
         )
-    yield "\n`benchmarks/search.py`, `benchmarks/results/cpu/search.json`.\n"
+        yield "|---|---|---|---|---|---|---|---|"
+        for name, row in summary.items():
+            yield (
+                f"| {name} | {row['recordings']} | {row['score']:.3f} | {row['share_50']:.3f} "
+                f"| {row['share_100']:.3f} | {row['worst_share_100']:.3f} "
+                f"| {row['within_95']:.0%} | {row['seconds_per_run']:.2f} |"
+            )
+        yield ""
+    yield "`benchmarks/search.py`, `benchmarks/results/cpu/search.json`.\n"
 
 
 def _cost(content):
@@ -201,8 +316,6 @@ def _energy(content):
 
 
 def _worth(content):
-    if content is None:
-        return
     kernels = content["kernels"]
     yield "## Does the search earn its place?\n"
     yield (
@@ -282,7 +395,7 @@ def _same_kernel(content):
     )
 
 
-def _verification(content, host):
+def _verification(content):
     rows = content["workloads"]
     within = [row["medians_within_1_percent"] for row in rows]
     yield "## What a trial takes on the GPU, and what verifying it adds\n"
@@ -298,9 +411,15 @@ def _verification(content, host):
         f"timing takes {content['mean_timing_ms_up_to_T_1024']:.1f} ms a config on average. At T=1 "
         "the search and the finals rotate over different buffers, and their medians differ by "
         "more. `benchmarks/verification_cost.py`, `benchmarks/results/h200/verification_cost.json`."
-        "\n\nOn the CPU (`--device host`) compiling and verifying one config at "
-        f"{host['workload']} "
-        f"with all checks takes {host['median_s']:.2f} s. `benchmarks/host_verification.py`, "
+        "\n"
+    )
+
+
+def _on_host(content):
+    yield "## What verifying takes on the CPU\n"
+    yield (
+        f"With `--device host`, compiling and verifying one config at {content['workload']} with "
+        f"all checks takes {content['median_s']:.2f} s. `benchmarks/host_verification.py`, "
         "`benchmarks/results/cpu/host_verification.json`.\n"
     )
 
@@ -338,21 +457,38 @@ def _start(content):
     yield ""
 
 
-def _json(name):
-    return json.loads((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))
-
-
-def _json_if_there(name):
-    return _json(name) if (ROOT / "benchmarks" / name).exists() else None
+# What the page says, in its order, each from one file.
+SECTIONS = (
+    (_stand_ins, "h200/stand_ins"),
+    (_two_seeds, "h200/two_seeds"),
+    (_floor, "h200/launch_floor"),
+    (_campaign, "h200/record_all"),
+    (_cold, "h200/cold_tune"),
+    (_without_a_gpu, "cpu/recorded_operators"),
+    (_search, "cpu/recorded_search"),
+    (_features, "cpu/code_features"),
+    (_methods, "cpu/search"),
+    (_cost, "cpu/searcher_cost"),
+    (_energy, "h200/energy"),
+    (_worth, "h200/search_worth"),
+    (_throughput, "h200/throughput"),
+    (_same_kernel, "h200/same_kernel"),
+    (_verification, "h200/verification_cost"),
+    (_on_host, "cpu/host_verification"),
+    (_mutants, "cpu/mutation_score"),
+    (_filter, "cpu/filter_space"),
+    (_start, "cpu/start_time"),
+)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="only compare; exit 1 if different")
-    text = page()
+    texts = {PAGE: page(), README: readme(README.read_text(encoding="utf-8"))}
     if parser.parse_args().check:
-        raise SystemExit(PAGE.read_text(encoding="utf-8") != text)
-    PAGE.write_text(text, encoding="utf-8")
+        raise SystemExit(any(p.read_text(encoding="utf-8") != text for p, text in texts.items()))
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

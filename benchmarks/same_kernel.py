@@ -20,18 +20,20 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from environment import write_result
+
 from tuner.compiler.base import CompileRequest, source_key
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
+from tuner.model.run_config import RunConfig
 from tuner.model.statistics import paired_interval
 from tuner.model.trial import RESOLUTION, Status
 from tuner.space.load import load_definition
-from tuner.space.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 SPACE = ROOT / "benchmarks/spaces/same_kernel.yaml"
-ROUNDS = next(field.default for field in fields(Plan) if field.name == "comparison_rounds")
+ROUNDS = next(field.default for field in fields(RunConfig) if field.name == "comparison_rounds")
 COMPARISONS = 200
 LONG_ROUNDS = 1000
 SAME = "no difference"
@@ -138,7 +140,7 @@ def main() -> None:
     if options.raw:
         options.raw.write_text(json.dumps(raw))
     if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_result(options.out, result)
     print(json.dumps({k: v for k, v in result.items() if k != "environment"}, indent=1))
 
 

@@ -1,8 +1,12 @@
 """Compare the searchers on recorded spaces: the figure of the search.
 
-    python benchmarks/search.py FOLDER [--searchers A,B] [--seeds N] [--trials N] [--again]
+    python benchmarks/search.py FOLDER [--unseen FOLDER] [--searchers A,B] [--seeds N] [--trials N]
+                                                                                        [--again]
 
-FOLDER holds Kernel Tuner caches, T4 results or recordings of `tune record`. Rows of an earlier run
+A folder holds Kernel Tuner caches, T4 results or, as NAME/recordings/GPU/NAME.json.xz with its
+search space NAME/NAME.yaml, recordings of `tune record`. The constants of `auto` were chosen on
+those in FOLDER and in benchmarks/recorded; those in the other folder (benchmarks/unseen, to which
+files are only added) were kept out of every choice, and are averaged apart. Rows of an earlier run
 with the same settings and files are kept: a run of all takes half an hour. --again runs the
 searchers that are asked for once more, as after a change to one. The scores are those of
 `tune compare` (docs/comparing.md).
@@ -18,7 +22,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import stdev
 
-from environment import RESULTS, environment, write_result
+from environment import RESULTS, ROOT, commit, environment, write_result
 
 from tuner.app.compare import recorded_spaces
 from tuner.search.comparison import SearcherScore, Settings, compare, mean_of
@@ -32,6 +36,8 @@ SEARCHERS = (
     "kernel_tuner:bayes_opt",
 )
 SUFFIXES = (".json", ".json.gz", ".json.xz")
+GROUPS = ("chosen_on", "unseen")
+RECORDED, UNSEEN = ROOT / "benchmarks/recorded", ROOT / "benchmarks/unseen"
 # Of the optimum at the end: what the mean over the seeds of every space should reach.
 WORST_SHARE = 0.90
 DIGITS = 4
@@ -40,28 +46,44 @@ DIGITS = 4
 def main() -> None:
     """Run what is missing, write after every method, and print the means."""
     asked = arguments()
-    paths = sorted(path for path in asked.folder.iterdir() if path.name.endswith(SUFFIXES))
-    if not paths:
+    if not (public := files_of(asked.folder)):
         raise SystemExit(f"{asked.folder}: no file ends in {', '.join(SUFFIXES)}")
+    files = dict.fromkeys([*public, *files_of(RECORDED)], "chosen_on")
+    files |= dict.fromkeys(files_of(asked.unseen), "unseen")
     settings = {"seeds": asked.seeds, "trials": asked.trials, "batch": asked.batch}
     rows = kept_rows(asked.out, settings)
-    for path in paths:
+    for path, group in files.items():
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         done = {n for n in asked.searchers if rows.get((path.name, n), {}).get("sha") == digest}
         missing = [n for n in asked.searchers if asked.again or n not in done]
-        spaces = recorded_spaces(path) if missing else ()
+        spaces = spaces_of(path) if missing else ()
         for name in missing:
-            rows[path.name, name] = {"sha": digest, **row_of(path, spaces, name, asked)}
+            found = row_of(path, spaces, name, asked)
+            rows[path.name, name] = {"group": group, "sha": digest, **found}
             show(recording_name(path), name, rows[path.name, name])
             save(asked.out, settings, rows)
-    for name, summary in save(asked.out, settings, rows).items():
-        show("all", name, summary)
+    for group, summary in save(asked.out, settings, rows).items():
+        for name, row in summary.items():
+            show(group, name, row)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """List the recordings of a folder, and of kernels that have a folder of their own there."""
+    found = [*folder.glob("*"), *folder.glob("*/recordings/*/*")]
+    return sorted(path for path in found if path.name.endswith(SUFFIXES))
+
+
+def spaces_of(path: Path) -> tuple:
+    """Read a recording's spaces; a frozen search space goes before the operator's own."""
+    beside = path.parents[2] / f"{recording_name(path)}.yaml"
+    return recorded_spaces(path, beside if beside.exists() else None)
 
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--unseen", type=Path, default=UNSEEN)
     parser.add_argument("--searchers", type=lambda text: text.split(","), default=SEARCHERS)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--trials", type=int, default=100)
@@ -97,24 +119,32 @@ def trials_to(share: float, runs: object) -> list[int | None]:
 
 
 def kept_rows(out: Path, settings: dict) -> dict[tuple[str, str], dict]:
-    """Take over the rows of an earlier run with the same settings."""
+    """Take over the rows of an earlier run with the same settings, at the same commit."""
     if not out.exists():
         return {}
     content = json.loads(out.read_text(encoding="utf-8"))
     if any(content.get(key) != value for key, value in settings.items()):
         return {}
+    if content["environment"].get("commit") != commit():
+        return {}
     return {(row["recording"], row["searcher"]): row for row in content["rows"]}
 
 
 def save(out: Path, settings: dict, rows: dict[tuple[str, str], dict]) -> dict[str, dict]:
-    """Write all rows with the means over the recordings that every method was replayed over."""
-    names = list(dict.fromkeys(name for _, name in rows))
-    common = set.intersection(*({r for r, n in rows if n == name} for name in names))
-    summary = {name: mean([rows[r, name] for r in sorted(common)]) for name in names if common}
+    """Write all rows, and the means of each group."""
+    of_group = {g: {k: row for k, row in rows.items() if row["group"] == g} for g in GROUPS}
+    summary = {group: means(some) for group, some in of_group.items() if some}
     content = {"environment": environment(), **settings, "summary": summary}
     listed = [rows[key] for key in sorted(rows)]
     write_result(out, {**content, "rows": listed})
     return summary
+
+
+def means(rows: dict[tuple[str, str], dict]) -> dict[str, dict]:
+    """Average each method over the recordings that every one was replayed over."""
+    names = list(dict.fromkeys(name for _, name in rows))
+    common = set.intersection(*({r for r, n in rows if n == name} for name in names))
+    return {name: mean([rows[r, name] for r in sorted(common)]) for name in names if common}
 
 
 def mean(rows: list[dict]) -> dict:

@@ -40,6 +40,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from environment import write_result
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -239,8 +240,7 @@ def main() -> None:
     }
     if asked.raw:
         asked.raw.write_text(json.dumps(raw))
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(asked.out, result)
     for one in (*kernels, {"kernel": "all", **result}):
         figures = (f"{name} {one[name]['ratio']:.3f}" for name in RATIOS)
         low, high = one["search_over_default"]["interval"]

@@ -1,98 +1,200 @@
-"""Keep what a session found as one small JSON file: results, intervals, environment.
+"""Keep what a recording's session measured as one small JSON file.
 
     python benchmarks/summarize_session.py SESSION --out benchmarks/results/h200/NAME.json
 
-`tuned_interval_us` are 95 % intervals of the tuned medians, by bootstrap over the rounds that
-weren't used to choose. Where the session ran on a recording, `held_out_us` compares what the
-dispatch takes on each held-out workload with the best that the recording holds there, both by the
-times of a search.
+Per workload: the surroundings, and of the baseline, every finalist and every peer the median cost
+in the rounds that did not choose the winner, its 95 % interval, and how many times the winner's
+that is in the same rounds, with a paired interval; the times alone; which of them production calls,
+which the dispatch takes, and what became of peers that were not compared. Besides, the checks that
+ran, with their failures, and the environment with the code's commit.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from environment import versions, write_result
 
 if TYPE_CHECKING:
+    from tuner.dispatch.table import DispatchTable
+    from tuner.model.kernel import Workload
+    from tuner.model.trial import Comparison, Result
     from tuner.session.session import Session
 
 RESAMPLES = 2000
+DIGITS = 4
+# What peers are imported from.
+PACKAGES = (
+    "torch",
+    "triton",
+    "sglang",
+    "sglang-kernel",
+    "sgl-kernel",
+    "flashinfer-python",
+    "nvidia-cutlass-dsl",
+    "apache-tvm-ffi",
+)
 
 
 def summary(folder: Path) -> dict[str, Any]:
     """Collect what a result file holds of a session."""
-    from tuner.report.data import load
-    from tuner.report.terminal import json_of
+    from tuner.dispatch.table import SessionDispatch, SetSelection
     from tuner.session.session import Session
 
-    data = load(folder)
     with Session.open(folder, read_only=True) as session:
-        return json_of(data) | {
-            "isolated_us": {result.workload.key: result.isolated_us for result in data.results},
-            "tuned_interval_us": tuned_intervals(session),
-            "held_out_us": held_out(session) if data.recorded else {},
-            "environment": dict(data.environment),
+        if session.state != "complete":
+            raise SystemExit(f"{folder}: the session is {session.state}, not complete: resume it")
+        manifest, table = session.manifest, SessionDispatch(session, SetSelection()).table
+        # Of a workload that was compared twice the later comparison counts.
+        compared = {
+            result.workload: (one, result)
+            for one in session.comparisons()
+            for result in session.results()
+            if result.workload == one.workload and result.variant in one.finalists
+        }
+        return {
+            "kernel": manifest.kernel,
+            "created": manifest.created,
+            "seconds": round(session.seconds, 1),
+            "seed": manifest.config.seed,
+            "surroundings": _surroundings(manifest.config.space),
+            "trials": _trials(session),
+            "checks": _checks(session),
+            "peer_packages": versions(PACKAGES),
+            "environment": dict(session.environment),
+            "workloads": [
+                _workload(session, table, comparison, result)
+                for comparison, result in compared.values()
+            ],
         }
 
 
-def tuned_intervals(session: Session) -> dict[str, tuple[float, float]]:
-    """Give the 95 % interval of each winner's median time."""
+def _workload(
+    session: Session, table: DispatchTable, comparison: Comparison, result: Result
+) -> dict[str, Any]:
+    workload = comparison.workload
+    failed = {
+        one.name: {"status": one.status.value, "reason": one.reason}
+        for one in session.peers(workload)
+        if one.reason or one.name not in comparison.peers
+    }
+    production = comparison.production or "baseline"
+    return {
+        "workload": workload.key,
+        "axes": workload.values,
+        "surroundings": comparison.surroundings,
+        "paired": comparison.paired,
+        "rounds": len(comparison.rounds),
+        "winner": comparison.finalists.index(result.variant) + 1,
+        "production": production,
+        "dispatch": _served(table, workload) or f"production's: {production}",
+        "programs": _programs(comparison, result, session.manifest.config.seed),
+        "peers": failed,
+    }
+
+
+def _programs(comparison: Comparison, result: Result, seed: int) -> list[dict[str, Any]]:
+    """Describe every column; column 0 is the baseline, those of peers come last."""
     from tuner.dispatch.table import split
+    from tuner.model.statistics import paired_interval, unpaired_interval
 
-    intervals = {}
-    comparisons = {one.workload: one for one in session.comparisons()}
-    for result in session.results():
-        comparison = comparisons.get(result.workload)
-        if comparison is None or result.variant not in comparison.finalists:
-            continue
-        column = comparison.finalists.index(result.variant) + 1
-        _, reporting = split(comparison.rounds, len(comparison.finalists))
-        times_us = np.array([row[column] for row in reporting])
-        drawn = np.random.default_rng(0).choice(times_us, (RESAMPLES, len(times_us)))
-        low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
-        intervals[result.workload.key] = (float(low), float(high))
-    return intervals
+    _, reporting = split(comparison.rounds, len(comparison.finalists))
+    columns = list(zip(*reporting, strict=True))
+    winner = columns[comparison.finalists.index(result.variant) + 1]
+    interval = paired_interval if comparison.paired else unpaired_interval
+    described: list[dict[str, Any]] = [{"kind": "baseline", "name": "baseline"}]
+    described += [
+        {"kind": "config", "name": str(one), "config": dict(one.config)}
+        for one in comparison.finalists
+    ]
+    described += [{"kind": "peer", "name": name} for name in comparison.peers]
+    for k, (one, column) in enumerate(zip(described, columns, strict=True)):
+        ratio, bounds = interval(column, winner, seed)
+        one["us"] = round(median(column), DIGITS)
+        one["interval_us"] = median_interval(column)
+        one["over_winner"] = round(ratio, DIGITS)
+        one["over_winner_interval"] = [round(bound, DIGITS) for bound in bounds]
+        one["alone_us"] = _at(comparison.alone_us, k)
+        one["isolated_us"] = _at(comparison.isolated_us, k)
+    return described
 
 
-def held_out(session: Session) -> dict[str, dict[str, float]]:
-    """Compare the dispatch with a search on every held-out workload that both know."""
-    from recorded_spaces import evaluator_of, recorded, space_of
+def _at(times_us: Sequence[float | None], column: int) -> float | None:
+    known = times_us[column] if times_us else None
+    return None if known is None else round(known, DIGITS)
 
-    from tuner.model.trial import Status
 
-    space = space_of(session.manifest.kernel)
-    recording, evaluator = recorded(space), evaluator_of(space)
-    found = {}
-    for result in session.results():
-        if not result.workload.held_out:
-            continue
-        programs = recording.workloads[result.workload.key].programs
-        times_us = {
-            key: program.outcome().measurement.median_us
-            for key, program in programs.items()
-            if program.status is Status.CORRECT and not program.stopped_early
-        }
-        baseline = recording.workloads[result.workload.key].baseline
-        own = evaluator.key(result.workload, result.config)
-        dispatched_us = times_us.get(baseline if result.baseline_wins else own)
-        if dispatched_us is not None:
-            least_us = min(times_us.values())
-            found[result.workload.key] = {"dispatched": dispatched_us, "searched": least_us}
-    return found
+def median_interval(times_us: Sequence[float]) -> list[float]:
+    """Give the 95 % interval of a median, by bootstrap."""
+    drawn = np.random.default_rng(0).choice(np.asarray(times_us), (RESAMPLES, len(times_us)))
+    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+    return [round(float(low), DIGITS), round(float(high), DIGITS)]
+
+
+def _served(table: DispatchTable, workload: Workload) -> str:
+    """Name the variant that the dispatch takes; "" for what production calls."""
+    for entry in table.entries:
+        if entry.workload == workload and entry.kernel is not None:
+            return str(entry.kernel.variant)
+    for one in table.held_out:
+        if one.workload == workload and one.kernel is not None and not one.refuted:
+            return str(one.kernel.variant)
+    return ""
+
+
+def _surroundings(space: Path) -> dict[str, str]:
+    """Describe all that the search space declares, by name."""
+    from tuner.space.load import load_definition
+
+    declared = load_definition(space).spec.surroundings
+    return {one.name: str(one).removeprefix(f"{one.name}: ") for one in declared}
+
+
+def _trials(session: Session) -> dict[str, int]:
+    return {status.value: count for status, count in session.status_counts().items() if count}
+
+
+def _checks(session: Session) -> dict[str, Any]:
+    """Count the checks by their kind, and list what failed."""
+    rows = list(_verdicts(session))
+    counted = Counter((kind, verdict) for kind, verdict, _ in rows)
+    kinds = dict.fromkeys(kind for kind, _, _ in rows)
+    finals = [trial.correctness for trial in session.trials(stage="finals") if trial.correctness]
+    return {
+        "kinds": {
+            kind: {name: counted[kind, name] for name in ("passed", "failed", "not_run")}
+            for kind in kinds
+        },
+        "input_kinds": sorted({name for one in finals for name in one.input_kinds}),
+        "failures": [what for _, verdict, what in rows if verdict == "failed"],
+    }
+
+
+def _verdicts(session: Session) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Give the kind and the verdict of every check, and what was checked."""
+    for trial in session.trials(stage="finals"):
+        passed = trial.status.value == "correct"
+        what = {"workload": trial.workload.key, "config": str(trial.variant)}
+        said = {"kind": "finals", **what, "reason": f"{trial.status.value}: {trial.reason}"}
+        yield "finals", "passed" if passed else "failed", said
+    for one in session.checks():
+        verdict = "not_run" if one.passed is None else "passed" if one.passed else "failed"
+        what = {"workload": one.workload.key, "config": str(one.variant)}
+        yield one.kind, verdict, {"kind": one.kind, **what, "reason": one.reason}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("session", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    content = json.dumps(summary(asked.session), indent=1)
-    asked.out.write_text(content + "\n", encoding="utf-8")
+    write_result(asked.out, summary(asked.session))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from environment import write_result
+
 ROOT = Path(__file__).resolve().parents[1]
 SPACE = ROOT / "benchmarks/spaces/silu_and_mul_96.yaml"
 OPERATORS = {"ACTIVATION": "silu"}
@@ -196,8 +198,7 @@ def main():
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     content = {"rates": rates, "ratio": ratio, "runs": rows, "environment": environment}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_result(out, content)
 
 
 if __name__ == "__main__":

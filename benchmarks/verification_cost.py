@@ -20,12 +20,16 @@ from statistics import mean, median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from environment import write_result
+
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.cuda.device import CudaDevice
 from tuner.device.timing import SEARCH
+from tuner.model.surroundings import ALONE
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
 from tuner.space.load import load_definition
+from tuner.space.surroundings import chosen
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
 
@@ -86,7 +90,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     definition = load_definition(SPACE)
-    spec, space = definition.spec, definition.space
+    spec, space = chosen(definition.spec, ALONE), definition.space
     device = CudaDevice(0, spec, OPERATORS)
     rows = []
     with NvrtcPool() as compiler:
@@ -110,7 +114,7 @@ def main() -> None:
         "environment": environment,
     }
     if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_result(options.out, result)
     print(json.dumps({k: v for k, v in result.items() if k != "environment"}, indent=1))
 
 

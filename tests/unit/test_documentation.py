@@ -6,7 +6,6 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,12 @@ from tuner.space.load import load_definition
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from against_production import all_cells  # noqa: E402
 from house import PACKAGES  # noqa: E402
 
 CLI = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "docs" / "examples" / "topk_softmax"
 STORY = (EXAMPLE / "README.md").read_text(encoding="utf-8")
 RESULT = EXAMPLE / "result.json"
-TARGETS = ROOT / "benchmarks" / "targets" / "sglang_h200.json"
 PAGES = [
     *ROOT.glob("*.md"),
     *(ROOT / "docs").glob("*.md"),
@@ -110,7 +107,6 @@ class Figures:
 
     def __init__(self) -> None:
         found = json.loads(RESULT.read_text(encoding="utf-8"))
-        peers = json.loads(TARGETS.read_text(encoding="utf-8"))["kernels"]["topk_softmax"]
         self.rounds = [one for one in found["rounds"] if one["end"] == "searched"]
         self.trials = sum(found["trials"].values())
         self.seconds = found["seconds"]
@@ -121,9 +117,6 @@ class Figures:
         tuned = {key: one for key, one in named.items() if not one["held_out"]}
         self.speedup = geometric_mean(one["speedup"] for one in tuned.values())
         self.held_out = geometric_mean(o["speedup"] for o in named.values() if o["held_out"])
-        better = {key: min(peers[f"{key},k=8"].values()) for key in tuned}
-        self.over_peers = [better[key] / one["tuned_us"] for key, one in tuned.items()]
-        self.isolated = [better[key] / found["isolated_us"][key] for key in tuned]
         self.largest_us = tuned["T=8192,E=256"]["tuned_us"]
         self.largest_isolated_us = found["isolated_us"]["T=8192,E=256"]
 
@@ -134,12 +127,9 @@ def figures() -> Figures:
 
 
 def test_the_figures_of_the_worked_example_are_those_of_its_files(figures: Figures) -> None:
-    over, isolated = figures.over_peers, figures.isolated
     for said in (
         f"| {figures.speedup:.2f}x |",
         f"| {figures.held_out:.2f}x |",
-        f"| {geometric_mean(over):.2f}x, from {min(over):.2f}x to {max(over):.2f}x |",
-        f"| {geometric_mean(isolated):.2f}x, from {min(isolated):.1f}x to {max(isolated):.1f}x |",
         f"| {figures.largest_us:.2f} us ({figures.largest_isolated_us:.2f} us without overlap)",
         f"took {figures.seconds:.0f} s in all, with {figures.trials:,} trials",
     ):
@@ -148,33 +138,7 @@ def test_the_figures_of_the_worked_example_are_those_of_its_files(figures: Figur
 
 def test_the_readme_says_the_same_of_the_worked_example(figures: Figures) -> None:
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    isolated = figures.isolated
-    for said in (
-        f"{figures.speedup:.2f}x over its plain baseline",
-        f"{geometric_mean(figures.over_peers):.2f}x over the better of SGLang's",
-        f"{min(isolated):.1f}x to {max(isolated):.1f}x where calls do not overlap",
-    ):
-        assert said in readme, said
-
-
-def test_the_readme_says_of_the_operators_what_was_measured() -> None:
-    cells = all_cells()
-    apart = [cell.ratio * cell.tuned_us / cell.isolated_us for cell in cells if cell.isolated_us]
-    (topk,) = (
-        cell.ratio
-        for cell in cells
-        if cell.operator == "topk_softmax" and {"T": 8192, "E": 256}.items() <= cell.axes.items()
-    )
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    for said in (
-        f"{geometric_mean([cell.ratio for cell in cells]):.2f}x the fastest of SGLang's own",
-        f"each of {len(cells)} production shapes",
-        f"without it the mean is {geometric_mean(apart):.2f}x",
-        f"256 experts | {topk:.1f}x",
-    ):
-        assert said in readme, said
-    behind = [cell.key for cell in cells if not cell.level]
-    assert not behind, "the README says that none is more than 2 % behind"
+    assert f"{figures.speedup:.2f}x over its plain baseline" in readme
 
 
 def test_each_round_of_the_worked_example_is_told_as_it_was(figures: Figures) -> None:
@@ -247,74 +211,3 @@ def test_no_template_depends_on_the_number_of_tokens() -> None:
     for path in (ROOT / "templates/sglang").glob("*.cu.j2"):
         written = re.findall(r"@\{(.*?)\}@|//%(.*)|/\*%(.*?)%\*/", path.read_text(encoding="utf-8"))
         assert not [parts for parts in written if re.search(r"\bT\b", " ".join(parts))], path
-
-
-def winners() -> dict[str, dict[str, dict[str, Any]]]:
-    """The winning config of each tuned workload, by operator."""
-    found = {}
-    for path in operator_spaces():
-        result = json.loads((ROOT / f"benchmarks/results/h200/{path.stem}.json").read_text())
-        found[path.stem] = {
-            ",".join(f"{axis}={size}" for axis, size in one["workload"].items()): one["config"]
-            for one in result["workloads"]
-            if not one["held_out"]
-        }
-    return found
-
-
-# How each operator's config says that blocks loop over rows.
-LOOPING: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "rmsnorm": lambda config: config["row_prefetch"] != "none",
-    "fused_add_rmsnorm": lambda config: config["row_prefetch"] != "none",
-    "per_token_quant_fp8": lambda config: config["min_threads_per_sm"] > 0,
-    "per_token_group_quant": lambda config: config["min_threads_per_sm"] > 0,
-    "fused_qk_norm_rope": lambda config: config["min_threads_per_sm"] > 0,
-    "merge_state": lambda config: config["persistent"],
-    "moe_sum_reduce": lambda config: config["persistent"],
-    "silu_and_mul": lambda config: config["persistent"],
-}
-
-
-def test_what_is_said_of_the_winners_is_so() -> None:
-    found = winners()
-    every = [
-        (operator, workload, config)
-        for operator, configs in found.items()
-        for workload, config in configs.items()
-    ]
-    tokens = {w: int(w.split(",")[0][2:]) for _, w, _ in every if w.startswith("T=")}
-    assert all(config["pdl"] for _, _, config in every)
-    fetching = {o for o, w, c in every if tokens.get(w, 0) >= 2048 and c["prefetch"]}
-    assert fetching == {"moe_align_block_size", "topk_softmax"}
-    looping = {(o, tokens[w]) for o, w, c in every if o in LOOPING and LOOPING[o](c)}
-    assert looping == {("rmsnorm", 1024), ("per_token_quant_fp8", 1024)}
-
-    shared = {
-        (o, w) for o, w, c in every if c.get("cluster", 1) > 1 or c.get("method") == "cluster"
-    }
-    assert shared == {
-        ("rmsnorm", "T=1,H=8192"),
-        ("fused_add_rmsnorm", "T=1,H=8192"),
-        ("moe_align_block_size", "T=128,E=128,k=8,B=64"),
-    }
-    large = [
-        found[o][f"T=8192,H={h}"] for o in ("rmsnorm", "fused_add_rmsnorm") for h in (4096, 8192)
-    ]
-    assert all(config["keep_weights"] for config in large)
-    assert [config["row_storage"] for config in large[:2]] == ["cache", "cache"]
-
-    methods = {1: "direct", 16: "solo", 1024: "launches", 8192: "launches"}
-    for workload, config in found["moe_align_block_size"].items():
-        assert methods.get(tokens[workload], config["method"]) == config["method"]
-    for workload, config in found["topk_softmax"].items():
-        assert config["lanes"] == 32
-        assert (config["pick"] == "sorted") == (tokens[workload] <= 2048)
-
-    packed = {
-        w: [int(part.split("=")[1]) for part in w.split(",")] for w in found["awq_dequantize"]
-    }
-    for workload, (rows, columns) in packed.items():
-        if rows * columns * 20 >= 146.8e6:  # 4 bytes read and 16 written
-            assert found["awq_dequantize"][workload]["store"] == "streaming"
-    largest = [config for _, w, config in every if tokens.get(w, 0) >= 4096]
-    assert not any(config.get("streaming") for config in largest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from tuner.model.trial import Measurement, Status, Trial, Variant
 from tuner.tuning.evaluator import Candidates
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
 WORKLOAD = Workload.of({"N": 1000})
 
 
@@ -89,7 +91,7 @@ def _trial(candidate: str, config: Config, time_us: float | None) -> Trial:
     return Trial(candidate, WORKLOAD, config, Status.CORRECT, measurement=measurement)
 
 
-def test_the_page_has_a_row_for_each_kernel_and_no_section_without_the_file() -> None:
+def test_the_page_has_a_row_for_each_kernel() -> None:
     page = script("results_page")
     rounds = [columns(12.0, 6.0, 4.0), columns(12.0, 6.0, 6.0)]
     kernel = {
@@ -102,4 +104,3 @@ def test_the_page_has_a_row_for_each_kernel_and_no_section_without_the_file() ->
     content = {"kernels": [kernel], "rounds": 40, "environment": {"device": "NVIDIA H200"}}
     text = "\n".join(page._worth({**content, **worth.means_of(rounds, 0)}))
     assert "| rmsnorm | 2 | 2 | 2.00x | 2.45x | 1.22x | 1.225 to 1.225 | 1, 1, 0 |" in text
-    assert list(page._worth(None)) == []

@@ -1,0 +1,382 @@
+"""The sections of docs/results.md about SGLang's operators in their surroundings, beside peers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import exp, log
+from statistics import median
+from typing import Any
+
+# As fast as the best peer: within what an interval and another day's clocks make.
+WITHIN = 1.02
+ROUTING = frozenset({"topk_softmax", "moe_align_block_size"})
+ALL, REST = 1.35, 1.15
+REGRET, WORST_REGRET = 0.003, 0.02
+SLOWDOWN = 1.5
+CORRELATION = 0.9
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstPeer:
+    """What is asked of some cells of an operator against one peer."""
+
+    operator: str
+    axes: Mapping[str, tuple[int, ...]]
+    peer: str
+    ratio: float
+
+
+ASKED = (
+    AgainstPeer("fused_add_rmsnorm", {"T": (64, 128, 256, 1024), "H": (4096,)}, "sgl-aot", 1.12),
+    AgainstPeer("silu_and_mul", {"T": (64, 128), "D": (14336,)}, "sgl-jit", 1.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One workload of an operator, as its result file holds it."""
+
+    operator: str
+    content: Json
+
+    @property
+    def name(self) -> str:
+        """The operator and the workload."""
+        return f"{self.operator} {self.content['workload']}"
+
+    @property
+    def ours(self) -> Json:
+        """The winner of the search."""
+        winner: Json = self.content["programs"][self.content["winner"]]
+        return winner
+
+    @property
+    def peers(self) -> list[Json]:
+        """The peers that took part."""
+        return [one for one in self.content["programs"] if one["kind"] == "peer"]
+
+    @property
+    def best(self) -> Json:
+        """The fastest peer; only of a cell that has one."""
+        return min(self.peers, key=cost_us)
+
+    @property
+    def production(self) -> Json:
+        """What production calls."""
+        named = (o for o in self.content["programs"] if o["name"] == self.content["production"])
+        return next(named)
+
+    @property
+    def ratio(self) -> float:
+        """How many times the winner's cost the best peer's is."""
+        return float(self.best["over_winner"])
+
+    @property
+    def behind(self) -> bool:
+        """Whether the best peer is ahead by more than is allowed."""
+        return self.ratio * WITHIN < 1.0
+
+    @property
+    def alone(self) -> float | None:
+        """The same without neighbours, each call overlapping the next; None where none has been."""
+        if not self.content["surroundings"]:
+            return self.ratio
+        known = [one["alone_us"] for one in self.peers if one["alone_us"]]
+        return min(known) / self.ours["alone_us"] if known and self.ours["alone_us"] else None
+
+    @property
+    def misled_by(self) -> float:
+        """How much slower the config is here that is the fastest alone; 0 if it is the winner."""
+        configs = [one for one in self.content["programs"] if one["kind"] == "config"]
+        if any(one["alone_us"] is None for one in configs):
+            return 0.0
+        fastest = min(configs, key=lambda one: one["alone_us"])
+        return 0.0 if fastest is self.ours else fastest["over_winner"] - 1.0
+
+
+def cost_us(program: Json) -> float:
+    """Return the median cost."""
+    return float(program["us"])
+
+
+def cells(results: Iterable[Json]) -> list[Cell]:
+    """List the workloads of all operators."""
+    return [Cell(one["kernel"], content) for one in results for content in one["workloads"]]
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Average ratios."""
+    logs = [log(value) for value in values]
+    return exp(sum(logs) / len(logs))
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure that is asked, and what was measured of it; `met` is None where nothing was."""
+
+    name: str
+    asked: str
+    got: str = "not measured"
+    met: bool | None = None
+
+    def __str__(self) -> str:
+        missed = " **missed**" if self.met is False else ""
+        return f"| {self.name} | {self.asked} | {self.got}{missed} |"
+
+
+def figures(found: list[Cell], seeds: Json | None, runs: Json | None, rank: Json | None) -> Any:
+    """Tell each figure that is asked, how much, and what was measured."""
+    measured = [cell for cell in found if cell.peers]
+    behind = sum(cell.behind for cell in measured)
+    name = "cells behind the best peer by more than 2 %"
+    if measured:
+        yield Figure(name, "0", f"{behind} of {len(measured)}", behind == 0)
+    else:
+        yield Figure(name, "0")
+    rest = [cell for cell in measured if cell.operator not in ROUTING]
+    without = f"without {' and '.join(sorted(ROUTING))}"
+    for what, asked, some in (("all operators", ALL, measured), (without, REST, rest)):
+        yield _mean(f"geometric mean over the best peer, {what}", asked, some)
+    for one in ASKED:
+        yield from _against(one, found)
+    yield _two_seeds(seeds)
+    yield _time(runs)
+    yield _correlation(rank)
+
+
+def _mean(name: str, asked: float, some: list[Cell]) -> Figure:
+    if not some:
+        return Figure(name, f"{asked}x")
+    mean = geometric_mean(cell.ratio for cell in some)
+    return Figure(name, f"{asked}x", f"{mean:.2f}x over {len(some)} cells", mean >= asked)
+
+
+def _against(asked: AgainstPeer, found: list[Cell]) -> Iterator[Figure]:
+    sizes = ", ".join(f"{name} {' '.join(map(str, of))}" for name, of in asked.axes.items())
+    wanted = 1
+    for values in asked.axes.values():
+        wanted *= len(values)
+    ratios = []
+    for cell in found:
+        axes = cell.content["axes"]
+        if cell.operator == asked.operator and all(
+            axes.get(n) in of for n, of in asked.axes.items()
+        ):
+            ratios += [peer for peer in cell.peers if peer["name"] == asked.peer]
+    name = f"{asked.operator}, {sizes}, over {asked.peer}"
+    if not ratios:
+        yield Figure(name, f"{asked.ratio:.2f}x each")
+        return
+    got = ", ".join(_ratio(one) for one in ratios)
+    missing = wanted - len(ratios)
+    met = missing == 0 and all(one["over_winner"] >= asked.ratio for one in ratios)
+    yield Figure(
+        name, f"{asked.ratio:.2f}x each", got + f"; {missing} not measured" * bool(missing), met
+    )
+
+
+def _ratio(program: Json) -> str:
+    low, high = program["over_winner_interval"]
+    return f"{program['over_winner']:.2f}x ({low:.2f} to {high:.2f})"
+
+
+def _two_seeds(content: Json | None) -> Figure:
+    name = "two seeds: how far apart their winners are, median and worst"
+    asked = f"{REGRET:.1%}, {WORST_REGRET:.0%}"
+    if content is None:
+        return Figure(name, asked)
+    regrets = [row["regret"] for one in content["operators"] for row in one["workloads"]]
+    middle, worst = median(regrets), max(regrets)
+    got = f"{middle:.2%}, {worst:.1%} on {len(regrets)} workloads"
+    return Figure(name, asked, got, middle <= REGRET and worst <= WORST_REGRET)
+
+
+def _time(content: Json | None) -> Figure:
+    name = "time for ten workloads in their surroundings, over that alone"
+    asked = f"{SLOWDOWN}"
+    if content is None or not {"auto", "alone"} <= content["runs"].keys():
+        return Figure(name, asked)
+    here, alone = (content["runs"][one]["wall_s"] for one in ("auto", "alone"))
+    got = f"{here / alone:.2f} ({here:.0f} s and {alone:.0f} s, {content['kernel']})"
+    return Figure(name, asked, got, here <= SLOWDOWN * alone)
+
+
+def _correlation(content: Json | None) -> Figure:
+    name = "rank correlation of stand-in and real neighbours"
+    if content is None:
+        return Figure(name, f"{CORRELATION}")
+    rows = content["rows"]
+    got = ", ".join(f"{row['rank_correlation']:.3f} at T {row['T']}" for row in rows)
+    met = all(row["rank_correlation"] >= CORRELATION for row in rows)
+    return Figure(name, f"{CORRELATION}", got, met)
+
+
+def in_short(results: list[Json]) -> str:
+    """Say it in the few sentences that README.md has room for."""
+    found = [cell for cell in cells(results) if cell.peers]
+    if not found:
+        return f"{len(results)} operators were measured, without any peer."
+    rest = [cell for cell in found if cell.operator not in ROUTING]
+    apart = " and ".join(f"`{name}`" for name in sorted(ROUTING))
+    behind = sum(cell.behind for cell in found)
+    (device, *_) = {one["environment"]["device"] for one in results}
+    return (
+        f"On an {device}, between the kernels that run around them in a model: {len(results)} "
+        f"operators that SGLang serves models with are {_mean_of(found)} as fast as the "
+        f"fastest installed peer of each shape (SGLang's own kernels, FlashInfer's, Triton's, "
+        f"torch.compile's; geometric mean over {len(found)} shapes), {_mean_of(rest)} without "
+        f"{apart}. On {behind} of them the best peer is more than 2 % ahead."
+    )
+
+
+def _mean_of(some: list[Cell]) -> str:
+    return f"{geometric_mean(cell.ratio for cell in some):.2f}x" if some else "not measured"
+
+
+def section(
+    results: list[Json], seeds: Json | None, runs: Json | None, rank: Json | None
+) -> Iterator[str]:
+    """Write what the operators cost in their surroundings, with the figures that are asked."""
+    found = cells(results)
+    devices = {one["environment"]["device"] for one in results}
+    yield f"## {len(results)} of SGLang's operators on an {' and '.join(sorted(devices))}\n"
+    yield "| figure | asked | measured |\n|---|---|---|"
+    yield from map(str, figures(found, seeds, runs, rank))
+    yield (
+        "\nMicroseconds that a call adds to the chain of kernels around it in a model: "
+        "[surroundings](surroundings.md). All programs of a workload (the finalists of the search, "
+        "the baseline, every peer that is installed) take turns in the same chain and the same "
+        "rounds. *Ours* is the winner of the search, chosen on other rounds than those reported; "
+        "*production's* is what SGLang calls today. *Over it* is how many times ours the best "
+        "peer's cost is, with a paired 95 % interval. *Alone* compares the fastest peer without "
+        "neighbours: cold inputs, back to back, and whoever can overlap its calls does. "
+        "*Dispatch* says what serves the shape: nothing of ours where it is not proved faster.\n"
+    )
+    yield from _behind(found)
+    yield from _alone(found)
+    for one in results:
+        yield from _operator(one)
+    commits = sorted({one["environment"]["commit"] for one in results})
+    minutes = sum(one["seconds"] for one in results) / 60
+    packages = {name: known for one in results for name, known in one["peer_packages"].items()}
+    versions = ", ".join(f"{name} {known}" for name, known in packages.items())
+    yield (
+        f"Measured at {', '.join(commits)}{f' with {versions}' if versions else ''}, "
+        f"{minutes:.0f} min in all. `benchmarks/record_all.py`, "
+        "`benchmarks/results/h200/<operator>.json`.\n"
+    )
+
+
+def _behind(found: list[Cell]) -> Iterator[str]:
+    listed = sorted((cell for cell in found if cell.peers and cell.ratio < 1.0), key=_by_ratio)
+    if listed:
+        yield f"The {len(listed)} cells where the best peer is ahead, by however little:\n"
+    for cell in listed:
+        served = cell.content["dispatch"]
+        note = f"; the dispatch takes {served}" if served.startswith("production's") else ""
+        far = " **(over 2 %)**" if cell.behind else ""
+        yield f"- {cell.name}: {_ratio(cell.best)} {cell.best['name']}{far}{note}"
+    without = [cell.name for cell in found if not cell.peers]
+    if without:
+        yield f"\nWithout any peer, and in no mean: {'; '.join(without)}."
+    yield ""
+
+
+def _by_ratio(cell: Cell) -> float:
+    return cell.ratio
+
+
+def _alone(found: list[Cell]) -> Iterator[str]:
+    """Say what a tuner that measures alone would have said and chosen."""
+    measured = [cell for cell in found if cell.peers and cell.alone]
+    rest = [cell for cell in measured if cell.operator not in ROUTING]
+    if measured:
+        means = (
+            f"{geometric_mean(cell.alone or 1.0 for cell in of):.2f}x"
+            for of in (measured, rest)
+            if of
+        )
+        yield f"Alone, over the best peer (all; without those two): {', '.join(means)}.\n"
+    around = [cell for cell in found if cell.content["surroundings"]]
+    losses = [cell.misled_by for cell in around if cell.misled_by > 0.0]
+    if losses:
+        yield (
+            f"On {len(losses)} of {len(around)} cells another finalist is fastest alone; taking "
+            f"that one would cost {median(losses):.1%} (median) to {max(losses):.1%}.\n"
+        )
+
+
+def _operator(result: Json) -> Iterator[str]:
+    found = cells([result])
+    used = {cell.content["surroundings"] for cell in found}
+    yield f"### {result['kernel']}\n"
+    for name, what in result["surroundings"].items():
+        if name in used:
+            yield f"- `{name}`: {what}"
+    yield ""
+    yield (
+        "| workload | in | baseline | ours | production's | best peer | over it "
+        "| 95 % interval | alone | dispatch |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield from map(_row, found)
+    yield ""
+    if any(cell.peers for cell in found):
+        mean = geometric_mean(cell.ratio for cell in found if cell.peers)
+        alone = [cell.alone for cell in found if cell.peers and cell.alone]
+        also = f"; alone {geometric_mean(alone):.2f}x" if alone else ""
+        yield f"Geometric mean over the best peers: {mean:.2f}x{also}.\n"
+    yield from _failures(found)
+    yield f"{_checked(result['checks'])}\n"
+
+
+def _row(cell: Cell) -> str:
+    content, production = cell.content, cell.production
+    cells = [
+        content["workload"],
+        content["surroundings"] or "alone",
+        f"{content['programs'][0]['us']:.2f}",
+        f"{cell.ours['us']:.2f}",
+        f"{production['name']} {production['us']:.2f}",
+    ]
+    if cell.peers:
+        low, high = cell.best["over_winner_interval"]
+        alone = "-" if cell.alone is None else f"{cell.alone:.2f}x"
+        best = f"{cell.best['name']} {cell.best['us']:.2f}"
+        cells += [best, f"{cell.ratio:.2f}x", f"{low:.2f} to {high:.2f}", alone]
+    else:
+        cells += ["-"] * 4
+    cells.append("production's" if content["dispatch"].startswith("production's") else "ours")
+    return f"| {' | '.join(cells)} |"
+
+
+def _failures(found: list[Cell]) -> Iterator[str]:
+    """List what was said of peers, once for all workloads that it was said of."""
+    compared = {(cell.name, one["name"]) for cell in found for one in cell.peers}
+    said: Counter[tuple[str, str]] = Counter()
+    for cell in found:
+        for name, one in cell.content["peers"].items():
+            first = (one["reason"].splitlines() or [""])[0]
+            timed = "compared" if (cell.name, name) in compared else one["status"]
+            said[name, f"{timed}: {first}" if first else timed] += 1
+    if said:
+        yield "Peers that were not compared, or fail inputs that production never sees:\n"
+        yield from (
+            f"- {name}, {count} of {len(found)} workloads: {what}"
+            for (name, what), count in said.items()
+        )
+        yield ""
+
+
+def _checked(checks: Json) -> str:
+    kinds = ", ".join(
+        f"{kind} {of['passed']}" + (f" ({of['failed']} failed)" if of["failed"] else "")
+        for kind, of in checks["kinds"].items()
+        if of["passed"] or of["failed"]
+    )
+    inputs = ", ".join(checks["input_kinds"])
+    return f"Checks passed: {kinds or 'none'}. Kinds of inputs: {inputs or 'none'}."

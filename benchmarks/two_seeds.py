@@ -1,0 +1,124 @@
+"""Does another seed find another winner? Two searches of an operator, their winners side by side.
+
+    python benchmarks/two_seeds.py [--operator NAME ...] [--trials N] [--rounds N] [--out FILE]
+                                                            (needs an NVIDIA GPU and CuPy)
+
+Each operator is tuned twice, in its surroundings, with seeds 0 and 1 and nothing else in common.
+Then both winners of each tuned workload run in the same rounds: the regret is how much slower the
+slower one is, 0 where both are the same config.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from environment import write_result
+from running import tuned
+from stand_ins import described, opened
+
+if TYPE_CHECKING:
+    from tuner.device.base import Device
+    from tuner.model.config import Config
+    from tuner.model.kernel import Workload
+    from tuner.tuning.evaluator import Evaluator
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "benchmarks/results/h200/two_seeds.json"
+OPERATORS = ("fused_add_rmsnorm", "silu_and_mul")
+SEEDS = (0, 1)
+ROUNDS = 64
+
+
+def winners(kernel: Path, seed: int, trials: int | None, session: Path) -> dict[Workload, Config]:
+    """Tune, and return the winning config of every tuned workload."""
+    from tuner.session.session import Session
+
+    words = [str(kernel), "--device", "cuda", "--quiet", "--seed", str(seed)]
+    words += ["--session", str(session), *(["--trials", str(trials)] if trials else [])]
+    tuned(*words)
+    with Session.open(session, read_only=True) as found:
+        return {one.workload: one.config for one in found.results() if not one.workload.held_out}
+
+
+def compared(
+    device: Device, evaluator: Evaluator, workload: Workload, configs: list[Config], rounds: int
+) -> dict[str, Any]:
+    """Run the two winners in the same rounds, unless they are one."""
+    from tuner.model.statistics import paired_interval
+
+    row = {"workload": workload.key, "configs": [dict(config) for config in configs]}
+    if configs[0] == configs[1]:
+        return {**row, "same": True, "regret": 0.0}
+    made = [evaluator.program(workload, config) for config in configs]
+    found = device.compare([evaluator.baseline_program(workload), *made], rounds=rounds)
+    if any(found.faults):
+        raise RuntimeError(f"{workload}: {found.faults}")
+    _, first, second = zip(*found.times_us, strict=True)
+    slower, faster = sorted((first, second), key=median, reverse=True)
+    ratio, interval = paired_interval(slower, faster, 0)
+    return {
+        **row,
+        "same": False,
+        "us": [round(median(times), 4) for times in (first, second)],
+        "regret": round(max(ratio - 1.0, 0.0), 5),
+        "interval": [round(bound - 1.0, 5) for bound in interval],
+    }
+
+
+def measured(name: str, trials: int | None, rounds: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Search one operator with both seeds and compare what they found."""
+    from tuner.app.plan import new_plan
+    from tuner.compiler.pool import NvrtcPool
+
+    kernel = ROOT / f"kernels/sglang/{name}.cu"
+    found, seconds = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in SEEDS:
+            began_s = time.monotonic()
+            found.append(winners(kernel, seed, trials, Path(folder, str(seed))))
+            seconds.append(round(time.monotonic() - began_s, 1))
+    plan, rows = new_plan(kernel, {}), []
+    with NvrtcPool() as compiler, opened(plan, compiler, plan.spec) as (device, evaluator):
+        for workload in [one for one in found[0] if one in found[1]]:
+            configs = [of[workload] for of in found]
+            rows.append(compared(device, evaluator, workload, configs, rounds))
+        environment = described(device, compiler)
+    return {"kernel": name, "seconds": seconds, "workloads": rows}, environment
+
+
+def main() -> None:
+    from tuner.model.errors import TunerError
+
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--operator", action="append", metavar="NAME", help="repeatable")
+    parser.add_argument("--trials", type=int, help="of each workload; else what `tune` takes")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--out", type=Path, default=OUT)
+    asked = parser.parse_args()
+    done: list[dict[str, Any]] = []
+    failed = []
+    for name in asked.operator or OPERATORS:
+        try:
+            one, environment = measured(name, asked.trials, asked.rounds)
+        except (subprocess.CalledProcessError, TunerError, RuntimeError) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed.append(name)
+            continue
+        done.append(one)
+        regrets = [row["regret"] for row in one["workloads"]]
+        print(f"{name}: median {median(regrets):.2%}, worst {max(regrets):.2%}", flush=True)
+        content = {"seeds": list(SEEDS), "rounds": asked.rounds, "trials": asked.trials}
+        write_result(asked.out, {**content, "operators": done, "environment": environment})
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

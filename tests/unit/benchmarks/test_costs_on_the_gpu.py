@@ -1,0 +1,76 @@
+"""What two_seeds.py and stand_ins.py compute of costs; the costs themselves need a GPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+import results_page
+import two_seeds
+from stand_ins import row_of
+from two_seeds import compared
+
+from tuner.device.base import ComparisonRounds
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+
+WORKLOAD = Workload.of({"T": 64})
+ONE, OTHER = Config.of({"block": 64}), Config.of({"block": 128})
+
+
+def between(times_us: tuple[float, ...], faults: tuple[str, ...] = ()) -> dict[str, Any]:
+    rounds = ComparisonRounds((times_us,) * 20, paired=True, faults=faults)
+    device = SimpleNamespace(compare=lambda programs, rounds_=rounds, rounds=0: rounds_)
+    evaluator = SimpleNamespace(program=lambda *_: None, baseline_program=lambda _: None)
+    return compared(cast(Any, device), cast(Any, evaluator), WORKLOAD, [ONE, OTHER], 20)
+
+
+def test_regret_is_how_much_slower_the_slower_winner_is() -> None:
+    for times_us in ((9.0, 4.0, 5.0), (9.0, 5.0, 4.0)):
+        assert between(times_us)["regret"] == pytest.approx(0.25)
+
+
+def test_one_winner_of_both_seeds_has_no_regret_and_is_not_run() -> None:
+    row = compared(cast(Any, None), cast(Any, None), WORKLOAD, [ONE, ONE], 20)
+    assert (row["same"], row["regret"]) == (True, 0.0)
+
+
+def test_a_winner_that_is_wrong_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="out"):
+        between((9.0, 4.0, 5.0), ("", "out[0]", ""))
+
+
+def test_a_search_is_asked_for_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tuned(*words: str) -> None:
+        asked.extend(words)
+        raise RuntimeError("enough")
+
+    asked: list[str] = []
+    monkeypatch.setattr(two_seeds, "tuned", tuned)
+    with pytest.raises(RuntimeError, match="enough"):
+        two_seeds.winners(Path("k.cu"), 1, 40, Path("s"))
+    assert asked[asked.index("--seed") + 1] == "1"
+    assert asked[asked.index("--trials") + 1] == "40"
+
+
+def test_stand_ins_are_judged_by_ranks_and_by_what_their_best_costs() -> None:
+    row = row_of(16, [9.0, 1.0, 2.0, 3.0], [8.0, 5.0, 4.0, 6.0])
+    assert row["rank_correlation"] == pytest.approx(0.8)
+    assert (row["configs"], row["regret"]) == (3, 1.0)
+
+
+def test_the_page_has_the_figures_of_all_three(tmp_path: Path) -> None:
+    row = row_of(16, [9.0, 1.0, 2.0, 3.0], [8.0, 4.0, 5.0, 6.0])
+    content = {"kernel": "k", "H": 4096, "configs": 3, "real": "a", "stand_in": "b", "rows": [row]}
+    assert "| 16 | 3 | 1.000 | 0.00% |" in "\n".join(results_page._stand_ins(content))
+    run = {"wall_s": 90.0, "phases_s": {"search": 80.0}, "trials": 900, "busy_share": 0.9}
+    run |= {"nvml_share": 0.8, "speedups": {"T=1": 2.0}}
+    cold = {"kernel": "k", "workloads": ["T=1"], "cores": 2, "runs": {"auto": run}}
+    said = "\n".join(results_page._cold(cold))
+    assert "| auto | 90.0 s | search 80.0 s | 900 | 90.0% | 80% | 2.00x |" in said

@@ -1,0 +1,176 @@
+"""From a recording's session to its result file, and from result files to the page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dispatch_sample import ENVIRONMENT, ONE, SOME, A, B, comparison, write_project, write_session
+
+from tuner.dispatch.table import compared
+from tuner.model.trial import Check, Comparison, PeerTrial, Result, Status, Variant
+from tuner.session.session import Session
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+import environment
+import results_page
+from operators_section import AgainstPeer, _against, cells
+from summarize_session import summary
+
+CLEAN = "0123456789ab"
+
+
+def beside_peers(one: Comparison, peers_us: dict[str, float], production: str = "") -> Comparison:
+    """Add peers as columns, each a share of the baseline's time, and times alone."""
+    rows = tuple((*row, *(row[0] * us / 10.0 for us in peers_us.values())) for row in one.rounds)
+    alone = tuple(2.0 * us for us in rows[0])
+    return replace(
+        one,
+        rounds=rows,
+        peers=tuple(peers_us),
+        surroundings="decode",
+        alone_us=alone,
+        production=production,
+    )
+
+
+def result_of(one: Comparison, variant: Variant) -> Result:
+    found = compared(one, one.column(variant), 0)
+    return Result(
+        *(one.workload, found.baseline_us, found.time_us, found.speedup, found.interval),
+        *(True, 0.5, variant.config, None, None),
+        candidate=variant.candidate,
+        surroundings="decode",
+    )
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> dict[str, Any]:
+    """What is kept of a session: ours is ahead on one workload, and 5 % behind on the other."""
+    ahead = beside_peers(comparison(ONE, {A: 5.0, B: 9.0}), {"sgl-aot": 6.0}, "sgl-aot")
+    behind = beside_peers(comparison(SOME, {A: 8.0}), {"sgl-aot": 7.6, "sgl-jit": 9.0}, "sgl-aot")
+    folder = write_session(
+        tmp_path / "session",
+        write_project(tmp_path / "project"),
+        (ahead, behind),
+        environment={**ENVIRONMENT, "commit": CLEAN},
+    )
+    with Session.open(folder) as session:
+        session.record_result(result_of(ahead, A))
+        session.record_result(result_of(behind, A))
+        session.record_check(Check("memcheck", ONE, A.config, True))
+        session.record_check(Check("edge_cases", ONE, B.config, False, "out[0]"))
+        session.record_peer(PeerTrial(ONE, "sgl-aot", Status.CORRECT, "fails: extreme"))
+        session.record_peer(PeerTrial(ONE, "sgl-jit", Status.NOT_RECORDED, "not installed"))
+    return summary(folder)
+
+
+def written(folder: Path, name: str, content: dict[str, Any]) -> None:
+    path = folder / "h200" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_every_program_has_its_cost_and_its_ratio_to_the_winner(found: dict[str, Any]) -> None:
+    one, _ = found["workloads"]
+    programs = {program["name"]: program for program in one["programs"]}
+    assert list(programs) == ["baseline", str(A), str(B), "sgl-aot"]
+    assert programs[str(A)]["over_winner"] == 1.0
+    assert programs["sgl-aot"]["over_winner"] == pytest.approx(1.2, abs=0.01)
+    low, high = programs["sgl-aot"]["over_winner_interval"]
+    assert 1.0 < low <= programs["sgl-aot"]["over_winner"] <= high
+    low, high = programs["baseline"]["interval_us"]
+    assert low <= programs["baseline"]["us"] <= high
+    assert programs["baseline"]["alone_us"] == pytest.approx(20.0, rel=0.01)
+
+
+def test_the_checks_that_ran_are_counted_and_failures_listed(found: dict[str, Any]) -> None:
+    assert found["checks"]["kinds"]["memcheck"] == {"passed": 1, "failed": 0, "not_run": 0}
+    (failure,) = found["checks"]["failures"]
+    assert failure["kind"] == "edge_cases"
+    assert failure["reason"] == "out[0]"
+
+
+def test_peers_that_fail_or_are_missing_say_why(found: dict[str, Any]) -> None:
+    assert found["workloads"][0]["peers"] == {
+        "sgl-aot": {"status": "correct", "reason": "fails: extreme"},
+        "sgl-jit": {"status": "not_recorded", "reason": "not installed"},
+    }
+
+
+def test_the_page_lists_each_cell_that_is_behind(found: dict[str, Any], tmp_path: Path) -> None:
+    written(tmp_path, "blend", found)
+    text = results_page.page(tmp_path)
+    assert "| cells behind the best peer by more than 2 % | 0 | 1 of 2 **missed** |" in text
+    assert "\n- blend T=64,D=4096: 0.95x" in text
+    assert "blend T=1,D=4096:" not in text
+    assert "- sgl-aot, 1 of 2 workloads: compared: fails: extreme" in text
+    assert "memcheck 1" in text
+    marks = "".join(results_page.MARKS)
+    said = " ".join(results_page.readme(f"before\n{marks}after\n", tmp_path).split())
+    assert said.startswith("before <!-- results --> On an NVIDIA H200")
+    assert (
+        "On 1 of them the best peer is more than 2 % ahead. <!-- end of results --> after" in said
+    )
+
+
+def test_the_page_is_made_of_the_files_that_are_there(tmp_path: Path) -> None:
+    text = results_page.page(tmp_path)
+    assert "being measured anew" in text
+    assert "## " not in text
+    rows = [{"workload": "T=1", "same": False, "regret": 0.004}]
+    operators = [{"kernel": "rmsnorm", "seconds": [9.0, 10.0], "workloads": rows}]
+    content = {"environment": {"commit": CLEAN}, "rounds": 64, "operators": operators}
+    written(tmp_path, "two_seeds", content)
+    assert "| rmsnorm | 1 | 0 | 0.40% | 0.40% | 9, 10 |" in results_page.page(tmp_path)
+
+
+@pytest.mark.parametrize("commit", ["", "0123456789ab-dirty", None])
+def test_a_result_of_no_clean_commit_is_refused(
+    found: dict[str, Any], tmp_path: Path, commit: str | None
+) -> None:
+    written(tmp_path, "blend", {**found, "environment": {"commit": commit, "device": "H200"}})
+    with pytest.raises(SystemExit, match=r"blend\.json: is of commit .*clean commit"):
+        results_page.page(tmp_path)
+
+
+def test_a_replay_of_a_recording_is_refused(found: dict[str, Any], tmp_path: Path) -> None:
+    replayed = {**found["environment"], "recorded": "true"}
+    written(tmp_path, "blend", {**found, "environment": replayed})
+    with pytest.raises(SystemExit, match="is a replay"):
+        results_page.page(tmp_path)
+
+
+def test_a_figure_over_one_peer_names_what_was_not_measured(found: dict[str, Any]) -> None:
+    asked = AgainstPeer("blend", {"T": (1, 2), "D": (4096,)}, "sgl-aot", 1.12)
+    (figure,) = _against(asked, cells([found]))
+    assert figure.got.startswith("1.20x (1.")
+    assert figure.got.endswith("; 1 not measured")
+    assert figure.met is False
+
+
+# Older than this rule; docs/knowledge.md has its table.
+TO_RENEW = {"warm_start.json"}
+
+
+def test_every_result_file_names_a_clean_commit() -> None:
+    for path in results_page.RESULTS.rglob("*.json"):
+        if path.name not in TO_RENEW:
+            results_page.read(path)
+
+
+def test_the_commit_is_stated_where_git_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNE_COMMIT", CLEAN)
+    assert environment.require_clean() == CLEAN
+    monkeypatch.setenv("TUNE_COMMIT", f"{CLEAN}-dirty")
+    with pytest.raises(SystemExit, match="commit what was changed"):
+        environment.require_clean()
+    monkeypatch.delenv("TUNE_COMMIT")
+    monkeypatch.setattr(environment, "ROOT", Path("/"))
+    with pytest.raises(SystemExit, match="TUNE_COMMIT"):
+        environment.require_clean()
