@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from cuda.bindings import driver
-
-from tuner.device.cuda.driver import allocate, call
+from tuner.device.cuda.driver import allocate
 from tuner.model.errors import WorkerError
 
 # cublas_api.h and library_types.h of CUDA 12 and 13.
@@ -54,11 +52,6 @@ class Cublas:
             *(b, _BF16, k, a, _BF16, k, scale[1], c, _BF16, n),
             *(_COMPUTE_FLOAT32, _DEFAULT_ALGORITHM),
         )
-
-    def close(self) -> None:
-        """Release the handle and its memory."""
-        self._library.cublasDestroy_v2(self._handle)
-        call(driver.cuMemFree, self._workspace.value)
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)

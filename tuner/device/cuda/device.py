@@ -165,6 +165,9 @@ class CudaRunner(RestartingWorker[Child]):
         """Launch once; all but the first time a pdl launch has a neighbour that overlaps it."""
         # The GPU alone decides on the order: here it only says which run this is.
         neighbour = _neighbour(program, order)
+        around = self._surroundings
+        if neighbour == "eager successor" and around is not None and around.successor_waits:
+            neighbour = "none"  # a config may rely on that
         said = SAID[neighbour]
         try:
             with self._blamed_on_the_program():

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
-from tuner.device.cuda.cublas import Cublas, CublasError
+from tuner.device.cuda.cublas import CublasError
 from tuner.device.cuda.driver import (
     THREADS,
-    TURNS,
     CudaError,
     Issuer,
     LaunchArguments,
-    PtxKernel,
     allocate,
     call,
+)
+from tuner.device.cuda.neighbour_memory import (
+    ARRAY_FIRST,
+    POOL_BYTES,
+    ROWS,
+    TRIGGER,
+    WAIT,
+    WRITE,
+    NeighbourMemory,
 )
 from tuner.device.cuda.peers import PeerHome, neighbour
 from tuner.device.layout import Layout
@@ -27,168 +35,9 @@ from tuner.device.reference import PeerError
 from tuner.model.errors import KernelError
 from tuner.model.surroundings import Link, Neighbour, Surroundings
 
-# What streams by stands for weights: so much that nothing of it is in the L2 when it comes again.
-POOL_BYTES = 1 << 30
-_TILE_BYTES = 16 << 20
-_BLOCKS_PER_MULTIPROCESSOR = 8
 _ONE = 0x3F80  # in bf16
 # Bytes of the sums of a split product for each byte of bf16: four parts in float32.
 _PARTS = 8
-_ARRAY_FIRST, _WRITE, _WAIT, _TRIGGER = 1, 2, 4, 8
-# Rows of an input that a thread plants side by side: 16 bytes.
-_ROWS = 8
-# Reads an array, and writes the same bits back where it stands for a producer; reads what stands
-# for weights, and at last what a consumer without an operator will find in the L2.
-_STAND_IN = f"""
-.version 7.8
-.target sm_90
-.address_size 64
-.visible .entry stand_in(
-  .param .u64 array, .param .u64 array_bytes, .param .u64 weights, .param .u64 weight_bytes,
-  .param .u64 hot, .param .u64 hot_bytes, .param .u64 sink, .param .u32 mode)
-{{
-  .reg .pred %p<8>;
-  .reg .b32 %r<20>;
-  .reg .b64 %d<16>;
-  ld.param.u32 %r15, [mode];
-  and.b32 %r16, %r15, {_TRIGGER};
-  setp.eq.u32 %p1, %r16, 0;
-  @%p1 bra triggered;
-  griddepcontrol.launch_dependents;
-triggered:
-  and.b32 %r16, %r15, {_WAIT};
-  setp.eq.u32 %p1, %r16, 0;
-  @%p1 bra waited;
-  griddepcontrol.wait;
-waited:
-{TURNS}  mov.u32 %r7, 0;
-  and.b32 %r16, %r15, {_ARRAY_FIRST};
-  setp.ne.u32 %p2, %r16, 0;
-  and.b32 %r17, %r15, {_WRITE};
-  setp.ne.u32 %p3, %r17, 0;
-  @%p2 bra touch;
-stream:
-  mov.u64 %d6, %d3;
-  ld.param.u64 %d1, [weights];
-  ld.param.u64 %d2, [weight_bytes];
-streaming:
-  setp.ge.u64 %p1, %d6, %d2;
-  @%p1 bra streamed;
-  add.u64 %d5, %d1, %d6;
-  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
-  xor.b32 %r8, %r8, %r9;
-  xor.b32 %r10, %r10, %r11;
-  xor.b32 %r7, %r7, %r8;
-  xor.b32 %r7, %r7, %r10;
-  add.u64 %d6, %d6, %d4;
-  bra streaming;
-streamed:
-  @%p2 bra heat;
-touch:
-  mov.u64 %d6, %d3;
-  ld.param.u64 %d1, [array];
-  ld.param.u64 %d2, [array_bytes];
-touching:
-  setp.ge.u64 %p1, %d6, %d2;
-  @%p1 bra touched;
-  add.u64 %d5, %d1, %d6;
-  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
-  @%p3 st.global.v4.u32 [%d5], {{%r8, %r9, %r10, %r11}};
-  xor.b32 %r8, %r8, %r9;
-  xor.b32 %r10, %r10, %r11;
-  xor.b32 %r7, %r7, %r8;
-  xor.b32 %r7, %r7, %r10;
-  add.u64 %d6, %d6, %d4;
-  bra touching;
-touched:
-  @%p2 bra stream;
-heat:
-  mov.u64 %d6, %d3;
-  ld.param.u64 %d1, [hot];
-  ld.param.u64 %d2, [hot_bytes];
-heating:
-  setp.ge.u64 %p1, %d6, %d2;
-  @%p1 bra done;
-  add.u64 %d5, %d1, %d6;
-  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
-  xor.b32 %r8, %r8, %r9;
-  xor.b32 %r10, %r10, %r11;
-  xor.b32 %r7, %r7, %r8;
-  xor.b32 %r7, %r7, %r10;
-  add.u64 %d6, %d6, %d4;
-  bra heating;
-done:
-  setp.ne.u32 %p4, %r7, 0x5ca1ab1e;
-  @%p4 ret;
-  ld.param.u64 %d1, [sink];
-  st.global.u32 [%d1], %r7;
-  ret;
-}}
-"""
-# Writes an input's rows into the first columns of the weights that a product will make it of.
-_GATHER = "".join(
-    f"""  mov.u16 %h{row + 1}, 0;
-  setp.ge.u32 %p2, %r16, %r8;
-  @!%p2 ld.global.u16 %h{row + 1}, [%d6];
-  add.u32 %r16, %r16, 1;
-  add.u64 %d6, %d6, %d7;
-"""
-    for row in range(_ROWS)
-)
-_PLANT = f"""
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry plant(
-  .param .u64 array, .param .u64 array_stride, .param .u64 weights, .param .u64 weight_stride,
-  .param .u32 m, .param .u32 n, .param .u32 k, .param .u32 groups, .param .u32 total)
-{{
-  .reg .pred %p<3>;
-  .reg .b16 %h<9>;
-  .reg .b32 %r<24>;
-  .reg .b64 %d<12>;
-  ld.param.u64 %d1, [array];
-  ld.param.u64 %d2, [array_stride];
-  ld.param.u64 %d3, [weights];
-  ld.param.u64 %d4, [weight_stride];
-  ld.param.u32 %r8, [m];
-  ld.param.u32 %r9, [n];
-  ld.param.u32 %r10, [k];
-  ld.param.u32 %r11, [groups];
-  ld.param.u32 %r12, [total];
-  mov.u32 %r1, %ctaid.x;
-  mov.u32 %r2, %ntid.x;
-  mov.u32 %r3, %tid.x;
-  mov.u32 %r4, %nctaid.x;
-  mad.lo.u32 %r5, %r1, %r2, %r3;
-  mul.lo.u32 %r6, %r4, %r2;
-  mul.wide.u32 %d7, %r9, 2;
-next:
-  setp.ge.u32 %p1, %r5, %r12;
-  @%p1 ret;
-  rem.u32 %r13, %r5, %r9;
-  div.u32 %r14, %r5, %r9;
-  rem.u32 %r15, %r14, %r11;
-  div.u32 %r14, %r14, %r11;
-  shl.b32 %r16, %r15, 3;
-  cvt.u64.u32 %d8, %r14;
-  mad.lo.u64 %d5, %d8, %d4, %d3;
-  mad.lo.u64 %d6, %d8, %d2, %d1;
-  mad.lo.u32 %r17, %r13, %r10, %r16;
-  mul.wide.u32 %d9, %r17, 2;
-  add.u64 %d5, %d5, %d9;
-  mad.lo.u32 %r17, %r16, %r9, %r13;
-  mul.wide.u32 %d9, %r17, 2;
-  add.u64 %d6, %d6, %d9;
-{_GATHER}  mov.b32 %r18, {{%h1, %h2}};
-  mov.b32 %r19, {{%h3, %h4}};
-  mov.b32 %r20, {{%h5, %h6}};
-  mov.b32 %r21, {{%h7, %h8}};
-  st.global.v4.u32 [%d5], {{%r18, %r19, %r20, %r21}};
-  add.u32 %r5, %r5, %r6;
-  bra next;
-}}
-"""
 
 
 class Neighbours:
@@ -204,34 +53,30 @@ class Neighbours:
         self,
         surroundings: Surroundings,
         layout: Layout,
-        stream: Any,
-        multiprocessors: int,
+        memory: NeighbourMemory,
         home: PeerHome | None,
         places: int,
     ) -> None:
-        self.surroundings, self._layout, self._stream = surroundings, layout, stream
-        self._home, self._places = home, places
+        self.surroundings, self._layout, self._stream = surroundings, layout, memory.stream
+        self._home, self._places, self._memory = home, places, memory
         self._slots = {slot.name: slot for slot in layout.slots}
         self._numbers: dict[int, int] = {}
-        self._blocks = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
-        self._stand_in, self._planter = PtxKernel(_STAND_IN, "stand_in"), PtxKernel(_PLANT, "plant")
-        self._held: list[int] = []
         everything = surroundings.neighbours
-        planted = [one for link in surroundings.links for one in link.before if one.kind == "gemm"]
+        products = [one for one in everything if one.kind == "gemm"]
+        planted = [one for link in surroundings.links for one in link.before if one in products]
         streamed = [_aligned(_weight_bytes(one)) for one in everything if one not in planted]
         self._pool_bytes = POOL_BYTES + max(streamed, default=0)
-        self._pool = self._filled(self._pool_bytes)
-        self._sink = self._allocated(
-            max((2 * prod(_results(one)) for one in everything), default=4)
-        )
+        self._pool = memory.of("weights", self._pool_bytes)
+        sink_bytes = max((2 * prod(_results(one)) for one in everything), default=4)
+        self._sink = memory.of("results", sink_bytes)
         per_link = -(-places // len(surroundings.links))
-        self._planted = {
-            one: self._filled(per_link * _aligned(_weight_bytes(one))) for one in planted
-        }
-        self._identity = {one: self._identity_of(one) for one in planted}
-        products = [one for one in everything if one.kind == "gemm"]
+        sizes = [per_link * _aligned(_weight_bytes(one)) for one in planted]
+        base = memory.of("planted", sum(sizes)) if planted else 0
+        ends = [base, *(base + end for end in accumulate(sizes))]
+        self._planted = dict(zip(planted, ends, strict=False))
+        self._identity = {one: _identity_of(one) for one in planted}
         with self._blamed(products[0] if products else None):
-            self._cublas = Cublas(stream) if products else None
+            self._cublas = memory.cublas() if products else None
         self._functions = {one: self._function(one) for one in everything if one.kind == "function"}
 
     def before(self, arguments: LaunchArguments) -> None:
@@ -293,10 +138,8 @@ class Neighbours:
                     self._require_same(arguments, content, link.after[0])
 
     def close(self) -> None:
-        """Free the memory."""
-        if self._cublas is not None:
-            self._cublas.close()
-        for base in self._held:
+        """Free what is this workload's own."""
+        for base in self._identity.values():
             call(driver.cuMemFree, base)
 
     def _number(self, arguments: LaunchArguments) -> int:
@@ -324,37 +167,37 @@ class Neighbours:
         hot_bytes = min(wanted, weight_bytes) if wanted > array_bytes else 0
         if not one.pdl:
             numbers = (array, array_bytes, weights, weight_bytes, weights, hot_bytes)
-            self._issue(self._blocks, _WRITE, *numbers)
+            self._issue(self._memory.blocks, WRITE, *numbers)
             return
         # As a split product does it: a launch of its own adds the parts, which are in the L2.
         part_bytes = min(_PARTS * array_bytes, weight_bytes)
-        self._issue(self._blocks, 0, 0, 0, weights, weight_bytes, weights, part_bytes)
-        blocks = max(1, min(self._blocks, part_bytes // (16 * THREADS)))
+        self._issue(self._memory.blocks, 0, 0, 0, weights, weight_bytes, weights, part_bytes)
+        blocks = max(1, min(self._memory.blocks, part_bytes // (16 * THREADS)))
         numbers = (array, array_bytes, weights, part_bytes, weights, hot_bytes)
-        self._issue(blocks, _WRITE | _TRIGGER | _WAIT, *numbers, programmatic=True)
+        self._issue(blocks, WRITE | TRIGGER | WAIT, *numbers, programmatic=True)
 
     def _stream_after(
         self, one: Neighbour, address: int, number: int, *, programmatic: bool
     ) -> None:
         size_bytes = self._slots[one.array].size_bytes if one.array else 0
         numbers = (address, size_bytes, self._weights(one, number), one.sizes[0], 0, 0)
-        mode = _ARRAY_FIRST | (_WAIT if programmatic else 0)
-        self._issue(self._blocks, mode, *numbers, programmatic=programmatic)
+        mode = ARRAY_FIRST | (WAIT if programmatic else 0)
+        self._issue(self._memory.blocks, mode, *numbers, programmatic=programmatic)
 
     def _issue(self, blocks: int, mode: int, *numbers: int, programmatic: bool = False) -> None:
         values = (*map(ctypes.c_uint64, (*numbers, self._sink)), ctypes.c_uint32(mode))
-        self._stand_in.issue(self._stream, blocks, *values, programmatic=programmatic)
+        self._memory.stand_in.issue(self._stream, blocks, *values, programmatic=programmatic)
 
     def _plant(self, one: Neighbour, everywhere: Sequence[LaunchArguments]) -> None:
         m, n, k = one.sizes
         first = everywhere[0].base
         stride = everywhere[1].base - first if len(everywhere) > 1 else 0
         addresses = (first + self._slots[one.array].offset, stride, self._planted[one])
-        groups = -(-m // _ROWS)
+        groups = -(-m // ROWS)
         numbers = (m, n, k, groups, len(everywhere) * n * groups)
-        self._planter.issue(
+        self._memory.planter.issue(
             self._stream,
-            self._blocks,
+            self._memory.blocks,
             *map(ctypes.c_uint64, (*addresses, _aligned(_weight_bytes(one)))),
             *map(ctypes.c_uint32, numbers),
         )
@@ -378,31 +221,6 @@ class Neighbours:
         sizes = [_aligned(_weight_bytes(other)) for other in everything]
         offset = number * sum(sizes) + sum(sizes[: everything.index(one)])
         return self._pool + offset % (self._pool_bytes - size_bytes + 256)
-
-    def _allocated(self, size_bytes: int) -> int:
-        self._held.append(allocate(size_bytes))
-        return self._held[-1]
-
-    def _filled(self, size_bytes: int) -> int:
-        """Allocate memory with numbers as weights have them."""
-        base = self._allocated(size_bytes)
-        numbers = np.random.default_rng(0).standard_normal(_TILE_BYTES // 2, dtype=np.float32)
-        bits = ((numbers * np.float32(0.02)).view(np.uint32) >> 16).astype(np.uint16)
-        made = min(_TILE_BYTES, size_bytes)
-        call(driver.cuMemcpyHtoD, base, bits.ctypes.data, made)
-        while made < size_bytes:
-            count = min(made, size_bytes - made)
-            call(driver.cuMemcpyDtoD, base + made, base, count)
-            made += count
-        return base
-
-    def _identity_of(self, one: Neighbour) -> int:
-        m, _, k = one.sizes
-        rows = np.zeros((m, k), np.uint16)
-        np.fill_diagonal(rows, _ONE)
-        base = self._allocated(rows.nbytes)
-        call(driver.cuMemcpyHtoD, base, rows.ctypes.data, rows.nbytes)
-        return base
 
     def _function(self, one: Neighbour) -> Callable[[LaunchArguments], None]:
         assert self._home is not None
@@ -475,6 +293,15 @@ def _weight_bytes(one: Neighbour) -> int:
     if one.kind == "gemm":
         return 2 * prod(one.sizes[1:])
     return one.sizes[0] if one.sizes else 0
+
+
+def _identity_of(one: Neighbour) -> int:
+    m, _, k = one.sizes
+    rows = np.zeros((m, k), np.uint16)
+    np.fill_diagonal(rows, _ONE)
+    base = allocate(rows.nbytes)
+    call(driver.cuMemcpyHtoD, base, rows.ctypes.data, rows.nbytes)
+    return base
 
 
 def _results(one: Neighbour) -> tuple[int, ...]:

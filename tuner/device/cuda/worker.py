@@ -40,6 +40,7 @@ from tuner.device.cuda.energy import (
     QueuedReplays,
     Window,
 )
+from tuner.device.cuda.neighbour_memory import NeighbourMemory
 from tuner.device.cuda.neighbours import Neighbours, Surrounded
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
 from tuner.device.cuda.replays import DevicePatch, Replays, Results
@@ -103,7 +104,9 @@ class CudaWorker:
         self._timed: tuple[str, Buffers, Graph] | None = None
         self._counter: NvmlCounter | None = None
         self._home = home
+        self._surroundings: Surroundings | None = None
         self._neighbours: Neighbours | None = None
+        self._memory: NeighbourMemory | None = None
         # Chains of neighbours without the operator.
         self._empty: dict[Rotation, Graph] = {}
         self._peers = None if home is None else PeerLaunchers(ordinal, self._stream, home)
@@ -127,13 +130,9 @@ class CudaWorker:
         return int(call(driver.cuDeviceGetAttribute, full, self._device))
 
     def attach(self, arena: Arena, surroundings: Surroundings | None = None) -> None:
-        """Map the verifier's memory, and make ready what runs beside the operator."""
+        """Map the verifier's memory; `surroundings` are what is timed there is timed in."""
         self.detach()
-        self._arena = MappedArena(arena)
-        if surroundings is not None:
-            around = (surroundings, arena.layout, self._stream)
-            count = self._attribute("MULTIPROCESSOR_COUNT")
-            self._neighbours = Neighbours(*around, count, self._home, FINALS.links)
+        self._arena, self._surroundings = MappedArena(arena), surroundings
 
     def detach(self) -> None:
         self._forget_graph()
@@ -194,7 +193,7 @@ class CudaWorker:
     ) -> Measurement:
         """Time the program over rotating buffers; `show` then gives what its last calls left."""
         replays = self._renewed(policy, patch)
-        if self._neighbours is not None:
+        if self._surroundings is not None:
             policy = between_neighbours(policy)
         launcher = self._launcher(program)
         reset_persisting_l2()
@@ -395,7 +394,7 @@ class CudaWorker:
 
         Between neighbours, unless `alone`, each of a chain's calls has a place of its own.
         """
-        neighbours = None if alone else self._neighbours
+        neighbours = None if alone else self._ready_neighbours()
         if self._scrub is None:
             size_bytes = int(policy.l2_multiple * self._attribute("L2_CACHE_SIZE"))
             self._scrub = Scrub(size_bytes, self._attribute("MULTIPROCESSOR_COUNT"))
@@ -425,6 +424,15 @@ class CudaWorker:
             *(buffers, self._stream, self._scrub, self._shared),
             *(self._patch, self._results, neighbours),
         )
+
+    def _ready_neighbours(self) -> Neighbours | None:
+        """Make them ready once something is timed: what is only verified needs none."""
+        if self._surroundings is not None and self._neighbours is None:
+            multiprocessors = self._attribute("MULTIPROCESSOR_COUNT")
+            self._memory = self._memory or NeighbourMemory(self._stream, multiprocessors)
+            around = (self._surroundings, self._mapped.layout, self._memory)
+            self._neighbours = Neighbours(*around, self._home, FINALS.links)
+        return self._neighbours
 
     def _rotation(self, policy: TimingPolicy, *, chain: bool) -> Rotation:
         layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")

@@ -1,0 +1,214 @@
+"""What neighbours of an operator share in one process: weights, cuBLAS, and kernels of our own."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from tuner.device.cuda.cublas import Cublas
+from tuner.device.cuda.driver import TURNS, PtxKernel, allocate, call
+
+# What streams by stands for weights: so much that nothing of it is in the L2 when it comes again.
+POOL_BYTES = 1 << 30
+_TILE_BYTES = 16 << 20
+_BLOCKS_PER_MULTIPROCESSOR = 8
+ARRAY_FIRST, WRITE, WAIT, TRIGGER = 1, 2, 4, 8
+# Rows of an input that a thread plants side by side: 16 bytes.
+ROWS = 8
+# Reads an array, and writes the same bits back where it stands for a producer; reads what stands
+# for weights, and at last what a consumer without an operator will find in the L2.
+_STAND_IN = f"""
+.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry stand_in(
+  .param .u64 array, .param .u64 array_bytes, .param .u64 weights, .param .u64 weight_bytes,
+  .param .u64 hot, .param .u64 hot_bytes, .param .u64 sink, .param .u32 mode)
+{{
+  .reg .pred %p<8>;
+  .reg .b32 %r<20>;
+  .reg .b64 %d<16>;
+  ld.param.u32 %r15, [mode];
+  and.b32 %r16, %r15, {TRIGGER};
+  setp.eq.u32 %p1, %r16, 0;
+  @%p1 bra triggered;
+  griddepcontrol.launch_dependents;
+triggered:
+  and.b32 %r16, %r15, {WAIT};
+  setp.eq.u32 %p1, %r16, 0;
+  @%p1 bra waited;
+  griddepcontrol.wait;
+waited:
+{TURNS}  mov.u32 %r7, 0;
+  and.b32 %r16, %r15, {ARRAY_FIRST};
+  setp.ne.u32 %p2, %r16, 0;
+  and.b32 %r17, %r15, {WRITE};
+  setp.ne.u32 %p3, %r17, 0;
+  @%p2 bra touch;
+stream:
+  mov.u64 %d6, %d3;
+  ld.param.u64 %d1, [weights];
+  ld.param.u64 %d2, [weight_bytes];
+streaming:
+  setp.ge.u64 %p1, %d6, %d2;
+  @%p1 bra streamed;
+  add.u64 %d5, %d1, %d6;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
+  xor.b32 %r8, %r8, %r9;
+  xor.b32 %r10, %r10, %r11;
+  xor.b32 %r7, %r7, %r8;
+  xor.b32 %r7, %r7, %r10;
+  add.u64 %d6, %d6, %d4;
+  bra streaming;
+streamed:
+  @%p2 bra heat;
+touch:
+  mov.u64 %d6, %d3;
+  ld.param.u64 %d1, [array];
+  ld.param.u64 %d2, [array_bytes];
+touching:
+  setp.ge.u64 %p1, %d6, %d2;
+  @%p1 bra touched;
+  add.u64 %d5, %d1, %d6;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
+  @%p3 st.global.v4.u32 [%d5], {{%r8, %r9, %r10, %r11}};
+  xor.b32 %r8, %r8, %r9;
+  xor.b32 %r10, %r10, %r11;
+  xor.b32 %r7, %r7, %r8;
+  xor.b32 %r7, %r7, %r10;
+  add.u64 %d6, %d6, %d4;
+  bra touching;
+touched:
+  @%p2 bra stream;
+heat:
+  mov.u64 %d6, %d3;
+  ld.param.u64 %d1, [hot];
+  ld.param.u64 %d2, [hot_bytes];
+heating:
+  setp.ge.u64 %p1, %d6, %d2;
+  @%p1 bra done;
+  add.u64 %d5, %d1, %d6;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
+  xor.b32 %r8, %r8, %r9;
+  xor.b32 %r10, %r10, %r11;
+  xor.b32 %r7, %r7, %r8;
+  xor.b32 %r7, %r7, %r10;
+  add.u64 %d6, %d6, %d4;
+  bra heating;
+done:
+  setp.ne.u32 %p4, %r7, 0x5ca1ab1e;
+  @%p4 ret;
+  ld.param.u64 %d1, [sink];
+  st.global.u32 [%d1], %r7;
+  ret;
+}}
+"""
+# Writes an input's rows into the first columns of the weights that a product will make it of.
+_GATHER = "".join(
+    f"""  mov.u16 %h{row + 1}, 0;
+  setp.ge.u32 %p2, %r16, %r8;
+  @!%p2 ld.global.u16 %h{row + 1}, [%d6];
+  add.u32 %r16, %r16, 1;
+  add.u64 %d6, %d6, %d7;
+"""
+    for row in range(ROWS)
+)
+_PLANT = f"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry plant(
+  .param .u64 array, .param .u64 array_stride, .param .u64 weights, .param .u64 weight_stride,
+  .param .u32 m, .param .u32 n, .param .u32 k, .param .u32 groups, .param .u32 total)
+{{
+  .reg .pred %p<3>;
+  .reg .b16 %h<9>;
+  .reg .b32 %r<24>;
+  .reg .b64 %d<12>;
+  ld.param.u64 %d1, [array];
+  ld.param.u64 %d2, [array_stride];
+  ld.param.u64 %d3, [weights];
+  ld.param.u64 %d4, [weight_stride];
+  ld.param.u32 %r8, [m];
+  ld.param.u32 %r9, [n];
+  ld.param.u32 %r10, [k];
+  ld.param.u32 %r11, [groups];
+  ld.param.u32 %r12, [total];
+  mov.u32 %r1, %ctaid.x;
+  mov.u32 %r2, %ntid.x;
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r4, %nctaid.x;
+  mad.lo.u32 %r5, %r1, %r2, %r3;
+  mul.lo.u32 %r6, %r4, %r2;
+  mul.wide.u32 %d7, %r9, 2;
+next:
+  setp.ge.u32 %p1, %r5, %r12;
+  @%p1 ret;
+  rem.u32 %r13, %r5, %r9;
+  div.u32 %r14, %r5, %r9;
+  rem.u32 %r15, %r14, %r11;
+  div.u32 %r14, %r14, %r11;
+  shl.b32 %r16, %r15, 3;
+  cvt.u64.u32 %d8, %r14;
+  mad.lo.u64 %d5, %d8, %d4, %d3;
+  mad.lo.u64 %d6, %d8, %d2, %d1;
+  mad.lo.u32 %r17, %r13, %r10, %r16;
+  mul.wide.u32 %d9, %r17, 2;
+  add.u64 %d5, %d5, %d9;
+  mad.lo.u32 %r17, %r16, %r9, %r13;
+  mul.wide.u32 %d9, %r17, 2;
+  add.u64 %d6, %d6, %d9;
+{_GATHER}  mov.b32 %r18, {{%h1, %h2}};
+  mov.b32 %r19, {{%h3, %h4}};
+  mov.b32 %r20, {{%h5, %h6}};
+  mov.b32 %r21, {{%h7, %h8}};
+  st.global.v4.u32 [%d5], {{%r18, %r19, %r20, %r21}};
+  add.u32 %r5, %r5, %r6;
+  bra next;
+}}
+"""
+
+
+class NeighbourMemory:
+    """What neighbours of all workloads share in one process: weights, the kernels, cuBLAS.
+
+    It grows with what is asked for, and is filled once: gigabytes take longer than a trial.
+    """
+
+    def __init__(self, stream: Any, multiprocessors: int) -> None:
+        self.stream, self.blocks = stream, _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
+        self.stand_in, self.planter = PtxKernel(_STAND_IN, "stand_in"), PtxKernel(_PLANT, "plant")
+        self._held: dict[str, tuple[int, int]] = {}
+        self._cublas: Cublas | None = None
+
+    def of(self, purpose: str, size_bytes: int) -> int:
+        """Return memory for a purpose, with numbers in it as weights have them."""
+        base, held_bytes = self._held.get(purpose, (0, 0))
+        if held_bytes >= size_bytes:
+            return base
+        if held_bytes:
+            del self._held[purpose]
+            call(driver.cuMemFree, base)
+        base = allocate(size_bytes)
+        self._held[purpose] = base, size_bytes
+        made = min(_TILE_BYTES, size_bytes)
+        call(driver.cuMemcpyHtoD, base, _tile().ctypes.data, made)
+        while made < size_bytes:
+            count = min(made, size_bytes - made)
+            call(driver.cuMemcpyDtoD, base + made, base, count)
+            made += count
+        return base
+
+    def cublas(self) -> Cublas:
+        """Return cuBLAS on the stream; raise `CublasError` where there is none."""
+        self._cublas = self._cublas or Cublas(self.stream)
+        return self._cublas
+
+
+@cache
+def _tile() -> np.ndarray[Any, np.dtype[np.uint16]]:
+    numbers = np.random.default_rng(0).standard_normal(_TILE_BYTES // 2, dtype=np.float32)
+    return ((numbers * np.float32(0.02)).view(np.uint32) >> 16).astype(np.uint16)
