@@ -179,6 +179,7 @@ class Comparison:
     is False where the columns were not measured in the same rounds, so that only an unpaired
     interval is honest. A difference of less than `noise_us` is the clock's. Where `surroundings`
     are named the rounds hold costs between these neighbours, and `alone_us` the times without.
+    `production` names the peer that production calls today, "" where that is the baseline.
     """
 
     workload: Workload
@@ -190,6 +191,7 @@ class Comparison:
     noise_us: float = 0.0
     surroundings: str = ""
     alone_us: tuple[float, ...] = ()
+    production: str = ""
 
     def column(self, program: Variant | str | None) -> int:
         return (None, *self.finalists, *self.peers).index(program)

@@ -83,12 +83,14 @@ def _parts_of_some(data: ReportData) -> Mapping[str, object]:
     """Gather sections that most runs lack; what only they need is imported for them alone."""
     made: dict[str, object] = {"peers": (), "energy": (), "profiled": ()}
     if data.dispatch is not None or data.peers:
+        from tuner.dispatch.table import productions
         from tuner.report.sections import dispatch
 
         found = dispatch.peers_on(data)
         made |= {
             "dispatch_summary": dispatch.dispatch_summary(data.dispatch) if data.dispatch else "",
             "wanted_shown": dispatch.WANTED_SHOWN,
+            "productions": productions,
             "peers": found,
             "peers_names": dispatch.peers_names(found),
             "peers_summary": dispatch.peers_summary(found),

@@ -27,12 +27,12 @@ def dispatch_summary(dispatch: Dispatch) -> str:
     workloads = f"{total} tuned workload{'s' * (total != 1)}"
     served = sum(entry.kernel is not None for entry in table.entries)
     if not count:
-        return f"The baseline serves all of {workloads}: no variant is proved faster."
+        return f"Production's serves all of {workloads}: no variant is proved faster."
     rest = total - served
-    baseline = f", the baseline {rest}" if rest else ""
+    others = f", production's {rest}" if rest else ""
     return (
         f"{count} variant{'s' * (count != 1)} serve{'s' * (count == 1)} {served} of "
-        f"{workloads}, {table.choice}{baseline}."
+        f"{workloads}, {table.choice}{others}."
     )
 
 
@@ -79,16 +79,23 @@ class Against:
 class PeersOn:
     """The peers on one workload; `served` is what the dispatch serves there, None the baseline.
 
-    `served_us` is its time in the rounds that they shared, None where nothing was compared;
+    It is a peer's name where production calls that and no variant is faster. `served_us` is its time in the rounds that they shared, None where nothing was compared;
     `isolated_us` that without programmatic dependent launch, None where it isn't used.
     """
 
     workload: Workload
-    served: Variant | None
+    served: Variant | str | None
     served_us: float | None
     paired: bool
     peers: tuple[Against, ...]
     isolated_us: float | None = None
+
+    @property
+    def server(self) -> str:
+        """Say who serves here."""
+        if isinstance(self.served, Variant):
+            return "tuned"
+        return f"production's: {self.served or 'the baseline'}"
 
     @property
     def best(self) -> Against | None:
@@ -200,7 +207,7 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
     # A variant may be chosen for a shape where it was not compared, or before there were peers.
     own = None if result.baseline_wins else result.variant
     for served in (_served(data.dispatch, workload, own), own):
-        known = [one for one in compared if served is None or served in one.finalists]
+        known = [one for one in compared if served in (None, *one.finalists, *one.peers)]
         if known:
             break
     else:
@@ -227,11 +234,11 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
 
 def _served(
     dispatch: Dispatch | None, workload: Workload, otherwise: Variant | None
-) -> Variant | None:
-    for entry in dispatch.table.entries if dispatch else ():
-        if entry.workload == workload:
-            return None if entry.kernel is None else entry.kernel.variant
-    for one in dispatch.table.held_out if dispatch else ():
-        if one.workload == workload:
-            return None if one.kernel is None or one.refuted else one.kernel.variant
-    return otherwise
+) -> Variant | str | None:
+    found = dispatch.table.serving(workload) if dispatch else None
+    if found is None:
+        return otherwise
+    served, best = found
+    if served is None and best is not None and best.production is not None:
+        return best.production.peer
+    return served
