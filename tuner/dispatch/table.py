@@ -60,7 +60,8 @@ class Compared:
 
     Times, speedup and interval are of the rounds that report. `ratio` is the median of the
     variant's time over the baseline's in all rounds: what the choice of a set goes by. Where a peer
-    is what production calls, `production` compares with it, else it is None.
+    is what production calls, `production` compares with it, else it is None. `surroundings` names
+    what the times are costs in, and `alone_us` and `alone_baseline_us` are those without.
     """
 
     workload: Workload
@@ -72,6 +73,9 @@ class Compared:
     paired: bool
     ratio: float
     production: AgainstProduction | None = None
+    surroundings: str = ""
+    alone_us: float | None = None
+    alone_baseline_us: float | None = None
 
     @property
     def proved(self) -> bool:
@@ -154,6 +158,9 @@ def compared(comparison: Comparison, column: int, seed: int) -> Compared:
         paired=comparison.paired,
         ratio=_ratio(comparison, column),
         production=_over_production(comparison, reporting, column, seed),
+        surroundings=comparison.surroundings,
+        alone_us=comparison.alone_us[column] if comparison.alone_us else None,
+        alone_baseline_us=comparison.alone_us[0] if comparison.alone_us else None,
     )
 
 
@@ -262,11 +269,12 @@ class DispatchTable:
         """
         for entry in self.entries:
             if entry.workload == workload:
-                return entry.kernel and entry.kernel.variant, entry.best
+                return None if entry.kernel is None else entry.kernel.variant, entry.best
         for one in self.held_out:
             if one.workload == workload:
-                served = None if one.refuted else one.kernel
-                return served and served.variant, one.best
+                if one.kernel is None or one.refuted:
+                    return None, one.best
+                return one.kernel.variant, one.best
         return None
 
     def number(self, kernel: VariantKernel | None) -> int:

@@ -64,6 +64,7 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         for r in data.results
     ]
     return {
+        **_surroundings_parts(data),
         "paired": {result.paired for result in data.results} or {not data.recorded},
         "rounds_least": min((len(one.rounds) for one in data.comparisons), default=0),
         "isolated": any(result.isolated_us is not None for result in data.results),
@@ -72,6 +73,17 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         "speedup_chart": charts.speedups(speedups),
         "throughput_chart": charts.throughputs(placed, traffic, streaming) if placed else None,
         "roofline_chart": charts.roofline(known, traffic, operations, streaming) if known else None,
+    }
+
+
+def _surroundings_parts(data: ReportData) -> Mapping[str, object]:
+    from tuner.report.sections import surroundings
+
+    return {
+        "around": any(result.surroundings for result in data.results),
+        "surroundings_lines": surroundings.surroundings_lines(data),
+        "disagreements": surroundings.disagreements(data),
+        "surroundings_chart": surroundings.surroundings_chart(data),
     }
 
 

@@ -105,6 +105,9 @@ RESULT = Result(
     isolated_us=31.0,
     candidate="r2",
     isolated_baseline_us=61.0,
+    surroundings="decode",
+    alone_us=33.0,
+    alone_baseline_us=66.0,
 )
 
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from markupsafe import Markup
 
-from tuner.dispatch.table import split
+from tuner.dispatch.table import productions, split
 from tuner.model.kernel import Workload
 from tuner.model.statistics import Interval, geometric_mean, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, PeerTrial, Result, Status, Variant
@@ -79,8 +79,9 @@ class Against:
 class PeersOn:
     """The peers on one workload; `served` is what the dispatch serves there, None the baseline.
 
-    It is a peer's name where production calls that and no variant is faster. `served_us` is its time in the rounds that they shared, None where nothing was compared;
-    `isolated_us` that without programmatic dependent launch, None where it isn't used.
+    It is a peer's name where production calls that and no variant is faster. `served_us` is its
+    time in the rounds that they shared, None where nothing was compared; `isolated_us` that without
+    programmatic dependent launch, None where it isn't used.
     """
 
     workload: Workload
@@ -105,6 +106,14 @@ class PeersOn:
 
     def named(self, name: str) -> Against | None:
         return next((one for one in self.peers if one.name == name), None)
+
+
+def server_of(dispatch: Dispatch | None, result: Result) -> str | None:
+    """Say who serves a result's workload, None where there is no dispatch."""
+    found = dispatch.table.serving(result.workload) if dispatch else None
+    if found is None:
+        return None
+    return "tuned" if found[0] is not None else productions(found[1])
 
 
 def peers_on(data: ReportData) -> tuple[PeersOn, ...]:
