@@ -96,15 +96,16 @@ class Panel:
 def around(panels: Sequence[Panel]) -> Markup:
     """Draw small charts, four in a row: cost in the surroundings against time alone.
 
-    Both axes of a chart have one scale: on its diagonal the two say the same. Of the baseline and
-    peers, those that are over twice as slow as all finalists stand at the edge.
+    Both axes of a chart have one scale: on its diagonal the two say the same. The baseline and
+    peers that are far behind all finalists stand at the edge.
     """
     placed = []
     for index, panel in enumerate(panels):
         own = [v for d in panel.dots if d.kind != "other" for v in (d.alone, d.around)]
         others = [v for d in panel.dots if d.kind == "other" for v in (d.alone, d.around)]
         low, high = min([*own, *others, 1.0]), max(own)
-        high = max([high, 1.02, *(v for v in others if v <= 2.0 * high)])
+        high = max(high, 1.02)
+        high = max([high, *(v for v in others if v <= 2.0 * high - 1.0)])
         pad = 0.08 * (high - low)
         column, row = index % _PANELS, index // _PANELS
         left, top = 44 + 250 * column, 26 + 236 * row
