@@ -161,6 +161,9 @@ class TestRoundTrip:
             (None, 2.5, 3.5, None),
             ("pytorch",),
             noise_us=1.5,
+            surroundings="decode",
+            alone_us=(5.0, 4.5, 5.5, 4.0),
+            production="pytorch",
         )
         assert differs_in_every_field(comparison)
         columns = (None, Variant("r2", Config.of({"n": 1})), "pytorch")
