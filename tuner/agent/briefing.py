@@ -23,7 +23,7 @@ from tuner.device.base import DeviceInfo
 from tuner.model.config import Config
 from tuner.model.expressions import Value
 from tuner.model.hardware import limits_for
-from tuner.model.kernel import Argument, KernelSpec, Workload
+from tuner.model.kernel import Argument, KernelSpec, Workload, spoken
 from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Finding, Trial, ranked
 from tuner.process.files import read_text
@@ -69,6 +69,7 @@ def stable_text(task: KernelTask) -> str:
         needed=NEEDED_SECTIONS,
         capability=f"{major}.{minor}",
         hardware=limits_for(task.info.compute_capability),
+        surroundings=spoken(task.spec, (*task.spec.tuned, *task.spec.held_out)),
     )
 
 
@@ -189,7 +190,8 @@ def _row(
         microseconds(baseline_us),
         microseconds(time_us),
         times(baseline_us / time_us),
-        percent(task.floor_us(workload) / time_us),
+        # Between its neighbours it finds its inputs in the L2.
+        "-" if task.spec.surroundings_of(workload) else percent(task.floor_us(workload) / time_us),
         used,
         share,
         settings(differing) or "as all",

@@ -81,7 +81,7 @@ class ProfileSubject:
     `program` is compiled with line information; line i + 1 of its source came from line
     `lines[i]` of the template. `time_us` is None where nothing was timed on a GPU. `resources`
     and `occupancy` are those of the first launch. `traffic_bytes` and `operations` are what the
-    operator needs at least.
+    operator needs at least. `surroundings` names what the time was measured in, "" for alone.
     """
 
     program: Program
@@ -91,6 +91,7 @@ class ProfileSubject:
     time_us: float | None
     traffic_bytes: int
     operations: int | None = None
+    surroundings: str = ""
 
 
 @dataclass(frozen=True, slots=True)

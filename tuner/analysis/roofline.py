@@ -117,15 +117,20 @@ def room(profile: Profile) -> float:
     time_us = profile.subject.time_us
     if not time_us:
         return 1.0
-    least_us = max(memory_us(profile) or 0.0, compute_us(profile) or 0.0, EMPTY_PROGRAMMATIC_US)
+    least_us = max(_traffic_us(profile), compute_us(profile) or 0.0, EMPTY_PROGRAMMATIC_US)
     return max(1.0 - least_us / time_us, _LEAST_ROOM)
+
+
+def _traffic_us(profile: Profile) -> float:
+    # Between its neighbours it finds its inputs in the L2: no rate of the memory bounds that.
+    return 0.0 if profile.subject.surroundings else memory_us(profile) or 0.0
 
 
 def _reached(profile: Profile) -> Bottleneck | None:
     time_us, launches = profile.subject.time_us, len(profile.subject.program.launches)
     if not time_us:
         return None
-    memory, compute = memory_us(profile) or 0.0, compute_us(profile) or 0.0
+    memory, compute = _traffic_us(profile), compute_us(profile) or 0.0
     if max(memory, compute) >= BOUND * time_us:
         return Bottleneck.MEMORY if memory >= compute else Bottleneck.COMPUTE
     return Bottleneck.LAUNCH if launches and time_us / launches < LAUNCH_US else None

@@ -95,7 +95,7 @@ def _tell(made: Exported) -> None:
     for one in table.held_out:
         if one.refuted:
             click.echo(
-                f"{one.workload}: the rule's variant is no faster there, the baseline serves",
+                f"{one.workload}: the rule's variant is no faster there, production's serves",
                 err=True,
             )
     if made.incomplete:

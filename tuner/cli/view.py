@@ -301,6 +301,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
     """Print the results, what an agent tried, and where everything is."""
     from tuner.report.sections.search import early_end_lines, space_lines
     from tuner.report.sections.summary import headline
+    from tuner.report.sections.surroundings import disagreements, surroundings_lines
     from tuner.report.terminal import results_table
 
     peers: tuple[PeersOn, ...] = ()
@@ -326,6 +327,8 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         *(() if data.results else why_none),
         *space_lines(data),
         *early_end_lines(data),
+        *(f"surroundings   {line}" for line in surroundings_lines(data)),
+        *(f"{'':15}{one}" for one in disagreements(data)),
         *round_lines(data),
         *others,
         f"session        {folder}",

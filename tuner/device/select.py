@@ -96,7 +96,7 @@ def _recorded(
 
         space = load_definition(spec.path, operators).space
         recording = recording_from(Path(file), spec, space, operators, workloads)
-        return RecordedDevice(Path(file), spec.name, operators, recording)
+        return RecordedDevice(Path(file), spec.name, operators, recording, spec.surroundings_of)
     found = recordings_of(spec.source)
     if not found:
         raise DeviceError(

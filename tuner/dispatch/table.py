@@ -35,11 +35,33 @@ RoundTimes = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class AgainstProduction:
+    """A variant against the peer that production calls, in the rounds that report.
+
+    `ratio` is the median of the peer's time over the baseline's in all rounds.
+    """
+
+    peer: str
+    time_us: float
+    speedup: float
+    interval: Interval
+    ratio: float
+
+
+def productions(compared: Compared | None) -> str:
+    """Name what serves where no variant does."""
+    peer = compared.production.peer if compared and compared.production else "the baseline"
+    return f"production's: {peer}"
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """A variant against the baseline on one workload.
 
     Times, speedup and interval are of the rounds that report. `ratio` is the median of the
-    variant's time over the baseline's in all rounds: what the choice of a set goes by.
+    variant's time over the baseline's in all rounds: what the choice of a set goes by. Where a peer
+    is what production calls, `production` compares with it, else it is None. `surroundings` names
+    what the times are costs in, and `alone_us` and `alone_baseline_us` are those without.
     """
 
     workload: Workload
@@ -50,15 +72,38 @@ class Compared:
     interval: Interval
     paired: bool
     ratio: float
+    production: AgainstProduction | None = None
+    surroundings: str = ""
+    alone_us: float | None = None
+    alone_baseline_us: float | None = None
 
     @property
     def proved(self) -> bool:
-        """Whether it is faster than the baseline beyond the interval and the resolution."""
-        return self.interval[0] > 1.0 + RESOLUTION
+        """Whether it is faster than the baseline and than what production calls.
+
+        Both beyond the interval and the resolution.
+        """
+        return self._least > 1.0 + RESOLUTION
 
     @property
     def slower(self) -> bool:
+        """Whether it is slower than the baseline."""
         return self.interval[1] < 1.0 - RESOLUTION
+
+    @property
+    def behind(self) -> bool:
+        """Whether it is slower than the baseline, or than what production calls."""
+        known = self.production
+        return self.slower or (known is not None and known.interval[1] < 1.0 - RESOLUTION)
+
+    @property
+    def otherwise(self) -> float:
+        """What serves where no variant does, as a share of the baseline's time."""
+        return self.production.ratio if self.production else 1.0
+
+    @property
+    def _least(self) -> float:
+        return min(one.interval[0] for one in (self, self.production) if one is not None)
 
 
 Evidence = Mapping[Workload, tuple[Compared, ...]]
@@ -100,27 +145,56 @@ def split(rounds: RoundTimes, finalists: int) -> tuple[RoundTimes, RoundTimes]:
 
 
 def compared(comparison: Comparison, column: int, seed: int) -> Compared:
-    """Compare a column with the baseline's, by the rounds that report."""
-    rounds, paired = comparison.rounds, comparison.paired
-    _, reporting = split(rounds, len(comparison.finalists))
-    baseline_us = [row[0] for row in reporting]
-    tuned_us = [row[column] for row in reporting]
-    interval = paired_interval if paired else unpaired_interval
-    speedup, bounds = interval(baseline_us, tuned_us, seed)
-    if abs(median(baseline_us) - median(tuned_us)) < comparison.noise_us:
-        bounds = min(bounds[0], 1.0), max(bounds[1], 1.0)
+    """Compare a column with the baseline's, and production's, by the rounds that report."""
+    _, reporting = split(comparison.rounds, len(comparison.finalists))
+    speedup, bounds = _over(comparison, reporting, 0, column, seed)
     return Compared(
         workload=comparison.workload,
         variant=comparison.finalists[column - 1],
-        time_us=median(tuned_us),
-        baseline_us=median(baseline_us),
+        time_us=_median(reporting, column),
+        baseline_us=_median(reporting, 0),
         speedup=speedup,
         interval=bounds,
-        paired=paired,
-        ratio=median(row[column] / row[0] for row in rounds)
-        if paired
-        else median(row[column] for row in rounds) / median(row[0] for row in rounds),
+        paired=comparison.paired,
+        ratio=_ratio(comparison, column),
+        production=_over_production(comparison, reporting, column, seed),
+        surroundings=comparison.surroundings,
+        alone_us=comparison.alone_us[column] if comparison.alone_us else None,
+        alone_baseline_us=comparison.alone_us[0] if comparison.alone_us else None,
     )
+
+
+def _over_production(
+    comparison: Comparison, reporting: RoundTimes, column: int, seed: int
+) -> AgainstProduction | None:
+    if comparison.production not in comparison.peers:
+        return None
+    peer = comparison.column(comparison.production)
+    speedup, bounds = _over(comparison, reporting, peer, column, seed)
+    time_us, ratio = _median(reporting, peer), _ratio(comparison, peer)
+    return AgainstProduction(comparison.production, time_us, speedup, bounds, ratio)
+
+
+def _over(
+    comparison: Comparison, rounds: RoundTimes, other: int, column: int, seed: int
+) -> tuple[float, Interval]:
+    """Return the speedup of a column over another, with an interval that heeds the clock."""
+    interval = paired_interval if comparison.paired else unpaired_interval
+    speedup, bounds = interval([r[other] for r in rounds], [r[column] for r in rounds], seed)
+    if abs(_median(rounds, other) - _median(rounds, column)) < comparison.noise_us:
+        bounds = min(bounds[0], 1.0), max(bounds[1], 1.0)
+    return speedup, bounds
+
+
+def _ratio(comparison: Comparison, column: int) -> float:
+    rounds = comparison.rounds
+    if comparison.paired:
+        return median(row[column] / row[0] for row in rounds)
+    return _median(rounds, column) / _median(rounds, 0)
+
+
+def _median(rounds: RoundTimes, column: int) -> float:
+    return median(row[column] for row in rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +212,7 @@ class SetSelection:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Who serves one tuned workload, None for the baseline; `slowdown` is over the best's time."""
+    """Who serves one tuned workload, None for production's; `slowdown` is over the best's time."""
 
     workload: Workload
     kernel: VariantKernel | None = None
@@ -150,7 +224,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What the rule chooses on a workload not tuned on; no `kernel` means the baseline."""
+    """What the rule chooses on a workload not tuned on; no `kernel` means production's."""
 
     workload: Workload
     nearest: Workload | None
@@ -166,11 +240,11 @@ class HeldOut:
             return "not measured"
         if self.compared.proved:
             return "faster"
-        return "slower" if self.compared.slower else "no difference"
+        return "slower" if self.compared.behind else "no difference"
 
     @property
     def refuted(self) -> bool:
-        """Whether it was measured and is no faster than the baseline, which then serves here."""
+        """Whether it was measured and is no faster than production's, which then serves here."""
         return self.verdict in ("slower", "no difference")
 
 
@@ -187,6 +261,21 @@ class DispatchTable:
     held_out: tuple[HeldOut, ...]
     kernels: tuple[VariantKernel, ...]
     points: tuple[tuple[Workload, VariantKernel | None], ...]
+
+    def serving(self, workload: Workload) -> tuple[Variant | None, Compared | None] | None:
+        """Return who serves a workload, None for production's, and the best that was compared.
+
+        Return None where the table does not say.
+        """
+        for entry in self.entries:
+            if entry.workload == workload:
+                return None if entry.kernel is None else entry.kernel.variant, entry.best
+        for one in self.held_out:
+            if one.workload == workload:
+                if one.kernel is None or one.refuted:
+                    return None, one.best
+                return one.kernel.variant, one.best
+        return None
 
     def number(self, kernel: VariantKernel | None) -> int:
         return 0 if kernel is None else self.kernels.index(kernel) + 1
@@ -237,12 +326,12 @@ class SessionDispatch:
     def _chosen_table(self, choice: SetSelection) -> DispatchTable:
         """Choose who serves each workload, from what was compared with the baseline.
 
-        A workload without a variant that is proved faster has the baseline, which is none of the
+        A workload without a variant that is proved faster has production's, which is none of the
         variants.
         """
         tuned = [workload for workload in self._workloads if not workload.held_out]
         offers = [self._offers(workload) for workload in tuned]
-        costs, otherwise = [_near(one, choice) for one in offers], map(_baseline_cost, offers)
+        costs, otherwise = [_near(one, choice) for one in offers], map(_productions_cost, offers)
         chosen = _chosen(costs, list(otherwise), choice)
         entries = tuple(map(self._entry, tuned, offers, chosen))
         points = tuple((entry.workload, entry.kernel) for entry in entries)
@@ -269,8 +358,8 @@ class SessionDispatch:
         if kernel is not None:
             one, slowdown = offers[kernel]
             return Entry(workload, kernel, one, best, slowdown)
-        # The baseline may be the fastest itself.
-        slowdown = 1.0 / min(best.ratio, 1.0)
+        # Production's may be the fastest itself.
+        slowdown = best.otherwise / min(best.ratio, best.otherwise)
         reason = "the variants serve other workloads" if offers else "no variant is proved faster"
         return Entry(workload, None, None, best, slowdown, reason)
 
@@ -303,10 +392,10 @@ def _near(offers: Offers, choice: SetSelection) -> Mapping[VariantKernel, float]
     return {k: log(slowdown) for k, (_, slowdown) in offers.items() if slowdown <= most}
 
 
-def _baseline_cost(offers: Offers) -> float:
-    # Where nothing is proved the baseline serves whatever the set, at a cost that is the same.
-    ratios = [(one.ratio, slowdown) for one, slowdown in offers.values()]
-    return log(ratios[0][1] / ratios[0][0]) if ratios else 0.0
+def _productions_cost(offers: Offers) -> float:
+    # Where nothing is proved production's serves whatever the set, at a cost that is the same.
+    costs = [one.otherwise * slowdown / one.ratio for one, slowdown in offers.values()]
+    return log(costs[0]) if costs else 0.0
 
 
 def assigned(

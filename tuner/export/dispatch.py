@@ -23,6 +23,7 @@ from tuner.dispatch.table import (
     HeldOut,
     SessionDispatch,
     SetSelection,
+    productions,
     wanted_for,
 )
 from tuner.export.cpp import (
@@ -39,7 +40,14 @@ from tuner.export.cpp import (
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, SessionError
 from tuner.model.expressions import Expression
-from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, Argument, KernelSpec, LaunchSpec
+from tuner.model.kernel import (
+    DEVICE_NAMES,
+    DTYPE_BYTES,
+    Argument,
+    KernelSpec,
+    LaunchSpec,
+    Workload,
+)
 from tuner.process.files import atomic_write_all, read_regular
 from tuner.session.records import Manifest, file_sha
 from tuner.session.session import Session
@@ -103,6 +111,7 @@ class Sources:
                 "logs": ", ".join(repr(log(size)) for _, size in workload.axes),
                 "number": table.number(kernel),
                 "shape": str(workload),
+                "served": productions(_best_on(table, workload)) if kernel is None else "",
             }
             for workload, kernel in table.points
         ]
@@ -110,6 +119,7 @@ class Sources:
         return template("dispatch.h.j2").render(
             **self._common(),
             choice=str(table.choice),
+            surroundings=_times_of(self._spec, table),
             measured=self._measured.date,
             variants=self.variants,
             points=points,
@@ -324,6 +334,8 @@ def _files(
         recorded=recorded,
         axes=", ".join(spec.axes),
         table=dispatch.table,
+        productions=productions,
+        surroundings=_times_of(spec, dispatch.table),
         options="".join(f" {option}" for option in options),
         operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
     )
@@ -392,6 +404,7 @@ def _document(
                 "architecture": measured.architecture,
                 "measured": measured.date,
                 "recorded": measured.recorded,
+                "surroundings": _described(spec, table),
                 "shapes": {one.workload.key: _entry(one, table) for one in table.entries},
                 "held_out": {one.workload.key: _held_out(one, table) for one in table.held_out},
                 "wanted": [
@@ -431,6 +444,7 @@ def _held_out(one: HeldOut, table: DispatchTable) -> dict[str, Any]:
 def _times(compared: Compared | None, best: Compared | None) -> dict[str, Any]:
     """Without a comparison the baseline serves, whose time the best was compared with."""
     baseline_us = best.baseline_us if best else None
+    alone_baseline_us = best.alone_baseline_us if best else None
     return {
         "time_us": compared.time_us if compared else baseline_us,
         "baseline_us": compared.baseline_us if compared else baseline_us,
@@ -438,7 +452,38 @@ def _times(compared: Compared | None, best: Compared | None) -> dict[str, Any]:
         "interval": list(compared.interval) if compared else None,
         "paired": compared.paired if compared else None,
         "best_us": best.time_us if best else None,
+        "surroundings": best.surroundings if best else None,
+        "alone_us": compared.alone_us if compared else alone_baseline_us,
+        "alone_baseline_us": alone_baseline_us,
+        "production": productions(best),
+        "production_us": best.production.time_us if best and best.production else baseline_us,
     }
+
+
+def _best_on(table: DispatchTable, workload: Workload) -> Compared | None:
+    found = table.serving(workload)
+    return found[1] if found else None
+
+
+def _described(spec: KernelSpec, table: DispatchTable) -> dict[str, str]:
+    """Say what each of the surroundings is that times were measured in, by name."""
+    named = {one.name: str(one) for one in spec.surroundings}
+    best = [one.best for one in table.entries] + [one.best for one in table.held_out]
+    used = [one.surroundings for one in best if one is not None]
+    return {name: named.get(name, name) for name in used if name}
+
+
+def _times_of(spec: KernelSpec, table: DispatchTable) -> list[str]:
+    """Say what the times are, in lines."""
+    around = list(_described(spec, table).values())
+    if not around:
+        return [
+            "Times are those of the operator alone, one call after the other, with cold caches."
+        ]
+    return [
+        "Times are costs between the neighbours that run before and after:",
+        *(f"- {one}" for one in around),
+    ]
 
 
 def _sha(text: str) -> str:

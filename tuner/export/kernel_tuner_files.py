@@ -18,11 +18,14 @@ from tuner.device.recorded.kernel_tuner_files import cache_text, t4_text
 from tuner.device.recorded.recording import RecordedDeviceInfo, RecordedFinals
 from tuner.model.errors import InputError, SessionError
 from tuner.model.kernel import Workload
+from tuner.model.surroundings import ALONE
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.process.files import atomic_write
 from tuner.session.session import Session
 from tuner.space.choices import search_space
+from tuner.space.load import load_definition
 from tuner.space.schema import validated
+from tuner.space.surroundings import chosen
 from tuner.space.yaml import parse
 
 # Of a session's environment: in fields of their own, or of no meaning for whoever replays it.
@@ -81,6 +84,7 @@ def measured_in(session: Session, workload: Workload, candidate: str) -> Measure
         device=info,
         baseline=_measured(Status.CORRECT, baseline.measurement).program(),
         finals=_finals(session, workload, candidate),
+        surroundings=_surroundings(session, workload),
     )
     return MeasuredSpace(
         kernel=manifest.kernel,
@@ -128,7 +132,20 @@ def _finals(session: Session, workload: Workload, candidate: str) -> RecordedFin
         programs=(BASELINE, *(finalists[k - 1].config.key for k in columns)),
         rounds=tuple(tuple(ticks(row[k]) for k in kept) for row in found[-1].rounds),
         isolated=tuple(None if (us := isolated[k]) is None else ticks(us) for k in kept),
+        alone=tuple(ticks(found[-1].alone_us[k]) for k in kept if found[-1].alone_us),
     )
+
+
+def _surroundings(session: Session, workload: Workload) -> str:
+    """Say what the times were measured in; only the user's own file tells its sizes."""
+    config = session.manifest.config
+    own = next(one for one in session.candidates() if one.name == INITIAL)
+    document = parse(own.space_text, config.space)
+    if not document.data.get("surroundings") or config.surroundings == ALONE:
+        return ""
+    spec = load_definition(config.space, config.operators).spec
+    around = chosen(spec, config.surroundings).surroundings_of(workload)
+    return around.content if around else ""
 
 
 def _device(session: Session) -> RecordedDeviceInfo:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -254,6 +254,19 @@ class KernelSpec:
     def candidate_launches(self, names: Mapping[str, Value]) -> tuple[Launch, ...]:
         """Resolve the template's launches; `names` holds axes, device numbers and the config."""
         return _resolve(self.launch, names)
+
+
+def spoken(spec: KernelSpec, workloads: Sequence[Workload]) -> dict[str, tuple[Workload, ...]]:
+    """Group workloads by what they are measured in, in a text; those measured alone are not in it.
+
+    The sizes stand there as the file states them.
+    """
+    groups: dict[str, list[Workload]] = {}
+    for workload in workloads:
+        found = next((one for one in spec.surroundings if one.holds(workload.values)), None)
+        if found is not None:
+            groups.setdefault(str(found), []).append(workload)
+    return {text: tuple(listed) for text, listed in groups.items()}
 
 
 def _resolve(specs: tuple[LaunchSpec, ...], names: Mapping[str, Value]) -> tuple[Launch, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -44,8 +44,7 @@ class Link:
     after: tuple[Neighbour, ...] = ()
 
     def __str__(self) -> str:
-        sides = ["; ".join(map(str, side)) or "nothing" for side in (self.before, self.after)]
-        return f"after {sides[0]}, before {sides[1]}"
+        return _sides(self.before, self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +97,10 @@ class NeighbourSpec:
         sizes = tuple(size.integer(names) for size in self.sizes)
         return Neighbour(self.kind, self.array, sizes, self.function, self.pdl, self.line)
 
+    def __str__(self) -> str:
+        what = self.function or f"{self.kind} {' x '.join(size.text for size in self.sizes)}"
+        return f"{what} at {self.array}" if self.array else what
+
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
@@ -109,6 +112,9 @@ class LinkSpec:
     def on(self, axes: Mapping[str, int]) -> Link:
         """Evaluate all sizes."""
         return Link(*(tuple(one.on(axes) for one in side) for side in (self.before, self.after)))
+
+    def __str__(self) -> str:
+        return _sides(self.before, self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +134,11 @@ class SurroundingsSpec:
         return Surroundings(
             self.name, tuple(link.on(axes) for link in self.links), tuple(axes.items())
         )
+
+    def __str__(self) -> str:
+        return f"{self.name}: {'; or '.join(map(str, self.links))}"
+
+
+def _sides(before: Iterable[object], after: Iterable[object]) -> str:
+    sides = ["; ".join(map(str, side)) or "nothing" for side in (before, after)]
+    return f"after {sides[0]}, before {sides[1]}"

@@ -91,8 +91,9 @@ class ReportData:
     `candidates`, `rounds` and `profiles` say what an agent did. `energies` are windows of the GPU's
     energy counter, and `objective` is what the winners were chosen by. `early_ends` are searches
     that did not use their budget up. `pruned` says what each search left out as slow, None that
-    nothing was to be left out. `dispatch` says which variant serves which shape, `peers`
-    what became of each peer on each workload.
+    nothing was to be left out. `dispatch` says which variant serves which shape, `peers` what
+    became of each peer on each workload, `surroundings` by their names what runs before and after
+    the operator there.
     """
 
     kernel: str
@@ -132,6 +133,7 @@ class ReportData:
     pruned: tuple[SpacePruned, ...] | None = ()
     dispatch: Dispatch | None = None
     peers: tuple[PeerTrial, ...] = ()
+    surroundings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -294,6 +296,7 @@ def _with_spec(data: ReportData, spec: KernelSpec) -> ReportData:
         baseline_source=read_text(spec.source),
         traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
+        surroundings={one.name: str(one) for one in spec.surroundings},
         declared=Declared(
             spec.edge_cases,
             varying=tuple(one.name for one in spec.arguments if not one.deterministic),

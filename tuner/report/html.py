@@ -64,6 +64,7 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
         for r in data.results
     ]
     return {
+        **_surroundings_parts(data),
         "paired": {result.paired for result in data.results} or {not data.recorded},
         "rounds_least": min((len(one.rounds) for one in data.comparisons), default=0),
         "isolated": any(result.isolated_us is not None for result in data.results),
@@ -75,6 +76,17 @@ def _result_parts(data: ReportData) -> Mapping[str, object]:
     }
 
 
+def _surroundings_parts(data: ReportData) -> Mapping[str, object]:
+    from tuner.report.sections import surroundings
+
+    return {
+        "around": any(result.surroundings for result in data.results),
+        "surroundings_lines": surroundings.surroundings_lines(data),
+        "disagreements": surroundings.disagreements(data),
+        "surroundings_chart": surroundings.surroundings_chart(data),
+    }
+
+
 def _parameter_names(trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for trial in trials for name in trial.config))
 
@@ -83,12 +95,14 @@ def _parts_of_some(data: ReportData) -> Mapping[str, object]:
     """Gather sections that most runs lack; what only they need is imported for them alone."""
     made: dict[str, object] = {"peers": (), "energy": (), "profiled": ()}
     if data.dispatch is not None or data.peers:
+        from tuner.dispatch.table import productions
         from tuner.report.sections import dispatch
 
         found = dispatch.peers_on(data)
         made |= {
             "dispatch_summary": dispatch.dispatch_summary(data.dispatch) if data.dispatch else "",
             "wanted_shown": dispatch.WANTED_SHOWN,
+            "productions": productions,
             "peers": found,
             "peers_names": dispatch.peers_names(found),
             "peers_summary": dispatch.peers_summary(found),

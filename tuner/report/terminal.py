@@ -34,12 +34,16 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
     """
     best = {one.workload: one.best for one in peers if one.best is not None}
     common = formatting.common(results)
+    around = any(result.surroundings for result in results)
+    us = "chain us" if around else "us"
     columns: list[tuple[str, JustifyMethod, Callable[[Result], str | Text]]] = [
         ("workload", "left", lambda one: _workload(one.workload)),
-        ("baseline\nus", "right", lambda one: formatting.microseconds(one.baseline_us)),
-        ("tuned\nus", "right", lambda one: formatting.microseconds(one.tuned_us)),
+        (f"baseline\n{us}", "right", lambda one: formatting.microseconds(one.baseline_us)),
+        (f"tuned\n{us}", "right", lambda one: formatting.microseconds(one.tuned_us)),
         ("speedup\n95 % interval", "left", _speedup),
     ]
+    if around:
+        columns += [("alone\nus", "right", _alone)]
     if best:
         columns += [
             ("best peer\nus, against it", "left", lambda r: _best_peer(best.get(r.workload)))
@@ -88,7 +92,8 @@ def json_of(data: ReportData) -> dict[str, object]:
         "seconds": round(data.seconds, 3),
         "trials": {status.value: count for status, count in data.counts().items()},
         "checks": counts_by_kind(data),
-        "workloads": [_json_result(one, peers.get(one.workload)) for one in data.results],
+        "surroundings": dict(data.surroundings),
+        "workloads": [_json_result(data, one, peers.get(one.workload)) for one in data.results],
         "rounds": [_json_round(one) for one in data.rounds],
         **energy,
     }
@@ -104,6 +109,13 @@ def _best_peer(best: Against | None) -> Text:
     style = "" if not best.different else "bold green" if best.speedup > 1.0 else "bold red"
     text = Text(f"{best.name}\n{formatting.microseconds(best.time_us)} ")
     return text.append(formatting.ratio(best.speedup), style=style)
+
+
+def _alone(result: Result) -> Text:
+    if result.alone_us is None or result.alone_speedup is None:
+        return Text("-" if result.surroundings else "only")
+    us, speedup = formatting.microseconds(result.alone_us), formatting.ratio(result.alone_speedup)
+    return Text(us).append(f"\n{speedup}", style="dim")
 
 
 def _roofline(result: Result) -> float | None:
@@ -128,8 +140,12 @@ def _occupancy(occupancy: Occupancy) -> Text:
     return Text(formatting.percent(occupancy.share)).append(f"\n{occupancy.limiter}", style="dim")
 
 
-def _json_result(result: Result, peers: dict[str, dict[str, object]] | None) -> dict[str, object]:
+def _json_result(
+    data: ReportData, result: Result, peers: dict[str, dict[str, object]] | None
+) -> dict[str, object]:
     """Only a run with peers says anything of them."""
+    from tuner.report.sections.dispatch import server_of
+
     return {
         "workload": result.workload.values,
         "held_out": result.workload.held_out,
@@ -137,6 +153,11 @@ def _json_result(result: Result, peers: dict[str, dict[str, object]] | None) -> 
         "tuned_us": rounded(result.tuned_us),
         "speedup": rounded(result.speedup),
         "interval": rounded_all(result.interval),
+        "surroundings": result.surroundings or None,
+        "alone_us": rounded(result.alone_us),
+        "alone_baseline_us": rounded(result.alone_baseline_us),
+        "alone_speedup": rounded(result.alone_speedup),
+        "serves": server_of(data.dispatch, result),
         "roofline": rounded(_roofline(result)),
         "candidate": result.candidate,
         "config": dict(result.config),

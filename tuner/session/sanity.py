@@ -95,6 +95,7 @@ def _own_problems(value: object) -> Iterator[str]:
             yield f"a comparison on {value.workload} has not a time for each program and round"
         case Result() if not _are_times(
             *(value.baseline_us, value.tuned_us, value.isolated_us, value.isolated_baseline_us),
+            *(value.alone_us, value.alone_baseline_us),
             *(value.speedup, *value.interval),
         ):
             yield f"the result on {value.workload} is {value.speedup}x, {value.interval}"
@@ -154,7 +155,9 @@ def _is_whole(comparison: Comparison) -> bool:
     columns = 1 + len(comparison.finalists) + len(comparison.peers)
     rows = all(len(row) == columns and _are_times(*row) for row in comparison.rounds)
     some = bool(comparison.rounds) or not comparison.finalists
-    return some and rows and len(comparison.isolated_us) in (0, columns)
+    once = (comparison.isolated_us, comparison.alone_us)
+    known = all(len(row) in (0, columns) and _are_times(*row) for row in once)
+    return some and rows and known and comparison.production in ("", *comparison.peers)
 
 
 def _is_name(text: str) -> bool:

@@ -361,4 +361,5 @@ def _of_some(
         rounds=tuple(tuple(row[k] for k in columns) for row in comparison.rounds),
         isolated_us=tuple(comparison.isolated_us[k] for k in columns if comparison.isolated_us),
         alone_us=tuple(comparison.alone_us[k] for k in columns if comparison.alone_us),
+        production=comparison.production if comparison.production in right else "",
     )

@@ -44,6 +44,7 @@ class Profiling:
         if isinstance(program, Outcome):
             return None
         resources, share = evaluator.usage(pending)
+        around = spec.surroundings_of(workload)
         subject = ProfileSubject(
             program=program,
             lines=evaluator.render(workload, trial.config).lines,
@@ -52,6 +53,7 @@ class Profiling:
             time_us=trial.time_us if self._timed else None,
             traffic_bytes=spec.min_bytes.integer(workload.values),
             operations=spec.operations.integer(workload.values) if spec.operations else None,
+            surroundings=around.name if around else "",
         )
         profile = self._profiler.profile(subject)
         kind, findings = diagnose(profile)

@@ -14,6 +14,7 @@ from tuner.agent.briefing import Situation, briefing, current_text, member_summa
 from tuner.agent.findings import search_findings
 from tuner.agent.prompts import clipped, numbered, one_line, quoted, size
 from tuner.analysis.base import Degree
+from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec
 from tuner.model.trial import MOST, Finding
 
 
@@ -40,6 +41,15 @@ def now(silu: Project) -> Situation:
 
 def test_what_stays_the_same(silu, golden):
     golden("stable.md", stable_text(silu.task))
+
+
+def test_between_neighbours_it_says_so_and_no_share_of_the_floor(silu, now):
+    around = SurroundingsSpec("decode", (LinkSpec((NeighbourSpec("function", function="up"),)),))
+    task = replace(silu.task, spec=replace(silu.task.spec, surroundings=(around,)))
+    assert "- decode: after up, before nothing; on T=" in stable_text(task)
+    assert "costs between the neighbours" not in stable_text(silu.task)
+    before, after = current_text(silu.task, now), current_text(task, now)
+    assert before.count("%") > after.count("%")
 
 
 def test_what_changes(silu, now, golden):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from profiles import MB, code, launch, profile
 
@@ -70,6 +72,14 @@ def test_tensor_instructions_raise_the_peak() -> None:
     operations = 4 * OPERATIONS_100_US
     assert bound_of(profile(operations=operations)) is Bottleneck.COMPUTE
     assert bound_of(profile(operations=operations, codes=TENSOR_CODE)) is Bottleneck.MEMORY
+
+
+def test_the_memory_bounds_no_cost_between_neighbours() -> None:
+    given = profile(time_us=90)
+    assert bound_of(given) is Bottleneck.MEMORY
+    between = replace(given, subject=replace(given.subject, surroundings="decode"))
+    assert bound_of(between) is not Bottleneck.MEMORY
+    assert room(between) > 0.9
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from dispatch_sample import COMPARISONS, ONE, A, comparison, write_project, write_session
+from dispatch_sample import (
+    COMPARISONS,
+    ONE,
+    A,
+    comparison,
+    with_production,
+    write_project,
+    write_session,
+)
 
 
 @pytest.fixture
@@ -30,7 +39,7 @@ def test_it_writes_the_folder_and_says_what_is_in_it(tune, session, tmp_path):
     assert "out (2 variants for 3 tuned workloads, within 2 % of each workload's best)" in (
         result.output
     )
-    assert "T=500 D=8192: the rule's variant is no faster there, the baseline serves" in (
+    assert "T=500 D=8192: the rule's variant is no faster there, production's serves" in (
         result.output
     )
     assert sorted(texts(tmp_path / "out")) == [
@@ -53,6 +62,25 @@ def test_the_table_is_keyed_by_device_and_shape(tune, session, tmp_path):
     assert table["variants"][0]["config"] is None
     far = device["held_out"]["T=500,D=8192"]
     assert (far["variant"], far["rule"], far["verdict"]) == (0, 2, "slower")
+
+
+def test_it_says_whose_kernel_serves_where_ours_is_not_faster_and_what_times_are(
+    tune, space, tmp_path
+):
+    slower = with_production(comparison(ONE, {A: 5.0}), 4.0)
+    slower = replace(slower, surroundings="decode", alone_us=(11.0, 6.0, 5.0))
+    session = write_session(tmp_path / "behind", space, (slower,))
+    assert tune("export", session, "--to", tmp_path / "out").exit_code == 0
+    found = texts(tmp_path / "out")
+    device = json.loads(found["dispatch.json"])["devices"]["NVIDIA H200"]
+    shape = device["shapes"]["T=1,D=4096"]
+    assert (shape["variant"], shape["production"]) == (0, "production's: sgl-jit")
+    assert shape["production_us"] == pytest.approx(4.0, rel=0.02)
+    assert (shape["surroundings"], shape["alone_us"]) == ("decode", 11.0)
+    assert device["surroundings"] == {"decode": "decode"}, "its file says no more of it"
+    assert "production's: sgl-jit (no variant is proved faster)" in found["README.md"]
+    assert "costs between the neighbours" in found["README.md"]
+    assert "// T=1 D=4096: production's: sgl-jit" in found["blend.h"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import lzma
 from collections.abc import Callable, Iterable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tuner.device.recorded.recording import (
 )
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Launch, Workload
+from tuner.model.surroundings import Link, Neighbour, Surroundings
 from tuner.model.trial import Status
 
 RECORDING = recording(
@@ -212,6 +214,37 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def device(path: Path) -> RecordedDevice:
     return RecordedDevice(path, "example", OPERATORS)
+
+
+DECODE, PREFILL = (
+    Surroundings(name, (Link((Neighbour("stream", "x", (1 << 20,)),)),))
+    for name in ("decode", "prefill")
+)
+
+
+@pytest.mark.parametrize(
+    ("recorded_in", "wanted", "words"),
+    [
+        (None, DECODE, ["was measured alone on", "those of decode", "--surroundings alone"]),
+        (DECODE, None, ["other neighbours (decode)", "not alone", "--surroundings decode"]),
+        (DECODE, PREFILL, ["(decode)", "those of prefill"]),
+        (DECODE, replace(DECODE, links=(Link(),)), ["(decode)", "those of decode"]),
+    ],
+    ids=["alone", "between neighbours", "between others", "between others of the name"],
+)
+def test_what_was_measured_in_other_surroundings_is_refused(
+    path: Path, recorded_in: Surroundings | None, wanted: Surroundings | None, words: list[str]
+) -> None:
+    known = load_recording(path)
+    content = recorded_in.content if recorded_in else ""
+    kept = known.workloads[LARGE.key].model_copy(update={"surroundings": content})
+    known = known.model_copy(update={"workloads": {LARGE.key: kept}})
+    right = RecordedDevice(path, "example", OPERATORS, known, lambda workload: recorded_in)
+    assert right.run(FASTER).status is Status.CORRECT
+    other = RecordedDevice(path, "example", OPERATORS, known, lambda workload: wanted)
+    with pytest.raises(DeviceError) as caught:
+        other.run(FASTER)
+    assert all(word in str(caught.value) for word in words), caught.value
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from tuner.device.timing import (
     WALL_ALLOWANCE_S,
     Rotation,
     TimingPolicy,
+    between_neighbours,
     calls_per_replay,
+    chain_rotation,
     finished,
     hopeless,
     rotation,
@@ -97,6 +99,26 @@ def test_calls_per_replay(sets: int, expected_us: float, calls: int) -> None:
 
 
 POLICY = TimingPolicy(min_samples=5, max_samples=20, target_error=0.01)
+
+
+@pytest.mark.parametrize(
+    ("footprint", "free", "sets"),
+    [(MIB, FREE, 32), (1 << 30, 10 << 30, 5), (1 << 30, 1 << 30, 1)],
+    ids=["as many as asked", "half of the memory", "one at least"],
+)
+def test_every_call_of_a_chain_has_a_place_of_its_own(footprint: int, free: int, sets: int) -> None:
+    chosen = chain_rotation(FINALS, footprint, free)
+    assert chosen == Rotation(sets, once=True, chain=True)
+    assert calls_per_replay(FINALS, chosen, expected_us=1.0) == sets
+
+
+def test_between_neighbours_few_samples_are_asked_for() -> None:
+    search, finals = map(between_neighbours, (SEARCH, FINALS))
+    assert (search.min_samples, search.max_samples, search.target_error) == (4, 16, 0.01)
+    assert (finals.min_samples, finals.max_samples, finals.target_error) == (4, 40, 0.005)
+    assert search.slower_margin < SEARCH.slower_margin
+
+
 STEADY = [10.0] * 5
 UNSTEADY = [10.0, 14.0, 8.0, 12.0, 9.0]
 

@@ -18,6 +18,7 @@ from dispatch_sample import (
     comparison,
     trial,
     variant,
+    with_production,
     write_project,
     write_session,
 )
@@ -28,6 +29,7 @@ from tuner.dispatch.table import (
     compared,
     distrusted,
     evidence,
+    productions,
     wanted_for,
 )
 from tuner.model.config import Config
@@ -90,6 +92,36 @@ def test_what_is_not_proved_faster_is_the_baselines(dispatched):
         "nothing was compared with the baseline",
     ]
     assert made.table.entries[1].slowdown == 1.0
+
+
+def test_what_is_faster_than_the_baseline_but_not_than_productions_peer_serves_nowhere(dispatched):
+    faster = with_production(comparison(ONE, {A: 5.0}), 5.5)
+    slower = with_production(comparison(SOME, {A: 5.0}), 4.0)
+    made = dispatched((faster, slower))
+    assert served(made) == [A, None, None]
+    entry = made.table.entries[1]
+    assert entry.reason == "no variant is proved faster"
+    assert productions(entry.best) == "production's: sgl-jit"
+    assert productions(made.table.entries[2].best) == "production's: the baseline"
+    # Production's is the best there: nothing is lost by it.
+    assert entry.slowdown == 1.0
+
+
+def test_as_fast_as_productions_peer_is_not_faster(dispatched):
+    assert served(dispatched((with_production(comparison(ONE, {A: 5.0}), 5.005),)))[0] is None
+
+
+def test_a_peer_that_is_not_productions_forbids_nothing(dispatched):
+    peer = replace(with_production(comparison(ONE, {A: 5.0}), 4.0), production="")
+    assert served(dispatched((peer,)))[0] == A
+
+
+def test_the_rule_is_refuted_where_productions_peer_is_as_fast(dispatched):
+    near = with_production(comparison(NEAR, {A: 6.0}), 5.0)
+    made = dispatched((*COMPARISONS[:3], near)).table
+    assert (made.held_out[0].verdict, made.held_out[0].refuted) == ("slower", True)
+    assert made.serving(NEAR)[0] is None
+    assert made.serving(ONE)[0] == A
 
 
 @pytest.mark.parametrize(

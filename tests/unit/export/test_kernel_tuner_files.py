@@ -12,9 +12,10 @@ from tuner.app.run import tune
 from tuner.device.select import open_device
 from tuner.device.simulated import H200_LIKE, SimulatedDevice
 from tuner.export.kernel_tuner_files import write_both
-from tuner.model.errors import InputError, SessionError
+from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.trial import Status
 from tuner.session.session import Session
+from tuner.space.surroundings import chosen
 
 ENVIRONMENT = {
     "device": H200_LIKE.name,
@@ -81,6 +82,29 @@ def test_a_run_on_the_file_finds_what_the_device_gave(
         found = outcomes(session, workloads[0])
     with Session.open(folder, read_only=True) as session:
         assert outcomes(session, workloads[0]) == found
+
+
+AROUND = "surroundings: {decode: {chain: [{before: [{stream: N, writes: in}]}]}}\n"
+
+
+def test_a_file_says_in_which_surroundings_its_times_were_measured(
+    project, make_plan, make_session, compiler, listener, tmp_path
+) -> None:
+    space = project / "scale.yaml"
+    space.write_text(space.read_text() + AROUND)
+    plan = make_plan(workloads=make_plan().spec.tuned[:1])
+    with make_session(plan, "first") as first:
+        manifest = first.manifest
+    with Session.create(tmp_path / "session", manifest, ENVIRONMENT) as session:
+        device = SimulatedDevice(answer)
+        tune(plan, session=session, device=device, compiler=compiler, listener=listener)
+    workloads = plan.config.workloads
+    for path in write_both(tmp_path / "session", tmp_path / "out"):
+        right = open_device(f"recorded:{path}", plan.spec, {}, workloads)
+        right.configs_of(workloads[0])  # does not raise
+        alone = open_device(f"recorded:{path}", chosen(plan.spec, "alone"), {}, workloads)
+        with pytest.raises(DeviceError, match=r"between other neighbours \(decode\)"):
+            alone.configs_of(workloads[0])
 
 
 def outcomes(session, workload):

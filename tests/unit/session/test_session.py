@@ -38,6 +38,7 @@ from tuner.model.trial import (
     Trial,
     Variant,
 )
+from tuner.session.sanity import record_problem
 from tuner.session.session import Baseline, CandidateRecord, Session
 from tuner.session.store import SCHEMA_VERSION
 
@@ -105,6 +106,9 @@ RESULT = Result(
     isolated_us=31.0,
     candidate="r2",
     isolated_baseline_us=61.0,
+    surroundings="decode",
+    alone_us=33.0,
+    alone_baseline_us=66.0,
 )
 
 
@@ -148,6 +152,16 @@ class TestRoundTrip:
         assert trial == TRIAL
         assert trial.workload.held_out
 
+    @pytest.mark.parametrize(
+        "changes",
+        [{"alone_us": (1.0,)}, {"alone_us": (1.0, -1.0)}, {"production": "pytorch"}],
+        ids=["too few", "no time", "no peer"],
+    )
+    def test_a_comparison_has_a_time_alone_for_each_program(self, changes) -> None:
+        whole = Comparison(SMALL, (Variant("r1", CONFIG),), ((2.0, 1.0),), alone_us=(2.0, 1.5))
+        assert record_problem(whole) == ""
+        assert "not a time for each program" in record_problem(replace(whole, **changes))
+
     def test_every_field_of_the_other_records_comes_back(self, tmp_path: Path) -> None:
         assert differs_in_every_field(RESULT)
         comparison = Comparison(
@@ -158,6 +172,9 @@ class TestRoundTrip:
             (None, 2.5, 3.5, None),
             ("pytorch",),
             noise_us=1.5,
+            surroundings="decode",
+            alone_us=(5.0, 4.5, 5.5, 4.0),
+            production="pytorch",
         )
         assert differs_in_every_field(comparison)
         columns = (None, Variant("r2", Config.of({"n": 1})), "pytorch")

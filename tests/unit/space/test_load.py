@@ -16,7 +16,12 @@ from tuner.space.schema import SpaceModel
 from tuner.space.yaml import parse
 
 DOCS = Path(__file__).parents[3] / "docs" / "search-spaces.md"
-COMPLETE, *FRAGMENTS = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+AROUND = DOCS.with_name("surroundings.md")
+COMPLETE, *FRAGMENTS = (
+    text
+    for page in (DOCS, AROUND)
+    for text in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+)
 
 
 @pytest.fixture(scope="module")

@@ -169,3 +169,27 @@ def test_a_device_that_cannot_verify_one_says_why(run):
     _, peers, _ = run(Refusing())
     slow = next(one for one in peers if one.name == "slow")
     assert (slow.status, slow.reason) == (Status.LAUNCH, "not enough memory for N=1000")
+
+
+class BetweenNeighbours(WithPeers):
+    """Without neighbours everything takes 3 us longer."""
+
+    def compare(self, programs, *, rounds):
+        found = super().compare(programs, rounds=rounds)
+        alone = (time_us + 3.0 for time_us in found.times_us[0])
+        return replace(found, alone_us=tuple(alone))
+
+
+def test_times_alone_are_kept_beside_the_costs_they_do_not_decide(run):
+    results, _, comparisons = run(BetweenNeighbours())
+    for result, comparison in zip(results, comparisons, strict=True):
+        assert len(comparison.alone_us) == len(comparison.rounds[0])
+        assert result.alone_us == pytest.approx(result.tuned_us + 3.0)
+        assert result.alone_baseline_us == pytest.approx(result.baseline_us + 3.0)
+        assert comparison.fastest_alone == "fast"
+
+
+def test_without_neighbours_no_result_has_a_second_time(run):
+    results, _, comparisons = run(WithPeers())
+    assert {(one.alone_us, one.surroundings) for one in results} == {(None, "")}
+    assert {one.alone_us for one in comparisons} == {()}

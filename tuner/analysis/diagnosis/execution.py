@@ -77,7 +77,7 @@ def launch_overhead(profile: Profile) -> Finding | None:
     """Set the launches of a call, each at what an empty one takes, against its time."""
     launches, fuse = profile.subject.program.launches, TOPICS["launches"]
     count, ordinary = len(launches), sum(not launch.pdl for launch in launches)
-    time_us = profile.subject.time_us
+    time_us, around = profile.subject.time_us, profile.subject.surroundings
     hideable = ordinary > 0 and profile.device.compute_capability >= HOPPER
     if count <= 1 and not (hideable and time_us):
         return None
@@ -99,7 +99,7 @@ def launch_overhead(profile: Profile) -> Finding | None:
     return finding(
         "launch_overhead",
         f"{noun} about {empty:.1f} us (as on an H200), {part:.0%} of the {time_us:.2f} us "
-        f"of a call.",
+        f"{'that a call costs in its surroundings' if around else 'of a call'}.",
         (round(100 * part), "%"),
         # One launch has to stay.
         max(min((empty - EMPTY_PROGRAMMATIC_US) / time_us, 1.0), LAUNCH_WEIGHT * part),

@@ -199,6 +199,7 @@ class Own(Kept):
 
     `programs` is keyed as Kernel Tuner keys its configs and leaves the times to the file's own
     entries; `finals` names its programs by `Config.key`, the first one by `BASELINE`.
+    `surroundings` is what the times were measured in (`Surroundings.content`), "" for alone.
     """
 
     version: int = 1
@@ -210,6 +211,7 @@ class Own(Kept):
     baseline: RecordedProgram
     finals: RecordedFinals | None = None
     programs: dict[str, RecordedProgram] = Field(default_factory=dict)
+    surroundings: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,10 @@ def recording_from(
             operators=dict(own.operators if own else operators),
             workloads={
                 workload.key: RecordedWorkload(
-                    baseline=BASELINE, programs=programs, finals=own.finals if own else None
+                    baseline=BASELINE,
+                    programs=programs,
+                    finals=own.finals if own else None,
+                    surroundings=own.surroundings if own else "",
                 )
             },
             keyed_by="config",

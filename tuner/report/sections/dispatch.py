@@ -8,7 +8,7 @@ from statistics import median
 
 from markupsafe import Markup
 
-from tuner.dispatch.table import split
+from tuner.dispatch.table import productions, split
 from tuner.model.kernel import Workload
 from tuner.model.statistics import Interval, geometric_mean, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, PeerTrial, Result, Status, Variant
@@ -27,12 +27,12 @@ def dispatch_summary(dispatch: Dispatch) -> str:
     workloads = f"{total} tuned workload{'s' * (total != 1)}"
     served = sum(entry.kernel is not None for entry in table.entries)
     if not count:
-        return f"The baseline serves all of {workloads}: no variant is proved faster."
+        return f"Production's serves all of {workloads}: no variant is proved faster."
     rest = total - served
-    baseline = f", the baseline {rest}" if rest else ""
+    others = f", production's {rest}" if rest else ""
     return (
         f"{count} variant{'s' * (count != 1)} serve{'s' * (count == 1)} {served} of "
-        f"{workloads}, {table.choice}{baseline}."
+        f"{workloads}, {table.choice}{others}."
     )
 
 
@@ -81,16 +81,24 @@ class Against:
 class PeersOn:
     """The peers on one workload; `served` is what the dispatch serves there, None the baseline.
 
-    `served_us` is its time in the rounds that they shared, None where nothing was compared;
-    `isolated_us` that without programmatic dependent launch, None where it isn't used.
+    It is a peer's name where production calls that and no variant is faster. `served_us` is its
+    time in the rounds that they shared, None where nothing was compared; `isolated_us` that without
+    programmatic dependent launch, None where it isn't used.
     """
 
     workload: Workload
-    served: Variant | None
+    served: Variant | str | None
     served_us: float | None
     paired: bool
     peers: tuple[Against, ...]
     isolated_us: float | None = None
+
+    @property
+    def server(self) -> str:
+        """Say who serves here."""
+        if isinstance(self.served, Variant):
+            return "tuned"
+        return f"production's: {self.served or 'the baseline'}"
 
     @property
     def best(self) -> Against | None:
@@ -100,6 +108,14 @@ class PeersOn:
 
     def named(self, name: str) -> Against | None:
         return next((one for one in self.peers if one.name == name), None)
+
+
+def server_of(dispatch: Dispatch | None, result: Result) -> str | None:
+    """Say who serves a result's workload, None where there is no dispatch."""
+    found = dispatch.table.serving(result.workload) if dispatch else None
+    if found is None:
+        return None
+    return "tuned" if found[0] is not None else productions(found[1])
 
 
 def peers_on(data: ReportData) -> tuple[PeersOn, ...]:
@@ -202,7 +218,7 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
     # A variant may be chosen for a shape where it was not compared, or before there were peers.
     own = None if result.baseline_wins else result.variant
     for served in (_served(data.dispatch, workload, own), own):
-        known = [one for one in compared if served is None or served in one.finalists]
+        known = [one for one in compared if served in (None, *one.finalists, *one.peers)]
         if known:
             break
     else:
@@ -229,11 +245,11 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
 
 def _served(
     dispatch: Dispatch | None, workload: Workload, otherwise: Variant | None
-) -> Variant | None:
-    for entry in dispatch.table.entries if dispatch else ():
-        if entry.workload == workload:
-            return None if entry.kernel is None else entry.kernel.variant
-    for one in dispatch.table.held_out if dispatch else ():
-        if one.workload == workload:
-            return None if one.kernel is None or one.refuted else one.kernel.variant
-    return otherwise
+) -> Variant | str | None:
+    found = dispatch.table.serving(workload) if dispatch else None
+    if found is None:
+        return otherwise
+    served, best = found
+    if served is None and best is not None and best.production is not None:
+        return best.production.peer
+    return served

@@ -49,11 +49,11 @@ def dispatch(tmp_path):
         (
             (comparison(ONE, {A: 5.0}),),
             "1 variant serves 1 of 3 tuned workloads, within 2 % of each workload's best, "
-            "the baseline 2.",
+            "production's 2.",
         ),
         (
             (comparison(ONE, {A: 10.0}),),
-            "The baseline serves all of 3 tuned workloads: no variant is proved faster.",
+            "Production's serves all of 3 tuned workloads: no variant is proved faster.",
         ),
     ],
 )

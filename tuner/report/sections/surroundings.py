@@ -1,0 +1,127 @@
+"""The section on what runs before and after the operator, and on what times alone say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from markupsafe import Markup
+
+from tuner.dispatch.table import split
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.statistics import paired_interval, unpaired_interval
+from tuner.model.trial import INITIAL, RESOLUTION, Comparison, Result, Variant
+from tuner.report import charts
+from tuner.report.data import ReportData
+from tuner.report.formatting import joined, pairs, percent
+
+# What a time alone leaves open, and where the remedy stands.
+ALONE = (
+    "Measured alone, cold and back to back, which is not what a call costs in a model: what wins "
+    "alone has been seen to lose there. docs/surroundings.md says how to declare what runs before "
+    "and after it (`surroundings:`)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A workload on which another finalist is the fastest alone.
+
+    `gain` is by how much it is faster alone than the winner, `loss` by how much slower in the
+    surroundings, both as shares; `clear`: the interval of the loss excludes none.
+    """
+
+    workload: Workload
+    config: Config
+    candidate: str
+    gain: float
+    loss: float
+    clear: bool
+
+    def __str__(self) -> str:
+        own = "" if self.candidate == INITIAL else f"{self.candidate}: "
+        there = (
+            f"it is {percent(self.loss)} slower"
+            if self.clear
+            else "no difference to the winner is proved"
+        )
+        return (
+            f"{self.workload}: alone, {own}{pairs(self.config)} would have won by "
+            f"{percent(self.gain)}; in its surroundings {there}."
+        )
+
+
+def surroundings_lines(data: ReportData) -> list[str]:
+    """Say once for each surroundings what they are and where they hold, then what was alone."""
+    if data.on_cpu or not data.results:
+        return []
+    groups: dict[str, list[str]] = {}
+    for result in data.results:
+        groups.setdefault(result.surroundings, []).append(str(result.workload))
+    lines = [
+        f"{data.surroundings.get(name, name)} ({joined(where, 4)})"
+        for name, where in groups.items()
+        if name
+    ]
+    if "" in groups:
+        lines.append(ALONE if len(groups) == 1 else f"{joined(groups[''], 4)}: {ALONE}")
+    return lines
+
+
+def disagreements(data: ReportData) -> tuple[Disagreement, ...]:
+    """Find the workloads on which the fastest finalist alone is not the winner."""
+    found = (_disagreement(data, *pair) for pair in _compared(data))
+    return tuple(one for one in found if one is not None)
+
+
+def surroundings_chart(data: ReportData) -> Markup | None:
+    """Draw each program's cost in the surroundings against its time alone, over the winner's."""
+    panels = [_panel(result, comparison) for result, comparison in _compared(data)]
+    return charts.around(panels) if panels else None
+
+
+def _compared(data: ReportData) -> Iterator[tuple[Result, Comparison]]:
+    """Pair each result with the last comparison that holds its times alone too."""
+    last = {one.workload: one for one in data.comparisons if one.alone_us}
+    for result in data.results:
+        comparison = last.get(result.workload)
+        if comparison is not None and result.variant in comparison.finalists:
+            yield result, comparison
+
+
+def _disagreement(data: ReportData, result: Result, comparison: Comparison) -> Disagreement | None:
+    alone_us, winner = comparison.alone_us, comparison.column(result.variant)
+    other = min(range(1, 1 + len(comparison.finalists)), key=lambda column: alone_us[column])
+    gain = alone_us[winner] / alone_us[other] - 1.0
+    if other == winner or gain <= RESOLUTION:
+        return None
+    _, rounds = split(comparison.rounds, len(comparison.finalists))
+    interval = paired_interval if comparison.paired else unpaired_interval
+    times = [[row[column] for row in rounds] for column in (other, winner)]
+    ratio, bounds = interval(times[0], times[1], data.seed or 0)
+    variant: Variant = comparison.finalists[other - 1]
+    clear = bounds[0] > 1.0 + RESOLUTION
+    return Disagreement(
+        result.workload, variant.config, variant.candidate, gain, ratio - 1.0, clear
+    )
+
+
+def _panel(result: Result, comparison: Comparison) -> charts.Panel:
+    winner, alone_us = comparison.column(result.variant), comparison.alone_us
+    _, rounds = split(comparison.rounds, len(comparison.finalists))
+    costs_us = [median(column) for column in zip(*rounds, strict=True)]
+    dots = []
+    for column, program in enumerate((None, *comparison.finalists, *comparison.peers)):
+        kind: charts.DotKind = "finalist" if isinstance(program, Variant) else "other"
+        name = str(program or "baseline")
+        dots.append(
+            charts.Dot(
+                name=name,
+                kind="winner" if column == winner else kind,
+                alone=alone_us[column] / alone_us[winner],
+                around=costs_us[column] / costs_us[winner],
+            )
+        )
+    return charts.Panel(str(result.workload), tuple(dots))
