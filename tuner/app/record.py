@@ -31,7 +31,7 @@ from tuner.tuning.evaluator import Evaluator, evaluator_of
 # near the optimum ends in one of them, and so has a paired interval without a GPU too.
 FINALISTS = 16
 # Fewer where only a part is measured: a search on it knows the same times, so it ends in the same.
-FINALISTS_OF_A_PART = 5
+FINALISTS_OF_A_PART = 3
 # Configs that are measured on each workload for each that a search may try.
 SURVEYED = 2
 # Sources that are looked up in the compiler's cache at a time.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from statistics import median
 
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program
-from tuner.device.reference import peer_program
+from tuner.device.reference import load_production, peer_program
 from tuner.dispatch.kernels import VariantRenderer
 from tuner.dispatch.table import (
     Compared,
@@ -55,6 +55,11 @@ class FinalsPeers:
             for trial in self._session.peers(workload)
             if trial.status is Status.CORRECT
         }
+
+    def production(self, workload: Workload) -> str:
+        """Name the peer that production calls on a workload, "" where the reference says none."""
+        spec, config = self._plan.spec, self._plan.config
+        return load_production(spec.reference, workload.values, config.operators) or ""
 
     def note(self, workload: Workload, name: str, status: Status, reason: str) -> None:
         """Keep what became of a peer, verified now or before."""
@@ -304,6 +309,7 @@ class Finals:
             noise_us=timed.noise_us,
             surroundings=around.name if around else "",
             alone_us=timed.alone_us,
+            production=self._peers.production(workload) if names else "",
         )
         right = list(self._peers.programs(workload))
         return _of_some(comparison, found, right), timed.faults[1:]
