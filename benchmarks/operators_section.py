@@ -16,6 +16,7 @@ ALL, REST = 1.35, 1.15
 REGRET, WORST_REGRET = 0.003, 0.02
 SLOWDOWN = 1.5
 CORRELATION = 0.9
+LONGEST_REASON = 160
 
 Json = Mapping[str, Any]
 
@@ -360,7 +361,7 @@ def _failures(found: list[Cell]) -> Iterator[str]:
     said: Counter[tuple[str, str]] = Counter()
     for cell in found:
         for name, one in cell.content["peers"].items():
-            first = (one["reason"].splitlines() or [""])[0]
+            first = (one["reason"].splitlines() or [""])[0][:LONGEST_REASON]
             timed = "compared" if (cell.name, name) in compared else one["status"]
             said[name, f"{timed}: {first}" if first else timed] += 1
     if said:
