@@ -254,7 +254,8 @@ def section(
         "rounds. *Ours* is the winner of the search, chosen on other rounds than those reported; "
         "*production's* is what SGLang calls today. *Over it* is how many times ours the best "
         "peer's cost is, with a paired 95 % interval. *Alone* compares the fastest peer without "
-        "neighbours: cold inputs, back to back, and whoever can overlap its calls does. "
+        "neighbours: cold inputs, back to back, and whoever can overlap its calls does. Workloads "
+        "that a space holds out were searched like the others here. "
         "*Dispatch* says what serves the shape: nothing of ours where it is not proved faster.\n"
     )
     yield from _behind(found)
@@ -284,7 +285,8 @@ def _behind(found: list[Cell]) -> Iterator[str]:
     without = [cell.name for cell in found if not cell.peers]
     if without:
         yield f"\nWithout any peer, and in no mean: {'; '.join(without)}."
-    yield ""
+    if listed or without:
+        yield ""
 
 
 def _by_ratio(cell: Cell) -> float:
@@ -315,10 +317,8 @@ def _operator(result: Json) -> Iterator[str]:
     found = cells([result])
     used = {cell.content["surroundings"] for cell in found}
     yield f"### {result['kernel']}\n"
-    for name, what in result["surroundings"].items():
-        if name in used:
-            yield f"- `{name}`: {what}"
-    yield ""
+    around = [f"- `{n}`: {what}" for n, what in result["surroundings"].items() if n in used]
+    yield from (*around, "") if around else ()
     yield (
         "| workload | in | baseline | ours | production's | best peer | over it "
         "| 95 % interval | alone | dispatch |"
