@@ -284,7 +284,8 @@ def _behind(found: list[Cell]) -> Iterator[str]:
         yield f"- {cell.name}: {_ratio(cell.best)} {cell.best['name']}{far}{note}"
     without = [cell.name for cell in found if not cell.peers]
     if without:
-        yield f"\nWithout any peer, and in no mean: {'; '.join(without)}."
+        before = "\n" if listed else ""
+        yield f"{before}Without any peer, and in no mean: {'; '.join(without)}."
     if listed or without:
         yield ""
 
