@@ -66,10 +66,11 @@ class Cell:
         return min(self.peers, key=cost_us)
 
     @property
-    def production(self) -> Json:
-        """What production calls."""
-        named = (o for o in self.content["programs"] if o["name"] == self.content["production"])
-        return next(named)
+    def production(self) -> str:
+        """What production calls, with its cost."""
+        name = self.content["production"]
+        known = [one["us"] for one in self.content["programs"] if one["name"] == name]
+        return f"{name} {known[0]:.2f}" if known else f"{name}, not compared"
 
     @property
     def ratio(self) -> float:
@@ -337,13 +338,13 @@ def _operator(result: Json) -> Iterator[str]:
 
 
 def _row(cell: Cell) -> str:
-    content, production = cell.content, cell.production
+    content = cell.content
     cells = [
         content["workload"],
         content["surroundings"] or "alone",
         f"{content['programs'][0]['us']:.2f}",
         f"{cell.ours['us']:.2f}",
-        f"{production['name']} {production['us']:.2f}",
+        cell.production,
     ]
     if cell.peers:
         low, high = cell.best["over_winner_interval"]
