@@ -16,6 +16,7 @@ ALL, REST = 1.35, 1.15
 REGRET, WORST_REGRET = 0.003, 0.02
 SLOWDOWN = 1.5
 CORRELATION = 0.9
+LONGEST_REASON = 160
 
 Json = Mapping[str, Any]
 
@@ -65,10 +66,11 @@ class Cell:
         return min(self.peers, key=cost_us)
 
     @property
-    def production(self) -> Json:
-        """What production calls."""
-        named = (o for o in self.content["programs"] if o["name"] == self.content["production"])
-        return next(named)
+    def production(self) -> str:
+        """What production calls, with its cost."""
+        name = self.content["production"]
+        known = [one["us"] for one in self.content["programs"] if one["name"] == name]
+        return f"{name} {known[0]:.2f}" if known else f"{name}, not compared"
 
     @property
     def ratio(self) -> float:
@@ -253,7 +255,8 @@ def section(
         "rounds. *Ours* is the winner of the search, chosen on other rounds than those reported; "
         "*production's* is what SGLang calls today. *Over it* is how many times ours the best "
         "peer's cost is, with a paired 95 % interval. *Alone* compares the fastest peer without "
-        "neighbours: cold inputs, back to back, and whoever can overlap its calls does. "
+        "neighbours: cold inputs, back to back, and whoever can overlap its calls does. Workloads "
+        "that a space holds out were searched like the others here. "
         "*Dispatch* says what serves the shape: nothing of ours where it is not proved faster.\n"
     )
     yield from _behind(found)
@@ -282,8 +285,10 @@ def _behind(found: list[Cell]) -> Iterator[str]:
         yield f"- {cell.name}: {_ratio(cell.best)} {cell.best['name']}{far}{note}"
     without = [cell.name for cell in found if not cell.peers]
     if without:
-        yield f"\nWithout any peer, and in no mean: {'; '.join(without)}."
-    yield ""
+        before = "\n" if listed else ""
+        yield f"{before}Without any peer, and in no mean: {'; '.join(without)}."
+    if listed or without:
+        yield ""
 
 
 def _by_ratio(cell: Cell) -> float:
@@ -314,10 +319,8 @@ def _operator(result: Json) -> Iterator[str]:
     found = cells([result])
     used = {cell.content["surroundings"] for cell in found}
     yield f"### {result['kernel']}\n"
-    for name, what in result["surroundings"].items():
-        if name in used:
-            yield f"- `{name}`: {what}"
-    yield ""
+    around = [f"- `{n}`: {what}" for n, what in result["surroundings"].items() if n in used]
+    yield from (*around, "") if around else ()
     yield (
         "| workload | in | baseline | ours | production's | best peer | over it "
         "| 95 % interval | alone | dispatch |"
@@ -335,13 +338,13 @@ def _operator(result: Json) -> Iterator[str]:
 
 
 def _row(cell: Cell) -> str:
-    content, production = cell.content, cell.production
+    content = cell.content
     cells = [
         content["workload"],
         content["surroundings"] or "alone",
         f"{content['programs'][0]['us']:.2f}",
         f"{cell.ours['us']:.2f}",
-        f"{production['name']} {production['us']:.2f}",
+        cell.production,
     ]
     if cell.peers:
         low, high = cell.best["over_winner_interval"]
@@ -360,7 +363,7 @@ def _failures(found: list[Cell]) -> Iterator[str]:
     said: Counter[tuple[str, str]] = Counter()
     for cell in found:
         for name, one in cell.content["peers"].items():
-            first = (one["reason"].splitlines() or [""])[0]
+            first = (one["reason"].splitlines() or [""])[0][:LONGEST_REASON]
             timed = "compared" if (cell.name, name) in compared else one["status"]
             said[name, f"{timed}: {first}" if first else timed] += 1
     if said:

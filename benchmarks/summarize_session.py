@@ -67,7 +67,8 @@ def summary(folder: Path) -> dict[str, Any]:
             "trials": _trials(session),
             "checks": _checks(session),
             "peer_packages": versions(PACKAGES),
-            "environment": dict(session.environment),
+            # As it was when the session began, not as it is now.
+            "environment": {"commit": "", "date": manifest.created[:10], **session.environment},
             "workloads": [
                 _workload(session, table, comparison, result)
                 for comparison, result in compared.values()

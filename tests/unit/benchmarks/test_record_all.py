@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
+import record_all
 from record_all import Campaign, Job, operators, recording_job
 
 
@@ -89,6 +90,32 @@ def test_a_job_that_fails_is_told_and_tried_again(tmp_path: Path, source: Path) 
     assert gpus.get_nowait() == 0
     assert campaign.failed == ["one"]
     assert Campaign(tmp_path).left([job]) == [job]
+
+
+def test_a_recording_has_its_peers_and_its_result_is_of_its_own_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(record_all.subprocess, "run", run)
+    job = recording_job("rmsnorm", tmp_path, 7)
+    job.run(1)
+    job.finish()
+    recorded, summarized = ran
+    assert {"record", "--peers", "cuda:1", "7", str(tmp_path / "rmsnorm")} <= set(recorded)
+    assert summarized[2:4] == [str(tmp_path / "rmsnorm"), "--out"]
+
+
+def test_no_campaign_starts_from_a_changed_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.device.select.gpu_count", lambda: 1)
+    monkeypatch.setattr(sys, "argv", ["record_all.py"])
+    monkeypatch.setenv("TUNE_COMMIT", "0123456789ab-dirty")
+    with pytest.raises(SystemExit, match="0123456789ab-dirty"):
+        record_all.main()
 
 
 def test_every_operator_has_the_files_that_its_job_depends_on(tmp_path: Path) -> None:

@@ -76,6 +76,16 @@ def written(folder: Path, name: str, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
+def test_a_session_that_knew_no_commit_gets_none_when_it_is_summarized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_COMMIT", CLEAN)
+    folder = write_session(tmp_path / "session", write_project(tmp_path / "project"))
+    environment.write_result(tmp_path / "kept.json", summary(folder))
+    with pytest.raises(SystemExit, match="of commit unknown"):
+        results_page.read(tmp_path / "kept.json")
+
+
 def test_every_program_has_its_cost_and_its_ratio_to_the_winner(found: dict[str, Any]) -> None:
     one, _ = found["workloads"]
     programs = {program["name"]: program for program in one["programs"]}
