@@ -23,7 +23,7 @@ from environment import versions, write_result
 
 if TYPE_CHECKING:
     from tuner.dispatch.table import DispatchTable
-    from tuner.model.kernel import Workload
+    from tuner.model.kernel import KernelSpec, Workload
     from tuner.model.trial import Comparison, Result
     from tuner.session.session import Session
 
@@ -63,7 +63,7 @@ def summary(folder: Path) -> dict[str, Any]:
             "created": manifest.created,
             "seconds": round(session.seconds, 1),
             "seed": manifest.config.seed,
-            "surroundings": _surroundings(manifest.config.space),
+            "surroundings": _surroundings(_spec(session)),
             "trials": _trials(session),
             "checks": _checks(session),
             "peer_packages": versions(PACKAGES),
@@ -79,13 +79,18 @@ def summary(folder: Path) -> dict[str, Any]:
 def _workload(
     session: Session, table: DispatchTable, comparison: Comparison, result: Result
 ) -> dict[str, Any]:
+    from tuner.device.reference import load_production
+
     workload = comparison.workload
     failed = {
         one.name: {"status": one.status.value, "reason": one.reason}
         for one in session.peers(workload)
         if one.reason or one.name not in comparison.peers
     }
-    production = comparison.production or "baseline"
+    operators = session.manifest.config.operators
+    # It may not have been compared: not installed, or wrong.
+    called = load_production(_spec(session).reference, workload.values, operators)
+    production = comparison.production or called or "baseline"
     return {
         "workload": workload.key,
         "axes": workload.values,
@@ -149,12 +154,15 @@ def _served(table: DispatchTable, workload: Workload) -> str:
     return ""
 
 
-def _surroundings(space: Path) -> dict[str, str]:
-    """Describe all that the search space declares, by name."""
+def _spec(session: Session) -> KernelSpec:
     from tuner.space.load import load_definition
 
-    declared = load_definition(space).spec.surroundings
-    return {one.name: str(one).removeprefix(f"{one.name}: ") for one in declared}
+    return load_definition(session.manifest.config.space).spec
+
+
+def _surroundings(spec: KernelSpec) -> dict[str, str]:
+    """Describe all that the search space declares, by name."""
+    return {one.name: str(one).removeprefix(f"{one.name}: ") for one in spec.surroundings}
 
 
 def _trials(session: Session) -> dict[str, int]:
