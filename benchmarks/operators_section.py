@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ ALL, REST = 1.35, 1.15
 REGRET, WORST_REGRET = 0.003, 0.02
 SLOWDOWN = 1.5
 CORRELATION = 0.9
+# What differs from workload to workload in what is said of a peer.
+_SEEN_ONCE = re.compile(r": with inputs .*")
+_HOW_FAR = re.compile(r"by up to [\d.]+ times the tolerance")
 LONGEST_REASON = 160
 
 Json = Mapping[str, Any]
@@ -226,12 +230,13 @@ def in_short(results: list[Json]) -> str:
     apart = " and ".join(f"`{name}`" for name in sorted(ROUTING))
     behind = sum(cell.behind for cell in found)
     (device, *_) = {one["environment"]["device"] for one in results}
+    names = ", ".join(sorted({one["name"] for cell in found for one in cell.peers}))
+    without = f", {_mean_of(rest)} without {apart}" if len(rest) < len(found) else ""
     return (
         f"On an {device}, between the kernels that run around them in a model: {len(results)} "
         f"operators that SGLang serves models with are {_mean_of(found)} as fast as the "
-        f"fastest installed peer of each shape (SGLang's own kernels, FlashInfer's, Triton's, "
-        f"torch.compile's; geometric mean over {len(found)} shapes), {_mean_of(rest)} without "
-        f"{apart}. On {behind} of them the best peer is more than 2 % ahead."
+        f"fastest peer of each shape (of {names}; geometric mean over {len(found)} "
+        f"shapes){without}. On {behind} of them the best peer is more than 2 % ahead."
     )
 
 
@@ -363,7 +368,8 @@ def _failures(found: list[Cell]) -> Iterator[str]:
     said: Counter[tuple[str, str]] = Counter()
     for cell in found:
         for name, one in cell.content["peers"].items():
-            first = (one["reason"].splitlines() or [""])[0][:LONGEST_REASON]
+            first = _SEEN_ONCE.sub("", (one["reason"].splitlines() or [""])[0])
+            first = _HOW_FAR.sub("by more than the tolerance", first)[:LONGEST_REASON]
             timed = "compared" if (cell.name, name) in compared else one["status"]
             said[name, f"{timed}: {first}" if first else timed] += 1
     if said:

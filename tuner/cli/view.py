@@ -328,7 +328,8 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         *space_lines(data),
         *early_end_lines(data),
         *(f"surroundings   {line}" for line in surroundings_lines(data)),
-        *(f"{'':15}{one}" for one in disagreements(data)),
+        # What is proved; the report has them all.
+        *(f"{'':15}{one}" for one in disagreements(data) if one.clear),
         *round_lines(data),
         *others,
         f"session        {folder}",
