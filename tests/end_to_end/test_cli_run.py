@@ -15,9 +15,10 @@ from subprocess import Popen
 
 import pytest
 
-KEYS = "kernel device recorded on_cpu session seconds trials checks workloads rounds"
+KEYS = "kernel device recorded on_cpu session seconds trials checks surroundings workloads rounds"
 WORKLOAD_KEYS = (
-    "workload held_out baseline_us tuned_us speedup interval roofline candidate config "
+    "workload held_out baseline_us tuned_us speedup interval surroundings alone_us "
+    "alone_baseline_us alone_speedup serves roofline candidate config "
     "registers occupancy"
 )
 

@@ -124,7 +124,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_our_own_recording_is_read_with_the_search_space_beside_it(tune, tmp_path) -> None:
     path = ROOT / "kernels/sglang/recordings/h200/silu_and_mul.json.xz"
-    words = ("--workload", "T=1,D=11008", "--seeds", 2, "--trials", 40, "--searchers", "random")
+    words = ("--workload", "T=1,D=11008", "--seeds", 2, "--trials", 20, "--searchers", "random")
     result = tune("compare", "--recording", path, *words, "--json", "--out", tmp_path)
     assert result.exit_code == 0, result.stderr
     assert 0.5 < json.loads(result.stdout)["random"]["share_100"] <= 1.0
