@@ -308,11 +308,13 @@ class RecordedDevice:
         wanted = self._surroundings(workload)
         if found.surroundings != (wanted.content if wanted else ""):
             was = found.surroundings.partition(":")[0]
+            ask = "leave --surroundings out" if was else "ask for --surroundings alone"
             raise DeviceError(
                 f"was measured {f'between other neighbours ({was})' if was else 'alone'} on "
                 f"{workload.key}, not {f'between those of {wanted.name}' if wanted else 'alone'}",
                 path=self.path,
-                remedy=f"ask for what it holds (--surroundings {was or 'alone'}), or use a GPU",
+                remedy=f"{ask} for what it holds, or use a GPU; a space that says otherwise now needs "
+                "a new recording (`tune record`)",
             )
         return found
 
