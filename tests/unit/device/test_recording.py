@@ -226,7 +226,7 @@ DECODE, PREFILL = (
     ("recorded_in", "wanted", "words"),
     [
         (None, DECODE, ["was measured alone on", "those of decode", "--surroundings alone"]),
-        (DECODE, None, ["other neighbours (decode)", "not alone", "--surroundings decode"]),
+        (DECODE, None, ["other neighbours (decode)", "not alone", "leave --surroundings out"]),
         (DECODE, PREFILL, ["(decode)", "those of prefill"]),
         (DECODE, replace(DECODE, links=(Link(),)), ["(decode)", "those of decode"]),
     ],

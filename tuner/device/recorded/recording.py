@@ -313,8 +313,8 @@ class RecordedDevice:
                 f"was measured {f'between other neighbours ({was})' if was else 'alone'} on "
                 f"{workload.key}, not {f'between those of {wanted.name}' if wanted else 'alone'}",
                 path=self.path,
-                remedy=f"{ask} for what it holds, or use a GPU; a space that says otherwise now needs "
-                "a new recording (`tune record`)",
+                remedy=f"{ask} for what it holds, or use a GPU; where the space has changed since, "
+                "`tune record` makes a new one",
             )
         return found
 
