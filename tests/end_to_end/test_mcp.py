@@ -257,7 +257,9 @@ def test_calls_at_the_same_time_are_answered_and_a_cancelled_one_is_not_run(proj
     lines: list[str] = []
     assert "configs tried" in heard_of(process, 2, lines)
     assert [json.loads(line).get("id") for line in lines].count(5) == 1, "answered meanwhile"
-    assert "blockIdx" in heard_of(process, 4)
+    # Both may be ready by the time that either is looked for.
+    early = [line for line in lines if json.loads(line).get("id") == 4]
+    assert "blockIdx" in (early[0] if early else heard_of(process, 4))
     _, err = process.communicate(timeout=60)
     assert (process.returncode, "Traceback" in err) == (0, False), err
     said = [entry.get("message", {}) for _, entry in transcript(project.root / "mine")]
