@@ -49,8 +49,6 @@ from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
 RUN_TIMEOUT_S = 10.0
 TIMING_TIMEOUT_S = 60.0
-# Neighbours fill gigabytes, and their functions may import PyTorch.
-ATTACH_TIMEOUT_S = 120.0
 # A comparison takes long where calls do: 20 of 100 ms make a replay of 2 s.
 REPLAY_TIMEOUT_S = 2.0
 # Beside the window itself: to settle, to wait for two ticks, and for calls of seconds to end.
@@ -262,7 +260,7 @@ class CudaRunner(RestartingWorker[Child]):
     def _map(self, worker: Child, arena: Arena) -> None:
         try:
             with unless_killed("the verifier's memory cannot be mapped", CudaError):
-                worker.call("attach", arena, self._surroundings, timeout_s=ATTACH_TIMEOUT_S)
+                worker.call("attach", arena, self._surroundings, timeout_s=RUN_TIMEOUT_S)
         except (ChildDiedError, WorkerError):
             self._drop_worker()
             raise

@@ -191,16 +191,19 @@ def _launch_config(launch: Launch, stream: Any, isolated: bool) -> Any:
 
 
 THREADS = 256  # of a block
-# All threads of the grid take turns at 16 bytes each. In bytes, %d3 is where a thread begins and
-# %d4 how far on it continues; uses %r1 to %r6.
-TURNS = """\
+# In %r5 a thread's place in the grid, in %r6 how many threads there are; uses %r1 to %r6.
+POSITION = """\
   mov.u32 %r1, %ctaid.x;
   mov.u32 %r2, %ntid.x;
   mov.u32 %r3, %tid.x;
   mov.u32 %r4, %nctaid.x;
   mad.lo.u32 %r5, %r1, %r2, %r3;
   mul.lo.u32 %r6, %r4, %r2;
-  mul.wide.u32 %d3, %r5, 16;
+"""
+# All threads of the grid take turns at 16 bytes each. In bytes, %d3 is where a thread begins and
+# %d4 how far on it continues; uses %r1 to %r6.
+TURNS = f"""\
+{POSITION}  mul.wide.u32 %d3, %r5, 16;
   mul.wide.u32 %d4, %r6, 16;
 """
 

@@ -9,7 +9,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from tuner.device.cuda.cublas import Cublas
-from tuner.device.cuda.driver import TURNS, PtxKernel, allocate, call
+from tuner.device.cuda.driver import POSITION, TURNS, PtxKernel, allocate, call
 
 # What streams by stands for weights: so much that nothing of it is in the L2 when it comes again.
 POOL_BYTES = 1 << 30
@@ -18,6 +18,29 @@ _BLOCKS_PER_MULTIPROCESSOR = 8
 ARRAY_FIRST, WRITE, WAIT, TRIGGER = 1, 2, 4, 8
 # Rows of an input that a thread plants side by side: 16 bytes.
 ROWS = 8
+_WRITTEN_BACK = "  @%p3 st.global.v4.u32 [%d5], {%r8, %r9, %r10, %r11};\n"
+
+
+def _reading(name: str, address: str, size_bytes: str, after: str, then: str = "") -> str:
+    """Write a loop over the memory that two parameters name; it goes on at the label `after`."""
+    return f"""\
+  mov.u64 %d6, %d3;
+  ld.param.u64 %d1, [{address}];
+  ld.param.u64 %d2, [{size_bytes}];
+{name}:
+  setp.ge.u64 %p1, %d6, %d2;
+  @%p1 bra {after};
+  add.u64 %d5, %d1, %d6;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
+{then}  xor.b32 %r8, %r8, %r9;
+  xor.b32 %r10, %r10, %r11;
+  xor.b32 %r7, %r7, %r8;
+  xor.b32 %r7, %r7, %r10;
+  add.u64 %d6, %d6, %d4;
+  bra {name};
+"""
+
+
 # Reads an array, and writes the same bits back where it stands for a producer; reads what stands
 # for weights, and at last what a consumer without an operator will find in the L2.
 _STAND_IN = f"""
@@ -49,56 +72,13 @@ waited:
   setp.ne.u32 %p3, %r17, 0;
   @%p2 bra touch;
 stream:
-  mov.u64 %d6, %d3;
-  ld.param.u64 %d1, [weights];
-  ld.param.u64 %d2, [weight_bytes];
-streaming:
-  setp.ge.u64 %p1, %d6, %d2;
-  @%p1 bra streamed;
-  add.u64 %d5, %d1, %d6;
-  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
-  xor.b32 %r8, %r8, %r9;
-  xor.b32 %r10, %r10, %r11;
-  xor.b32 %r7, %r7, %r8;
-  xor.b32 %r7, %r7, %r10;
-  add.u64 %d6, %d6, %d4;
-  bra streaming;
-streamed:
+{_reading("streaming", "weights", "weight_bytes", "streamed")}streamed:
   @%p2 bra heat;
 touch:
-  mov.u64 %d6, %d3;
-  ld.param.u64 %d1, [array];
-  ld.param.u64 %d2, [array_bytes];
-touching:
-  setp.ge.u64 %p1, %d6, %d2;
-  @%p1 bra touched;
-  add.u64 %d5, %d1, %d6;
-  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
-  @%p3 st.global.v4.u32 [%d5], {{%r8, %r9, %r10, %r11}};
-  xor.b32 %r8, %r8, %r9;
-  xor.b32 %r10, %r10, %r11;
-  xor.b32 %r7, %r7, %r8;
-  xor.b32 %r7, %r7, %r10;
-  add.u64 %d6, %d6, %d4;
-  bra touching;
-touched:
+{_reading("touching", "array", "array_bytes", "touched", _WRITTEN_BACK)}touched:
   @%p2 bra stream;
 heat:
-  mov.u64 %d6, %d3;
-  ld.param.u64 %d1, [hot];
-  ld.param.u64 %d2, [hot_bytes];
-heating:
-  setp.ge.u64 %p1, %d6, %d2;
-  @%p1 bra done;
-  add.u64 %d5, %d1, %d6;
-  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d5];
-  xor.b32 %r8, %r8, %r9;
-  xor.b32 %r10, %r10, %r11;
-  xor.b32 %r7, %r7, %r8;
-  xor.b32 %r7, %r7, %r10;
-  add.u64 %d6, %d6, %d4;
-  bra heating;
-done:
+{_reading("heating", "hot", "hot_bytes", "done")}done:
   setp.ne.u32 %p4, %r7, 0x5ca1ab1e;
   @%p4 ret;
   ld.param.u64 %d1, [sink];
@@ -137,13 +117,7 @@ _PLANT = f"""
   ld.param.u32 %r10, [k];
   ld.param.u32 %r11, [groups];
   ld.param.u32 %r12, [total];
-  mov.u32 %r1, %ctaid.x;
-  mov.u32 %r2, %ntid.x;
-  mov.u32 %r3, %tid.x;
-  mov.u32 %r4, %nctaid.x;
-  mad.lo.u32 %r5, %r1, %r2, %r3;
-  mul.lo.u32 %r6, %r4, %r2;
-  mul.wide.u32 %d7, %r9, 2;
+{POSITION}  mul.wide.u32 %d7, %r9, 2;
 next:
   setp.ge.u32 %p1, %r5, %r12;
   @%p1 ret;

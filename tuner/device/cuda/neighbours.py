@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -58,7 +59,7 @@ class Neighbours:
         places: int,
     ) -> None:
         self.surroundings, self._layout, self._stream = surroundings, layout, memory.stream
-        self._home, self._places, self._memory = home, places, memory
+        self._home, self._memory = home, memory
         self._slots = {slot.name: slot for slot in layout.slots}
         self._numbers: dict[int, int] = {}
         everything = surroundings.neighbours
@@ -251,22 +252,13 @@ class Neighbours:
             remedy="mend it, or measure without it: --surroundings alone",
         )
 
-    def _blamed(self, one: Neighbour | None) -> _Blame:
-        return _Blame(lambda what: self._error(one, what))
-
-
-class _Blame:
-    """Turn a failure of a neighbour into one error at its line."""
-
-    def __init__(self, error: Callable[[str], KernelError]) -> None:
-        self._error = error
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
-        if isinstance(failure, CudaError | CublasError | PeerError):
-            raise self._error(f"fails: {failure.message}") from failure
+    @contextmanager
+    def _blamed(self, one: Neighbour | None) -> Iterator[None]:
+        """Turn a failure of a neighbour into one error at its line."""
+        try:
+            yield
+        except (CudaError, CublasError, PeerError) as failure:
+            raise self._error(one, f"fails: {failure.message}") from failure
 
 
 class Surrounded:

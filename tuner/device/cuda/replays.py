@@ -11,21 +11,21 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.cuda.buffers import Buffers, Graph, Scrub, SharedSpoiler, timing_events
-from tuner.device.cuda.driver import TURNS, Issuer, PtxKernel, allocate, call
+from tuner.device.cuda.driver import POSITION, TURNS, Issuer, PtxKernel, allocate, call
 from tuner.device.cuda.neighbours import Neighbours
 from tuner.device.layout import Layout, Patch, Slot, fill_byte
 from tuner.device.timing import MAX_CALLS
 
 _BLOCKS = 264
 # Writes one byte of a set's variant of the patch, in turns.
-_APPLY = """
+_APPLY = f"""
 .version 7.0
 .target sm_70
 .address_size 64
 .visible .entry apply(
   .param .u64 base, .param .u64 set_bytes, .param .u64 offsets, .param .u64 values,
   .param .u64 variants, .param .u32 count, .param .u32 total)
-{
+{{
   .reg .pred %p<2>;
   .reg .b16 %h<3>;
   .reg .b32 %r<12>;
@@ -37,13 +37,7 @@ _APPLY = """
   ld.param.u64 %d9, [variants];
   ld.param.u32 %r7, [count];
   ld.param.u32 %r8, [total];
-  mov.u32 %r1, %ctaid.x;
-  mov.u32 %r2, %ntid.x;
-  mov.u32 %r3, %tid.x;
-  mov.u32 %r4, %nctaid.x;
-  mad.lo.u32 %r5, %r1, %r2, %r3;
-  mul.lo.u32 %r6, %r4, %r2;
-next:
+{POSITION}next:
   setp.ge.u32 %p1, %r5, %r8;
   @%p1 ret;
   div.u32 %r9, %r5, %r7;
@@ -64,7 +58,7 @@ next:
   st.global.u8 [%d8], %h1;
   add.u32 %r5, %r5, %r6;
   bra next;
-}
+}}
 """
 # Sets a flag where two ranges differ; their lengths are rounded up to 16 bytes, into the guards.
 _DIFFER = f"""
