@@ -53,6 +53,9 @@ class Chain:
     memory: Any
     launchers: Mapping[bool, Launcher]
     late: LateWriter
+    # Ready before the chain begins: to load one takes longer than the launch before ours lasts.
+    overwriter: PtxKernel
+    reader: PtxKernel
     stream: int
 
     @property
@@ -68,15 +71,14 @@ class Chain:
     def run(self, *, isolated: bool = False) -> None:
         self.launchers[isolated].issue(LaunchArguments(self.layout, self.base))
 
-    def after(self, text: str, name: str, *numbers: int) -> None:
+    def after(self, successor: PtxKernel, *numbers: int) -> None:
         """Launch a successor that begins as soon as it may, and wait for all."""
         values = map(ctypes.c_uint64, numbers)
-        PtxKernel(text, name).issue(self.stream, BLOCKS, *values, programmatic=True)
+        successor.issue(self.stream, BLOCKS, *values, programmatic=True)
         self.wait()
 
     def overwrite(self, slot: Slot) -> None:
-        where = self.base + slot.offset, slot.size_bytes
-        self.after(buffers._OVERWRITE_EARLY, "overwrite_early", *where)
+        self.after(self.overwriter, self.base + slot.offset, slot.size_bytes)
 
     def wait(self) -> None:
         call(driver.cuStreamSynchronize, self.stream)
@@ -117,6 +119,8 @@ def chain_of(compiler: NvrtcPool, capability: tuple[int, int]) -> Callable[[str,
             memory,
             launchers,
             LateWriter(cupy.cuda.Device().attributes["MultiProcessorCount"]),
+            PtxKernel(buffers._OVERWRITE_EARLY, "overwrite_early"),
+            PtxKernel(buffers._WRITE_LATE, "write_late"),
             stream,
         )
 
@@ -190,7 +194,7 @@ def beside_who_reads_what_came_before(chain: Chain) -> bool:
     assert chain.late.before(SimpleNamespace(base=chain.base, layout=chain.layout), chain.stream)  # type: ignore[arg-type]
     chain.run()
     source = chain.base + largest.offset
-    chain.after(buffers._WRITE_LATE, "write_late", seen.data.ptr, source, seen.size, 0)
+    chain.after(chain.reader, seen.data.ptr, source, seen.size, 0)
     return same(results(chain), expected) and bool((seen == written[: seen.size]).all())
 
 

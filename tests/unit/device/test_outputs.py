@@ -7,7 +7,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from tuner.device.layout import encode
+from tuner.device.layout import decode, encode
 from tuner.device.verify import outputs
 from tuner.device.verify.outputs import Verdict, compare, zeros_pass
 from tuner.model.kernel import Tolerance
@@ -153,6 +153,36 @@ def test_a_share_of_elements_may_be_one_code_off(dtype: str) -> None:
     exact = Tolerance(codes=0.0)
     assert compare(np, stored, expected, dtype, exact).passed
     assert not compare(np, shifted(stored, slice(0, 1), 1), expected, dtype, exact).passed
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2", "int8"])
+def test_halfway_either_neighbour_is_right(dtype: str) -> None:
+    every = np.arange(256, dtype=np.uint8).view(encode(np, np.zeros(1), dtype).dtype)
+    values = np.unique(decode(np, every, dtype))
+    values = values[np.isfinite(values)]
+    exact, middles = Tolerance(codes=0.0), (values[:-1] + values[1:]) / 2
+    for expected in (middles, middles * (1 + 2.0**-23), middles * (1 - 2.0**-23)):
+        for neighbour in (values[:-1], values[1:]):
+            assert compare(np, encode(np, neighbour, dtype), expected, dtype, exact).passed
+    apart = middles[middles > 0] * (1 + 2.0**-20)
+    below = encode(np, values[:-1][middles > 0], dtype)
+    assert compare(np, below, apart, dtype, exact).error == inf
+    assert compare(np, below, apart, dtype, Tolerance(codes=1.0)).error == 1.0, "all are one off"
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2", "int8"])
+def test_the_quick_way_agrees_with_the_codes(dtype: str) -> None:
+    largest = 128.4 if dtype == "int8" else 1e6
+    rng = np.random.default_rng(4)
+    scale = np.float64(2.0) ** rng.integers(-20, 20, 4000)
+    values = np.clip(rng.standard_normal(4000) * scale, -largest, largest)
+    stored = encode(np, values.clip(-128, 127) if dtype == "int8" else values, dtype)
+    moved = stored.copy()
+    moved[::7] += np.asarray(1, stored.dtype)
+    apart = outputs._codes_apart(np, moved, values, dtype)
+    with np.errstate(invalid="ignore"):
+        assert (apart == outputs._distance(np, moved, values, dtype)).mean() > 0.999
+    assert apart[:1] > 0
 
 
 @pytest.mark.parametrize("chunk", [3, 1 << 24])

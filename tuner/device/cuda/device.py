@@ -29,7 +29,7 @@ from tuner.device.cuda.worker import CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import UNCHANGED, Arena, Patch
 from tuner.device.reference import PeerError
-from tuner.device.timing import FINALS, TimingPolicy
+from tuner.device.timing import ASIDE, FINALS, TimingPolicy
 from tuner.device.verify.verified_device import (
     VERIFIER_TIMEOUT_S,
     Judge,
@@ -219,7 +219,7 @@ class CudaRunner(RestartingWorker[Child]):
     def alone_us(self, programs: Sequence[Program]) -> tuple[float, ...]:
         with self._blamed_on_the_program():
             rows: Sequence[Sequence[float]] = self._ready_worker().call(
-                *("compare", programs, FINALS, ALONE_ROUNDS, UNCHANGED),
+                *("compare", programs, ASIDE, ALONE_ROUNDS, UNCHANGED),
                 alone=True,
                 timeout_s=_limit_s(TIMING_TIMEOUT_S, *programs),
             )
@@ -227,8 +227,9 @@ class CudaRunner(RestartingWorker[Child]):
 
     def isolated_us(self, programs: Sequence[Program]) -> tuple[float | None, ...]:
         with self._blamed_on_the_program():
+            policy = FINALS if self._surroundings is None else ASIDE
             found: Sequence[float | None] = self._ready_worker().call(
-                "isolated_us", programs, FINALS, timeout_s=_limit_s(TIMING_TIMEOUT_S, *programs)
+                "isolated_us", programs, policy, timeout_s=_limit_s(TIMING_TIMEOUT_S, *programs)
             )
         return tuple(found)
 

@@ -28,8 +28,6 @@ REFUSALS = frozenset(
         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
     }
 )
-# Above this a launch must ask for its dynamic shared memory (CUDA programming guide).
-DEFAULT_SHARED_BYTES = 48 * 1024
 PORTABLE_CLUSTER_BLOCKS = 8
 
 
@@ -96,7 +94,8 @@ class LoadedProgram:
                 symbol = lowered[launch.kernel].encode()
                 function = call(driver.cuModuleGetFunction, self._module, symbol)
                 self.functions[launch.kernel] = function
-                if launch.shared_bytes > DEFAULT_SHARED_BYTES:
+                # Together with what the code declares it may be over the 48 KB of the default.
+                if launch.shared_bytes > 0:
                     name = names.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                     call(driver.cuFuncSetAttribute, function, name, launch.shared_bytes)
                 if prod(launch.cluster or ()) > PORTABLE_CLUSTER_BLOCKS:
