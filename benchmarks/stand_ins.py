@@ -3,8 +3,9 @@
     python benchmarks/stand_ins.py [--tokens 1,16,64,128] [--configs 30] [--rounds 32] [--out FILE]
                                                             (needs an NVIDIA GPU and CuPy)
 
-Per number of tokens: the rank correlation of the costs, and the regret, by how much the config that
-is best between stand-ins is slower between the products than the best there.
+Per number of tokens: the rank correlation of the costs, what it is between two halves of the same
+rounds, and the regret, by how much the config that is best between stand-ins is slower between the
+products than the best there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -36,6 +37,20 @@ HIDDEN = 4096
 REAL, STAND_IN = "decode", "stand_in"
 CONFIGS, ROUNDS = 30, 32
 OUT = ROOT / "benchmarks/results/h200/stand_ins.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What programs cost in a chain, by all rounds and by those of even and of odd number."""
+
+    us: list[float]
+    even_us: list[float]
+    odd_us: list[float]
+
+    @property
+    def repeats(self) -> float:
+        """The rank correlation with themselves: no other one can be expected to be higher."""
+        return rank_correlation(self.even_us, self.odd_us)
 
 
 @contextmanager
@@ -85,15 +100,19 @@ def programs(plan: Plan, evaluator: Evaluator, workload: Workload, count: int) -
     return [evaluator.baseline_program(workload), *islice(ready, count)]
 
 
-def costs_us(device: Device, everything: Sequence[Program], rounds: int) -> list[float]:
+def costs_us(device: Device, everything: Sequence[Program], rounds: int) -> Costs:
     """Compare half of them at a time: graphs of real products take memory."""
-    found: list[float] = []
+    columns: list[tuple[float, ...]] = []
     half = len(everything) // 2
     for some in (everything[:half], everything[half:]):
         rows = device.compare(some, rounds=rounds)
         assert not any(rows.faults), rows.faults
-        found += [median(column) for column in zip(*rows.times_us, strict=True)]
-    return found
+        columns += zip(*rows.times_us, strict=True)
+    return Costs(
+        [median(column) for column in columns],
+        [median(column[0::2]) for column in columns],
+        [median(column[1::2]) for column in columns],
+    )
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
@@ -104,7 +123,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
 
 def both(
     plan: Plan, compiler: NvrtcPool, tokens: int, configs: int, rounds: int
-) -> tuple[list[float], list[float], dict[str, str]]:
+) -> tuple[Costs, Costs, dict[str, str]]:
     """Cost the same programs between products and between stand-ins, and say on which GPU."""
     from tuner.model.kernel import Workload
     from tuner.space.surroundings import chosen
@@ -119,16 +138,17 @@ def both(
     return real, stand_in, environment
 
 
-def row_of(tokens: int, real: Sequence[float], stand_in: Sequence[float]) -> dict[str, Any]:
+def row_of(tokens: int, real: Costs, stand_in: Costs) -> dict[str, Any]:
     """Compare two lists of costs; the first of each is the baseline's."""
-    chosen = min(range(1, len(real)), key=lambda k: stand_in[k])
+    chosen = min(range(1, len(real.us)), key=lambda k: stand_in.us[k])
     return {
         "T": tokens,
-        "configs": len(real) - 1,
-        "rank_correlation": round(rank_correlation(real, stand_in), 4),
-        "regret": round(real[chosen] / min(real[1:]) - 1.0, 4),
-        "real_us": [round(us, 4) for us in real],
-        "stand_in_us": [round(us, 4) for us in stand_in],
+        "configs": len(real.us) - 1,
+        "rank_correlation": round(rank_correlation(real.us, stand_in.us), 4),
+        "repeats": [round(one.repeats, 4) for one in (real, stand_in)],
+        "regret": round(real.us[chosen] / min(real.us[1:]) - 1.0, 4),
+        "real_us": [round(us, 4) for us in real.us],
+        "stand_in_us": [round(us, 4) for us in stand_in.us],
     }
 
 
@@ -150,7 +170,8 @@ def main() -> None:
             *costs, environment = both(plan, compiler, tokens, asked.configs, asked.rounds)
             rows.append(row_of(tokens, *costs))
             print(
-                {name: rows[-1][name] for name in ("T", "rank_correlation", "regret")}, flush=True
+                {name: rows[-1][name] for name in ("T", "rank_correlation", "repeats", "regret")},
+                flush=True,
             )
             content = {"kernel": KERNEL.stem, "H": HIDDEN, "configs": asked.configs}
             content |= {"real": REAL, "stand_in": STAND_IN, "rounds": asked.rounds, "rows": rows}
