@@ -25,7 +25,7 @@ from tuner.device.layout import (
 from tuner.device.reference import CanonicalFunction, blamed_on, load_reference
 from tuner.device.verify.outputs import Output, compare, look, zeros_pass
 from tuner.model.errors import KernelError
-from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Correctness
 
 # Smaller allocations share a block of this size, and an IPC handle opens the whole block.
@@ -361,6 +361,9 @@ class Verifier:
             values = given.get(name)
             if values is None:
                 values = draw_values(self._xp, rng, self._spec.argument(name), kind, slot.shape)
+            if kind == NORMAL and slot.dtype in FLOAT_DTYPES:
+                # What is timed may be written anew by a product, which has no sums of -0.
+                values = values + 0.0
             inputs[name] = encode(self._xp, values, slot.dtype).reshape(slot.shape)
         return Prepared(workload, kind, seed, inputs, given=frozenset(given))
 
