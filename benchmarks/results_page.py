@@ -121,12 +121,14 @@ def _stand_ins(content):
     yield (
         f"{content['configs']} configs of {content['kernel']} at H {content['H']} between the "
         f"products of a model's layer (`{content['real']}`) and between stand-ins "
-        f"(`{content['stand_in']}`): how alike both rank them, and how much slower the stand-ins' "
-        "best config is than the best between the products.\n"
+        f"(`{content['stand_in']}`): how alike both rank them, how alike each ranks them in two "
+        "halves of its rounds, and how much slower the stand-ins' best config is than the best "
+        "between the products.\n"
     )
-    yield "| T | configs | rank correlation | regret |\n|---|---|---|---|"
+    yield "| T | configs | rank correlation | each with itself | regret |\n|---|---|---|---|---|"
     for row in content["rows"]:
-        figures = f"{row['rank_correlation']:.3f} | {row['regret']:.2%}"
+        itself = ", ".join(f"{one:.3f}" for one in row["repeats"])
+        figures = f"{row['rank_correlation']:.3f} | {itself} | {row['regret']:.2%}"
         yield f"| {row['T']} | {row['configs']} | {figures} |"
     yield "\n`benchmarks/stand_ins.py`, `benchmarks/results/h200/stand_ins.json`.\n"
 

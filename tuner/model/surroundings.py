@@ -89,13 +89,14 @@ class NeighbourSpec:
     array: str = ""
     sizes: tuple[Expression, ...] = ()
     function: str = ""
-    pdl: bool = False
+    pdl: Expression | None = None
     line: int | None = None
 
     def on(self, names: Mapping[str, Value]) -> Neighbour:
-        """Evaluate the sizes."""
+        """Evaluate the sizes, and whether it takes part in programmatic dependent launch."""
         sizes = tuple(size.integer(names) for size in self.sizes)
-        return Neighbour(self.kind, self.array, sizes, self.function, self.pdl, self.line)
+        pdl = bool(self.pdl and self.pdl.evaluate(names))
+        return Neighbour(self.kind, self.array, sizes, self.function, pdl, self.line)
 
     def __str__(self) -> str:
         what = self.function or f"{self.kind} {' x '.join(size.text for size in self.sizes)}"

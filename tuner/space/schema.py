@@ -119,8 +119,9 @@ class NeighbourModel(StrictModel):
     )
     writes: str | None = Field(default=None, description="the argument that it writes, `x`")
     reads: str | None = Field(default=None, description="the argument that it reads, `out`")
-    pdl: bool = Field(
-        default=False, description="true where it takes part in programmatic dependent launch"
+    pdl: Scalar = Field(
+        default=None,
+        description="true, or an expression, where it takes part in programmatic dependent launch",
     )
 
 

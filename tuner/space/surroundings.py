@@ -86,7 +86,7 @@ class _Reader:
                 for size, place in zip(sizes or (), places, strict=False)
             ),
             function=item.function or "",
-            pdl=item.pdl,
+            pdl=optional(document, item.pdl, self._axes, *here, "pdl"),
             line=document.line(*here),
         )
 

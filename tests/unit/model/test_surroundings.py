@@ -8,7 +8,7 @@ from tuner.model.expressions import Expression
 from tuner.model.surroundings import Link, LinkSpec, Neighbour, NeighbourSpec, SurroundingsSpec
 
 GEMM = NeighbourSpec("gemm", "x", tuple(map(Expression.parse, ("T", "D", "7 * D // 2"))), line=3)
-STREAM = NeighbourSpec("stream", "y", (Expression.parse("1024"),), pdl=True)
+STREAM = NeighbourSpec("stream", "y", (Expression.parse("1024"),), pdl=Expression.parse("T > 4"))
 DECODE = SurroundingsSpec("decode", (LinkSpec((GEMM,), (STREAM,)),), Expression.parse("T <= 64"))
 AXES = {"T": 16, "D": 64}
 
@@ -17,6 +17,11 @@ def test_sizes_are_those_of_the_workload() -> None:
     found = DECODE.on(AXES)
     assert [one.sizes for one in found.neighbours] == [(16, 64, 224), (1024,)]
     assert str(found) == "decode: after gemm 16 x 64 x 224 at x, before stream 1024 at y"
+
+
+def test_whether_a_stand_in_is_programmatic_may_depend_on_the_workload() -> None:
+    assert DECODE.on(AXES).neighbours[1].pdl
+    assert not DECODE.on({**AXES, "T": 4}).neighbours[1].pdl
 
 
 def test_a_file_says_them_with_its_expressions() -> None:
