@@ -99,7 +99,7 @@ def shares_of_optimum(space, folder):
     recording, evaluator = recorded(space), evaluator_of(space)
     found = {}
     with Session.open(folder, read_only=True) as session:
-        for workload in (w for w in session.manifest.workloads if not w.held_out):
+        for workload in (w for w in session.manifest.config.workloads if not w.held_out):
             trials = [t for t in session.trials(INITIAL, workload) if t.time_us]
             best = min(trials, key=lambda trial: trial.time_us)
             of_workload = recording.workloads[workload.key]
