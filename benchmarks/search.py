@@ -56,7 +56,14 @@ def main() -> None:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         done = {n for n in asked.searchers if rows.get((path.name, n), {}).get("sha") == digest}
         missing = [n for n in asked.searchers if asked.again or n not in done]
-        spaces = spaces_of(path) if missing else ()
+        spaces = (
+            [one for one in spaces_of(path) if len(one.pool) >= asked.trials] if missing else []
+        )
+        if missing and not spaces:
+            print(
+                f"{recording_name(path)}: left out, no space of {asked.trials} configs", flush=True
+            )
+            continue
         for name in missing:
             found = row_of(path, spaces, name, asked)
             rows[path.name, name] = {"group": group, "sha": digest, **found}
@@ -75,6 +82,7 @@ def files_of(folder: Path) -> list[Path]:
 
 def spaces_of(path: Path) -> tuple:
     """Read a recording's spaces; a frozen search space goes before the operator's own."""
+    # A space of fewer configs than trials would be searched to its end.
     beside = path.parents[2] / f"{recording_name(path)}.yaml"
     return recorded_spaces(path, beside if beside.exists() else None)
 
@@ -94,7 +102,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def row_of(path: Path, spaces: tuple, name: str, asked: argparse.Namespace) -> dict:
+def row_of(path: Path, spaces: list, name: str, asked: argparse.Namespace) -> dict:
     """Replay one method over one recording; the mean of its workloads, and of every seed."""
     started_s = time.perf_counter()
     settings = Settings((name,), asked.seeds, asked.trials, asked.batch)
