@@ -56,13 +56,12 @@ def main() -> None:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         done = {n for n in asked.searchers if rows.get((path.name, n), {}).get("sha") == digest}
         missing = [n for n in asked.searchers if asked.again or n not in done]
-        spaces = (
-            [one for one in spaces_of(path) if len(one.pool) >= asked.trials] if missing else []
-        )
-        if missing and not spaces:
-            print(
-                f"{recording_name(path)}: left out, no space of {asked.trials} configs", flush=True
-            )
+        if not missing:
+            continue
+        # One of fewer configs than trials would be searched to its end.
+        spaces = [one for one in spaces_of(path) if len(one.pool) >= asked.trials]
+        if not spaces:
+            print(f"{recording_name(path)}: has no space of {asked.trials} configs", flush=True)
             continue
         for name in missing:
             found = row_of(path, spaces, name, asked)
@@ -82,7 +81,6 @@ def files_of(folder: Path) -> list[Path]:
 
 def spaces_of(path: Path) -> tuple:
     """Read a recording's spaces; a frozen search space goes before the operator's own."""
-    # A space of fewer configs than trials would be searched to its end.
     beside = path.parents[2] / f"{recording_name(path)}.yaml"
     return recorded_spaces(path, beside if beside.exists() else None)
 
