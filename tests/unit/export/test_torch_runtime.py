@@ -1,0 +1,349 @@
+"""The launcher that exported packages ship: what it enqueues, and what goes to the fallback."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tuner.export.pytorch.driver import Config, Driver, Launch  # noqa: E402
+from tuner.export.pytorch.runtime import (  # noqa: E402
+    Array,
+    Numbers,
+    Operator,
+    Scalar,
+    Table,
+    TunedKernelError,
+    Variant,
+    serving,
+)
+
+H200 = SimpleNamespace(
+    name="NVIDIA H200",
+    major=9,
+    minor=0,
+    multi_processor_count=132,
+    shared_memory_per_block_optin=232448,
+)
+NUMBERS = Numbers(132, 232448)
+
+
+def small(rows: int, width: int, gpu: Numbers) -> bool:
+    return rows <= 64
+
+
+def twice(rows: int, width: int, gpu: Numbers) -> tuple[Launch | None, ...]:
+    return (
+        Launch("scale", (rows, 2), (128,), None, 0, True),
+        Launch("scale", (rows,), (128,), (16,), 60000, False) if width > 8 else None,
+    )
+
+
+def table(folder: Path) -> Table:
+    """Scale rows: out[t] = factor * x[t], with some scratch."""
+    (folder / "v1.cubin").write_bytes(b"code")
+    return Table(
+        name="scale",
+        device="NVIDIA H200",
+        capability=(9, 0),
+        axes=("T", "D"),
+        given=(),
+        order=(
+            Array("out", "bfloat16", "output"),
+            Scalar("factor", "float32", 2.0),
+            Array("x", "bfloat16", "input"),
+            Array("room", "int32", "scratch"),
+            Scalar("T", "int32"),
+        ),
+        read_axes=lambda out, x: (out[0], out[1]),
+        shapes=lambda rows, width: ((rows, width), (rows, width)),
+        scratch_bytes=lambda rows, width: (4 * rows,),
+        scalars=lambda rows, width: (2.0, rows),
+        variants=(Variant(1, "v1.cubin", {"scale": "_Z5scale"}, 64, small, twice),),
+        points=(((1, 8), 1), ((64, 8), 1), ((4096, 8), 0)),
+        folder=folder,
+    )
+
+
+class FakeDriver(Driver):
+    """Note what is asked of the driver, and read launches as it would."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+        self.launched: list[dict[str, Any]] = []
+        self.launch = self._launch  # type: ignore[assignment]
+        self.status = 0
+
+    def load(self, cubin: bytes) -> int:
+        self.said.append(("load", cubin))
+        return 77
+
+    def kernel(self, library: int, symbol: str) -> int:
+        self.said.append(("kernel", library, symbol))
+        return 5
+
+    def set(self, kernel: int, attribute: int, value: int, device: int) -> None:
+        self.said.append(("set", kernel, attribute, value, device))
+
+    def error(self, status: int) -> str:
+        return "CUDA_ERROR_LAUNCH_FAILED"
+
+    def _launch(self, where: int, kernel: int, parameters: int, extra: None) -> int:
+        config = Config.from_address(where)
+        pointers = (ctypes.c_void_p * 5).from_address(parameters)
+        kinds = (ctypes.c_void_p, ctypes.c_float, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+        values = [kind.from_address(at).value for kind, at in zip(kinds, pointers, strict=True)]
+        attributes = [config.attributes[i] for i in range(config.attribute_count)]
+        self.launched.append(
+            {
+                "grid": (config.grid.x, config.grid.y, config.grid.z),
+                "block": config.block.x,
+                "shared": config.shared_bytes,
+                "stream": config.stream,
+                "attributes": [one.id for one in attributes],
+                "values": values,
+            }
+        )
+        return self.status
+
+
+class FakeTensor:
+    """As much of a tensor on a GPU as the launcher looks at."""
+
+    def __init__(self, *shape: int, dtype: Any = torch.bfloat16, at: int = 4096, device: int = 0):
+        self.shape, self.dtype, self._at, self._device = torch.Size(shape), dtype, at, device
+        self.device, self.contiguous = f"cuda:{device}", True
+
+    def data_ptr(self) -> int:
+        return self._at
+
+    def get_device(self) -> int:
+        return self._device
+
+    def is_contiguous(self) -> bool:
+        return self.contiguous
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Two H200s; the first is current."""
+    found = SimpleNamespace(current=0, entered=[], properties=H200)
+
+    class Guard:
+        def __init__(self, device: int) -> None:
+            self.device = device
+
+        def __enter__(self) -> None:
+            found.entered.append(self.device)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found.properties)
+    monkeypatch.setattr(torch.cuda, "device", Guard)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: found.current, raising=False)
+    monkeypatch.setattr(
+        torch._C, "_cuda_getCurrentRawStream", lambda device: 900 + device, raising=False
+    )
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
+    return found
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    return FakeDriver()
+
+
+@pytest.fixture
+def operator(gpu: SimpleNamespace, driver: FakeDriver, tmp_path: Path) -> Operator:
+    return Operator(table(tmp_path), driver=lambda: driver)
+
+
+def test_a_call_is_enqueued_with_its_addresses_scalars_and_stream(
+    operator: Operator, driver: FakeDriver
+) -> None:
+    operator.call((FakeTensor(16, 8, at=4096), FakeTensor(16, 8, at=8192)))
+    (made,) = driver.launched
+    assert made["grid"] == (16, 2, 1)
+    assert (made["block"], made["shared"], made["stream"]) == (128, 0, 900)
+    assert made["attributes"] == [6], "programmatic stream serialization"
+    out, factor, x, scratch, rows = made["values"]
+    assert (out, factor, x, rows) == (4096, 2.0, 8192, 16)
+    assert scratch
+    assert operator.calls == {1: 1}
+
+
+def test_code_is_loaded_once_and_shapes_are_planned_once(
+    operator: Operator, driver: FakeDriver
+) -> None:
+    for size in (16, 16, 17):
+        operator.call((FakeTensor(size, 8), FakeTensor(size, 8)))
+    assert [one for one in driver.said if one[0] == "load"] == [("load", b"code")]
+    assert [one["values"][-1] for one in driver.launched] == [16, 16, 17]
+
+
+def test_a_caller_gives_scalars_for_one_call(operator: Operator, driver: FakeDriver) -> None:
+    tensors = FakeTensor(16, 8), FakeTensor(16, 8)
+    operator.call(tensors, factor=0.5)
+    operator.call(tensors)
+    assert [one["values"][1] for one in driver.launched] == [0.5, 2.0]
+
+
+def test_a_cluster_and_much_shared_memory_are_asked_for(
+    operator: Operator, driver: FakeDriver
+) -> None:
+    operator.call((FakeTensor(16, 16), FakeTensor(16, 16)))
+    _, second = driver.launched
+    assert second["shared"] == 60000
+    assert second["attributes"] == [4], "cluster dimension"
+    asked = [one[2:] for one in driver.said if one[0] == "set"]
+    assert asked == [(8, 60000, 0), (14, 1, 0)]
+
+
+def test_arrays_of_another_device_are_worked_on_there(
+    operator: Operator, driver: FakeDriver, gpu: SimpleNamespace
+) -> None:
+    operator.call((FakeTensor(16, 8, device=1), FakeTensor(16, 8, device=1)))
+    assert gpu.entered == [1]
+    assert driver.launched[0]["stream"] == 901
+
+
+def test_a_launch_that_fails_says_why(operator: Operator, driver: FakeDriver) -> None:
+    driver.status = 719
+    with pytest.raises(RuntimeError, match="scale: CUDA_ERROR_LAUNCH_FAILED"):
+        operator.call((FakeTensor(16, 8), FakeTensor(16, 8)))
+
+
+def sliced(shape: tuple[int, int]) -> FakeTensor:
+    one = FakeTensor(*shape)
+    one.contiguous = False
+    return one
+
+
+UNSUITED: list[tuple[str, Callable[[], tuple[FakeTensor, FakeTensor]]]] = [
+    (
+        "x is torch.float16, not torch.bfloat16",
+        lambda: (FakeTensor(16, 8), FakeTensor(16, 8, dtype=torch.float16)),
+    ),
+    ("x is not contiguous", lambda: (FakeTensor(16, 8), sliced((16, 8)))),
+    ("x is on cuda:1, not on cuda:0", lambda: (FakeTensor(16, 8), FakeTensor(16, 8, device=1))),
+    ("multiple of 16 bytes", lambda: (FakeTensor(16, 8), FakeTensor(16, 8, at=4100))),
+    (
+        "shapes that it is not for: out (16, 8), x (16, 9)",
+        lambda: (FakeTensor(16, 8), FakeTensor(16, 9)),
+    ),
+    ("shapes that it is not for: out (8,), x (8,)", lambda: (FakeTensor(8), FakeTensor(8))),
+    ("shapes that it is not for: out (0, 8)", lambda: (FakeTensor(0, 8), FakeTensor(0, 8))),
+    ("nothing is proved faster at T=4096, D=8", lambda: (FakeTensor(4096, 8), FakeTensor(4096, 8))),
+    ("its arrays are on cuda:-1", lambda: (FakeTensor(16, 8, device=-1), FakeTensor(16, 8))),
+]
+
+
+@pytest.mark.parametrize(("why", "tensors"), UNSUITED, ids=[why for why, _ in UNSUITED])
+def test_what_it_is_not_for_goes_to_the_fallback_and_is_said_once(
+    operator: Operator,
+    driver: FakeDriver,
+    caplog: pytest.LogCaptureFixture,
+    why: str,
+    tensors: Callable[[], tuple[FakeTensor, FakeTensor]],
+) -> None:
+    with pytest.raises(TunedKernelError) as caught:
+        operator.call(tensors())
+    assert why in str(caught.value)
+    taken: list[Any] = []
+    operator.fallback = lambda *given, **scalars: taken.append((given, scalars))
+    for _ in range(2):
+        operator.call(tensors(), factor=3.0)
+    assert [scalars for _, scalars in taken] == [{"factor": 3.0}] * 2
+    assert not driver.launched
+    assert operator.calls == {0: 2}
+    assert sum(why in one.message for one in caplog.records) == 1
+
+
+def test_another_gpu_is_served_where_the_caller_says_so(
+    operator: Operator, driver: FakeDriver, gpu: SimpleNamespace
+) -> None:
+    gpu.properties = SimpleNamespace(**{**vars(H200), "name": "NVIDIA H100"})
+    tensors = FakeTensor(16, 8), FakeTensor(16, 8)
+    with pytest.raises(TunedKernelError, match="tuned for NVIDIA H200, not for NVIDIA H100"):
+        operator.call(tensors)
+    operator.devices.add("NVIDIA H100")
+    operator._forget()
+    operator.call(tensors)
+    assert driver.launched
+
+
+def test_the_nearest_shape_whose_variant_may_run_serves(tmp_path: Path) -> None:
+    found = table(tmp_path)
+    served = [serving(found, (rows, 8), NUMBERS) for rows in (1, 64, 65, 3000)]
+    assert [one.number if one else 0 for one in served] == [1, 1, 0, 0]
+    (one,) = found.variants
+    broken = replace(found, variants=(replace(one, launches=lambda rows, width, gpu: (1 // 0,)),))
+    assert serving(broken, (1, 8), NUMBERS) is None
+    large = replace(found, variants=(replace(one, static_bytes=232448),))
+    assert serving(large, (1, 16), NUMBERS) is None
+
+
+@pytest.fixture
+def library() -> Iterator[Any]:
+    """A namespace of its own, which ends with the test."""
+    with torch.library._scoped_library("tune_test", "FRAGMENT") as opened:
+        yield opened
+
+
+@pytest.fixture
+def registered(library: Any, tmp_path: Path) -> Operator:
+    made = Operator(table(tmp_path))
+    made.register(library)
+    made.fallback = lambda out, x, factor=2.0: out.copy_(factor * x)
+    return made
+
+
+def arrays() -> tuple[Any, Any]:
+    return torch.zeros(4, 8, dtype=torch.bfloat16), torch.randn(4, 8, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_it_is_part_of_a_compiled_graph(registered: Operator, backend: str) -> None:
+    def step(x: Any) -> Any:
+        out = torch.empty_like(x)
+        registered(out, x + 1.0, factor=0.5)
+        return out - 1.0
+
+    _, x = arrays()
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    assert torch.equal(compiled(x), step(x))
+
+
+def test_pytorch_knows_what_it_writes(registered: Operator) -> None:
+    found = torch.library.opcheck(torch.ops.tune_test.scale.default, arrays())
+    assert set(found.values()) == {"SUCCESS"}
+    schema = str(torch.ops.tune_test.scale.default._schema)
+    assert schema.startswith("tune_test::scale(Tensor(a!) out, Tensor x, *, float factor=2.")
+
+
+def test_tensors_without_memory_are_only_traced(registered: Operator) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        registered(*arrays())
+    assert not registered.calls
+
+
+def test_there_is_no_derivative(registered: Operator) -> None:
+    out, x = arrays()
+    wanted = x.requires_grad_()
+    for call in (registered, torch.ops.tune_test.scale):
+        with pytest.raises(TunedKernelError, match="scale has no derivative"):
+            call(out, wanted)
+    with torch.no_grad():
+        registered(out, wanted)
+        assert torch.equal(out, 2.0 * wanted)

@@ -1,0 +1,338 @@
+"""Write sessions' variants as one Python package: cubins, tables, sources and the launcher."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tuner.compiler.base import Compiler
+from tuner.device.base import CompileTarget
+from tuner.dispatch.kernels import VariantKernel
+from tuner.dispatch.table import Compared, DispatchTable, SessionDispatch, productions
+from tuner.model import TUNER_VERSION
+from tuner.model.errors import InputError
+from tuner.model.expressions import Expression
+from tuner.model.kernel import (
+    DEVICE_NAMES,
+    DTYPE_BYTES,
+    Argument,
+    KernelSpec,
+    Launch,
+    LaunchSpec,
+    Workload,
+)
+
+# What a table's functions call the numbers of a device.
+GPU = "gpu"
+# Shipped as they are.
+RUNTIME = ("driver.py", "runtime.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A variant as its package has it: Python's text for where it fits and for its launches."""
+
+    number: int
+    title: str
+    cubin: str
+    symbols: Mapping[str, str]
+    static_bytes: int
+    fits: tuple[str, ...]
+    launches: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """An operator as the package's users see it."""
+
+    kernel: str
+    parameters: str
+    passed: str
+    says: str
+
+
+class OperatorFiles:
+    """The files of one session's operator in a package, by their names in its folder."""
+
+    def __init__(
+        self,
+        dispatch: SessionDispatch,
+        target: CompileTarget,
+        compiler: Compiler,
+        measured: str,
+        surroundings: Sequence[str],
+    ) -> None:
+        self._dispatch, self._target, self._compiler = dispatch, target, compiler
+        self._measured, self._surroundings = measured, surroundings
+        self._spec = target.spec
+        self.files: dict[str, str | bytes] = {}
+        kernels = enumerate(dispatch.table.kernels, start=1)
+        self._variants = tuple(self._built(number, kernel) for number, kernel in kernels)
+        self.files[f"{self._spec.name}_table.py"] = self._table()
+
+    @property
+    def described(self) -> Described:
+        """Say how the operator is called."""
+        spec = self._spec
+        arrays = [one.name for one in _arrays(spec)]
+        numbers = [(one.name, value) for one in spec.arguments if (value := _constant(one))]
+        keywords = [*_given(spec), *(f"{name}={value}" for name, value in numbers)]
+        passed = [*_given(spec), *(name for name, _ in numbers)]
+        written = ", ".join(a.name for a in _arrays(spec) if a.role != "input")
+        return Described(
+            spec.name,
+            ", ".join([*arrays, *(["*", *keywords] if keywords else [])]),
+            ", ".join([*arrays, *(f"{name}={name}" for name in passed)]),
+            f"Enqueue {spec.name} on the current stream; it writes {written}.",
+        )
+
+    def _built(self, number: int, kernel: VariantKernel) -> Built:
+        spec, reach = self._spec, self._dispatch.applicability(kernel)
+        names = tuple(dict.fromkeys(launch.kernel for launch in reach.launches))
+        made = tuple(Launch(name, (1, 1, 1), (1, 1, 1)) for name in names)
+        result = self._compiler.submit(self._target.request(kernel.source, made)).result()
+        if not result.ok:
+            raise InputError(
+                f"variant {number} ({kernel.variant}) does not compile any more: {result.error}",
+                path=spec.path,
+            )
+        name = f"{spec.name}_v{number}"
+        self.files[f"cubins/{name}.cubin"] = result.cubin
+        self.files[f"sources/{name}.cu"] = kernel.source
+        shapes = (
+            " and ".join(f"{a} == {size}" for a, size in zip(reach.written, one, strict=True))
+            for one in reach.shapes
+        )
+        conditions = [f"({' or '.join(shapes)})"] if reach.written else []
+        conditions += [_clause(condition) for condition in reach.conditions]
+        return Built(
+            number,
+            str(kernel.variant),
+            f"cubins/{name}.cubin",
+            {kernel: result.lowered[kernel] for kernel in names},
+            max((one.static_shared_bytes for one in result.resources.values()), default=0),
+            tuple(one for one in dict.fromkeys(conditions) if one != "True") or ("True",),
+            tuple(text for text in map(_launch, reach.launches) if text),
+        )
+
+    def _table(self) -> str:
+        spec, table = self._spec, self._dispatch.table
+        points = [
+            (
+                tuple(size for _, size in workload.axes),
+                table.number(kernel),
+                ""
+                if kernel
+                else productions(best[1] if (best := table.serving(workload)) else None),
+            )
+            for workload, kernel in table.points
+        ]
+        return (
+            _environment()
+            .get_template("table.py.j2")
+            .render(
+                kernel=spec.name,
+                version=TUNER_VERSION,
+                device=self._target.device.name,
+                capability=self._target.device.compute_capability,
+                measured=self._measured,
+                choice=str(table.choice),
+                surroundings=self._surroundings,
+                variants=self._variants,
+                points=points,
+                axes=", ".join(spec.axes),
+                axis_names=_tuple(map(repr, spec.axes)),
+                given=_tuple(map(repr, _given(spec))),
+                order=[_argument(one) for one in spec.arguments],
+                shape_parameters=", ".join(
+                    [*(f"{one.name}_" for one in _arrays(spec)), *_given(spec)]
+                ),
+                axes_read=_tuple(_axis_sources(spec)[axis] for axis in spec.axes),
+                shapes=_tuple(_tuple(map(size, one.shape)) for one in _arrays(spec)),
+                scratch_bytes=_tuple(map(_bytes, _scratch(spec))),
+                scalars=_tuple(
+                    python(one.value) for one in spec.arguments if one.value is not None
+                ),
+            )
+        )
+
+
+def _best(table: DispatchTable, workload: Workload) -> Compared | None:
+    found = table.serving(workload)
+    return found[1] if found else None
+
+
+def package_files(package: str, operators: Sequence[OperatorFiles]) -> dict[str, str | bytes]:
+    """Return all files of a package but its README, by their names in the folder."""
+    described = [one.described for one in operators]
+    device = operators[0]._target.device.name
+    values: dict[str, Any] = {
+        "package": package,
+        "version": TUNER_VERSION,
+        "package_version": TUNER_VERSION,
+        "operators": described,
+        "kernels": ", ".join(one.kernel for one in described),
+        "device": device,
+    }
+    render = _environment().get_template
+    files: dict[str, str | bytes] = {
+        "pyproject.toml": render("pyproject.toml.j2").render(**values),
+        f"{package}/__init__.py": render("init.py.j2").render(**values),
+    }
+    here = resources.files("tuner.export.pytorch")
+    files |= {f"{package}/{name}": (here / name).read_text(encoding="utf-8") for name in RUNTIME}
+    for one in operators:
+        files |= {f"{package}/{name}": content for name, content in one.files.items()}
+    return files
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("tuner.export", "pytorch"),
+        autoescape=False,
+        undefined=StrictUndefined,
+        variable_start_string="@{",
+        variable_end_string="}@",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def python(expression: Expression) -> str:
+    """Write an expression in Python, the numbers of the device as those of `GPU`."""
+    return ast.unparse(_Shorter().visit(deepcopy(expression.tree)))
+
+
+def _clause(expression: Expression) -> str:
+    text = python(expression)
+    return (
+        f"({text})"
+        if isinstance(ast.parse(text, mode="eval").body, ast.BoolOp | ast.IfExp)
+        else text
+    )
+
+
+def size(expression: Expression) -> str:
+    """Write an expression that must come out whole."""
+    text = python(expression)
+    floats = (ast.Div, ast.Pow)
+    parts = list(ast.walk(expression.tree))
+    if any(isinstance(one, ast.BinOp) and isinstance(one.op, floats) for one in parts) or any(
+        isinstance(one, ast.Constant) and isinstance(one.value, float) for one in parts
+    ):
+        return f"whole({text})"
+    return text
+
+
+class _Shorter(ast.NodeTransformer):
+    """Leave out what a config has decided, and say what the device's numbers are of."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in DEVICE_NAMES:
+            return node
+        return ast.Attribute(ast.Name(GPU, ast.Load()), node.id, ast.Load())
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        decides = isinstance(node.op, ast.Or)
+        if any(_is(one, decides) for one in node.values):
+            return ast.Constant(decides)
+        left = [one for one in node.values if not _is(one, not decides)]
+        if len(left) < 2:
+            return left[0] if left else ast.Constant(not decides)
+        return ast.BoolOp(node.op, left)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Constant):
+            return node.body if node.test.value else node.orelse
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Mult):
+            for one, other in ((node.left, node.right), (node.right, node.left)):
+                if _is(one, 1):
+                    return other
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        # The name of a function is none of the device's numbers.
+        node.args = [self.visit(one) for one in node.args]
+        first, *rest = node.args
+        called = node.func.id if isinstance(node.func, ast.Name) else ""
+        return first if called == "ceil_div" and _is(rest[0], 1) else node
+
+
+def _is(node: ast.expr, value: object) -> bool:
+    return (
+        isinstance(node, ast.Constant) and type(node.value) is type(value) and node.value == value
+    )
+
+
+def _launch(spec: LaunchSpec) -> str:
+    cluster = _tuple(map(size, spec.cluster)) if spec.cluster else "None"
+    shared = size(spec.shared_memory) if spec.shared_memory else "0"
+    programmatic = python(spec.pdl) if spec.pdl else "False"
+    when = python(spec.when) if spec.when else "True"
+    if when == "False":
+        return ""
+    grid, block = (_tuple(map(size, one)) for one in (spec.grid, spec.block))
+    made = f'Launch("{spec.kernel}", {grid}, {block}, {cluster}, {shared}, {programmatic})'
+    return made if when == "True" else f"{made} if {when} else None"
+
+
+def _argument(one: Argument) -> str:
+    if not one.is_scalar:
+        return f'Array("{one.name}", "{one.dtype}", "{one.role}")'
+    constant = _constant(one)
+    return f'Scalar("{one.name}", "{one.dtype}"{f", {constant}" if constant else ""})'
+
+
+def _constant(one: Argument) -> str:
+    """Write the value of a scalar that does not depend on the shape, which callers may give."""
+    if one.value is None or one.value.names or not one.dtype.startswith("float"):
+        return ""
+    return repr(float(one.value.evaluate({})))
+
+
+def _arrays(spec: KernelSpec) -> list[Argument]:
+    return [one for one in spec.arguments if not one.is_scalar and one.role != "scratch"]
+
+
+def _scratch(spec: KernelSpec) -> list[Argument]:
+    return [one for one in spec.arguments if one.role == "scratch"]
+
+
+def _bytes(one: Argument) -> str:
+    sizes = (f"({size(dimension)})" for dimension in one.shape)
+    return " * ".join([str(DTYPE_BYTES[one.dtype]), *sizes])
+
+
+def _given(spec: KernelSpec) -> list[str]:
+    """Name the axes that no array has as a dimension of its own."""
+    sources = _axis_sources(spec)
+    return [axis for axis in spec.axes if sources[axis] == axis]
+
+
+def _axis_sources(spec: KernelSpec) -> dict[str, str]:
+    found = {axis: axis for axis in spec.axes}
+    for one in reversed(_arrays(spec)):
+        for place, dimension in enumerate(one.shape):
+            if isinstance(dimension.tree, ast.Name) and dimension.tree.id in found:
+                found[dimension.tree.id] = f"{one.name}_[{place}]"
+    return found
+
+
+def _tuple(texts: Any) -> str:
+    listed = list(texts)
+    return f"({', '.join(listed)}{',' if len(listed) == 1 else ''})"

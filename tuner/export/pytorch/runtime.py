@@ -1,0 +1,422 @@
+"""Launch tuned kernels from their cubins on PyTorch's tensors; needs torch and the CUDA driver.
+
+A copy of this file is part of every exported package. `Operator.call` is what a call costs on the
+host: what depends on shapes alone is computed once for them, and kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf, log, prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .driver import (
+    MAX_DYNAMIC_SHARED,
+    NON_PORTABLE_CLUSTER,
+    PORTABLE_CLUSTER_BLOCKS,
+    Config,
+    Driver,
+    Launch,
+    configured,
+)
+
+logger = logging.getLogger(__name__)
+# What cudaMalloc and PyTorch's allocator give; wide accesses of the kernels rely on 16.
+ALIGNMENT = 16
+# A shape halfway between two has the first of them whatever the last bit of a logarithm says.
+TIE = 1e-9
+# The same for every compute capability (CUDA C++ Programming Guide, technical specifications).
+GRID_LIMITS = (2**31 - 1, 65535, 65535)
+_SCALARS: dict[str, Any] = {
+    "bool": ctypes.c_bool,
+    "int8": ctypes.c_int8,
+    "int16": ctypes.c_int16,
+    "int32": ctypes.c_int32,
+    "int64": ctypes.c_int64,
+    "uint8": ctypes.c_uint8,
+    "uint16": ctypes.c_uint16,
+    "uint32": ctypes.c_uint32,
+    "uint64": ctypes.c_uint64,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
+
+
+class TunedKernelError(RuntimeError):
+    """A call that no tuned kernel serves, without a fallback to take it."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Divide and round up."""
+    return -(-a // b)
+
+
+def whole(value: float) -> int:
+    """Return a size that came out as a float; raise `ValueError` for what is no whole number."""
+    if value != int(value):
+        raise ValueError(f"{value} is no size")
+    return int(value)
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array argument; `role` is input, output, inout or scratch."""
+
+    name: str
+    dtype: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number that the kernel takes: given by the caller where it has a `default`."""
+
+    name: str
+    dtype: str
+    default: float | None = None
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What conditions and launches may ask of a device."""
+
+    multiprocessors: int
+    max_shared_bytes: int
+    max_threads: int = 1024
+    warp_size: int = 32
+    # Nothing is known of what comes after a call.
+    successor_waits: bool = False
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A cubin, where it is right, and its launches; each takes the axes, then `Numbers`."""
+
+    number: int
+    cubin: str
+    symbols: dict[str, str]
+    static_bytes: int
+    fits: Callable[..., bool]
+    launches: Callable[..., Sequence[Launch | None]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All that an operator is made of; functions take the axes in their order.
+
+    `read_axes` finds them from the shapes of the arrays but for scratch and from the axes in
+    `given`, and raises `IndexError` where there are none. `points` are tuned shapes with who serves
+    them, 0 for nobody.
+    """
+
+    name: str
+    device: str
+    capability: tuple[int, int]
+    axes: tuple[str, ...]
+    given: tuple[str, ...]
+    order: tuple[Array | Scalar, ...]
+    read_axes: Callable[..., tuple[int, ...]]
+    shapes: Callable[..., tuple[tuple[int, ...], ...]]
+    scratch_bytes: Callable[..., tuple[int, ...]]
+    scalars: Callable[..., tuple[float, ...]]
+    variants: tuple[Variant, ...]
+    points: tuple[tuple[tuple[int, ...], int], ...]
+    folder: Path
+
+
+@dataclass
+class Plan:
+    """Launches for one set of shapes on one device, ready but for addresses and stream.
+
+    `addresses` are those of the arrays that the caller passes, `defaults` the scalars that he may
+    give; `why` says what stands in the way where nothing serves. Whoever fills in an address holds
+    the `lock` until all is launched.
+    """
+
+    device: int
+    why: str = ""
+    launches: list[tuple[Config, int, int, int]] = field(default_factory=list)
+    addresses: list[Any] = field(default_factory=list)
+    defaults: list[tuple[str, Any, float]] = field(default_factory=list)
+    scratch: list[tuple[Any, int]] = field(default_factory=list)
+    variant: int = 0
+    # What the driver reads through addresses.
+    kept: list[Any] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Operator:
+    """A tuned operator: call it with its arrays in the kernel's order, scratch left out.
+
+    `fallback` takes the same arguments wherever no tuned kernel serves; without one that is a
+    `TunedKernelError`. `calls` counts by variant, 0 for the fallback. `devices` names the GPUs that
+    it serves on: add one of the same compute capability to try it there.
+    """
+
+    def __init__(self, table: Table, *, driver: Callable[[], Driver] = Driver) -> None:
+        self.table, self._open_driver = table, driver
+        self.fallback: Callable[..., Any] | None = None
+        self.calls: Counter[int] = Counter()
+        self.devices = {table.device}
+        self._arrays = tuple(a for a in table.order if isinstance(a, Array) and a.role != "scratch")
+        self._dtypes = tuple(getattr(torch, _TORCH.get(a.dtype, a.dtype)) for a in self._arrays)
+        self._lock = threading.Lock()
+        self._said: set[str] = set()
+        self._registered: Any = None
+        self._forget()
+        # What belongs to a device is not inherited by a forked process.
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._driver: Driver | None = None
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._libraries: dict[int, int] = {}
+
+    def register(self, library: Any) -> None:
+        """Make it an operator of a `torch.library.Library`, as `torch.compile` needs it.
+
+        It has no derivative: where one is asked for, that is an error.
+        """
+        name, table = self.table.name, self.table
+        arrays = (
+            f"Tensor{'' if a.role == 'input' else f'({letter}!)'} {a.name}"
+            for a, letter in zip(self._arrays, "abcdefghijklmnopqrstuvwxyz", strict=False)
+        )
+        sizes = (f"SymInt {axis}" for axis in table.given)
+        numbers = (f"float {one.name}={one.default!r}" for one in self._given_scalars)
+        keywords = ", ".join(chain(sizes, numbers))
+        schema = ", ".join([*arrays, *(["*", keywords] if keywords else [])])
+        library.define(f"{name}({schema}) -> ()", tags=(torch.Tag.needs_fixed_stride_order,))
+        self._registered = getattr(getattr(torch.ops, library.ns), name).default
+        library.impl(name, self._launched, "CompositeExplicitAutograd")
+        library.impl(name, self._without_derivative, "Autograd")
+        torch.library.register_fake(f"{library.ns}::{name}", lambda *_, **__: None, lib=library)
+
+    @property
+    def _given_scalars(self) -> list[Scalar]:
+        numbers = (one for one in self.table.order if isinstance(one, Scalar))
+        return [one for one in numbers if one.default is not None]
+
+    def _launched(self, *tensors: Any, **keywords: Any) -> None:
+        given = tuple(keywords.pop(axis) for axis in self.table.given)
+        self.call(tensors, given, **keywords)
+
+    def _without_derivative(self, *tensors: Any, **keywords: Any) -> None:
+        self._refuse_derivative(tensors)
+        with torch._C._AutoDispatchBelowAutograd():
+            self._registered(*tensors, **keywords)
+
+    def _refuse_derivative(self, tensors: Iterable[Any]) -> None:
+        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+            raise TunedKernelError(
+                f"{self.table.name} has no derivative; call it under torch.no_grad(), or detach"
+            )
+
+    def __call__(self, *tensors: Any, **keywords: Any) -> None:
+        """Enqueue the operator on the current stream; the axes in `given` are keywords."""
+        # What is traced, or is no tensor with memory of its own, goes by PyTorch's dispatcher.
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+            self._registered(*tensors, **keywords)
+            return
+        for one in tensors:
+            if type(one) not in _PLAIN:
+                self._registered(*tensors, **keywords)
+                return
+        if torch.is_grad_enabled():
+            self._refuse_derivative(tensors)
+        if keywords:
+            self._launched(*tensors, **keywords)
+        else:
+            self.call(tensors)
+
+    def call(self, tensors: tuple[Any, ...], given: tuple[int, ...] = (), **scalars: float) -> None:
+        """Enqueue the variant that serves these shapes on the current stream, or the fallback."""
+        first = tensors[0]
+        plan = self._plans.get((first.get_device(), given, *[one.shape for one in tensors]))
+        if plan is None:
+            plan = self._planned(tensors, given)
+        why, device = plan.why, plan.device
+        if not why:
+            with plan.lock:
+                for tensor, dtype, address in zip(
+                    tensors, self._dtypes, plan.addresses, strict=True
+                ):
+                    place = tensor.data_ptr()
+                    if (
+                        tensor.dtype is not dtype
+                        or place % ALIGNMENT
+                        or not tensor.is_contiguous()
+                        or tensor.get_device() != device
+                    ):
+                        why = self._unsuited(tensors, device)
+                        break
+                    address.value = place
+                else:
+                    for name, number, default in plan.defaults:
+                        number.value = scalars.get(name, default)
+                    if device == torch._C._cuda_getDevice():
+                        self._issue(plan)
+                    else:
+                        with torch.cuda.device(device):
+                            self._issue(plan)
+        if why:
+            keywords = {**dict(zip(self.table.given, given, strict=True)), **scalars}
+            self._fall_back(why, tensors, keywords)
+            return
+        self.calls[plan.variant] += 1
+
+    def _issue(self, plan: Plan) -> None:
+        assert self._driver is not None
+        stream = torch._C._cuda_getCurrentRawStream(plan.device)
+        held = []
+        for address, size_bytes in plan.scratch:
+            # PyTorch gives it to nobody else before this stream is past the launches.
+            one = torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{plan.device}")
+            held.append(one)
+            address.value = one.data_ptr()
+        launch = self._driver.launch
+        for config, where, kernel, parameters in plan.launches:
+            config.stream = stream
+            status = launch(where, kernel, parameters, None)
+            if status:
+                raise RuntimeError(f"{self.table.name}: {self._driver.error(status)}")
+
+    def _planned(self, tensors: Sequence[Any], given: tuple[int, ...]) -> Plan:
+        key = (tensors[0].get_device(), given, *[one.shape for one in tensors])
+        with self._lock:
+            if key not in self._plans:
+                self._plans[key] = self._plan(tensors, given)
+            return self._plans[key]
+
+    def _plan(self, tensors: Sequence[Any], given: Sequence[int]) -> Plan:
+        table, device = self.table, tensors[0].get_device()
+        if device < 0:
+            return Plan(device, f"its arrays are on {tensors[0].device}")
+        properties = torch.cuda.get_device_properties(device)
+        capability = properties.major, properties.minor
+        if capability != table.capability or properties.name not in self.devices:
+            return Plan(device, f"tuned for {table.device}, not for {properties.name}")
+        shapes = tuple(tuple(one.shape) for one in tensors)
+        try:
+            axes = table.read_axes(*shapes, *given)
+            wanted = table.shapes(*axes)
+        except (ArithmeticError, IndexError, ValueError):
+            axes, wanted = (), ()
+        if shapes != wanted or min(axes, default=0) < 1:
+            named = ", ".join(f"{a.name} {s}" for a, s in zip(self._arrays, shapes, strict=True))
+            return Plan(device, f"shapes that it is not for: {named}")
+        numbers = Numbers(
+            properties.multi_processor_count, properties.shared_memory_per_block_optin
+        )
+        variant = serving(table, axes, numbers)
+        if variant is None:
+            said = ", ".join(f"{n}={v}" for n, v in zip(table.axes, axes, strict=True))
+            return Plan(device, f"nothing is proved faster at {said}")
+        return self._made(variant, axes, numbers, device)
+
+    def _made(self, variant: Variant, axes: tuple[int, ...], numbers: Numbers, device: int) -> Plan:
+        plan = Plan(device, variant=variant.number)
+        scalars, sizes = iter(self.table.scalars(*axes)), iter(self.table.scratch_bytes(*axes))
+        parameters: list[Any] = []
+        for one in self.table.order:
+            if isinstance(one, Array):
+                parameters.append(ctypes.c_void_p())
+                if one.role == "scratch":
+                    plan.scratch.append((parameters[-1], next(sizes)))
+                else:
+                    plan.addresses.append(parameters[-1])
+                continue
+            value = next(scalars)
+            parameters.append(_SCALARS[one.dtype](value))
+            if one.default is not None:
+                plan.defaults.append((one.name, parameters[-1], value))
+        pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+        plan.kept += [parameters, pointers]
+        for launch in variant.launches(*axes, numbers):
+            if launch is not None:
+                config = configured(launch, plan.kept)
+                place = ctypes.addressof(config), self._kernel(variant, launch, device)
+                plan.launches.append((config, *place, ctypes.addressof(pointers)))
+        return plan
+
+    def _kernel(self, variant: Variant, launch: Launch, device: int) -> int:
+        if self._driver is None:
+            self._driver = self._open_driver()
+        driver = self._driver
+        if variant.number not in self._libraries:
+            cubin = (self.table.folder / variant.cubin).read_bytes()
+            self._libraries[variant.number] = driver.load(cubin)
+        symbol = variant.symbols[launch.kernel]
+        kernel = driver.kernel(self._libraries[variant.number], symbol)
+        if launch.shared_bytes:
+            driver.set(kernel, MAX_DYNAMIC_SHARED, launch.shared_bytes, device)
+        x, y, z = (*(launch.cluster or ()), 1, 1, 1)[:3]
+        if x * y * z > PORTABLE_CLUSTER_BLOCKS:
+            driver.set(kernel, NON_PORTABLE_CLUSTER, 1, device)
+        return kernel
+
+    def _unsuited(self, tensors: Sequence[Any], device: int) -> str:
+        for one, array, dtype in zip(tensors, self._arrays, self._dtypes, strict=True):
+            if one.dtype is not dtype:
+                return f"{array.name} is {one.dtype}, not {dtype}"
+            if one.get_device() != device:
+                return f"{array.name} is on {one.device}, not on cuda:{device}"
+            if not one.is_contiguous():
+                return f"{array.name} is not contiguous"
+        return f"an array does not begin at a multiple of {ALIGNMENT} bytes"
+
+    def _fall_back(self, why: str, tensors: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        if self.fallback is None:
+            raise TunedKernelError(
+                f"{self.table.name}: {why}; set its `fallback` to what takes such calls"
+            )
+        if why not in self._said:
+            self._said.add(why)
+            logger.warning("%s: %s; its fallback serves", self.table.name, why)
+        self.calls[0] += 1
+        self.fallback(*tensors, **keywords)
+
+
+# The names that PyTorch gives to types which are called otherwise here.
+_TORCH = {"float8_e4m3": "float8_e4m3fn"}
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def serving(table: Table, axes: tuple[int, ...], numbers: Numbers) -> Variant | None:
+    """Find the variant of the nearest tuned shape whose kernel may run, None for the fallback."""
+    logs, by_number = [log(size) for size in axes], {one.number: one for one in table.variants}
+    least, found = inf, None
+    for sizes, number in table.points:
+        distance = sum((a - log(b)) ** 2 for a, b in zip(logs, sizes, strict=True))
+        if distance >= least * (1.0 - TIE):
+            continue
+        variant = by_number.get(number)
+        if variant is None or _may_run(variant, axes, numbers):
+            least, found = distance, variant
+    return found
+
+
+def _may_run(variant: Variant, axes: tuple[int, ...], numbers: Numbers) -> bool:
+    try:
+        if not variant.fits(*axes, numbers):
+            return False
+        launches = [one for one in variant.launches(*axes, numbers) if one is not None]
+    except (ArithmeticError, ValueError):
+        return False
+    return bool(launches) and all(
+        all(1 <= size <= most for size, most in zip(one.grid, GRID_LIMITS, strict=False))
+        and min(one.block) >= 1
+        and prod(one.block) <= numbers.max_threads
+        and 0 <= one.shared_bytes <= numbers.max_shared_bytes - variant.static_bytes
+        for one in launches
+    )
