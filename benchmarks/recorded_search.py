@@ -53,6 +53,10 @@ class Replay:
         self._stops = stops
         self.best_us = defaultdict(list)
 
+    def answered(self, workload):
+        """Answer for these configs only."""
+        return frozenset(self._spaces[workload].pool)
+
     def start(self, workload, config):
         """Begin a trial."""
         from tuner.tuning.evaluator import Pending
@@ -108,16 +112,23 @@ class Notebook:
         """List the trials of a workload."""
         return [trial for (of, _), trial in self._trials.items() if of == workload]
 
-    def notes(self, *_):
+    def events(self, *_):
         """Nothing was noted before."""
         return []
 
-    def note(self, *_):
+    def record_event(self, *_):
         """Forget a note."""
+
+    def fastest(self, **_):
+        """Nothing was searched before."""
+        return []
 
 
 class Spectator:
     """What the search tells of its standing, ignored; there is no deadline."""
+
+    def expect(self, trials, *, searches_left):
+        """Ignore what is planned."""
 
     def count(self, trial, *, measured):
         """Ignore a trial."""
@@ -152,7 +163,7 @@ def search(plan, spaces, names, *, stops=False):
     replay = Replay(spaces, stops=stops)
     pools = {space.workload: space.pool for space in spaces}
     with tempfile.TemporaryDirectory() as folder, suppress(ReachedError):
-        Searched(plan, Notebook(folder), replay, Spectator(), pools, {}).run()
+        Searched(plan, Notebook(folder), replay, Spectator(), pools, {}).run(searches_left=1)
     return replay
 
 
