@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from host_programs import cached_compiler
 
+from tuner.app.record import recording_path
 from tuner.compiler.host import HostCompiler
 from tuner.device.cpu.device import HostDevice
 from tuner.model.kernel import Workload
@@ -20,14 +22,12 @@ from tuner.space.load import Definition, load_definition
 from tuner.space.template import Template
 from tuner.tuning.evaluator import Candidate, Evaluator
 
-ROOT = Path(__file__).parents[3]
-FOLDER = ROOT / "benchmarks/unseen"
-NAMES = (
-    "key_histogram",
-    "layer_norm_backward_weights",
-    "stencil_3d",
-    "tiled_matmul_f32",
-)
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+import search
+
+ROOT, FOLDER = search.ROOT, search.UNSEEN
+NAMES = ("key_histogram", "layer_norm_backward_weights", "stencil_3d", "tiled_matmul_f32")
 FEWEST, MOST = 300, 1500
 SAMPLE = 8
 # Small, and no multiple of what a block handles.
@@ -52,13 +52,18 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostCompiler]
 
 
 @pytest.fixture
-def evaluator(definition: Definition, compiler: HostCompiler) -> Iterator[Evaluator]:
+def device(definition: Definition) -> Iterator[HostDevice]:
+    device = HostDevice(definition.spec, {})
+    yield device
+    device.close()
+
+
+@pytest.fixture
+def evaluator(definition: Definition, compiler: HostCompiler, device: HostDevice) -> Evaluator:
     spec = definition.spec
     template = Template.load(spec.template, spec.include_dirs)
-    device = HostDevice(spec, {})
     candidate = Candidate("template", definition.space, template)
-    yield Evaluator(spec, candidate, {}, compiler, device)
-    device.close()
+    return Evaluator(spec, candidate, {}, compiler, device)
 
 
 def test_every_folder_is_one_of_the_kernels() -> None:
@@ -75,6 +80,19 @@ def test_a_space_is_neither_small_nor_too_large_to_be_measured_whole(
         assert FEWEST <= len(pool) <= MOST
 
 
+def test_a_recording_is_made_where_the_benchmark_looks(
+    definition: Definition, device: HostDevice, tmp_path: Path
+) -> None:
+    name = definition.spec.name
+    shutil.copytree(FOLDER / name, tmp_path / name)
+    copy = load_definition(tmp_path / name / f"{name}.yaml")
+    path = recording_path(copy.spec, device)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert search.files_of(tmp_path) == [path]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_the_baseline_is_right(definition: Definition, evaluator: Evaluator) -> None:
     trial = evaluator.baseline(Workload.of(WORKLOADS[definition.spec.name]))
     assert trial.status is Status.CORRECT, trial.reason
