@@ -41,6 +41,31 @@ def test_both_comparisons_agree(dtype: str, tolerance: Tolerance, case: str) -> 
     assert found == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2", "int8", "uint8"])
+@pytest.mark.parametrize("case", ["near", "a few off", "far", "specials"])
+def test_both_count_codes_alike(dtype: str, case: str) -> None:
+    import cupy
+
+    rng, tolerance = np.random.default_rng(8), Tolerance(codes=0.02)
+    raw = random_bits(rng, dtype)
+    reference = decode(np, raw, dtype)
+    numbers = np.isfinite(reference)
+    raw, reference = raw[numbers], reference[numbers]
+    if case == "specials":
+        reference[::50] = np.nan
+    else:
+        off = {"near": 0.0, "a few off": 0.06, "far": 4.0}[case]
+        reference[::64] *= 1 + off
+        reference[1::64] += off
+    with np.errstate(all="ignore"):
+        expected = compare(np, raw, reference, dtype, tolerance)
+        output = Output(cupy.asarray(raw), cupy.asarray(reference), dtype, tolerance)
+        _, (found,) = look(cupy.zeros(1, cupy.uint8), cupy.asarray([(0, 1)]), 0, (), [output])
+    assert (found <= 1.0) == expected.passed
+    if expected.passed:
+        assert found == pytest.approx(expected.error)
+
+
 def test_touched_memory_is_told_from_untouched() -> None:
     import cupy
 

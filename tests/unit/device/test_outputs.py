@@ -185,6 +185,22 @@ def test_the_quick_way_agrees_with_the_codes(dtype: str) -> None:
     assert apart[:1] > 0
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2", "int8"])
+def test_the_bounds_of_neighbours_say_what_is_one_code_away(dtype: str) -> None:
+    every = np.arange(256, dtype=np.uint8)
+    stored = every.view(encode(np, np.zeros(1), dtype).dtype)
+    low, high, lower, higher = outputs._rounded_to(dtype)
+    numbers = np.isfinite(decode(np, stored, dtype))
+    rng = np.random.default_rng(5)
+    near = decode(np, stored[numbers], dtype) * (1 + 0.3 * rng.standard_normal(numbers.sum()))
+    for value in near.clip(-127.4, 127.4) if dtype == "int8" else near:
+        apart = outputs._distance(np, stored[numbers], np.full(numbers.sum(), value), dtype)
+        inside = (low[numbers] <= value) & (value <= high[numbers])
+        beside = (lower[numbers] <= value) & (value <= higher[numbers])
+        assert (inside == (apart == 0)).all()
+        assert (beside == (apart <= 1)).all()
+
+
 @pytest.mark.parametrize("chunk", [3, 1 << 24])
 def test_the_share_is_that_of_the_whole_array(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(outputs, "CHUNK_ELEMENTS", chunk)

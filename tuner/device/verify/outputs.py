@@ -51,10 +51,15 @@ class Verdict:
         )
 
 
+def quickly_compared(dtype: str, tolerance: Tolerance) -> bool:
+    """Tell whether `look` can judge an output: all but codes of more than 8 bits."""
+    return tolerance.codes is None or storage_dtype(dtype).itemsize == 1
+
+
 def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> Verdict:
     """Compare an output's stored bits with float64 reference values of the same shape."""
     out, ref = raw.reshape(-1), reference.reshape(-1)
-    if xp.__name__ == "cupy" and tolerance.codes is None:
+    if xp.__name__ == "cupy" and quickly_compared(dtype, tolerance):
         error = largest_error(out, ref, dtype, tolerance)
         if error <= 1.0:
             return Verdict(error)
@@ -128,7 +133,7 @@ def _codes_apart(xp: Any, raw: Array, reference: Array, dtype: str) -> Array:
     """
     if storage_dtype(dtype).itemsize > 1:
         return _distance(xp, raw, reference, dtype)
-    low, high = map(xp.asarray, _rounded_to(dtype))
+    low, high = map(xp.asarray, _rounded_to(dtype)[:2])
     codes = raw.view(xp.uint8)
     # NaN is in no interval, so that the slow way looks at it too.
     others = xp.flatnonzero(~((low[codes] <= reference) & (reference <= high[codes])))
@@ -139,8 +144,11 @@ def _codes_apart(xp: Any, raw: Array, reference: Array, dtype: str) -> Array:
 
 
 @cache
-def _rounded_to(dtype: str) -> tuple[Array, Array]:
-    """Give the interval of numbers that may be stored as each of 256 codes; NaN where none is."""
+def _rounded_to(dtype: str) -> Array:
+    """Give the bounds of what may be stored as each of 256 codes, and as one of its neighbours.
+
+    They are NaN for codes that stand for no number.
+    """
     every = np.arange(256, dtype=np.uint8).view(storage_dtype(dtype))
     values = decode(np, every, dtype)
     finite = np.unique(values[np.isfinite(values)])
@@ -150,8 +158,8 @@ def _rounded_to(dtype: str) -> tuple[Array, Array]:
     if dtype not in FLOAT_DTYPES:  # those of floats saturate
         low[0], high[-1] = finite[0] - 0.5, finite[-1] + 0.5
     place = np.searchsorted(finite, values).clip(max=finite.size - 1)
-    known = np.isfinite(values)
-    return np.where(known, low[place], nan), np.where(known, high[place], nan)
+    bounds = low, high, np.r_[low[0], low[:-1]], np.r_[high[1:], high[-1]]
+    return np.stack([np.where(np.isfinite(values), one[place], nan) for one in bounds])
 
 
 def _distance(xp: Any, raw: Array, reference: Array, dtype: str) -> Array:
@@ -222,6 +230,29 @@ extern "C" __global__ void largest_error(const STORED* raw, const double* refere
   if (threadIdx.x % 32 == 0 && error > 0.0) atomicMax(worst, __double_as_longlong(error));
 }
 """
+_CODES = """
+extern "C" __global__ void count_codes(const unsigned char* raw, const double* reference,
+                                       long long count, const double* bounds,
+                                       unsigned long long* changed) {
+  __shared__ double shared[4 * 256];
+  for (int i = threadIdx.x; i < 4 * 256; i += blockDim.x) shared[i] = bounds[i];
+  __syncthreads();
+  unsigned long long others = 0;
+  const long long stride = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < count;
+       i += stride) {
+    const double* of = shared + raw[i];
+    const double value = reference[i];
+    if (of[0] <= value && value <= of[256]) continue;
+    ++others;
+    // The top bit: one is further than a code away.
+    if (!(of[512] <= value && value <= of[768])) atomicOr(changed, 1ull << 63);
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2)
+    others += __shfl_down_sync(0xffffffff, others, lanes);
+  if (threadIdx.x % 32 == 0 && others) atomicAdd(changed, others);
+}
+"""
 _UNTOUCHED = """
 extern "C" __global__ void count_others(const unsigned char* data, const long long* ranges,
                                         int expected, unsigned int* others) {
@@ -288,7 +319,8 @@ def look(
     for index, output in enumerate(outputs, start=1):
         _find_largest(output, found[index:])
     answer = found.get()
-    return int(answer.view(np.uint32)[0]) == 0, tuple(map(float, answer[1:]))
+    errors = tuple(map(_error_found, outputs, answer[1:]))
+    return int(answer.view(np.uint32)[0]) == 0, errors
 
 
 def largest_error(raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> float:
@@ -296,15 +328,34 @@ def largest_error(raw: Array, reference: Array, dtype: str, tolerance: Tolerance
     import cupy
 
     worst = cupy.zeros(1, cupy.float64)
-    _find_largest(Output(raw, reference, dtype, tolerance), worst)
-    return float(worst.get()[0])
+    output = Output(raw, reference, dtype, tolerance)
+    _find_largest(output, worst)
+    return _error_found(output, worst.get()[0])
+
+
+def _error_found(output: Output, answer: Any) -> float:
+    codes = output.tolerance.codes
+    if codes is None:
+        return float(answer)
+    changed = int(np.asarray(answer).view(np.uint64))
+    if changed >> 63:
+        return inf
+    share = changed / int(output.raw.size)
+    return share / codes if codes else inf if changed else 0.0
 
 
 def _find_largest(output: Output, worst: Array) -> None:
     dtype, tolerance = output.dtype, output.tolerance
+    size = np.int64(output.raw.size)
+    if tolerance.codes is not None:
+        import cupy
+
+        arrays = (output.raw, output.reference, size, cupy.asarray(_rounded_to(dtype)), worst)
+        _code_counter()((_BLOCKS,), (_THREADS,), arrays)
+        return
     largest = LARGEST[dtype] if dtype in FLOAT_DTYPES else inf  # no integer overflows to it
     bounds = (tolerance.absolute, tolerance.relative, largest)
-    numbers = (np.int64(output.raw.size), *map(np.float64, bounds))
+    numbers = (size, *map(np.float64, bounds))
     _kernel(dtype)((_BLOCKS,), (_THREADS,), (output.raw, output.reference, *numbers, worst))
 
 
@@ -325,6 +376,13 @@ def _kernel(dtype: str) -> Any:
     infinity = int(dtype in FLOAT_DTYPES and not dtype.startswith("float8"))
     head = f"#define STORED {kind}\n#define CHECK_INFINITY {infinity}\n#define DECODED(bits) "
     return cupy.RawKernel(head + decoded + _SOURCE, "largest_error")
+
+
+@cache
+def _code_counter() -> Any:
+    import cupy
+
+    return cupy.RawKernel(_CODES, "count_codes")
 
 
 @cache

@@ -56,6 +56,9 @@ class Described:
     parameters: str
     passed: str
     says: str
+    axes: str
+    choices: str
+    measured: str
 
 
 class OperatorFiles:
@@ -91,6 +94,9 @@ class OperatorFiles:
             ", ".join([*arrays, *(["*", *keywords] if keywords else [])]),
             ", ".join([*arrays, *(f"{name}={name}" for name in passed)]),
             f"Enqueue {spec.name} on the current stream; it writes {written}.",
+            ", ".join(spec.axes),
+            ", ".join(f"{name}={value}" for name, value in self._target.operators.items()),
+            self._measured,
         )
 
     def _built(self, number: int, kernel: VariantKernel) -> Built:
@@ -169,8 +175,10 @@ def _best(table: DispatchTable, workload: Workload) -> Compared | None:
     return found[1] if found else None
 
 
-def package_files(package: str, operators: Sequence[OperatorFiles]) -> dict[str, str | bytes]:
-    """Return all files of a package but its README, by their names in the folder."""
+def package_files(
+    package: str, operators: Sequence[OperatorFiles], folder: str = "."
+) -> dict[str, str | bytes]:
+    """Return all files of a package by their names in `folder`, which its README installs."""
     described = [one.described for one in operators]
     device = operators[0]._target.device.name
     values: dict[str, Any] = {
@@ -180,10 +188,12 @@ def package_files(package: str, operators: Sequence[OperatorFiles]) -> dict[str,
         "operators": described,
         "kernels": ", ".join(one.kernel for one in described),
         "device": device,
+        "folder": folder,
     }
     render = _environment().get_template
     files: dict[str, str | bytes] = {
         "pyproject.toml": render("pyproject.toml.j2").render(**values),
+        "README.md": render("README.md.j2").render(**values),
         f"{package}/__init__.py": render("init.py.j2").render(**values),
     }
     here = resources.files("tuner.export.pytorch")
