@@ -164,14 +164,9 @@ def test_a_figure_over_one_peer_names_what_was_not_measured(found: dict[str, Any
     assert figure.met is False
 
 
-# Older than this rule; docs/knowledge.md has its table.
-TO_RENEW = {"warm_start.json"}
-
-
 def test_every_result_file_names_a_clean_commit() -> None:
     for path in results_page.RESULTS.rglob("*.json"):
-        if path.name not in TO_RENEW:
-            results_page.read(path)
+        results_page.read(path)
 
 
 def test_the_commit_is_stated_where_git_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
