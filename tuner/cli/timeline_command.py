@@ -1,0 +1,277 @@
+"""`tune timeline`: what of a profiled step can be tuned, and what that could give."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.app.environment import program_name
+from tuner.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tuner.space.load import Definition
+    from tuner.timeline.table import Command, Row
+    from tuner.timeline.trace import Trace
+
+KERNELS = Path("kernels/sglang")
+PAGE = "docs/timeline.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """A timeline with its rows; `gbps` is None where the GPU's bandwidth is not known."""
+
+    trace: Trace
+    gpu: str
+    gbps: float | None
+    rows: tuple[Row, ...]
+    commands: tuple[Command, ...]
+    unfound: tuple[str, ...]
+    shapes_given: bool
+
+
+@click.command("timeline")
+@click.argument("trace", metavar="TRACE", type=options.FILE)
+@click.option(
+    "--shapes",
+    metavar="FILE",
+    type=options.FILE,
+    help="A trace of the same step without CUDA graphs and with record_shapes: its kernels' shapes "
+    "are taken for those of the same name and grid.",
+)
+@click.option(
+    "--workload",
+    "workloads",
+    metavar="OPERATOR:T=64,...",
+    multiple=True,
+    help="The workload of an operator, where no trace has its shapes; repeatable.",
+)
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="The GPU whose bandwidth gives the floors, or a number of GB/s; by default the trace's.",
+)
+@options.count("--top", help="Only so many rows; the others are summed up in one.")
+@options.as_json
+def command(
+    trace: Path,
+    shapes: Path | None,
+    workloads: tuple[str, ...],
+    gpu: str | None,
+    top: int | None,
+    as_json: bool,
+) -> None:
+    """Show what of a profiled step can be tuned, and what that could give to the whole of it.
+
+    TRACE is torch.profiler's JSON (.json, .json.gz) or what `nsys export --type sqlite` writes.
+    """
+    from rich.console import Console
+
+    found = examine(trace, shapes=shapes, workloads=workloads, gpu=gpu)
+    if as_json:
+        click.echo(json.dumps(as_object(found)))
+        return
+    console = Console(highlight=False)
+    for part in as_text(found, top):
+        console.print(part, markup=False, soft_wrap=isinstance(part, str))
+
+
+def examine(
+    path: Path, *, shapes: Path | None, workloads: tuple[str, ...], gpu: str | None
+) -> Findings:
+    """Read a timeline and find its operators, with the search spaces that are found from here."""
+    from tuner.timeline.operators import identified, rules, shapes_of
+    from tuner.timeline.read import read
+    from tuner.timeline.table import commands_of, rows_of, stated_workloads
+
+    trace, table = read(path), rules()
+    recorded = shapes_of(read(shapes), table) if shapes else {}
+    stated_names = {text.partition(":")[0] for text in workloads}
+    launched = {table.identity(launch).operator for launch in trace.launches}
+    needed = table.operators & (launched | stated_names)
+    spaces = find_spaces(needed)
+    stated = stated_workloads(workloads, spaces)
+    name, gbps = bandwidth(gpu, trace)
+    rows = rows_of(identified(trace.launches, table, recorded, stated), spaces, gbps)
+    return Findings(
+        trace=trace,
+        gpu=name,
+        gbps=gbps,
+        rows=rows,
+        commands=commands_of(rows, spaces),
+        unfound=tuple(sorted(needed - spaces.keys())),
+        shapes_given=shapes is not None,
+    )
+
+
+def find_spaces(operators: frozenset[str]) -> Mapping[str, Definition]:
+    """Read the search spaces of operators, as `tune KERNEL.cu` finds them from here."""
+    from tuner.app.locate import look_for_space
+    from tuner.space.load import load_definition
+
+    paths = {one: look_for_space(KERNELS / f"{one}.cu", Path.cwd()) for one in sorted(operators)}
+    return {one: load_definition(path) for one, path in paths.items() if path is not None}
+
+
+def bandwidth(gpu: str | None, trace: Trace) -> tuple[str, float | None]:
+    """Name the GPU and its memory's peak (1e9 B/s); raise a usage error for an unknown one."""
+    from tuner.device.recorded.foreign import GPUS, known_gpu
+
+    known = known_gpu(gpu or trace.gpu)
+    if known is not None:
+        return gpu or trace.gpu, known.streaming_gbps
+    if gpu is None:
+        return trace.gpu, trace.memory_gbps
+    try:
+        gbps = float(gpu)
+    except ValueError:
+        gbps = 0.0
+    if not 0.0 < gbps < 1e6:
+        raise click.BadParameter(
+            f"{gpu!r} is no known GPU and no number of GB/s; known are {', '.join(GPUS)}",
+            param_hint="--gpu",
+        )
+    return trace.gpu, gbps
+
+
+def as_object(found: Findings) -> dict[str, object]:
+    """Make the object that `--json` prints."""
+    trace = found.trace
+    return {
+        "trace": str(trace.path),
+        "gpu": found.gpu or None,
+        "gbps": found.gbps,
+        "kernel_us": trace.kernel_us,
+        "span_us": trace.span_us,
+        "busy_us": trace.busy_us,
+        "idle_share": trace.idle_share,
+        "rows": [_row_object(row) for row in found.rows],
+        "commands": [_line(one) for one in found.commands],
+    }
+
+
+def as_text(found: Findings, top: int | None) -> Iterator[RenderableType]:
+    """Lay the findings out for a terminal."""
+    from rich.table import Table
+
+    yield from _headline(found)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, right in _COLUMNS:
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    shown = found.rows[:top]
+    for row in shown:
+        table.add_row(*_cells(row))
+    rest = found.rows[len(shown) :]
+    if rest:
+        calls, share = sum(row.calls for row in rest), sum(row.share for row in rest)
+        table.add_row(f"{len(rest)} more rows", "", "", f"{calls:,}", f"{share:.1%}", "", "", "")
+    table.add_row("all", "", "", "", f"{sum(row.share for row in found.rows):.1%}", "", "", "")
+    yield table
+    yield from _advice(found)
+    if found.commands:
+        yield "\nmost to gain first:"
+    for one in found.commands:
+        yield f"  {_line(one)}"
+
+
+_COLUMNS = (
+    ("operator", False),
+    ("workload", False),
+    ("kernels", False),
+    ("calls", True),
+    ("share", True),
+    ("us a call", True),
+    ("floor us", True),
+    ("at most", True),
+)
+
+
+def _headline(found: Findings) -> Iterator[str]:
+    trace = found.trace
+    overlap = trace.kernel_us - trace.busy_us
+    gpu = found.gpu or "a GPU that the trace does not name"
+    rate = f"{found.gbps:,.0f} GB/s" if found.gbps else "bandwidth not known: name it with --gpu"
+    yield f"{gpu}, {rate}"
+    yield (
+        f"{trace.kernel_us:,.1f} us of kernels in {trace.span_us:,.1f} us, {trace.idle_share:.1%} "
+        "of it idle; shares are of the kernels' time"
+    )
+    if overlap > 0.001 * trace.kernel_us:
+        yield f"{overlap:,.1f} us ran beside others: a share of those may cost the step less"
+    yield ""
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    from tuner.timeline.table import short
+
+    identity = row.identity
+    names = dict.fromkeys(short(use.name) for use in row.kernels)
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    engine = f"{identity.engine}: " if identity.engine else ""
+    chosen = "".join(f" {name}={value}" for name, value in identity.choices)
+    workload = "not known" if identity.operator else ""
+    return (
+        f"{row.name}{chosen}",
+        identity.workload.key if identity.workload else workload,
+        f"{engine}{next(iter(names))}{more}",
+        f"{row.calls:,}",
+        f"{row.share:.1%}",
+        f"{row.per_call_us:.2f}",
+        "" if row.floor_us is None else f"{row.floor_us:.2f}",
+        "" if row.at_most is None else f"{row.at_most:.1%}",
+    )
+
+
+def _advice(found: Findings) -> Iterator[str]:
+    from tuner.timeline.table import without_shapes
+
+    lacking = dict.fromkeys(row.name for row in without_shapes(found.rows))
+    if lacking:
+        yield f"\nshapes not known: {', '.join(lacking)}"
+        if not found.shapes_given:
+            yield (
+                "  CUDA graphs and nsys record none. Profile a step of the same batch without CUDA "
+                f"graphs and with record_shapes, and name it with --shapes ({PAGE})"
+            )
+        yield (
+            "  what no PyTorch operator launches has none in any trace: state them with "
+            f"--workload {next(iter(lacking))}:AXIS=SIZE,..."
+        )
+    if found.unfound:
+        yield (
+            f"\nno search space found from here: {', '.join(found.unfound)}\n"
+            f"  floors and commands need {KERNELS} and its search spaces: run this in their tree"
+        )
+
+
+def _line(command: Command) -> str:
+    return shlex.join((program_name(), *command.words))
+
+
+def _row_object(row: Row) -> dict[str, object]:
+    identity = row.identity
+    return {
+        "operator": identity.operator or None,
+        "kind": identity.kind or None,
+        "engine": identity.engine or None,
+        "choices": dict(identity.choices),
+        "workload": identity.workload.values if identity.workload else None,
+        "calls": row.calls,
+        "us": row.us,
+        "share": row.share,
+        "us_per_call": row.per_call_us,
+        "floor_us": row.floor_us,
+        "at_most": row.at_most,
+        "kernels": [
+            {"name": use.name, "grid": use.grid, "calls": use.calls, "us": use.us}
+            for use in row.kernels
+        ],
+    }
