@@ -9,8 +9,9 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -29,7 +30,8 @@ AGAIN = (
 )
 GPU_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _HOST_LAUNCH = frozenset({"cuda_runtime", "cuda_driver"})
-_BLANK = re.compile(r"[ \t\n\r]*")
+_BLANKS = " \t\n\r"
+_BLANK = re.compile(f"[{_BLANKS}]*")
 
 Time = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -80,9 +82,10 @@ class _Events:
 
     def __init__(self) -> None:
         self.gpu = ""
-        self._works: list[_Work] = []
+        self._works: list[tuple[Launch, int | None, int | None]] = []
+        # The same texts and sizes come again and again, each time as another object.
+        self._same: dict[object, Any] = {}
         self._operators: dict[int, Call | None] = {}
-        self._calls: dict[Call, Call] = {}
         self._replays: set[int] = set()
 
     def add(self, event: object) -> None:
@@ -91,7 +94,7 @@ class _Events:
             return
         category = event.get("cat")
         if category in GPU_WORK:
-            self._works.append(_Work.model_validate(event))
+            self._add_work(_Work.model_validate(event))
         elif category == "cpu_op":
             self._add_operator(_Operator.model_validate(event))
         elif category in _HOST_LAUNCH:
@@ -105,21 +108,26 @@ class _Events:
             self.gpu = str(devices[0].get("name", ""))
 
     def launches(self) -> Iterator[Launch]:
-        for work in self._works:
-            details = work.args
-            replayed = details.correlation in self._replays
-            known = None if replayed or details.external is None else details.external
-            yield Launch(
-                name=work.name,
-                start_us=work.ts,
-                us=work.dur,
-                grid=details.grid,
-                block=details.block,
-                device=details.device,
-                stream=details.stream,
-                call=None if known is None else self._operators.get(known),
-                replayed=replayed,
-            )
+        for launch, external, correlation in self._works:
+            if correlation in self._replays:
+                yield replace(launch, replayed=True)
+            elif external is not None and (call := self._operators.get(external)) is not None:
+                yield replace(launch, call=call)
+            else:
+                yield launch
+
+    def _add_work(self, work: _Work) -> None:
+        details, once = work.args, self._same.setdefault
+        launch = Launch(
+            name=once(work.name, work.name),
+            start_us=work.ts,
+            us=work.dur,
+            grid=once(details.grid, details.grid),
+            block=once(details.block, details.block),
+            device=details.device,
+            stream=details.stream,
+        )
+        self._works.append((launch, details.external, details.correlation))
 
     def _add_operator(self, operator: _Operator) -> None:
         key = operator.args.external
@@ -128,7 +136,7 @@ class _Events:
         inputs = operator.args
         shapes, values = tuple(map(_shape, inputs.dims)), tuple(map(str, inputs.values))
         call = Call(operator.name, shapes, values, tuple(inputs.types))
-        call = self._calls.setdefault(call, call)
+        call = self._same.setdefault(call, call)
         # Traces of several processes in one file count their operators anew.
         same = self._operators.get(key, call) == call
         self._operators[key] = call if same else None
@@ -171,10 +179,13 @@ class _Text:
     def peek(self) -> str:
         """Skip blanks and return the next character, "" at the end."""
         while True:
+            found = self._text[self._at : self._at + 1]
+            if found and found not in _BLANKS:
+                return found
             blank = _BLANK.match(self._text, self._at)
             self._at = blank.end() if blank else self._at
-            if self._at < len(self._text) or not self._more(PIECE):
-                return self._text[self._at : self._at + 1]
+            if self._at == len(self._text) and not self._more(PIECE):
+                return ""
 
     def take(self, wanted: str) -> str:
         """Take one of the wanted characters; raise `ValueError` for another."""
@@ -198,9 +209,9 @@ class _Text:
                     self._at = end
                     return value
             except json.JSONDecodeError as error:
-                if self._ended:
+                if self._ended and _cut_off(error):
                     raise EOFError from error
-                if len(self._text) - self._at > LONGEST:
+                if self._ended or len(self._text) - self._at > LONGEST:
                     raise ValueError(error.msg) from error
             self._more(piece)
             piece *= 2
@@ -212,14 +223,19 @@ class _Text:
         return bool(read)
 
 
+def _cut_off(error: json.JSONDecodeError) -> bool:
+    """Whether the text ends where more of it was expected: in a string, a word or between them."""
+    left = len(error.doc.rstrip()) - error.pos
+    return error.msg.startswith("Unterminated") or left < len("false")
+
+
 def _members(text: _Text, events: _Events) -> Iterator[object]:
     """Yield the events of a list, or of `traceEvents` of an object, and tell of the GPUs."""
     if text.peek() == "[":
         yield from _items(text)
         return
-    text.take("{")
     found = False
-    while text.peek() != "}":
+    for _ in _each(text, "{", "}"):
         key = text.value()
         text.take(":")
         if key == "traceEvents" and text.peek() == "[":
@@ -229,19 +245,24 @@ def _members(text: _Text, events: _Events) -> Iterator[object]:
             events.add_devices(text.value())
         else:
             text.value()
-        if text.peek() != "}":
-            text.take(",")
     if not found:
         raise LookupError
 
 
 def _items(text: _Text) -> Iterator[object]:
-    text.take("[")
-    while text.peek() != "]":
+    for _ in _each(text, "[", "]"):
         yield text.value()
-        if text.peek() != "]":
-            text.take(",")
-    text.take("]")
+
+
+def _each(text: _Text, opening: str, closing: str) -> Iterator[None]:
+    """Stop before each member of a list or an object, and take what stands between them."""
+    text.take(opening)
+    if text.peek() == closing:
+        text.take(closing)
+        return
+    yield
+    while text.take(f",{closing}") != closing:
+        yield
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import Dim3, Workload
 from tuner.space.schema import Scalar, StrictModel, checked
 from tuner.space.yaml import read as read_yaml
-from tuner.timeline.trace import Call, Launch, Trace
+from tuner.timeline.trace import Call, Launch, Trace, base_name
 
 TABLE = Path(__file__).with_name("operators.yaml")
 UNKNOWN = "unknown"
@@ -201,7 +201,10 @@ def identified(
 
 
 def key_of(launch: Launch) -> Key:
-    return launch.name, launch.grid, launch.block
+    return _base_name(launch.name), launch.grid, launch.block
+
+
+_base_name = cache(base_name)
 
 
 def _number(text: str) -> Value:

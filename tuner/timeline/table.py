@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from os.path import relpath
@@ -12,10 +11,9 @@ from tuner.model.kernel import Workload
 from tuner.model.statistics import floor_us
 from tuner.space.load import Definition, workload_from_text
 from tuner.timeline.operators import UNKNOWN, Identity
-from tuner.timeline.trace import Launch
+from tuner.timeline.trace import Launch, base_name
 
-NAME_LENGTH = 56
-_ARGUMENTS = re.compile(r"(<|\().*")
+NAME_LENGTH = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def rows_of(
     parts: set[str] = set()
     for launch, identity in launches:
         whole = replace(identity, part=False)
-        group = (whole, short(launch.name) if identity.kind == UNKNOWN else "")
+        group = (whole, launch.name if identity.kind == UNKNOWN else "")
         kinds[group] = whole
         if identity.part:
             parts.add(launch.name)
@@ -122,6 +120,8 @@ def stated_workloads(texts: Iterable[str], spaces: Mapping[str, Definition]) -> 
             raise InputError(
                 f"{text!r} names no operator whose search space is here", remedy=remedy
             )
+        if operator in stated:
+            raise InputError(f"{operator} is given two workloads", remedy="give each operator one")
         stated[operator] = workload_from_text(spaces[operator].spec, sizes)
     return stated
 
@@ -132,9 +132,8 @@ def without_shapes(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def short(name: str) -> str:
-    """Cut a kernel's name down to what tells it from others: no parameters, no arguments."""
-    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    plain = _ARGUMENTS.sub("", plain) or plain
+    """Cut a kernel's name down to a cell of a table."""
+    plain = base_name(name)
     return plain if len(plain) <= NAME_LENGTH else f"{plain[: NAME_LENGTH - 3]}..."
 
 

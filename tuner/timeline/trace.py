@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from tuner.model.kernel import Dim3
 
 Shape = tuple[int, ...]
+_UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
+_INNERMOST = re.compile(r"<[^<>]*>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +91,12 @@ def _union_us(launches: Iterable[Launch]) -> float:
         total += max(end - max(start, reached), 0.0)
         reached = max(reached, end)
     return total
+
+
+def base_name(name: str) -> str:
+    """Reduce a kernel's name to what both profilers write alike: no template, no parameters."""
+    plain, removed = _UNNAMED.sub("", name), 1
+    while removed:
+        plain, removed = _INNERMOST.subn("", plain)
+    words = plain.partition("(")[0].split()
+    return words[-1] if words else name
