@@ -116,7 +116,7 @@ def stated_workloads(texts: Iterable[str], spaces: Mapping[str, Definition]) -> 
     for text in texts:
         operator, colon, sizes = text.partition(":")
         if not colon or operator not in spaces:
-            remedy = f"write OPERATOR:T=64,H=4096, of {', '.join(sorted(spaces)) or 'none here'}"
+            remedy = f"write OPERATOR:T=64,H=4096; here are {', '.join(sorted(spaces)) or 'none'}"
             raise InputError(
                 f"{text!r} names no operator whose search space is here", remedy=remedy
             )
