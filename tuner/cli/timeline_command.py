@@ -13,6 +13,7 @@ import click
 
 from tuner.app.environment import program_name
 from tuner.cli import options
+from tuner.model.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -94,6 +95,12 @@ def examine(
 
     trace, table = read(path), rules()
     recorded = shapes_of(read(shapes), table) if shapes else {}
+    if shapes and not recorded:
+        raise InputError(
+            "no shapes of any operator in it",
+            path=shapes,
+            remedy="profile with record_shapes=True and without CUDA graphs",
+        )
     stated_names = {text.partition(":")[0] for text in workloads}
     launched = {table.identity(launch).operator for launch in trace.launches}
     needed = table.operators & (launched | stated_names)

@@ -90,8 +90,14 @@ def test_the_shapes_of_torch_serve_a_trace_of_nsys(tune, tmp_path: Path, eager: 
 
 def test_the_rows_beyond_the_top_are_one(tune, graph: Path) -> None:
     said = tune("timeline", graph, "--top", "2").stdout
-    assert re.search(r"^4 more rows +5 +4\.7%", said, re.MULTILINE)
+    assert re.search(r"^4 more rows +5 +4\.8%", said, re.MULTILINE)
     assert re.search(r"^all +100\.0%", said, re.MULTILINE)
+
+
+def test_a_trace_that_was_to_have_shapes_and_has_none_is_refused(tune, graph: Path) -> None:
+    result = tune("timeline", graph, "--shapes", graph)
+    assert result.exit_code == 2
+    assert "graph.json: no shapes of any operator in it" in result.stderr
 
 
 def test_kernels_beside_others_are_said_to_be(tune, tmp_path: Path) -> None:
