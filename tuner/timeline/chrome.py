@@ -92,7 +92,7 @@ class _Events:
         """Take one event; raise `ValidationError` for one that is not as the profiler writes it."""
         if not isinstance(event, dict):
             return
-        category = event.get("cat")
+        category = str(event.get("cat"))
         if category in GPU_WORK:
             self._add_work(_Work.model_validate(event))
         elif category == "cpu_op":

@@ -6,7 +6,10 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import quote
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from tuner.model.errors import InputError
 from tuner.process.files import open_regular
@@ -18,6 +21,13 @@ EXPORT = "nsys export --type sqlite --output trace.sqlite REPORT.nsys-rep"
 _KERNELS, _COPIES, _FILLS, _GRAPHS = (
     f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 )
+_SIZES = tuple(f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ")
+Count = Annotated[int, Field(ge=0)] | None
+Nanoseconds = Annotated[int, Field(ge=0)]
+_KERNEL_ROW = TypeAdapter(
+    tuple[str, int, Nanoseconds, Count, Count, Count, Count, Count, Count, Count, Count, Count]
+)
+_OTHER_ROW = TypeAdapter(tuple[int, Nanoseconds, Count, Count])
 _NODES = "nsys profile --trace=cuda --cuda-graph-trace=node ..."
 
 
@@ -52,18 +62,23 @@ def _read_nsys(path: Path) -> Trace:
             _require_launches(path, database, tables)
             launches = sorted(_launches(database, tables), key=lambda one: one.start_us)
             gpu, rate = _gpu(database, tables)
-    except (sqlite3.Error, TypeError) as error:
-        remedy = f"export the report again: `{EXPORT}`"
-        raise InputError(
-            f"not a whole export of nsys: {error}", path=path, remedy=remedy
-        ) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise _damaged(path, f"a row has {first['input']!r:.80}: {first['msg']}") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise _damaged(path, str(error)) from error
     return Trace(path, tuple(launches), gpu, rate)
+
+
+def _damaged(path: Path, what: str) -> InputError:
+    message, remedy = f"not a whole export of nsys: {what}", f"export it again: `{EXPORT}`"
+    return InputError(message, path=path, remedy=remedy)
 
 
 def _columns(database: sqlite3.Connection) -> dict[str, set[str]]:
     found = database.execute(
         "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c "
-        "WHERE m.type IN ('table', 'view')"
+        "WHERE m.type = 'table'"
     )
     columns: dict[str, set[str]] = {}
     for table, column in found:
@@ -104,20 +119,20 @@ def _rows(database: sqlite3.Connection, tables: dict[str, set[str]], table: str)
 def _launches(database: sqlite3.Connection, tables: dict[str, set[str]]) -> Iterator[Launch]:
     has = tables[_KERNELS]
     name = "demangledName" if "demangledName" in has else "shortName"
-    sizes = [f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ"]
-    for row in database.execute(
-        f"SELECT start, end, coalesce(s.value, 'unnamed'), {_or_null(has, 'deviceId', 'streamId')},"  # noqa: S608
-        f" {_or_null(has, 'graphNodeId', *sizes)} FROM {_KERNELS} LEFT JOIN StringIds s"
-        f" ON s.id = {name}"
-    ):
-        start, end, kernel, device, stream, node, *grid_and_block = row
-        whole = None not in grid_and_block
+    known = _or_null(has, "deviceId", "streamId", "graphNodeId", *_SIZES)
+    kernels = database.execute(
+        f"SELECT coalesce(s.value, 'unnamed'), start, end - start, {known} FROM {_KERNELS} "  # noqa: S608
+        f"LEFT JOIN StringIds s ON s.id = {name}"
+    )
+    for row in kernels:
+        kernel, start_ns, ns, device, stream, node, *sizes = _KERNEL_ROW.validate_python(row)
+        x, y, z, *block = (size or 1 for size in sizes)
         yield Launch(
-            name=str(kernel),
-            start_us=start / 1e3,
-            us=(end - start) / 1e3,
-            grid=tuple(grid_and_block[:3]) if whole else None,
-            block=tuple(grid_and_block[3:]) if whole else None,
+            name=kernel,
+            start_us=start_ns / 1e3,
+            us=ns / 1e3,
+            grid=None if None in sizes else (x, y, z),
+            block=None if None in sizes else (block[0], block[1], block[2]),
             device=device or 0,
             stream=stream or 0,
             replayed=bool(node),
@@ -125,10 +140,11 @@ def _launches(database: sqlite3.Connection, tables: dict[str, set[str]]) -> Iter
     for table, label in ((_COPIES, "Memcpy"), (_FILLS, "Memset"), (_GRAPHS, "CUDA graph")):
         if table in tables:
             known = _or_null(tables[table], "deviceId", "streamId")
-            rows = database.execute(f"SELECT start, end, {known} FROM {table}")  # noqa: S608
-            for start, end, device, stream in rows:
+            found = database.execute(f"SELECT start, end - start, {known} FROM {table}")  # noqa: S608
+            for row in found:
+                start_ns, ns, device, stream = _OTHER_ROW.validate_python(row)
                 yield Launch(
-                    label, start / 1e3, (end - start) / 1e3, device=device or 0, stream=stream or 0
+                    label, start_ns / 1e3, ns / 1e3, device=device or 0, stream=stream or 0
                 )
 
 
@@ -145,4 +161,4 @@ def _gpu(database: sqlite3.Connection, tables: dict[str, set[str]]) -> tuple[str
         f"SELECT name, {_or_null(has, 'memoryBandwidth')} FROM TARGET_INFO_GPU LIMIT 1"  # noqa: S608
     ).fetchone()
     name, rate = row or ("", None)
-    return str(name or ""), rate / 1e9 if rate else None
+    return str(name or ""), rate / 1e9 if isinstance(rate, int) and rate > 0 else None

@@ -55,7 +55,8 @@ class Row:
     def at_most(self) -> float | None:
         if self.floor_us is None:
             return None
-        return self.share * max(1.0 - self.floor_us / self.per_call_us, 0.0)
+        slack_us = max(self.per_call_us - self.floor_us, 0.0)
+        return self.share * slack_us / self.per_call_us if slack_us else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,3 +215,13 @@ def test_an_export_with_a_column_missing_names_it(tmp_path: Path) -> None:
         database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN end TO stop")
         database.commit()
     assert "has no column end" in refusal(path)
+
+
+def test_a_kernel_that_ends_before_it_starts_is_told(tmp_path: Path) -> None:
+    path = nsys_export(tmp_path / "trace.sqlite", [("k", 5000, 1000, 1)])
+    assert "not a whole export of nsys: a row has -4000" in refusal(path)
+
+
+def test_a_category_that_is_no_text_is_passed_over(path: Path) -> None:
+    odd = kernel("k", 0.0, 1.0) | {"cat": {}}
+    assert len(read(torch_trace(path, [odd, kernel("k", 1.0, 1.0)])).launches) == 1

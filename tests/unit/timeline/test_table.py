@@ -49,8 +49,9 @@ def test_the_floor_is_the_operators_bytes_over_the_bandwidth() -> None:
     assert row.at_most == pytest.approx(1.0 - 5.505 / 8.0, abs=1e-3)
 
 
-def test_a_kernel_under_its_floor_has_nothing_to_gain() -> None:
-    (row,) = rows(("k", 1.0, SMALL))
+@pytest.mark.parametrize("us", [1.0, 0.0])
+def test_a_kernel_under_its_floor_has_nothing_to_gain(us: float) -> None:
+    (row,) = rows(("k", us, SMALL))
     assert row.at_most == 0.0
 
 
