@@ -89,7 +89,7 @@ def examine(
     path: Path, *, shapes: Path | None, workloads: tuple[str, ...], gpu: str | None
 ) -> Findings:
     """Read a timeline and find its operators, with the search spaces that are found from here."""
-    from tuner.timeline.operators import identified, rules, shapes_of
+    from tuner.timeline.operators import labelled, rules, shapes_of
     from tuner.timeline.read import read
     from tuner.timeline.table import commands_of, rows_of, stated_workloads
 
@@ -102,12 +102,12 @@ def examine(
             remedy="profile with record_shapes=True and without CUDA graphs",
         )
     stated_names = {text.partition(":")[0] for text in workloads}
-    launched = {table.identity(launch).operator for launch in trace.launches}
+    launched = {table.label(launch).operator for launch in trace.launches}
     needed = table.operators & (launched | stated_names)
     spaces = find_spaces(needed)
     stated = stated_workloads(workloads, spaces)
     name, gbps = bandwidth(gpu, trace)
-    rows = rows_of(identified(trace.launches, table, recorded, stated), spaces, gbps)
+    rows = rows_of(labelled(trace.launches, table, recorded, stated), spaces, gbps)
     return Findings(
         trace=trace,
         gpu=name,
@@ -161,7 +161,7 @@ def as_object(found: Findings) -> dict[str, object]:
         "busy_us": trace.busy_us,
         "idle_share": trace.idle_share,
         "rows": [_row_object(row) for row in found.rows],
-        "commands": [_line(one) for one in found.commands],
+        "commands": [{"command": _line(one), "at_most": one.at_most} for one in found.commands],
     }
 
 
@@ -186,7 +186,8 @@ def as_text(found: Findings, top: int | None) -> Iterator[RenderableType]:
     if found.commands:
         yield "\nmost to gain first:"
     for one in found.commands:
-        yield f"  {_line(one)}"
+        gain = "" if one.at_most is None else f"    # at most {one.at_most:.1%} of the step"
+        yield f"  {_line(one)}{gain}"
 
 
 _COLUMNS = (
@@ -219,15 +220,15 @@ def _headline(found: Findings) -> Iterator[str]:
 def _cells(row: Row) -> tuple[str, ...]:
     from tuner.timeline.table import short
 
-    identity = row.identity
+    label = row.label
     names = dict.fromkeys(short(use.name) for use in row.kernels)
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    engine = f"{identity.engine}: " if identity.engine else ""
-    chosen = "".join(f" {name}={value}" for name, value in identity.choices)
-    workload = "not known" if identity.operator else ""
+    engine = f"{label.engine}: " if label.engine else ""
+    chosen = "".join(f" {name}={value}" for name, value in label.choices)
+    workload = "not known" if label.operator else ""
     return (
         f"{row.name}{chosen}",
-        identity.workload.key if identity.workload else workload,
+        label.workload.key if label.workload else workload,
         f"{engine}{next(iter(names))}{more}",
         f"{row.calls:,}",
         f"{row.share:.1%}",
@@ -264,13 +265,13 @@ def _line(command: Command) -> str:
 
 
 def _row_object(row: Row) -> dict[str, object]:
-    identity = row.identity
+    label = row.label
     return {
-        "operator": identity.operator or None,
-        "kind": identity.kind or None,
-        "engine": identity.engine or None,
-        "choices": dict(identity.choices),
-        "workload": identity.workload.values if identity.workload else None,
+        "operator": label.operator or None,
+        "kind": label.kind or None,
+        "engine": label.engine or None,
+        "choices": dict(label.choices),
+        "workload": label.workload.values if label.workload else None,
         "calls": row.calls,
         "us": row.us,
         "share": row.share,

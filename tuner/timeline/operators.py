@@ -14,7 +14,7 @@ from pydantic import Field
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
 from tuner.model.kernel import Dim3, Workload
-from tuner.space.schema import Scalar, StrictModel, checked
+from tuner.space.schema import LARGEST, Scalar, StrictModel, checked
 from tuner.space.yaml import read as read_yaml
 from tuner.timeline.trace import Call, Launch, Trace, base_name
 
@@ -48,7 +48,7 @@ class TableModel(StrictModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Label:
     """What one launch is: an operator that can be tuned, or a kind of work.
 
     `workload` is None where the shapes are not known; `part` marks the further kernels of a call.
@@ -72,10 +72,10 @@ class CallRule:
     choices: Mapping[str, Expression]
     when: Expression
 
-    def identity(self, call: Call) -> Identity | None:
+    def label(self, call: Call) -> Label | None:
         """Say what a call is; None where it is not for this operator."""
         if not call.shapes:
-            return Identity(self.operator, kind="")
+            return Label(self.operator, kind="")
         names = inputs_of(call)
         try:
             if not self.when.evaluate(names):
@@ -84,9 +84,10 @@ class CallRule:
             choices = tuple(sorted(chosen))
             sizes = {axis: one.integer(names) for axis, one in self.axes.items()}
         except ExpressionError:  # another version of it has other inputs
-            return Identity(self.operator, kind="")
-        workload = Workload.of(sizes) if min(sizes.values()) > 0 else None
-        return Identity(self.operator, kind="", choices=choices, workload=workload)
+            return Label(self.operator, kind="")
+        fits = all(0 < size <= LARGEST for size in sizes.values())
+        workload = Workload.of(sizes) if fits else None
+        return Label(self.operator, kind="", choices=choices, workload=workload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +96,15 @@ class Rules:
 
     calls: tuple[CallRule, ...]
     kernels: tuple[tuple[re.Pattern[str], KernelModel], ...]
-    _named: dict[str, Identity] = field(default_factory=dict, compare=False)
-    _called: dict[Call, Identity | None] = field(default_factory=dict, compare=False)
+    _named: dict[str, Label] = field(default_factory=dict, compare=False)
+    _called: dict[Call, Label | None] = field(default_factory=dict, compare=False)
 
     @property
     def operators(self) -> frozenset[str]:
         named = (model.operator for _, model in self.kernels)
         return frozenset(one for one in (*named, *(call.operator for call in self.calls)) if one)
 
-    def identity(self, launch: Launch) -> Identity:
+    def label(self, launch: Launch) -> Label:
         """Say what a launch is, by the PyTorch operator it came from, else by its name."""
         named = self._named.get(launch.name)
         if named is None:
@@ -119,7 +120,7 @@ class Rules:
             part=not same or named.part,
         )
 
-    def _by_name(self, name: str) -> Identity:
+    def _by_name(self, name: str) -> Label:
         for pattern, model in self.kernels:
             found = pattern.search(name)
             if found is None:
@@ -127,12 +128,12 @@ class Rules:
             operator = model.operator or found.groupdict().get("operator", "")
             choices = tuple(sorted(model.choices.items()))
             kind = "" if operator else model.kind
-            return Identity(operator, kind, model.engine, choices, part=model.part)
-        return Identity()
+            return Label(operator, kind, model.engine, choices, part=model.part)
+        return Label()
 
-    def _by_call(self, call: Call) -> Identity | None:
+    def _by_call(self, call: Call) -> Label | None:
         if call not in self._called:
-            found = (one.identity(call) for one in self.calls if one.pattern.search(call.name))
+            found = (one.label(call) for one in self.calls if one.pattern.search(call.name))
             self._called[call] = next((one for one in found if one is not None), None)
         return self._called[call]
 
@@ -166,38 +167,38 @@ def inputs_of(call: Call) -> dict[str, Value]:
     return names | {f"type{index}": name for index, name in enumerate(call.types)}
 
 
-def shapes_of(trace: Trace, table: Rules) -> dict[Key, Identity]:
+def shapes_of(trace: Trace, table: Rules) -> dict[Key, Label]:
     """Tell what each kernel of a trace is, by name and grid: what to know of its replays.
 
     Left out is a kernel without a workload, and one that has several under the same name and grid.
     """
-    found: dict[Key, set[Identity]] = {}
+    found: dict[Key, set[Label]] = {}
     for launch in trace.launches:
-        identity = table.identity(launch)
-        if identity.operator:
-            found.setdefault(key_of(launch), set()).add(identity)
+        label = table.label(launch)
+        if label.operator:
+            found.setdefault(key_of(launch), set()).add(label)
     only = ((key, next(iter(some))) for key, some in found.items() if len(some) == 1)
-    return {key: identity for key, identity in only if identity.workload is not None}
+    return {key: label for key, label in only if label.workload is not None}
 
 
-def identified(
+def labelled(
     launches: Iterable[Launch],
     table: Rules,
-    shapes: Mapping[Key, Identity],
+    shapes: Mapping[Key, Label],
     stated: Mapping[str, Workload],
-) -> Iterable[tuple[Launch, Identity]]:
+) -> Iterable[tuple[Launch, Label]]:
     """Pair launches with what they are.
 
     A workload that was not recorded comes from another trace's `shapes`, else from what the user
     stated of the operator.
     """
     for launch in launches:
-        identity = table.identity(launch)
-        if identity.operator and identity.workload is None:
-            identity = shapes.get(key_of(launch), identity)
-            if identity.workload is None:
-                identity = replace(identity, workload=stated.get(identity.operator))
-        yield launch, identity
+        label = table.label(launch)
+        if label.operator and label.workload is None:
+            label = shapes.get(key_of(launch), label)
+            if label.workload is None:
+                label = replace(label, workload=stated.get(label.operator))
+        yield launch, label
 
 
 def key_of(launch: Launch) -> Key:

@@ -10,7 +10,7 @@ from tuner.model.errors import ExpressionError, InputError
 from tuner.model.kernel import Workload
 from tuner.model.statistics import floor_us
 from tuner.space.load import Definition, workload_from_text
-from tuner.timeline.operators import UNKNOWN, Identity
+from tuner.timeline.operators import UNKNOWN, Label
 from tuner.timeline.trace import Launch, base_name
 
 NAME_LENGTH = 40
@@ -35,7 +35,7 @@ class Row:
     that would save: both None where the workload or the bandwidth is not known.
     """
 
-    identity: Identity
+    label: Label
     kernels: tuple[KernelUse, ...]
     calls: int
     us: float
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        known = self.identity.operator or self.identity.kind
+        known = self.label.operator or self.label.kind
         return short(self.kernels[0].name) if known == UNKNOWN else known
 
     @property
@@ -61,26 +61,29 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A run that tunes one operator for the workloads that the step has; most to gain first."""
+    """The arguments of a run that tunes one operator for the workloads that the step has.
+
+    `at_most` is the share of all kernel time that its rows could save, None where none is known.
+    """
 
     words: tuple[str, ...]
-    at_most: float
+    at_most: float | None
 
 
 def rows_of(
-    launches: Iterable[tuple[Launch, Identity]],
+    launches: Iterable[tuple[Launch, Label]],
     spaces: Mapping[str, Definition],
     gbps: float | None,
 ) -> tuple[Row, ...]:
     """Sum launches up, the largest share first; shares are of the sum of all their times."""
     uses: dict[object, dict[tuple[str, object], KernelUse]] = {}
-    kinds: dict[object, Identity] = {}
+    kinds: dict[object, Label] = {}
     parts: set[str] = set()
-    for launch, identity in launches:
-        whole = replace(identity, part=False)
-        group = (whole, launch.name if identity.kind == UNKNOWN else "")
+    for launch, label in launches:
+        whole = replace(label, part=False)
+        group = (whole, launch.name if label.kind == UNKNOWN else "")
         kinds[group] = whole
-        if identity.part:
+        if label.part:
             parts.add(launch.name)
         of_group = uses.setdefault(group, {})
         key = launch.name, launch.grid
@@ -98,17 +101,18 @@ def commands_of(rows: Iterable[Row], spaces: Mapping[str, Definition]) -> tuple[
     """Make a command for each operator and choice with known workloads, most to gain first."""
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Row]] = {}
     for row in rows:
-        if row.identity.workload is not None and row.identity.operator in spaces:
-            groups.setdefault((row.identity.operator, row.identity.choices), []).append(row)
+        if row.label.workload is not None and row.label.operator in spaces:
+            groups.setdefault((row.label.operator, row.label.choices), []).append(row)
     commands = []
     for (operator, choices), found in groups.items():
         words = [relpath(spaces[operator].spec.source)]
         for name, value in choices:
             words += ["--operator", f"{name}={value}"]
-        for workload in dict.fromkeys(row.identity.workload for row in found):
+        for workload in dict.fromkeys(row.label.workload for row in found):
             words += ["--workload", workload.key if workload else ""]
-        commands.append(Command(tuple(words), sum(row.at_most or 0.0 for row in found)))
-    return tuple(sorted(commands, key=lambda command: -command.at_most))
+        known = [row.at_most for row in found if row.at_most is not None]
+        commands.append(Command(tuple(words), sum(known) if known else None))
+    return tuple(sorted(commands, key=lambda command: -(command.at_most or 0.0)))
 
 
 def stated_workloads(texts: Iterable[str], spaces: Mapping[str, Definition]) -> dict[str, Workload]:
@@ -129,7 +133,7 @@ def stated_workloads(texts: Iterable[str], spaces: Mapping[str, Definition]) -> 
 
 def without_shapes(rows: Iterable[Row]) -> tuple[Row, ...]:
     """List the rows of operators whose workload is not known."""
-    return tuple(row for row in rows if row.identity.operator and row.identity.workload is None)
+    return tuple(row for row in rows if row.label.operator and row.label.workload is None)
 
 
 def short(name: str) -> str:
@@ -139,7 +143,7 @@ def short(name: str) -> str:
 
 
 def _row(
-    identity: Identity,
+    label: Label,
     uses: tuple[KernelUse, ...],
     parts: set[str],
     total_us: float,
@@ -150,23 +154,21 @@ def _row(
     kernels = tuple(sorted(uses, key=lambda use: -use.us))
     calls = sum(use.calls for use in uses if use.name not in parts)
     return Row(
-        identity=identity,
+        label=label,
         kernels=kernels,
         calls=calls or max(use.calls for use in uses),
         us=us,
         share=us / total_us if total_us else 0.0,
-        floor_us=_floor_us(identity, spaces, gbps),
+        floor_us=_floor_us(label, spaces, gbps),
     )
 
 
-def _floor_us(
-    identity: Identity, spaces: Mapping[str, Definition], gbps: float | None
-) -> float | None:
-    definition = spaces.get(identity.operator)
-    if definition is None or identity.workload is None or not gbps:
+def _floor_us(label: Label, spaces: Mapping[str, Definition], gbps: float | None) -> float | None:
+    definition = spaces.get(label.operator)
+    if definition is None or label.workload is None or not gbps:
         return None
     try:
-        spec = definition.chosen(dict(identity.choices)).spec
-        return floor_us(spec.min_bytes.integer(identity.workload.values), gbps)
+        spec = definition.chosen(dict(label.choices)).spec
+        return floor_us(spec.min_bytes.integer(label.workload.values), gbps)
     except ExpressionError:
         return None

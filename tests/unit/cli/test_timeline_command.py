@@ -58,8 +58,8 @@ def test_every_command_names_a_kernel_and_workloads_that_tune_takes(
     stated = ("--workload", "fused_add_rmsnorm:T=64,H=4096")
     found = json.loads(tune("timeline", graph, "--shapes", eager, *stated, "--json").stdout)
     assert len(found["commands"]) == 2
-    for command in found["commands"]:
-        program, source, option, workload = shlex.split(command)
+    for one in found["commands"]:
+        program, source, option, workload = shlex.split(one["command"])
         assert (program, option) == ("tune", "--workload")
         assert Path(source).is_file()
         space = ROOT / "search_spaces" / "sglang" / f"{Path(source).stem}.yaml"

@@ -9,7 +9,7 @@ from timelines import ATTENTION, GEMM, NORM, SILU, eager_layer, replayed_layer
 
 from tuner.model.kernel import Workload
 from tuner.space.load import load_definition
-from tuner.timeline.operators import UNKNOWN, identified, key_of, rules, shapes_of
+from tuner.timeline.operators import UNKNOWN, key_of, labelled, rules, shapes_of
 from tuner.timeline.read import read
 from tuner.timeline.trace import Call, Launch, Trace
 
@@ -69,19 +69,19 @@ def launch(name: str, call: Call | None = None) -> Launch:
 
 
 def axes_of(call: Call) -> dict[str, int] | None:
-    workload = rules().identity(launch("kernel", call)).workload
+    workload = rules().label(launch("kernel", call)).workload
     return workload and workload.values
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_kernel_is_known_by_its_name(name: str) -> None:
-    assert rules().identity(launch(name)).operator == NAMED[name]
+    assert rules().label(launch(name)).operator == NAMED[name]
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_what_cannot_be_tuned_is_called_what_it_is(name: str) -> None:
-    identity = rules().identity(launch(name))
-    assert (identity.operator, identity.kind) == ("", KINDS[name])
+    label = rules().label(launch(name))
+    assert (label.operator, label.kind) == ("", KINDS[name])
 
 
 def test_every_operator_can_be_found_by_name_and_by_call() -> None:
@@ -141,8 +141,8 @@ def test_the_axes_follow_from_the_shapes(call: Call, axes: dict[str, int]) -> No
 
 
 def test_a_call_without_shapes_is_known_but_for_its_workload() -> None:
-    identity = rules().identity(launch("kernel", Call("_C::silu_and_mul")))
-    assert (identity.operator, identity.workload) == ("silu_and_mul", None)
+    label = rules().label(launch("kernel", Call("_C::silu_and_mul")))
+    assert (label.operator, label.workload) == ("silu_and_mul", None)
 
 
 def test_a_call_of_an_empty_batch_has_no_workload() -> None:
@@ -152,7 +152,7 @@ def test_a_call_of_an_empty_batch_has_no_workload() -> None:
 def test_groups_of_another_size_are_not_the_operator() -> None:
     shapes = ((3, 512), (3, 512), (3, 8), ())
     call = Call("sglang::per_token_group_quant", shapes, ("", "", "", "64"))
-    assert rules().identity(launch("kernel", call)).operator == ""
+    assert rules().label(launch("kernel", call)).operator == ""
 
 
 def test_a_call_says_which_choice_of_the_operator_it_is() -> None:
@@ -160,7 +160,7 @@ def test_a_call_says_which_choice_of_the_operator_it_is() -> None:
     call = Call(
         "sglang::per_token_group_quant", shapes, ("", "", "", "128"), ("", "signed char", "")
     )
-    assert rules().identity(launch("kernel", call)).choices == (
+    assert rules().label(launch("kernel", call)).choices == (
         ("FUSED", "true"),
         ("QUANT", "int8"),
     )
@@ -168,19 +168,19 @@ def test_a_call_says_which_choice_of_the_operator_it_is() -> None:
 
 def test_where_a_call_cannot_say_its_choice_the_kernels_name_does() -> None:
     call = Call("sglang::_run_activation_inplace", ((), (3, 16), (3, 8)))
-    assert rules().identity(launch(FLASHINFER, call)).choices == (("ACTIVATION", "gelu"),)
+    assert rules().label(launch(FLASHINFER, call)).choices == (("ACTIVATION", "gelu"),)
 
 
 def test_another_kernel_inside_a_known_call_is_a_part_of_it() -> None:
     call = Call("_C::silu_and_mul", ((3, 8), (3, 16)))
-    assert rules().identity(launch("Memset", call)).part
-    assert not rules().identity(launch("void vllm::act_and_mul_kernel<silu>()", call)).part
+    assert rules().label(launch("Memset", call)).part
+    assert not rules().label(launch("void vllm::act_and_mul_kernel<silu>()", call)).part
 
 
 def test_a_replay_has_the_shapes_of_the_same_kernel_and_grid_elsewhere(tmp_path: Path) -> None:
     shapes = shapes_of(read(eager_layer(tmp_path / "eager.json")), rules())
     replay = read(replayed_layer(tmp_path / "graph.json"))
-    found = dict(identified(replay.launches, rules(), shapes, {}))
+    found = dict(labelled(replay.launches, rules(), shapes, {}))
     known = {one.operator: one.workload for one in found.values() if one.workload}
     assert known == {"silu_and_mul": Workload.of({"T": 64, "D": 14336})}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from timelines import (
     CLOSED_GRAPH,
@@ -225,3 +226,17 @@ def test_a_kernel_that_ends_before_it_starts_is_told(tmp_path: Path) -> None:
 def test_a_category_that_is_no_text_is_passed_over(path: Path) -> None:
     odd = kernel("k", 0.0, 1.0) | {"cat": {}}
     assert len(read(torch_trace(path, [odd, kernel("k", 1.0, 1.0)])).launches) == 1
+
+
+@pytest.mark.parametrize("profiler", ["torch", "nsys"])
+def test_a_damaged_file_is_read_or_refused(tmp_path: Path, profiler: str) -> None:
+    kernels = [(name, 1000 * n, 1000 * n + 500, grid) for n, (name, grid, *_) in enumerate(LAYER)]
+    whole = tmp_path / "whole"
+    nsys_export(whole, kernels, COPIES) if profiler == "nsys" else eager_layer(whole)
+    content, draw = whole.read_bytes(), np.random.default_rng(7)
+    for _ in range(300):
+        damaged, place = bytearray(content), draw.integers(16, len(content))
+        damaged[place : place + draw.integers(40)] = draw.bytes(draw.integers(3))
+        whole.write_bytes(damaged)
+        with suppress(InputError):
+            assert read(whole).launches
