@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
@@ -72,14 +73,14 @@ class CallRule:
     choices: Mapping[str, Expression]
     when: Expression
 
-    def label(self, call: Call) -> Label | None:
-        """Say what a call is; None where it is not for this operator."""
+    def label(self, call: Call) -> Label:
+        """Say what a call is: another work of the same name where `when` does not hold."""
         if not call.shapes:
             return Label(self.operator, kind="")
         names = inputs_of(call)
+        if not self._holds(names):
+            return Label()
         try:
-            if not self.when.evaluate(names):
-                return None
             chosen = ((name, str(one.evaluate(names))) for name, one in self.choices.items())
             choices = tuple(sorted(chosen))
             sizes = {axis: one.integer(names) for axis, one in self.axes.items()}
@@ -88,6 +89,11 @@ class CallRule:
         fits = all(0 < size <= LARGEST for size in sizes.values())
         workload = Workload.of(sizes) if fits else None
         return Label(self.operator, kind="", choices=choices, workload=workload)
+
+    def _holds(self, names: Mapping[str, Value]) -> bool:
+        with suppress(ExpressionError):  # there is no such input
+            return bool(self.when.evaluate(names))
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,8 @@ class Rules:
         called = None if launch.call is None else self._by_call(launch.call)
         if called is None:
             return named
+        if not called.operator:
+            return replace(called, engine=named.engine)
         same = named.operator == called.operator
         return replace(
             called,
@@ -134,7 +142,7 @@ class Rules:
     def _by_call(self, call: Call) -> Label | None:
         if call not in self._called:
             found = (one.label(call) for one in self.calls if one.pattern.search(call.name))
-            self._called[call] = next((one for one in found if one is not None), None)
+            self._called[call] = next(found, None)
         return self._called[call]
 
 

@@ -129,6 +129,7 @@ def test_every_rule_gives_the_axes_and_choices_of_the_search_space(operator: str
             ),
             {"T": 3, "Q": 32, "G": 8, "D": 128},
         ),
+        (Call("triton_poi_fused_mul_silu_0", ((3, 16), (3, 8), ())), {"T": 3, "D": 8}),
         (Call("sgl_kernel::moe_sum_reduce", ((3, 8, 64), (3, 64))), {"T": 3, "K": 8, "H": 64}),
         (
             Call("sgl_kernel::awq_dequantize", ((64, 16),), types=("int", "c10::Half")),
@@ -152,7 +153,23 @@ def test_a_call_of_an_empty_batch_has_no_workload() -> None:
 def test_groups_of_another_size_are_not_the_operator() -> None:
     shapes = ((3, 512), (3, 512), (3, 8), ())
     call = Call("sglang::per_token_group_quant", shapes, ("", "", "", "64"))
-    assert rules().label(launch("kernel", call)).operator == ""
+    assert rules().label(launch("per_token_group_quant_flat_kernel", call)).operator == ""
+
+
+@pytest.mark.parametrize(
+    ("shapes", "axes"),
+    [
+        (((64, 8, 2048), (64, 2048), ()), {"T": 64, "K": 8, "H": 2048}),
+        (((64, 2048), (64,), ()), None),
+    ],
+)
+def test_a_kernel_of_torch_compile_is_what_its_arguments_say(
+    shapes: tuple[tuple[int, ...], ...], axes: dict[str, int] | None
+) -> None:
+    name = "triton_per_fused_mul_sum_0"
+    label = rules().label(launch(name, Call(name, shapes)))
+    assert (label.workload and label.workload.values) == axes
+    assert bool(label.operator) == bool(axes)
 
 
 def test_a_call_says_which_choice_of_the_operator_it_is() -> None:

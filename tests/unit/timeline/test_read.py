@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+import tracemalloc
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -104,6 +105,19 @@ def test_it_does_not_matter_where_the_pieces_of_the_text_end(
     whole = read(eager_layer(path))
     monkeypatch.setattr(chrome, "PIECE", piece)
     assert read(path) == whole
+
+
+def test_a_long_trace_is_never_in_memory_as_a_whole(path: Path) -> None:
+    stack = {"ph": "X", "cat": "python_function", "name": "f" * 4000, "ts": 0.0, "dur": 1.0}
+    size = torch_trace(path, [*[stack] * 4000, kernel("k", 0.0, 1.0)]).stat().st_size
+    tracemalloc.start()
+    try:
+        assert len(read(path).launches) == 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size > 16_000_000
+    assert peak < 8_000_000
 
 
 def test_nsys_tells_the_same_as_torch_but_for_shapes(tmp_path: Path) -> None:
