@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 KERNELS = Path("kernels/sglang")
 PAGE = "docs/timeline.md"
+# Columns of a terminal from which on kernels' names are shown.
+WIDE = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def command(
         click.echo(json.dumps(as_object(found)))
         return
     console = Console(highlight=False)
-    for part in as_text(found, top):
+    for part in as_text(found, top, wide=console.width >= WIDE):
         console.print(part, markup=False, soft_wrap=isinstance(part, str))
 
 
@@ -165,22 +167,24 @@ def as_object(found: Findings) -> dict[str, object]:
     }
 
 
-def as_text(found: Findings, top: int | None) -> Iterator[RenderableType]:
-    """Lay the findings out for a terminal."""
+def as_text(found: Findings, top: int | None, *, wide: bool) -> Iterator[RenderableType]:
+    """Lay the findings out for a terminal; one that is not wide has no room for kernels' names."""
     from rich.table import Table
 
     yield from _headline(found)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, right in _COLUMNS:
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    columns = _COLUMNS if wide else _COLUMNS[:-1]
+    for name, right in columns:
+        side: Literal["left", "right"] = "right" if right else "left"
+        table.add_column(name, justify=side, no_wrap=name != "operator", overflow="fold")
     shown = found.rows[:top]
     for row in shown:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row)[: len(columns)])
     rest = found.rows[len(shown) :]
     if rest:
         calls, share = sum(row.calls for row in rest), sum(row.share for row in rest)
-        table.add_row(f"{len(rest)} more rows", "", "", f"{calls:,}", f"{share:.1%}", "", "", "")
-    table.add_row("all", "", "", "", f"{sum(row.share for row in found.rows):.1%}", "", "", "")
+        table.add_row(f"{len(rest)} more rows", "", f"{calls:,}", f"{share:.1%}")
+    table.add_row("all", "", "", f"{sum(row.share for row in found.rows):.1%}")
     yield table
     yield from _advice(found)
     if found.commands:
@@ -193,12 +197,12 @@ def as_text(found: Findings, top: int | None) -> Iterator[RenderableType]:
 _COLUMNS = (
     ("operator", False),
     ("workload", False),
-    ("kernels", False),
     ("calls", True),
     ("share", True),
     ("us a call", True),
     ("floor us", True),
     ("at most", True),
+    ("kernels", False),
 )
 
 
@@ -229,12 +233,12 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         f"{row.name}{chosen}",
         label.workload.key if label.workload else workload,
-        f"{engine}{next(iter(names))}{more}",
         f"{row.calls:,}",
         f"{row.share:.1%}",
         f"{row.per_call_us:.2f}",
         "" if row.floor_us is None else f"{row.floor_us:.2f}",
         "" if row.at_most is None else f"{row.at_most:.1%}",
+        f"{engine}{next(iter(names))}{more}",
     )
 
 

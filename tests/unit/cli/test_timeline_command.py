@@ -88,6 +88,17 @@ def test_the_shapes_of_torch_serve_a_trace_of_nsys(tune, tmp_path: Path, eager: 
     assert "T=64,D=14336" in tune("timeline", trace, "--shapes", eager).stdout
 
 
+def test_a_narrow_terminal_shows_everything_but_the_kernels_names(
+    tune, graph: Path, eager: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = tune("timeline", graph, "--shapes", eager).stdout
+    assert re.search(
+        r"^silu_and_mul +T=64,D=14336 +1 +0\.9% +2\.16 +1\.15 +0\.4%$", said, re.MULTILINE
+    )
+    assert "nvjet" not in said
+
+
 def test_the_rows_beyond_the_top_are_one(tune, graph: Path) -> None:
     said = tune("timeline", graph, "--top", "2").stdout
     assert re.search(r"^4 more rows +5 +4\.8%", said, re.MULTILINE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from timelines import ATTENTION, GEMM, NORM, SILU, eager_layer, replayed_layer
+from timelines import ATTENTION, GEMM, NORM, SILU, eager_layer, kernel, replayed_layer
 
 from tuner.model.kernel import Workload
 from tuner.space.load import load_definition
@@ -212,3 +213,12 @@ def test_one_kernel_and_grid_with_two_shapes_tells_nothing() -> None:
 
 def read_as(*launches: Launch) -> Trace:
     return Trace(Path("trace.json"), launches)
+
+
+def test_what_torch_itself_records_of_a_call_is_read(tmp_path: Path) -> None:
+    whole = json.loads((Path(__file__).parent / "data" / "cpu_of_torch_2_11.json").read_text())
+    whole["traceEvents"] += [kernel("k", 1.0, 1.0, external=1), kernel(SILU, 2.0, 1.0, external=2)]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(whole))
+    found = [rules().label(one).workload for one in read(path).launches]
+    assert found == [Workload.of({"T": 4, "D": 32})] * 2

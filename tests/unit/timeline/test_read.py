@@ -163,6 +163,11 @@ def test_a_profile_of_the_cpu_alone_is_told(path: Path) -> None:
     assert "ProfilerActivity.CUDA" in said
 
 
+def test_torchs_own_profile_of_the_cpu_is_told() -> None:
+    path = Path(__file__).parent / "data" / "cpu_of_torch_2_11.json"
+    assert "a trace of 13 events, none of them on a GPU" in refusal(path)
+
+
 @pytest.mark.parametrize("share", [0.3, 0.9, 0.999])
 def test_a_cut_off_trace_is_told(path: Path, share: float) -> None:
     text = eager_layer(path).read_text()
