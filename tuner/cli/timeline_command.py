@@ -30,13 +30,17 @@ WIDE = 110
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """A timeline with its rows; `gbps` is None where the GPU's bandwidth is not known."""
+    """A timeline with its rows; `gbps` is None where the GPU's bandwidth is not known.
+
+    `axes` are those of the operators whose search spaces were found, `unfound` the others.
+    """
 
     trace: Trace
     gpu: str
     gbps: float | None
     rows: tuple[Row, ...]
     commands: tuple[Command, ...]
+    axes: Mapping[str, tuple[str, ...]]
     unfound: tuple[str, ...]
     shapes_given: bool
 
@@ -116,6 +120,7 @@ def examine(
         gbps=gbps,
         rows=rows,
         commands=commands_of(rows, spaces),
+        axes={one: definition.spec.axes for one, definition in spaces.items()},
         unfound=tuple(sorted(needed - spaces.keys())),
         shapes_given=shapes is not None,
     )
@@ -253,10 +258,10 @@ def _advice(found: Findings) -> Iterator[str]:
                 "  CUDA graphs and nsys record none. Profile a step of the same batch without CUDA "
                 f"graphs and with record_shapes, and name it with --shapes ({PAGE})"
             )
-        yield (
-            "  what no PyTorch operator launches has none in any trace: state them with "
-            f"--workload {next(iter(lacking))}:AXIS=SIZE,..."
-        )
+        yield "  what no PyTorch operator launches has none in any trace: state its workload with"
+        for name in lacking:
+            axes = ",".join(f"{axis}=..." for axis in found.axes.get(name, ("AXIS",)))
+            yield f"    --workload {name}:{axes}"
     if found.unfound:
         yield (
             f"\nno search space found from here: {', '.join(found.unfound)}\n"

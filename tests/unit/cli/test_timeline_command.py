@@ -52,6 +52,17 @@ def test_the_object_has_the_rows_whose_shares_add_up(tune, graph: Path, eager: P
     assert rows["GEMM"]["at_most"] is None
 
 
+def test_the_page_lists_the_keys_of_the_object(tune, graph: Path) -> None:
+    found = json.loads(tune("timeline", graph, "--json").stdout)
+    table = (
+        PAGE.read_text(encoding="utf-8").partition("## The JSON object")[2].partition("\n## ")[0]
+    )
+    rows = [re.findall(r"`(\w+)`", line) for line in table.splitlines() if line.startswith("| `")]
+    keys = {name for row in rows for name in row}
+    kernels = found["rows"][0]["kernels"][0]
+    assert keys == {*found, *found["rows"][0], *kernels, *("command", "at_most")}
+
+
 def test_every_command_names_a_kernel_and_workloads_that_tune_takes(
     tune, graph: Path, eager: Path
 ) -> None:
@@ -79,7 +90,7 @@ def test_with_shapes_only_what_has_none_anywhere_is_asked_for(
     said = tune("timeline", graph, "--shapes", eager).stdout
     assert "shapes not known: fused_add_rmsnorm\n" in said
     assert "name it with --shapes" not in said
-    assert "--workload fused_add_rmsnorm:AXIS=SIZE" in said
+    assert "--workload fused_add_rmsnorm:T=...,H=...\n" in said
 
 
 def test_the_shapes_of_torch_serve_a_trace_of_nsys(tune, tmp_path: Path, eager: Path) -> None:
