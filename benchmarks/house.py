@@ -30,6 +30,7 @@ PACKAGES = (
     "draft",
     "report",
     "export",
+    "timeline",
     "app",
     "mcp",
     "cli",

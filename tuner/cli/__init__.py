@@ -26,6 +26,7 @@ COMMANDS = {
     "devices": "List the GPUs and the recordings to tune on.",
     "knowledge": "List what past runs found, forget it, or add sessions and other stores.",
     "mutate": "Show how strong the check is: break the kernel and see what is caught.",
+    "timeline": "Show what of a profiled step can be tuned, and what that could give.",
     "record": "Measure a whole search space on a GPU and keep the answers.",
 }
 

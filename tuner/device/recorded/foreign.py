@@ -138,7 +138,7 @@ GPUS = _known_gpus()
 
 def device_info(name: str) -> RecordedDeviceInfo:
     """Look a GPU up by its driver's name for it; raise `DeviceError` for an unknown one."""
-    if (gpu := GPUS.get(_short(name))) is not None:
+    if (gpu := known_gpu(name)) is not None:
         return gpu.model_copy(update={"name": name})
     what = f"was made on {name}, whose numbers are not known"
     remedy = f"known are {', '.join(GPUS)}; `tune compare` replays a file of any GPU"
@@ -150,8 +150,13 @@ def device_info(name: str) -> RecordedDeviceInfo:
     raise DeviceError(what, remedy=remedy)
 
 
+def known_gpu(name: str) -> RecordedDeviceInfo | None:
+    """Look a GPU up by its driver's name for it."""
+    return GPUS.get(_short(name))
+
+
 def l2_bytes_of(name: str) -> int:
-    gpu = GPUS.get(_short(name))
+    gpu = known_gpu(name)
     return 0 if gpu is None else gpu.l2_bytes
 
 

@@ -1,0 +1,294 @@
+"""`tune timeline`: what of a profiled step can be tuned, and what that could give."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from tuner.app.environment import program_name
+from tuner.cli import options
+from tuner.model.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tuner.space.load import Definition
+    from tuner.timeline.table import Command, Row
+    from tuner.timeline.trace import Trace
+
+KERNELS = Path("kernels/sglang")
+PAGE = "docs/timeline.md"
+# Columns of a terminal from which on kernels' names are shown.
+WIDE = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """A timeline with its rows; `gbps` is None where the GPU's bandwidth is not known.
+
+    `axes` are those of the operators whose search spaces were found, `unfound` the others.
+    """
+
+    trace: Trace
+    gpu: str
+    gbps: float | None
+    rows: tuple[Row, ...]
+    commands: tuple[Command, ...]
+    axes: Mapping[str, tuple[str, ...]]
+    unfound: tuple[str, ...]
+    shapes_given: bool
+
+
+@click.command("timeline")
+@click.argument("trace", metavar="TRACE", type=options.FILE)
+@click.option(
+    "--shapes",
+    metavar="FILE",
+    type=options.FILE,
+    help="A trace of the same step without CUDA graphs and with record_shapes: its kernels' shapes "
+    "are taken for those of the same name and grid.",
+)
+@click.option(
+    "--workload",
+    "workloads",
+    metavar="OPERATOR:T=64,...",
+    multiple=True,
+    help="The workload of an operator, where no trace has its shapes; repeatable.",
+)
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="The GPU whose bandwidth gives the floors, or a number of GB/s; by default the trace's.",
+)
+@options.count("--top", help="Only so many rows; the others are summed up in one.")
+@options.as_json
+def command(
+    trace: Path,
+    shapes: Path | None,
+    workloads: tuple[str, ...],
+    gpu: str | None,
+    top: int | None,
+    as_json: bool,
+) -> None:
+    """Show what of a profiled step can be tuned, and what that could give to the whole of it.
+
+    TRACE is torch.profiler's JSON (.json, .json.gz) or what `nsys export --type sqlite` writes.
+    """
+    from rich.console import Console
+
+    found = examine(trace, shapes=shapes, workloads=workloads, gpu=gpu)
+    if as_json:
+        click.echo(json.dumps(as_object(found)))
+        return
+    console = Console(highlight=False)
+    for part in as_text(found, top, wide=console.width >= WIDE):
+        console.print(part, markup=False, soft_wrap=isinstance(part, str))
+
+
+def examine(
+    path: Path, *, shapes: Path | None, workloads: tuple[str, ...], gpu: str | None
+) -> Findings:
+    """Read a timeline and find its operators, with the search spaces that are found from here."""
+    from tuner.timeline.operators import labelled, rules, shapes_of
+    from tuner.timeline.read import read
+    from tuner.timeline.table import commands_of, rows_of, stated_workloads
+
+    trace, table = read(path), rules()
+    recorded = shapes_of(read(shapes), table) if shapes else {}
+    if shapes and not recorded:
+        raise InputError(
+            "no shapes of any operator in it",
+            path=shapes,
+            remedy="profile with record_shapes=True and without CUDA graphs",
+        )
+    stated_names = {text.partition(":")[0] for text in workloads}
+    launched = {table.label(launch).operator for launch in trace.launches}
+    needed = table.operators & (launched | stated_names)
+    spaces = find_spaces(needed)
+    stated = stated_workloads(workloads, spaces)
+    name, gbps = bandwidth(gpu, trace)
+    rows = rows_of(labelled(trace.launches, table, recorded, stated), spaces, gbps)
+    return Findings(
+        trace=trace,
+        gpu=name,
+        gbps=gbps,
+        rows=rows,
+        commands=commands_of(rows, spaces),
+        axes={one: definition.spec.axes for one, definition in spaces.items()},
+        unfound=tuple(sorted(needed - spaces.keys())),
+        shapes_given=shapes is not None,
+    )
+
+
+def find_spaces(operators: frozenset[str]) -> Mapping[str, Definition]:
+    """Read the search spaces of operators, as `tune KERNEL.cu` finds them from here."""
+    from tuner.app.locate import look_for_space
+    from tuner.space.load import load_definition
+
+    paths = {one: look_for_space(KERNELS / f"{one}.cu", Path.cwd()) for one in sorted(operators)}
+    return {one: load_definition(path) for one, path in paths.items() if path is not None}
+
+
+def bandwidth(gpu: str | None, trace: Trace) -> tuple[str, float | None]:
+    """Name the GPU and its memory's peak (1e9 B/s); raise a usage error for an unknown one."""
+    from tuner.device.recorded.foreign import GPUS, known_gpu
+
+    known = known_gpu(gpu or trace.gpu)
+    if known is not None:
+        return gpu or trace.gpu, known.streaming_gbps
+    if gpu is None:
+        return trace.gpu, trace.memory_gbps
+    try:
+        gbps = float(gpu)
+    except ValueError:
+        gbps = 0.0
+    if not 0.0 < gbps < 1e6:
+        raise click.BadParameter(
+            f"{gpu!r} is no known GPU and no number of GB/s; known are {', '.join(GPUS)}",
+            param_hint="--gpu",
+        )
+    return trace.gpu, gbps
+
+
+def as_object(found: Findings) -> dict[str, object]:
+    """Make the object that `--json` prints."""
+    trace = found.trace
+    return {
+        "trace": str(trace.path),
+        "gpu": found.gpu or None,
+        "gbps": found.gbps,
+        "kernel_us": trace.kernel_us,
+        "span_us": trace.span_us,
+        "busy_us": trace.busy_us,
+        "idle_share": trace.idle_share,
+        "rows": [_row_object(row) for row in found.rows],
+        "commands": [{"command": _line(one), "at_most": one.at_most} for one in found.commands],
+    }
+
+
+def as_text(found: Findings, top: int | None, *, wide: bool) -> Iterator[RenderableType]:
+    """Lay the findings out for a terminal; one that is not wide has no room for kernels' names."""
+    from rich.table import Table
+
+    yield from _headline(found)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    columns = _COLUMNS if wide else _COLUMNS[:-1]
+    for name, right in columns:
+        side: Literal["left", "right"] = "right" if right else "left"
+        table.add_column(name, justify=side, no_wrap=name != "operator", overflow="fold")
+    shown = found.rows[:top]
+    for row in shown:
+        table.add_row(*_cells(row)[: len(columns)])
+    rest = found.rows[len(shown) :]
+    if rest:
+        calls, share = sum(row.calls for row in rest), sum(row.share for row in rest)
+        table.add_row(f"{len(rest)} more rows", "", f"{calls:,}", f"{share:.1%}")
+    table.add_row("all", "", "", f"{sum(row.share for row in found.rows):.1%}")
+    yield table
+    yield from _advice(found)
+    if found.commands:
+        yield "\nmost to gain first:"
+    for one in found.commands:
+        gain = "" if one.at_most is None else f"    # at most {one.at_most:.1%} of the step"
+        yield f"  {_line(one)}{gain}"
+
+
+_COLUMNS = (
+    ("operator", False),
+    ("workload", False),
+    ("calls", True),
+    ("share", True),
+    ("us a call", True),
+    ("floor us", True),
+    ("at most", True),
+    ("kernels", False),
+)
+
+
+def _headline(found: Findings) -> Iterator[str]:
+    trace = found.trace
+    overlap = trace.kernel_us - trace.busy_us
+    gpu = found.gpu or "a GPU that the trace does not name"
+    rate = f"{found.gbps:,.0f} GB/s" if found.gbps else "bandwidth not known: name it with --gpu"
+    yield f"{gpu}, {rate}"
+    yield (
+        f"{trace.kernel_us:,.1f} us of kernels in {trace.span_us:,.1f} us, {trace.idle_share:.1%} "
+        "of it idle; shares are of the kernels' time"
+    )
+    if overlap > 0.001 * trace.kernel_us:
+        yield f"{overlap:,.1f} us ran beside others: a share of those may cost the step less"
+    yield ""
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    from tuner.timeline.table import short
+
+    label = row.label
+    names = dict.fromkeys(short(use.name) for use in row.kernels)
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    engine = f"{label.engine}: " if label.engine else ""
+    chosen = "".join(f" {name}={value}" for name, value in label.choices)
+    workload = "not known" if label.operator else ""
+    return (
+        f"{row.name}{chosen}",
+        label.workload.key if label.workload else workload,
+        f"{row.calls:,}",
+        f"{row.share:.1%}",
+        f"{row.per_call_us:.2f}",
+        "" if row.floor_us is None else f"{row.floor_us:.2f}",
+        "" if row.at_most is None else f"{row.at_most:.1%}",
+        f"{engine}{next(iter(names))}{more}",
+    )
+
+
+def _advice(found: Findings) -> Iterator[str]:
+    from tuner.timeline.table import without_shapes
+
+    lacking = dict.fromkeys(row.name for row in without_shapes(found.rows))
+    if lacking:
+        yield f"\nshapes not known: {', '.join(lacking)}"
+        if not found.shapes_given:
+            yield (
+                "  CUDA graphs and nsys record none. Profile a step of the same batch without CUDA "
+                f"graphs and with record_shapes, and name it with --shapes ({PAGE})"
+            )
+        yield "  what no PyTorch operator launches has none in any trace: state its workload with"
+        for name in lacking:
+            axes = ",".join(f"{axis}=..." for axis in found.axes.get(name, ("AXIS",)))
+            yield f"    --workload {name}:{axes}"
+    if found.unfound:
+        yield (
+            f"\nno search space found from here: {', '.join(found.unfound)}\n"
+            f"  floors and commands need {KERNELS} and its search spaces: run this in their tree"
+        )
+
+
+def _line(command: Command) -> str:
+    return shlex.join((program_name(), *command.words))
+
+
+def _row_object(row: Row) -> dict[str, object]:
+    label = row.label
+    return {
+        "operator": label.operator or None,
+        "kind": label.kind or None,
+        "engine": label.engine or None,
+        "choices": dict(label.choices),
+        "workload": label.workload.values if label.workload else None,
+        "calls": row.calls,
+        "us": row.us,
+        "share": row.share,
+        "us_per_call": row.per_call_us,
+        "floor_us": row.floor_us,
+        "at_most": row.at_most,
+        "kernels": [
+            {"name": use.name, "grid": use.grid, "calls": use.calls, "us": use.us}
+            for use in row.kernels
+        ],
+    }

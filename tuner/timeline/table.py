@@ -1,0 +1,174 @@
+"""The rows of a timeline: what each operator takes, and what tuning it could give to the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from os.path import relpath
+
+from tuner.model.errors import ExpressionError, InputError
+from tuner.model.kernel import Workload
+from tuner.model.statistics import floor_us
+from tuner.space.load import Definition, workload_from_text
+from tuner.timeline.operators import UNKNOWN, Label
+from tuner.timeline.trace import Launch, base_name
+
+NAME_LENGTH = 40
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """One kernel with one grid: how often it ran, and for how long in all."""
+
+    name: str
+    grid: tuple[int, int, int] | None
+    calls: int
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What belongs together: an operator on one workload, or a kind of other work.
+
+    `calls` counts the operator's calls where that is known, else launches. `floor_us` is the
+    least that its bytes take, and `at_most` the share of all kernel time that a kernel as fast as
+    that would save: both None where the workload or the bandwidth is not known.
+    """
+
+    label: Label
+    kernels: tuple[KernelUse, ...]
+    calls: int
+    us: float
+    share: float
+    floor_us: float | None = None
+
+    @property
+    def name(self) -> str:
+        known = self.label.operator or self.label.kind
+        return short(self.kernels[0].name) if known == UNKNOWN else known
+
+    @property
+    def per_call_us(self) -> float:
+        return self.us / self.calls
+
+    @property
+    def at_most(self) -> float | None:
+        if self.floor_us is None:
+            return None
+        slack_us = max(self.per_call_us - self.floor_us, 0.0)
+        return self.share * slack_us / self.per_call_us if slack_us else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The arguments of a run that tunes one operator for the workloads that the step has.
+
+    `at_most` is the share of all kernel time that its rows could save, None where none is known.
+    """
+
+    words: tuple[str, ...]
+    at_most: float | None
+
+
+def rows_of(
+    launches: Iterable[tuple[Launch, Label]],
+    spaces: Mapping[str, Definition],
+    gbps: float | None,
+) -> tuple[Row, ...]:
+    """Sum launches up, the largest share first; shares are of the sum of all their times."""
+    uses: dict[object, dict[tuple[str, object], KernelUse]] = {}
+    kinds: dict[object, Label] = {}
+    parts: set[str] = set()
+    for launch, label in launches:
+        whole = replace(label, part=False)
+        group = (whole, launch.name if label.kind == UNKNOWN else "")
+        kinds[group] = whole
+        if label.part:
+            parts.add(launch.name)
+        of_group = uses.setdefault(group, {})
+        key = launch.name, launch.grid
+        used = of_group.get(key) or KernelUse(launch.name, launch.grid, 0, 0.0)
+        of_group[key] = replace(used, calls=used.calls + 1, us=used.us + launch.us)
+    total = sum(use.us for one in uses.values() for use in one.values())
+    made = (
+        _row(kinds[group], tuple(one.values()), parts, total, spaces, gbps)
+        for group, one in uses.items()
+    )
+    return tuple(sorted(made, key=lambda row: (-row.us, row.name)))
+
+
+def commands_of(rows: Iterable[Row], spaces: Mapping[str, Definition]) -> tuple[Command, ...]:
+    """Make a command for each operator and choice with known workloads, most to gain first."""
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Row]] = {}
+    for row in rows:
+        if row.label.workload is not None and row.label.operator in spaces:
+            groups.setdefault((row.label.operator, row.label.choices), []).append(row)
+    commands = []
+    for (operator, choices), found in groups.items():
+        words = [relpath(spaces[operator].spec.source)]
+        for name, value in choices:
+            words += ["--operator", f"{name}={value}"]
+        for workload in dict.fromkeys(row.label.workload for row in found):
+            words += ["--workload", workload.key if workload else ""]
+        known = [row.at_most for row in found if row.at_most is not None]
+        commands.append(Command(tuple(words), sum(known) if known else None))
+    return tuple(sorted(commands, key=lambda command: -(command.at_most or 0.0)))
+
+
+def stated_workloads(texts: Iterable[str], spaces: Mapping[str, Definition]) -> dict[str, Workload]:
+    """Read `OPERATOR:T=64,H=4096`; raise `InputError` for an unknown operator or a wrong size."""
+    stated: dict[str, Workload] = {}
+    for text in texts:
+        operator, colon, sizes = text.partition(":")
+        if not colon or operator not in spaces:
+            remedy = f"write OPERATOR:T=64,H=4096; here are {', '.join(sorted(spaces)) or 'none'}"
+            raise InputError(
+                f"{text!r} names no operator whose search space is here", remedy=remedy
+            )
+        if operator in stated:
+            raise InputError(f"{operator} is given two workloads", remedy="give each operator one")
+        stated[operator] = workload_from_text(spaces[operator].spec, sizes)
+    return stated
+
+
+def without_shapes(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """List the rows of operators whose workload is not known."""
+    return tuple(row for row in rows if row.label.operator and row.label.workload is None)
+
+
+def short(name: str) -> str:
+    """Cut a kernel's name down to a cell of a table."""
+    plain = base_name(name)
+    return plain if len(plain) <= NAME_LENGTH else f"{plain[: NAME_LENGTH - 3]}..."
+
+
+def _row(
+    label: Label,
+    uses: tuple[KernelUse, ...],
+    parts: set[str],
+    total_us: float,
+    spaces: Mapping[str, Definition],
+    gbps: float | None,
+) -> Row:
+    us = sum(use.us for use in uses)
+    kernels = tuple(sorted(uses, key=lambda use: -use.us))
+    calls = sum(use.calls for use in uses if use.name not in parts)
+    return Row(
+        label=label,
+        kernels=kernels,
+        calls=calls or max(use.calls for use in uses),
+        us=us,
+        share=us / total_us if total_us else 0.0,
+        floor_us=_floor_us(label, spaces, gbps),
+    )
+
+
+def _floor_us(label: Label, spaces: Mapping[str, Definition], gbps: float | None) -> float | None:
+    definition = spaces.get(label.operator)
+    if definition is None or label.workload is None or not gbps:
+        return None
+    try:
+        spec = definition.chosen(dict(label.choices)).spec
+        return floor_us(spec.min_bytes.integer(label.workload.values), gbps)
+    except ExpressionError:
+        return None

@@ -1,0 +1,102 @@
+"""What a timeline holds: the work of GPUs, and what of the time between they had none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.model.kernel import Dim3
+
+Shape = tuple[int, ...]
+_UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
+_INNERMOST = re.compile(r"<[^<>]*>")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The PyTorch operator that a launch came from.
+
+    `shapes`, `values` and `types` are those of its inputs, in their order: () where one is no
+    tensor, "" where one is no number, truth value or list. All are empty where none were recorded.
+    """
+
+    name: str
+    shapes: tuple[Shape, ...] = ()
+    values: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel, copy or fill on a GPU. `grid` and `block` are None where it has none.
+
+    `replayed` says that a CUDA graph launched it: then no operator did.
+    """
+
+    name: str
+    start_us: float
+    us: float
+    grid: Dim3 | None = None
+    block: Dim3 | None = None
+    device: int = 0
+    stream: int = 0
+    call: Call | None = None
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A timeline; `gpu` and `memory_gbps` (1e9 B/s) as the profiler states them."""
+
+    path: Path
+    launches: tuple[Launch, ...]
+    gpu: str = ""
+    memory_gbps: float | None = None
+
+    @property
+    def kernel_us(self) -> float:
+        """The sum of all launches' times."""
+        return sum(launch.us for launch in self.launches)
+
+    @property
+    def span_us(self) -> float:
+        """From the first launch's start to the last one's end, summed over the GPUs."""
+        return sum(
+            max(one.start_us + one.us for one in launches) - min(one.start_us for one in launches)
+            for launches in self._by_device()
+        )
+
+    @property
+    def busy_us(self) -> float:
+        """The time in which at least one launch ran, summed over the GPUs."""
+        return sum(_union_us(launches) for launches in self._by_device())
+
+    @property
+    def idle_share(self) -> float:
+        return 1.0 - self.busy_us / self.span_us if self.span_us else 0.0
+
+    def _by_device(self) -> Iterable[list[Launch]]:
+        groups: dict[int, list[Launch]] = {}
+        for launch in self.launches:
+            groups.setdefault(launch.device, []).append(launch)
+        return groups.values()
+
+
+def _union_us(launches: Iterable[Launch]) -> float:
+    ranges = sorted((one.start_us, one.start_us + one.us) for one in launches)
+    total, reached = 0.0, ranges[0][0]
+    for start, end in ranges:
+        total += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    return total
+
+
+def base_name(name: str) -> str:
+    """Reduce a kernel's name to what both profilers write alike: no template, no parameters."""
+    plain, removed = _UNNAMED.sub("", name), 1
+    while removed:
+        plain, removed = _INNERMOST.subn("", plain)
+    words = plain.partition("(")[0].split()
+    return words[-1] if words else name
