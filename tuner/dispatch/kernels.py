@@ -35,7 +35,8 @@ class Applicability:
 
     `written` are the axes that the source depends on, and `shapes` the values of these for which
     it is the right one. `conditions` and `launches` have no parameters left in them.
-    `static_bytes` is the shared memory that the code takes by itself.
+    `static_bytes` is the shared memory that the code takes by itself, `choices` are those of the
+    operator that the template wrote into it.
     """
 
     written: tuple[str, ...]
@@ -43,6 +44,7 @@ class Applicability:
     conditions: tuple[Expression, ...]
     launches: tuple[LaunchSpec, ...]
     static_bytes: int = 0
+    choices: tuple[str, ...] = ()
 
     def holds(self, names: Mapping[str, Value]) -> bool:
         """Tell whether the kernel may run; `names` holds the axes and the device's numbers."""
@@ -95,6 +97,7 @@ class _Read:
     template: Template
     space: SearchSpace
     launches: tuple[LaunchModel, ...]
+    choices: Mapping[str, Sequence[str]]
 
 
 class VariantRenderer:
@@ -146,6 +149,14 @@ class VariantRenderer:
                 _launch(model, read.space, {**self._operators, **config}) for model in read.launches
             ),
             static_bytes=static_bytes,
+            choices=tuple(
+                name
+                for name, values in read.choices.items()
+                if any(
+                    self._source(kernel.variant, workload.values, {name: value}) != kernel.source
+                    for value in values
+                )
+            ),
         )
 
     def _allows(self, workload: Workload, variant: Variant) -> bool:
@@ -164,11 +175,16 @@ class VariantRenderer:
         written = tuple(axis for axis in axes if not suffices(k for k in axes if k != axis))
         return written if suffices(written) else tuple(axes)
 
-    def _source(self, variant: Variant, axes: Mapping[str, int]) -> str | None:
+    def _source(
+        self, variant: Variant, axes: Mapping[str, int], others: Mapping[str, str] | None = None
+    ) -> str | None:
+        """Render a variant, with `others` in the place of some of the operator's choices."""
         read = self._candidate(variant.candidate)
-        names = {**axes, **self._operators, **variant.config}
+        operators = {**self._operators, **(others or {})}
+        space = bound_space(read.space, operators) if others else read.space
         try:
-            return read.template.render(names, read.space.derived).source
+            names = {**axes, **operators, **variant.config}
+            return read.template.render(names, space.derived).source
         except InputError:
             return None
 
@@ -181,6 +197,7 @@ class VariantRenderer:
                 template=Template.from_text(text.template_text, path),
                 space=bound_space(search_space(document, model), self._operators),
                 launches=tuple(model.launch),
+                choices=model.operator,
             )
         return self._read[name]
 

@@ -29,7 +29,6 @@ from tuner.dispatch.table import (
 from tuner.export.cpp import (
     ARRAY_TYPES,
     FORWARD_DECLARED,
-    SCALAR_TYPES,
     cpp_name,
     hidden_by,
     in_namespace,
@@ -37,6 +36,7 @@ from tuner.export.cpp import (
     truth,
     value,
 )
+from tuner.export.scalars import caller_scalars, fixed_scalars, scalar_type
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError, SessionError
 from tuner.model.expressions import Expression
@@ -100,6 +100,7 @@ class Sources:
         self._spec, self._dispatch, self._measured = spec, dispatch, measured
         self._names = {axis: cpp_name(axis) for axis in spec.axes}
         self._arrays = [one for one in spec.arguments if not one.is_scalar]
+        self.scalars = caller_scalars(spec)
         table = dispatch.table
         kernels = enumerate(table.kernels, start=1)
         self.variants = (self._baseline(), *(self._unit(i, kernel) for i, kernel in kernels))
@@ -125,6 +126,12 @@ class Sources:
             points=points,
             axes=axes,
             axes_parameters=", ".join(f"std::int64_t {axis}" for axis in axes),
+            scalars=self.scalars,
+            scalar_parameters="".join(f", {one.kind} {one.name}" for one in self.scalars),
+            scalar_defaults="".join(
+                f", {one.kind} {one.name} = {one.default}" for one in self.scalars
+            ),
+            asked=", ".join([*axes, *(one.name for one in self.scalars)]),
             axes_logs=", ".join(f"std::log(static_cast<double>({axis}))" for axis in axes),
             forward=sorted(
                 {FORWARD_DECLARED[a.dtype] for a in self._arrays if a.dtype in FORWARD_DECLARED}
@@ -135,10 +142,12 @@ class Sources:
 
     def variant(self, one: VariantSource) -> str:
         space = f"{self._spec.name}_v{one.number}_code"
-        scalars = [self._scalar(one) for one in self._spec.arguments if one.is_scalar]
+        passed = {scalar.position for scalar in self.scalars}
+        own = list(enumerate(self._spec.arguments))
+        computed = [self._scalar(one) for at, one in own if one.is_scalar and at not in passed]
         arguments = (
-            f"&tune_{one.name}" if one.is_scalar else f"&{cpp_name(one.name)}"
-            for one in self._spec.arguments
+            f"&tune_{one.name}" if one.is_scalar and at not in passed else f"&{cpp_name(one.name)}"
+            for at, one in own
         )
         return template("variant.cu.j2").render(
             **self._common(),
@@ -147,11 +156,12 @@ class Sources:
             body=in_namespace(one.source, space),
             hidden=hidden_by(
                 _DEFINED.findall(one.source),
-                [*self._names.values(), *(cpp_name(array.name) for array in self._arrays)],
+                [*self._names.values(), *(cpp_name(one.name) for one in self._spec.arguments)],
             ),
             space=space,
             definition_parameters=self._parameters("[[maybe_unused]] "),
-            scalars=scalars,
+            scalar_parameters="".join(f", {one.kind} {one.name}" for one in self.scalars),
+            computed=computed,
             arguments=", ".join(arguments),
         )
 
@@ -159,7 +169,9 @@ class Sources:
         arrays = (cpp_name(one.name) for one in self._arrays)
         return {
             "parameters": self._parameters(""),
-            "passed": ", ".join([*arrays, *self._names.values(), "stream"]),
+            "passed": ", ".join(
+                [*arrays, *self._names.values(), "stream", *(one.name for one in self.scalars)]
+            ),
             "kernel": self._spec.name,
             "version": TUNER_VERSION,
             "device": self._measured.device,
@@ -182,7 +194,7 @@ class Sources:
 
     def _scalar(self, argument: Argument) -> Mapping[str, str]:
         assert argument.value is not None
-        kind = SCALAR_TYPES[argument.dtype]
+        kind = scalar_type(self._spec, argument)
         if argument.dtype == "bool":
             text = truth(argument.value, self._names)
         elif argument.dtype.startswith("float"):
@@ -194,7 +206,17 @@ class Sources:
     def _baseline(self) -> VariantSource:
         source = hide_host_code(read_source(self._spec.source))
         launches = tuple(map(self._launch, self._spec.baseline))
-        return VariantSource(0, "the baseline", source, launches)
+        return VariantSource(
+            0, "the baseline", source, launches, self._fixed(source, self._spec.baseline, ())
+        )
+
+    def _fixed(
+        self, source: str, launches: Sequence[LaunchSpec], choices: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Write conditions on scalars of which the source holds the default."""
+        kernels = [one.kernel for one in launches]
+        fixed = fixed_scalars(self.scalars, source, kernels, choices)
+        return tuple(one.is_default for one in fixed)
 
     def _unit(self, number: int, kernel: VariantKernel) -> VariantSource:
         reach = self._dispatch.applicability(kernel)
@@ -203,7 +225,10 @@ class Sources:
             str(kernel.variant),
             kernel.source,
             tuple(map(self._launch, reach.launches)),
-            self._conditions(reach),
+            (
+                *self._conditions(reach),
+                *self._fixed(kernel.source, reach.launches, reach.choices),
+            ),
             reach.static_bytes,
         )
 

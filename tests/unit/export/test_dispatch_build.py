@@ -124,8 +124,11 @@ def test_it_launches_what_the_search_space_says(
     command += ["-x", "c++", *names, "main.cpp", "-o", "main"]
     subprocess.run(command, cwd=folder, check=True)
     printed = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
-    *calls, empty = printed.removeprefix("shape ").split("shape ")
+    *calls, scalar, empty = printed.removeprefix("shape ").split("shape ")
     assert empty == "0 0\nerror 1\n"
+    *launches, error = scalar.splitlines()[1:]
+    assert [line.split()[-2] for line in launches] == ["0.5"] * len(launches)
+    assert error == "error 0"
     seen = set()
     for shape, call in zip(SHAPES, calls, strict=True):
         number, expected = launched(made, shape)
