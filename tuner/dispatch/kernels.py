@@ -96,7 +96,7 @@ class VariantKernel:
 class _Read:
     template: Template
     space: SearchSpace
-    launches: tuple[LaunchModel, ...]
+    launches: tuple[tuple[LaunchModel, int | None], ...]
     choices: Mapping[str, Sequence[str]]
 
 
@@ -146,7 +146,8 @@ class VariantRenderer:
             shapes=tuple(dict.fromkeys(shapes)),
             conditions=tuple(substitute(one, config) for one in read.space.constraints),
             launches=tuple(
-                _launch(model, read.space, {**self._operators, **config}) for model in read.launches
+                _launch(model, read, line, {**self._operators, **config})
+                for model, line in read.launches
             ),
             static_bytes=static_bytes,
             choices=tuple(
@@ -196,7 +197,9 @@ class VariantRenderer:
             self._read[name] = _Read(
                 template=Template.from_text(text.template_text, path),
                 space=bound_space(search_space(document, model), self._operators),
-                launches=tuple(model.launch),
+                launches=tuple(
+                    (one, document.line("launch", i)) for i, one in enumerate(model.launch)
+                ),
                 choices=model.operator,
             )
         return self._read[name]
@@ -221,11 +224,15 @@ def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
     }
 
 
-def _launch(model: LaunchModel, space: SearchSpace, config: Mapping[str, Value]) -> LaunchSpec:
-    defined = {one.name: one.expression for one in space.derived}
+def _launch(
+    model: LaunchModel, read: _Read, line: int | None, config: Mapping[str, Value]
+) -> LaunchSpec:
+    defined = {one.name: one.expression for one in read.space.derived}
 
     def chosen(value: object) -> Expression:
-        return substitute(_expression(value).define(defined), config)
+        text = value if isinstance(value, bool | int | float) else str(value)
+        parsed = Expression.parse(text, path=read.template.path, line=line)
+        return substitute(parsed.define(defined), config)
 
     def single(value: object) -> Expression | None:
         return None if value is None else chosen(value)
@@ -242,7 +249,3 @@ def _launch(model: LaunchModel, space: SearchSpace, config: Mapping[str, Value])
         pdl=single(model.pdl),
         when=single(model.when),
     )
-
-
-def _expression(value: object) -> Expression:
-    return Expression.parse(value if isinstance(value, bool | int | float) else str(value))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import log
 from pathlib import Path
@@ -34,11 +35,12 @@ from tuner.export.cpp import (
     in_namespace,
     integer,
     truth,
+    unusable_name,
     value,
 )
 from tuner.export.scalars import caller_scalars, fixed_scalars, scalar_type
 from tuner.model import TUNER_VERSION
-from tuner.model.errors import InputError, SessionError
+from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import (
     DEVICE_NAMES,
@@ -48,6 +50,7 @@ from tuner.model.kernel import (
     LaunchSpec,
     Workload,
 )
+from tuner.model.trial import INITIAL
 from tuner.process.files import atomic_write_all, read_regular
 from tuner.session.records import Manifest, file_sha
 from tuner.session.session import Session
@@ -78,7 +81,10 @@ class LaunchCode:
 
 @dataclass(frozen=True, slots=True)
 class VariantSource:
-    """One variant as its template needs it; number 0 is the baseline."""
+    """One variant as its template needs it; number 0 is the baseline.
+
+    `conditions` are on the shape, the device and the scalars that are `fixed` in the source.
+    """
 
     number: int
     title: str
@@ -86,6 +92,7 @@ class VariantSource:
     launches: tuple[LaunchCode, ...]
     conditions: tuple[str, ...] = ()
     static_bytes: int = 0
+    fixed: tuple[str, ...] = ()
 
     def any_launch(self, before: str) -> str:
         """Write a condition that holds where a launch is made; `before` begins their names."""
@@ -97,10 +104,17 @@ class Sources:
     """Write the C++ of one kernel's dispatch; raises `InputError` for what C++ cannot say."""
 
     def __init__(self, spec: KernelSpec, dispatch: SessionDispatch, measured: Measured) -> None:
-        self._spec, self._dispatch, self._measured = spec, dispatch, measured
+        self.spec, self._dispatch, self._measured = spec, dispatch, measured
         self._names = {axis: cpp_name(axis) for axis in spec.axes}
         self._arrays = [one for one in spec.arguments if not one.is_scalar]
         self.scalars = caller_scalars(spec)
+        parameters = [
+            *(cpp_name(one.name) for one in self._arrays),
+            *self._names.values(),
+            *(one.name for one in self.scalars),
+        ]
+        if wrong := unusable_name(spec.name, parameters):
+            raise InputError(wrong[0], path=spec.path, remedy=wrong[1])
         table = dispatch.table
         kernels = enumerate(table.kernels, start=1)
         self.variants = (self._baseline(), *(self._unit(i, kernel) for i, kernel in kernels))
@@ -120,7 +134,7 @@ class Sources:
         return template("dispatch.h.j2").render(
             **self._common(),
             choice=str(table.choice),
-            surroundings=_times_of(self._spec, table),
+            surroundings=_times_of(self.spec, table),
             measured=self._measured.date,
             variants=self.variants,
             points=points,
@@ -141,9 +155,9 @@ class Sources:
         )
 
     def variant(self, one: VariantSource) -> str:
-        space = f"{self._spec.name}_v{one.number}_code"
+        space = f"{self.spec.name}_v{one.number}_code"
         passed = {scalar.position for scalar in self.scalars}
-        own = list(enumerate(self._spec.arguments))
+        own = list(enumerate(self.spec.arguments))
         computed = [self._scalar(one) for at, one in own if one.is_scalar and at not in passed]
         arguments = (
             f"&tune_{one.name}" if one.is_scalar and at not in passed else f"&{cpp_name(one.name)}"
@@ -156,7 +170,7 @@ class Sources:
             body=in_namespace(one.source, space),
             hidden=hidden_by(
                 _DEFINED.findall(one.source),
-                [*self._names.values(), *(cpp_name(one.name) for one in self._spec.arguments)],
+                [*self._names.values(), *(cpp_name(one.name) for one in self.spec.arguments)],
             ),
             space=space,
             definition_parameters=self._parameters("[[maybe_unused]] "),
@@ -172,7 +186,7 @@ class Sources:
             "passed": ", ".join(
                 [*arrays, *self._names.values(), "stream", *(one.name for one in self.scalars)]
             ),
-            "kernel": self._spec.name,
+            "kernel": self.spec.name,
             "version": TUNER_VERSION,
             "device": self._measured.device,
             "architecture": self._measured.architecture,
@@ -194,7 +208,7 @@ class Sources:
 
     def _scalar(self, argument: Argument) -> Mapping[str, str]:
         assert argument.value is not None
-        kind = scalar_type(self._spec, argument)
+        kind = scalar_type(self.spec, argument)
         if argument.dtype == "bool":
             text = truth(argument.value, self._names)
         elif argument.dtype.startswith("float"):
@@ -204,33 +218,45 @@ class Sources:
         return {"type": kind, "local": f"tune_{argument.name}", "text": text}
 
     def _baseline(self) -> VariantSource:
-        source = hide_host_code(read_source(self._spec.source))
-        launches = tuple(map(self._launch, self._spec.baseline))
-        return VariantSource(
-            0, "the baseline", source, launches, self._fixed(source, self._spec.baseline, ())
+        source = hide_host_code(read_source(self.spec.source))
+        launches = tuple(map(self._launch, self.spec.baseline))
+        return self._for_defaults(
+            VariantSource(0, "the baseline", source, launches), self.spec.baseline, ()
         )
 
-    def _fixed(
-        self, source: str, launches: Sequence[LaunchSpec], choices: Sequence[str]
-    ) -> tuple[str, ...]:
-        """Write conditions on scalars of which the source holds the default."""
-        kernels = [one.kernel for one in launches]
-        fixed = fixed_scalars(self.scalars, source, kernels, choices)
-        return tuple(one.is_default for one in fixed)
+    def _for_defaults(
+        self, one: VariantSource, launches: Sequence[LaunchSpec], choices: Sequence[str]
+    ) -> VariantSource:
+        """Add conditions on the scalars of which a source holds the default."""
+        kernels = [launch.kernel for launch in launches]
+        fixed = fixed_scalars(self.scalars, one.source, kernels, choices)
+        conditions = (*one.conditions, *(scalar.is_default for scalar in fixed))
+        return replace(one, conditions=conditions, fixed=tuple(scalar.name for scalar in fixed))
 
     def _unit(self, number: int, kernel: VariantKernel) -> VariantSource:
         reach = self._dispatch.applicability(kernel)
-        return VariantSource(
+        try:
+            return self._translated(number, kernel, reach)
+        except ExpressionError as error:
+            # A candidate's search space stands in the session; the first one's is the user's.
+            first = kernel.variant.candidate == INITIAL
+            path = self.spec.path if first else Path(kernel.variant.candidate)
+            raise ExpressionError(
+                error.message, path=path, line=error.line, remedy=error.remedy
+            ) from error
+
+    def _translated(
+        self, number: int, kernel: VariantKernel, reach: Applicability
+    ) -> VariantSource:
+        unit = VariantSource(
             number,
             str(kernel.variant),
             kernel.source,
             tuple(map(self._launch, reach.launches)),
-            (
-                *self._conditions(reach),
-                *self._fixed(kernel.source, reach.launches, reach.choices),
-            ),
+            self._conditions(reach),
             reach.static_bytes,
         )
+        return self._for_defaults(unit, reach.launches, reach.choices)
 
     def _conditions(self, reach: Applicability) -> tuple[str, ...]:
         known = {**self._names, **DEVICE}
@@ -350,7 +376,7 @@ def _files(
         kernel=spec.name,
         architecture=measured.architecture.removeprefix("sm_"),
         files=list(units),
-        options=options,
+        options=[_cmake_text(shlex.quote(option)) for option in options],
     )
     files["README.md"] = template("dispatch_readme.md.j2").render(
         kernel=spec.name,
@@ -361,12 +387,19 @@ def _files(
         table=dispatch.table,
         productions=productions,
         surroundings=_times_of(spec, dispatch.table),
-        options="".join(f" {option}" for option in options),
+        options="".join(f" {shlex.quote(option)}" for option in options),
+        scalars=sources.scalars,
+        variants=sources.variants,
         operators=", ".join(f"`{n}` is `{v}`" for n, v in measured.operators.items()),
     )
-    made = _document(spec, manifest, measured, dispatch, files)
+    made = _document(sources, manifest, measured, dispatch, files)
     files[TABLE] = json.dumps(made, indent=2) + "\n"
     return dispatch, files
+
+
+def _cmake_text(text: str) -> str:
+    """Write a text between quotation marks of CMake's."""
+    return re.sub(r'(["\\$;])', r"\\\1", text)
 
 
 def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
@@ -395,7 +428,7 @@ def _unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
 
 
 def _document(
-    spec: KernelSpec,
+    sources: Sources,
     manifest: Manifest,
     measured: Measured,
     dispatch: SessionDispatch,
@@ -405,7 +438,7 @@ def _document(
 
     Times are in microseconds. Shapes are written as `--workload` takes them.
     """
-    table = dispatch.table
+    spec, table = sources.spec, dispatch.table
     own = [None, *(kernel.variant for kernel in table.kernels)]
     return {
         "format": FORMAT,
@@ -413,6 +446,7 @@ def _document(
         "kernel": spec.name,
         "operators": dict(measured.operators),
         "axes": list(spec.axes),
+        "scalars": {one.name: one.value for one in sources.scalars},
         "tune": TUNER_VERSION,
         "choice": {"within": table.choice.within, "max_variants": table.choice.most},
         "variants": [
@@ -421,6 +455,7 @@ def _document(
                 "file": variant_file(spec.name, number),
                 "candidate": variant.candidate if variant else None,
                 "config": dict(variant.config) if variant else None,
+                "fixed": list(sources.variants[number].fixed),
             }
             for number, variant in enumerate(own)
         ],

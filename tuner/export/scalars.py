@@ -11,6 +11,7 @@ import numpy as np
 
 from tuner.export.cpp import SCALAR_TYPES, cpp_name
 from tuner.model.errors import InputError
+from tuner.model.expressions import Value
 from tuner.model.kernel import Argument, KernelSpec
 from tuner.source import parse_source, read_source
 from tuner.source.facts import IDENTIFIER, KernelFunction, SourceFile
@@ -22,8 +23,8 @@ _LARGEST = 2**63 - 1
 class CallerScalar:
     """A number that the caller passes: the kernel's parameter at `position`.
 
-    `name`, `kind` and `default` are C++; the default is what was tuned and verified. `choices` are
-    those of the operator from which it was computed.
+    `name`, `kind` and `default` are C++ of its `dtype` and `value`, which is what was tuned and
+    verified. `choices` are those of the operator from which it was computed.
     """
 
     name: str
@@ -31,6 +32,8 @@ class CallerScalar:
     default: str
     position: int
     choices: frozenset[str]
+    dtype: str
+    value: Value
 
     @property
     def is_default(self) -> str:
@@ -51,6 +54,8 @@ def caller_scalars(spec: KernelSpec) -> tuple[CallerScalar, ...]:
             _literal(spec, one),
             position,
             _named(one) & {operator.name for operator in spec.operators},
+            one.dtype,
+            one.value.evaluate({}),
         )
         for position, one in enumerate(spec.arguments)
         if one.value is not None and not one.value.names
