@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from operator_sessions import OPERATORS, SPACES, choices, write_operator_session
 
 from tuner.analysis.sass import disassemble, read
 from tuner.analysis.waits import before_wait
-from tuner.compiler.toolkit import bundled, executable
 from tuner.dispatch.table import SetSelection
 from tuner.export.dispatch import export_dispatch
 from tuner.model.kernel import KernelSpec
@@ -30,29 +28,18 @@ OTHERS = [(name, choice) for name in OPERATORS for choice in choices(name)[1:]]
 QUICK = "topk_softmax"
 
 
-@pytest.fixture
-def environment() -> Mapping[str, str]:
-    """Put nvcc of its wheel on PATH, or else leave the one that is there, and keep its cubins."""
-    found = next(filter(executable, bundled("nvcc")), None)
-    if found is None and shutil.which("nvcc") is None:
-        pytest.skip("needs nvidia-cuda-nvcc")
-    folders = [str(found.parent)] if found else []
-    path = os.pathsep.join([*folders, os.environ["PATH"]])
-    return {**os.environ, "PATH": path, "NVCC_APPEND_FLAGS": "--keep"}
-
-
 def commands(folder: Path) -> list[str]:
     """Read the commands of the README."""
     build = (folder / "README.md").read_text().partition("## Build")[2].partition("\n## ")[0]
     return [line.strip() for line in build.splitlines() if line.startswith("    ")]
 
 
-def build(folder: Path, lines: list[str], environment: Mapping[str, str]) -> None:
+def build(folder: Path, lines: list[str], with_nvcc: Mapping[str, str]) -> None:
     script = "\n".join(["set -e", *lines])
     done = subprocess.run(
         ["sh", "-c", script],
         cwd=folder,
-        env=environment,
+        env={**with_nvcc, "NVCC_APPEND_FLAGS": "--keep"},
         timeout=BUILD_S,
         capture_output=True,
         text=True,
@@ -75,13 +62,13 @@ def program(spec: KernelSpec, scalars: Mapping[str, Any]) -> str:
     )
 
 
-def check_build(folder: Path, spec: KernelSpec, environment: Mapping[str, str]) -> None:
+def check_build(folder: Path, spec: KernelSpec, with_nvcc: Mapping[str, str]) -> None:
     """Build all by the README, link a program that calls it, and read the machine code."""
     table = json.loads((folder / "dispatch.json").read_text())
     (folder / "program.cpp").write_text(program(spec, table["scalars"]))
     lines = [line for line in commands(folder) if not line.startswith(("#", "cmake"))]
     assert [line.split()[0] for line in lines] == ["nvcc"] * 3
-    build(folder, lines, environment)
+    build(folder, lines, with_nvcc)
     assert subprocess.run([folder / "program"], check=False).returncode == 0
     for variant in table["variants"][1:]:
         if variant["config"]["pdl"]:
@@ -126,25 +113,25 @@ def named(cases: list[tuple[str, Mapping[str, str]]]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "choice"), named(DEFAULTS))
-def test_what_a_recording_gives_builds_by_the_readme(name, choice, tmp_path, environment):
+def test_what_a_recording_gives_builds_by_the_readme(name, choice, tmp_path, with_nvcc):
     spec = load_definition(SPACES / f"{name}.yaml", choice).spec
     session = recorded_session(tmp_path / "session", spec)
-    check_build(exported(tmp_path, session), spec, environment)
+    check_build(exported(tmp_path, session), spec, with_nvcc)
 
 
 @pytest.mark.parametrize(("name", "choice"), named(OTHERS))
-def test_every_other_choice_builds_by_the_readme(name, choice, tmp_path, environment):
+def test_every_other_choice_builds_by_the_readme(name, choice, tmp_path, with_nvcc):
     spec = load_definition(SPACES / f"{name}.yaml", choice).spec
     session = write_operator_session(tmp_path / "session", name, choice)
-    check_build(exported(tmp_path, session), spec, environment)
+    check_build(exported(tmp_path, session), spec, with_nvcc)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
-def test_cmake_builds_it_by_the_readme(tmp_path, environment):
+def test_cmake_builds_it_by_the_readme(tmp_path, with_nvcc):
     session = write_operator_session(tmp_path / "session", "moe_sum_reduce", {})
     folder = exported(tmp_path, session)
-    build(folder, [line for line in commands(folder) if line.startswith("cmake")], environment)
+    build(folder, [line for line in commands(folder) if line.startswith("cmake")], with_nvcc)
     assert (folder / "build" / "libmoe_sum_reduce_dispatch.a").is_file()
 
 
