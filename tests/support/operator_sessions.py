@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
@@ -10,12 +10,10 @@ from dispatch_sample import ENVIRONMENT, comparison
 from manifests import manifest
 
 from tuner.dispatch.kernels import device_numbers
-from tuner.model.config import Config
-from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Variant
 from tuner.session.records import file_sha
 from tuner.session.session import Session
-from tuner.space.load import Definition, load_definition
+from tuner.space.load import load_definition
 from tuner.space.template import Template
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
@@ -30,7 +28,7 @@ def choices(kernel: str) -> list[Mapping[str, str]]:
 
 
 def write_operator_session(folder: Path, kernel: str, operators: Mapping[str, str]) -> Path:
-    """Write a session in which a variant each won on a small and on the largest workload."""
+    """Write a session in which the default config won on the largest workload that it is for."""
     definition = load_definition(SPACES / f"{kernel}.yaml", operators)
     spec = definition.spec
     made = manifest(
@@ -44,26 +42,14 @@ def write_operator_session(folder: Path, kernel: str, operators: Mapping[str, st
         workloads=spec.workloads,
         operators=dict(operators),
     )
-    sizes = sorted(spec.tuned, key=spec.footprint_bytes)
+    space, device = definition.space, device_numbers(ENVIRONMENT)
+    assert space.default is not None
+    won = Variant(INITIAL, space.default)
+    allowed = (w for w in spec.tuned if not space.violated(won.config, {**w.values, **device}))
+    largest = max(allowed, key=spec.footprint_bytes)
     with Session.create(folder, made, ENVIRONMENT) as session:
         template = Template.load(spec.template, spec.include_dirs)
         session.add_candidate(INITIAL, template.text, spec.path.read_text("utf-8"))
-        for workload, of in zip((sizes[-1], sizes[0]), _allowed(definition, sizes), strict=True):
-            session.record_comparison(comparison(workload, {of: 5.0}))
+        session.record_comparison(comparison(largest, {won: 5.0}))
         session.mark("complete")
     return folder
-
-
-def _allowed(definition: Definition, sizes: list[Workload]) -> Iterator[Variant]:
-    """The default for the largest workload, and for the smallest another one that it may have."""
-    space, device = definition.space, device_numbers(ENVIRONMENT)
-    assert space.default is not None
-    yield Variant(INITIAL, space.default)
-    names = {**sizes[0].values, **device}
-    changed = (
-        Config.of({**space.default, parameter.name: value})
-        for parameter in space.parameters
-        for value in reversed(parameter.values)
-    )
-    others = (one for one in (*space.suggestions, *changed) if one != space.default)
-    yield Variant(INITIAL, next(one for one in others if space.violated(one, names) is None))
