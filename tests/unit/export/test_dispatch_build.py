@@ -16,7 +16,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.dispatch.kernels import nearest
 from tuner.dispatch.table import SessionDispatch, SetSelection
 from tuner.export.cpp import in_namespace
-from tuner.export.dispatch import Measured, Sources
+from tuner.export.sources import Measured, Sources
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.session.session import Session
 from tuner.space.load import load_definition

@@ -25,6 +25,7 @@ BUILD_S = 280
 # From a recording the default choice, and made up the others, which have none.
 DEFAULTS = [(name, choices(name)[0]) for name in OPERATORS]
 OTHERS = [(name, choice) for name in OPERATORS for choice in choices(name)[1:]]
+QUICK = OTHERS[-1]
 
 
 def commands(folder: Path) -> list[str]:
@@ -108,7 +109,7 @@ def named(cases: list[tuple[str, Mapping[str, str]]]) -> list[Any]:
     return [
         pytest.param(
             *case,
-            marks=() if case == DEFAULTS[-1] else pytest.mark.slow,
+            marks=() if case == QUICK else pytest.mark.slow,
             id="-".join([case[0], *case[1].values()]),
         )
         for case in cases
